@@ -1,0 +1,33 @@
+# The few verbs. Each sets up .venv if it has to.
+#   make book TORCH_INDEX=https://download.pytorch.org/whl/cpu    a laptop without CUDA: saves gigabytes
+PYTHON ?= python3
+TORCH_INDEX ?=
+BIN := .venv/bin
+CHAPTERS := $(basename $(notdir $(wildcard notebooks/*.py)))
+
+.PHONY: book test lab lint clean
+.DEFAULT_GOAL := book
+
+.venv/.ready: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
+	$(BIN)/pip install --quiet -r requirements.txt
+	$(BIN)/pip install --quiet --no-deps -e .
+	@touch $@
+
+book: .venv/.ready  ## execute what has changed at smoke scale, build strictly, say which page to open
+	$(BIN)/capslib execute $(CHAPTERS)
+	$(BIN)/jupyter-book build . --nitpick --warningiserror --keep-going --quiet
+	@echo "Open file://$(CURDIR)/_build/html/index.html"
+
+test: book  ## all tests, the executed notebooks and the built book included
+	$(BIN)/python -m pytest
+
+lab: .venv/.ready  ## JupyterLab on the notebooks; a .py opens as a notebook by "Open With → Notebook"
+	$(BIN)/jupyter lab notebooks
+
+lint: .venv/.ready
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:
+	rm -rf _build book/papers/*.ipynb

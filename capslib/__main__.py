@@ -1,0 +1,3 @@
+from capslib.cli import main
+
+main()

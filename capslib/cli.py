@@ -1,0 +1,227 @@
+"""The command line: ``capslib …`` or ``python -m capslib …``. Thin: every command calls one function of the library."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.settings import Settings, parse
+from capslib.trials import Record, Trial
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, fetch, verify.")
+app.add_typer(data_app, name="data")
+console = Console(stderr=True)
+out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
+
+Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
+Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
+ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
+DataDir = Annotated[Path | None, typer.Option(help="folder of prepared data sets (default: $CAPSLIB_DATA, else the cache)")]
+ResultsDir = Annotated[Path | None, typer.Option(help="folder of records (default: $CAPSLIB_RESULTS, else results/)")]
+Pairs = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
+
+
+def main() -> None:
+    """Run the command line. Bad input ends with status 2 and one message, an interrupt with 130; nothing is half-written."""
+    try:
+        app()
+    except UserError as error:
+        console.print(f"[bold red]capslib:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        console.print("capslib: stopped. Run the same command again to go on from the last checkpoint.")
+        raise SystemExit(130) from None
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@app.command()
+def execute(
+    stems: Stems,
+    scale: ScaleOption = "smoke",
+    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE")] = None,
+    force: Annotated[bool, typer.Option(help="execute even where nothing has changed")] = False,
+) -> None:
+    """Execute notebooks: Jupytext → Papermill → book/papers/STEM.ipynb. A notebook whose inputs have not changed is left alone."""
+    from capslib import notebooks
+
+    settings = Settings.check(**{"scale": scale, **parse(parameter or [])})
+    for stem in stems:
+        notebooks.source(stem)
+    for stem in stems:
+        done = notebooks.execute(stem, settings, force=force, console=console)
+        console.print(f"{stem}: {done}", highlight=False)
+
+
+@app.command()
+def run(
+    stems: Stems,
+    scale: ScaleOption,
+    experiment: Annotated[list[str] | None, typer.Option(help="only this experiment (may be repeated)")] = None,
+    where: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="only configurations with this value")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="run with this value instead")] = None,
+    seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,
+    device: str = "cpu",
+    workers: Annotated[int, typer.Option(help="processes; 0: one for each core")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="dask scheduler, tcp://host:port")] = None,
+    data_dir: DataDir = None,
+    results_dir: ResultsDir = None,
+    dry_run: Annotated[bool, typer.Option(help="say what would run, and stop")] = False,
+) -> None:
+    """Run the trials that have no record yet, in parallel. Killed and started again, it goes on where it was."""
+    from capslib import batch
+
+    given = dict(
+        scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler, data_dir=data_dir, results_dir=results_dir
+    )
+    session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
+    trials: list[Trial] = []
+    for stem in stems:
+        names = experiment or list(papers.experiments(stem))
+        if not names:
+            raise UserError(f"The chapter {stem} has no experiments yet; its claims stand in the ledger as not run.")
+        for name in names:
+            trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
+    todo = [t for t in trials if not session.store.done(t)]
+    console.print(
+        f"{len(trials)} trials at scale {scale}: {len(trials) - len(todo)} have a record, {len(todo)} to run.", highlight=False
+    )
+    if dry_run:
+        for trial in todo:
+            out.print(str(trial), highlight=False)
+        return
+    with _progress(len(todo)) as report:
+        records = batch.run(todo, session.store, session.settings, report=report)
+    failed = [r for r in records if r.exit != "ok"]
+    if failed:
+        table = Table("trial", "exit", "message", title="failures")
+        for record in failed:
+            table.add_row(str(record.trial), record.exit, _plain(record.message))
+        console.print(table)
+        raise typer.Exit(1)
+
+
+class _progress:
+    """A bar for all trials and, where trials run in this process, the step of the current one."""
+
+    def __init__(self, total: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self.progress = Progress(
+            TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}"), console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task("", total=total)
+
+    def __enter__(self) -> Callable[[Trial, Record | None, str], None]:
+        self.progress.start()
+        return self.report
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def report(self, trial: Trial, record: Record | None, note: str) -> None:
+        if record is None:
+            self.progress.update(self.task, description=_plain(note))
+            return
+        shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
+        self.progress.console.print(
+            f"{record.exit:>4}  {_plain(str(trial))}  {shown}  {record.wall_seconds:.0f} s", highlight=False, soft_wrap=True
+        )
+        self.progress.advance(self.task)
+
+
+@app.command()
+def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] = False, results_dir: ResultsDir = None) -> None:
+    """Every claim: id, the paper's value, ours with its interval, n, scale and verdict."""
+    from capslib import claims as judging
+    from capslib.store import Store
+
+    verdicts = judging.verdicts(_known(stem), store=Store(results_dir))
+    if as_json:
+        print(json.dumps(judging.to_json(verdicts), indent=1, ensure_ascii=False))
+        return
+    table = Table("claim", "paper", "ours", "95 % interval", "n", "scale", "verdict", box=None, header_style="bold")
+    for row in judging.rows(verdicts):
+        table.add_row(*map(_plain, row))
+    out.print(table)
+    out.print("  ".join(f"{name} {count}" for name, count in judging.counts(verdicts).items()), highlight=False)
+
+
+@app.command()
+def records(
+    what: Annotated[str | None, typer.Argument(metavar="[STEM | check]", help="one paper, or `check` to validate")] = None,
+    stem: Stem = None,
+    results_dir: ResultsDir = None,
+) -> None:
+    """What has been run; with `check`: validate the records before a pull request, status 1 if one is wrong."""
+    from capslib.store import Store
+
+    store = Store(results_dir)
+    if what == "check":
+        problems = store.problems(_known(stem))
+        count = len(list(store.root.glob(f"{stem or '*'}/*/*.json")))
+        for problem in problems:
+            out.print(problem, highlight=False, markup=False)
+        console.print(f"{count} records, {len(problems)} problems.", highlight=False)
+        raise typer.Exit(1 if problems else 0)
+    table = Table("record", "trial", "exit", "metrics", "device", "seconds", box=None, header_style="bold")
+    for record in store.records(_known(what)):
+        shown = "  ".join(f"{k}={m.value:.4g}" for k, m in record.metrics.items())
+        environment = record.environment.device
+        table.add_row(record.key, str(record.trial), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
+    out.print(table)
+
+
+def _known(stem: str | None) -> str | None:
+    if stem is not None:
+        papers.module(stem)
+    return stem
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None) -> None:
+    """The data sets: which are here, what is in them, under which licence."""
+    from capslib import data
+
+    table = Table("name", "kind", "here", "splits", "licence", "folder", box=None, header_style="bold")
+    for row in data.describe(data_dir):
+        table.add_row(*(str(row[k]) for k in ("name", "kind", "here", "splits", "licence", "folder")))
+    out.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…")], data_dir: DataDir = None) -> None:
+    """Download the publishers' files, check their hashes and prepare them: whole or not at all."""
+    from capslib import data
+
+    for name in names:
+        console.print(f"{name}: {data.fetch(name, data_dir=data_dir)}", highlight=False)
+
+
+@data_app.command("verify")
+def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]")] = None, data_dir: DataDir = None) -> None:
+    """Hash every array of the prepared sets again; status 1 if one differs from its manifest."""
+    from capslib import data
+
+    problems = [p for name in names or data.prepared(data_dir) for p in data.verify(name, data_dir=data_dir)]
+    for problem in problems:
+        out.print(problem, highlight=False, markup=False)
+    console.print("all arrays are as their manifests say." if not problems else f"{len(problems)} problems.", highlight=False)
+    raise typer.Exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The one error that a user of the command line sees as a message instead of a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input. The message says what is wrong and names the fix; the command line prints it and exits with status 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """An error for a name that is none of ``known``, with the nearest valid one suggested first."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UserError(f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(known)}.")
+
+
+class NotFinite(ArithmeticError):
+    """Training met a NaN or an infinity. The message names the first layer or parameter that held one, and the step."""

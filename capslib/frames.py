@@ -1,0 +1,112 @@
+"""Records as pandas tables, for figures and for the tables of a chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from capslib.trials import SCALES, Experiment, Record
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def metrics(records: Iterable[Record]) -> DataFrame:
+    """One row a record: configuration, seed, scale, exit, and every metric by name."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            **r.trial.config,
+            **{name: m.value for name, m in r.metrics.items()},
+            "seed": r.trial.seed,
+            "scale": r.trial.scale,
+            "exit": r.exit,
+            "key": r.key,
+        }
+        for r in records
+    )
+
+
+def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:
+    """One row a point: the series ``y`` over the series ``x``, with configuration and seed."""
+    import pandas as pd
+
+    parts = [
+        pd.DataFrame({x: r.series[x], y: r.series[y], **{k: str(v) if isinstance(v, list) else v for k, v in r.trial.config.items()}})
+        .assign(seed=r.trial.seed, key=r.key)
+        for r in records
+        if y in r.series
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def select(records: Iterable[Record], experiment: str, scale: str | None = None, **where: object) -> list[Record]:
+    """The records of an experiment, at one scale, whose configuration has these values."""
+    return [
+        r
+        for r in records
+        if r.trial.experiment == experiment
+        and (scale is None or r.trial.scale == scale)
+        and all(r.trial.config.get(k) == v for k, v in where.items())
+    ]
+
+
+def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
+    """What each scale runs with, beside the paper's own setting; fields in ``arm`` tell the configurations apart and stay out."""
+    import pandas as pd
+
+    first = {scale: experiment.grid(scale)[0] for scale in reversed(SCALES)}
+    fields = [name for name in experiment.config.model_fields if name not in arm]
+    table = pd.DataFrame(
+        {f"{scale}": [_plain(getattr(config, name)) for name in fields] for scale, config in first.items()},
+        index=[experiment.config.model_fields[name].title or name for name in fields],
+    )
+    table.loc["seeds"] = [str(len(experiment.seeds[scale])) for scale in first]
+    return table.rename_axis("setting")
+
+
+def _plain(value: object) -> str:
+    return " · ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def deviations(records: Iterable[Record]) -> DataFrame:
+    """Every difference from the paper that the records name, once, with the scales it holds at."""
+    import pandas as pd
+
+    found: dict[tuple[str, str, str, str], set[str]] = {}
+    for record in records:
+        for d in record.deviations:
+            found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(record.trial.scale)
+    rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
+    return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
+
+
+def costs(records: Iterable[Record]) -> DataFrame:
+    """What the recorded trials took: number, wall time and memory, by experiment, scale and device."""
+    import pandas as pd
+
+    table = pd.DataFrame(
+        {
+            "experiment": r.trial.experiment,
+            "scale": r.trial.scale,
+            "device": r.environment.device,
+            "seconds": r.wall_seconds,
+            "memory": r.peak_memory_bytes / 2**20,
+        }
+        for r in records
+    )
+    if table.empty:
+        return table
+    grouped = table.groupby(["experiment", "scale", "device"]).agg(
+        trials=("seconds", "size"),
+        seconds_each=("seconds", "median"),
+        minutes=("seconds", lambda s: s.sum() / 60),
+        MiB=("memory", "max"),
+    )
+    return grouped.round({"seconds_each": 0, "minutes": 1, "MiB": 0}).reset_index()
+
+
+def mean_by(table: DataFrame, by: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """Means over seeds: ``columns`` maps metrics to the names they are shown under."""
+    return table.groupby(list(by), sort=False)[list(columns)].mean().rename(columns=dict(columns)).reset_index()

@@ -1,0 +1,31 @@
+"""Losses on capsule activations: margin loss and spread loss."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def margin_loss(
+    activation: Tensor, target: Tensor, *, positive: float = 0.9, negative: float = 0.1, down_weight: float = 0.5
+) -> Tensor:
+    """Present classes should be longer than ``positive``, absent ones shorter than ``negative`` (Sabour et al. 2017, eq. 4).
+
+    ``activation`` [N, C], ``target`` [N] class indices. ``down_weight`` is λ, the weight of the absent classes. Returns a
+    scalar: the sum over classes, averaged over the batch.
+    """
+    present = F.one_hot(target, activation.shape[-1]).to(activation.dtype)  # [N, C]  T_k
+    short = F.relu(positive - activation).square()
+    long = F.relu(activation - negative).square()
+    return (present * short + down_weight * (1 - present) * long).sum(dim=-1).mean()
+
+
+def spread_loss(activation: Tensor, target: Tensor, margin: float) -> Tensor:
+    """Every wrong class should stay ``margin`` below the right one (Hinton et al. 2018, eq. 3).
+
+    ``activation`` [N, C], ``target`` [N] class indices. Returns a scalar: the sum over wrong classes, averaged over the batch.
+    """
+    right = activation.gather(-1, target[:, None])  # [N, 1]  a_t
+    violation = F.relu(margin - (right - activation)).square()
+    wrong = 1 - F.one_hot(target, activation.shape[-1]).to(activation.dtype)
+    return (wrong * violation).sum(dim=-1).mean()

@@ -1,0 +1,165 @@
+"""Execute a chapter: Jupytext → Papermill → ``book/papers/STEM.ipynb``, again only when something that it depends on has changed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.settings import Settings
+from capslib.store import Store, project_root, write_atomically
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
+"""Libraries whose version can change what a chapter shows."""
+
+
+def source(stem: str) -> Path:
+    """The Jupytext notebook of a chapter. Raises :class:`UserError` for an unknown stem or a chapter that is not there yet."""
+    papers.module(stem)
+    path = project_root() / "notebooks" / f"{stem}.py"
+    if not path.exists():
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
+        raise UserError(f"There is no {path.relative_to(project_root())} in {project_root()}. Chapters here: {there}.")
+    return path
+
+
+def target(stem: str) -> Path:
+    return project_root() / "book" / "papers" / f"{stem}.ipynb"
+
+
+def fingerprint(stem: str, settings: Settings) -> str:
+    """A hash of everything that the executed notebook depends on.
+
+    That is the notebook, the parameters, the records and the ledger of the chapter, the versions of Python and of the
+    libraries, and every file of capslib outside the rooms of the other papers.
+    """
+    digest = hashlib.sha256()
+    for text in (settings.model_dump_json(), platform.python_version(), *(f"{n} {_version(n)}" for n in LIBRARIES)):
+        digest.update(text.encode() + b"\0")
+    others = set(papers.STEMS) - {stem}
+    package = Path(__file__).parent
+    files = [p for p in package.rglob("*") if p.suffix in (".py", ".csv") and p.stem not in others]
+    files += Store(settings.results_dir).root.glob(f"{stem}/*/*.json")
+    for path in (source(stem), *sorted(files)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def is_current(stem: str, mark: str) -> bool:
+    try:
+        return json.loads(target(stem).read_text())["metadata"]["capslib"]["fingerprint"] == mark
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def execute(stem: str, settings: Settings, *, force: bool = False, console: Console | None = None) -> str:
+    """Execute one chapter and put the result into the book; says in a word what was done.
+
+    A chapter that fails leaves no output in the book: what was there would be stale. The failed notebook is kept in
+    ``_build/failed`` and :class:`UserError` names it and the cell.
+    """
+    mark = fingerprint(stem, settings)
+    if not force and is_current(stem, mark):
+        return "unchanged"
+
+    import jupytext
+    import nbformat
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    notebook = jupytext.read(source(stem))
+    values: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in settings.model_dump().items()
+        if value != Settings.model_fields[name].default or name == "scale"
+    }
+    values = {n: str(Path(v).resolve()) if n.endswith("_dir") else v for n, v in values.items()}
+    target(stem).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="capslib-") as folder:
+        before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
+        nbformat.write(notebook, before)
+        try:
+            with _cells(console, stem, len(notebook.cells)) as progress:
+                papermill.execute_notebook(
+                    str(before),
+                    str(after),
+                    values,
+                    kernel_name="python3",
+                    cwd=str(project_root()),
+                    progress_bar=False,
+                    log_output=False,
+                    config=_ipc(folder),
+                    on_cell_executed=progress,
+                )
+        except PapermillExecutionError as error:
+            failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
+            write_atomically(failed, after.read_bytes())
+            raise UserError(
+                f"{stem}: cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
+                f"The notebook up to there: {failed.relative_to(project_root())}"
+            ) from None
+        executed = nbformat.read(after, as_version=4)
+    executed.metadata["capslib"] = {"fingerprint": mark, "parameters": values}
+    executed.metadata.pop("papermill", None)
+    for cell in executed.cells:
+        cell.metadata.pop("papermill", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.metadata.tags.append("remove-cell")
+    write_atomically(target(stem), nbformat.writes(executed).encode())
+    return "executed"
+
+
+def _ipc(folder: str) -> Any:
+    """Kernels that talk through sockets in a folder of their own: no ports, so any number of them can start at once."""
+    from traitlets.config import Config
+
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+
+
+def _place(error: Any) -> str:
+    """The last lines of a traceback from the kernel, without its colours."""
+    import re
+
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+    return "\n".join(text.splitlines()[-15:]) + "\n"
+
+
+class _cells:
+    """A bar over the cells of a notebook."""
+
+    def __init__(self, console: Console | None, stem: str, total: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.progress = Progress(
+            TextColumn(stem), BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TimeElapsedColumn(),
+            console=console, disable=console is None,
+        )  # fmt: skip
+        self.task = self.progress.add_task(stem, total=total)
+
+    def __enter__(self) -> Any:
+        self.progress.start()
+        return functools.partial(_advance, self)
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+def _advance(bar: _cells, cell: Any, cell_index: int, **_: object) -> None:
+    bar.progress.update(bar.task, completed=cell_index + 1)

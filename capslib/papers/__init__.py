@@ -1,0 +1,104 @@
+"""The five papers. A chapter that has moved in has a module of its stem with ``EXPERIMENTS``, ``QUERIES`` and figures."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from capslib.errors import unknown
+
+if TYPE_CHECKING:
+    from capslib.queries import Query
+    from capslib.trials import Experiment
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper as the book speaks of it. ``cite`` is its key in ``book/references.bib``."""
+
+    stem: str
+    short: str
+    title: str
+    authors: str
+    year: int
+    cite: str
+    claim: str
+
+
+PAPERS: Mapping[str, Paper] = {
+    p.stem: p
+    for p in (
+        Paper(
+            "em_routing",
+            "EM routing",
+            "Matrix capsules with EM routing",
+            "Hinton, Sabour, Frosst",
+            2018,
+            "hinton2018",
+            "Routing by expectation maximisation between matrix capsules halves the error on smallNORB, generalises to "
+            "novel viewpoints and resists adversarial images better than a convolutional network.",
+        ),
+        Paper(
+            "negation_limitation",
+            "Negation",
+            "Limitation of capsule networks",
+            "Peer, Stabinger, Rodríguez-Sánchez",
+            2021,
+            "peer2021",
+            "Without a bias term a capsule layer cannot tell an input from its negative, which stops deep capsule "
+            "networks from training; a bias repairs both.",
+        ),
+        Paper(
+            "sparse_unsupervised",
+            "Sparse capsules",
+            "Sparse unsupervised capsules generalize better",
+            "Rawlinson, Ahmed, Kowadlo",
+            2018,
+            "rawlinson2018",
+            "Capsules trained without labels but with a sparsity rule generalise to affine-transformed digits better "
+            "than supervised ones.",
+        ),
+        Paper(
+            "learned_routing",
+            "Learned routing",
+            "Learning to compute inner consensus",
+            "Faria",
+            2019,
+            "faria2019",
+            "A routing that is itself learned equals or beats the open implementations of EM routing.",
+        ),
+        Paper(
+            "inequality_anomaly",
+            "Inequality",
+            "Measuring internal inequality in capsule networks for supervised anomaly detection",
+            "Kirillov, Panov",
+            2022,
+            "kirillov2022",
+            "How unequally a capsule network spreads its couplings tells anomalies from normal inputs better than its "
+            "output does.",
+        ),
+    )
+}
+STEMS = tuple(PAPERS)
+
+
+def module(stem: str) -> ModuleType | None:
+    """The module of a chapter, or None while it has not moved in. Raises :class:`UserError` for an unknown stem."""
+    if stem not in PAPERS:
+        raise unknown("paper", stem, STEMS)
+    name = f"{__name__}.{stem}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def experiments(stem: str) -> Mapping[str, Experiment]:
+    """The experiments of a chapter by name; empty while it has not moved in."""
+    return getattr(module(stem), "EXPERIMENTS", {})
+
+
+def queries(stem: str) -> Mapping[str, Query]:
+    """The query of each claim of a chapter that has one, by claim id; empty while it has not moved in."""
+    return getattr(module(stem), "QUERIES", {})

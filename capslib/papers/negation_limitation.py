@@ -1,0 +1,438 @@
+"""Peer, Stabinger & Rodríguez-Sánchez (2021), "Limitation of capsule networks": experiments and queries.
+
+Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from capslib.queries import Above, Count, Order, Property, Query, Select, Value
+from capslib.trials import Config, Context, DataFingerprint, Deviation, Experiment, Metric, Outcome, Scale
+
+STEM = "negation_limitation"
+RoutingName = Literal["dynamic", "em", "em_vector"]
+
+# ------------------------------------------------------------------------------------------------- theorems 1 and 2 (§3)
+
+
+class SymmetryConfig(Config):
+    """Random stacks of capsule layers, and how far they are from f(−x) = −f(x)."""
+
+    routing: RoutingName
+    bias: bool
+    max_depth: int = Field(9, ge=1, le=32)
+    max_iterations: int = Field(5, ge=1, le=20)
+    capsules: int = Field(6, ge=1)
+    dim: int = Field(8, ge=1)
+    inputs: int = Field(64, ge=1)
+
+
+def run_symmetry(config: SymmetryConfig, context: Context) -> Outcome:
+    """Draw a stack for every depth and number of iterations, in float64, and compare f(x) with f(−x)."""
+    import torch
+
+    from capslib.networks.negation_limitation import CapsuleStack
+    from capslib.training import seeded
+
+    odd, even = torch.zeros(2, config.max_depth, config.max_iterations, dtype=torch.float64)
+    with seeded(context.seed), torch.no_grad():
+        for depth, iterations in itertools.product(range(1, config.max_depth + 1), range(1, config.max_iterations + 1)):
+            sizes = [(config.capsules, config.dim)] * (depth + 1)
+            options = {} if config.routing == "dynamic" else {"beta_std": 1.0}
+            stack = CapsuleStack(
+                sizes, routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=0.5, **options
+            ).double()
+            for name, parameter in stack.named_parameters():
+                if name.endswith("bias"):
+                    torch.nn.init.normal_(parameter)  # any bias at all, not the one that training starts from
+            x = torch.randn(config.inputs, config.capsules, config.dim, dtype=torch.float64)
+            (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
+            odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
+            even[depth - 1, iterations - 1] = (activation - negated_activation).abs().max()
+    n = config.inputs * odd.numel()
+
+    def metric(value: torch.Tensor) -> Metric:
+        return Metric(value=float(value), n=n, unit="absolute difference")
+
+    return Outcome(
+        metrics={
+            "odd_violation": metric(odd.max()),
+            "even_violation": metric(even.max()),
+            "least_odd_violation": metric(odd.min()),
+            "least_even_violation_one_layer": metric(even[0].min()),
+            "even_violation_one_layer": metric(even[0].max()),
+            "least_even_violation_deeper": metric(even[1:].min() if config.max_depth > 1 else even.min()),
+        },
+        series={
+            "depths": list(map(float, range(1, config.max_depth + 1))),
+            "odd_violation": odd.amax(dim=1).tolist(),
+            "even_violation": even.amax(dim=1).tolist(),
+        },
+    )
+
+
+def symmetry_grid(scale: Scale) -> list[SymmetryConfig]:
+    return [SymmetryConfig(routing=r, bias=b) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
+
+
+# ------------------------------------------------------------------------------------------------------ sign (§5.1, Table 1)
+
+
+class SignConfig(Config):
+    """The sign of a scalar. Defaults are the paper's setting, as its first release has it."""
+
+    routing: RoutingName
+    bias: bool
+    points: int = Field(20_000, ge=2, le=10_000_000, title="points")
+    epochs: int = Field(50, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(256, ge=1, title="batch size")
+    learning_rate: float = Field(5e-3, gt=0, le=1, title="Adam learning rate")
+    hidden: int = Field(20, ge=1, title="hidden capsules")
+    weight_std: float = Field(0.5, gt=0, title="standard deviation of W at the start, and value of the bias")
+    iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+
+
+def run_sign(config: SignConfig, context: Context) -> Outcome:
+    """Train the 1–20–2 network on the symmetric grid of scalars; the accuracy is on the training points, as in Table 1."""
+    import torch
+
+    from capslib.losses import margin_loss
+    from capslib.networks.negation_limitation import SignNetwork
+    from capslib.training import accuracy, fit, seeded
+
+    with seeded(context.seed):
+        betas = {} if config.routing == "dynamic" else {"beta_std": config.weight_std}
+        network = SignNetwork(
+            config.hidden,
+            routing=config.routing,
+            iterations=config.iterations,
+            weight_std=config.weight_std,
+            bias=config.weight_std if config.bias else None,
+            **betas,
+        ).to(context.device)
+    x = torch.linspace(0, 1, config.points // 2 + 1, device=context.device)
+    x, y = torch.cat([-x, x]), torch.cat([torch.zeros_like(x), torch.ones_like(x)]).long()
+
+    def loss(model: SignNetwork, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = model(inputs)
+        return margin_loss(scores, targets, down_weight=1.0), scores
+
+    history = fit(
+        network, x, y, loss=loss, optimizer=torch.optim.Adam(network.parameters(), config.learning_rate),
+        epochs=config.epochs, batch_size=config.batch_size, context=context,
+        evaluate=lambda model: {"train_accuracy": accuracy(model, x, y, batch_size=len(x))},
+    )  # fmt: skip
+    return Outcome(
+        metrics={
+            "train_accuracy": Metric(value=history.epochs["train_accuracy"][-1], n=len(x), unit="fraction"),
+            "loss_change_last_quarter": _flattening(history),
+        },
+        series={"epochs": _abscissa(config.epochs), "train_accuracy": history.epochs["train_accuracy"], **thinned(history)},
+        parameters=sum(p.numel() for p in network.parameters()),
+    )
+
+
+def sign_grid(scale: Scale) -> list[SignConfig]:
+    budget = {"smoke": {"points": 2_000, "epochs": 60}, "cpu": {}, "paper": {}}[scale]
+    return [SignConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em_vector") for b in (False, True)]
+
+
+# -------------------------------------------------------------------------------------------- depth (§5.2–5.3, Tables 2 and 3)
+
+
+class DepthConfig(Config):
+    """How deep a CapsNet still trains. Defaults are the paper's setting; where paper and release disagree, see `deviations`."""
+
+    data: Literal["mnist", "fashion_mnist", "digits"]
+    routing: RoutingName
+    depth: int = Field(ge=2, le=16)
+    bias: bool
+    bias_start: float = Field(0.1, title="value of the bias at the start")
+    weight_std: float = Field(0.1, gt=0, le=10, title="standard deviation of W at the start")
+    hidden_dim: int = Field(12, ge=1, title="dimension of hidden capsules")
+    downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
+    filters: int = Field(256, ge=1, title="filters of the convolution")
+    kernel: int = Field(9, ge=1, title="kernel of both convolutions")
+    primary_types: int = Field(32, ge=1, title="types of primary capsules")
+    decoder: tuple[int, int] = Field((512, 1024), title="hidden units of the decoder")
+    reconstruction_weight: float = Field(5e-4, ge=0, title="weight of the reconstruction loss")
+    iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+    epochs: int = Field(50, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(256, ge=1, title="batch size")
+    learning_rate: float = Field(1e-4, gt=0, le=1, title="Adam learning rate")
+
+
+def run_depth(config: DepthConfig, context: Context) -> Outcome:
+    """Train one CapsNet and measure its test accuracy after every epoch, and when it starts to learn."""
+    import torch
+
+    from capslib import data
+    from capslib.data.transforms import downsample, standardise, to_float
+    from capslib.losses import margin_loss
+    from capslib.networks.negation_limitation import DeepCapsNet
+    from capslib.training import accuracy, fit, seeded
+
+    splits = [data.load(config.data, split, data_dir=context.data_dir) for split in ("train", "test")]
+    (x, y), (x_test, y_test) = (
+        (
+            standardise(downsample(to_float(torch.tensor(s.images, device=context.device)), config.downsample)),
+            torch.tensor(s.labels, device=context.device),
+        )
+        for s in splits
+    )
+    with seeded(context.seed):
+        betas = {} if config.routing == "dynamic" else {"beta_std": config.weight_std}
+        network = DeepCapsNet(
+            tuple(x.shape[1:]), depth=config.depth, filters=config.filters, kernel=config.kernel,
+            primary_types=config.primary_types, primary_kernel=config.kernel, hidden=(16, config.hidden_dim),
+            decoder=config.decoder, routing=config.routing, iterations=config.iterations, weight_std=config.weight_std,
+            bias=config.bias_start if config.bias else None, **betas,
+        ).to(context.device)  # fmt: skip
+
+    def loss(model: DeepCapsNet, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = model(images)
+        error = (output.reconstruction - images.flatten(1)).square().sum(dim=1).mean()
+        return margin_loss(output.activation, labels) + config.reconstruction_weight * error, output.activation
+
+    history = fit(
+        network, x, y, loss=loss, optimizer=torch.optim.Adam(network.parameters(), config.learning_rate),
+        epochs=config.epochs, batch_size=config.batch_size, context=context,
+        evaluate=lambda model: {"test_accuracy": accuracy(lambda images: model(images).activation, x_test, y_test)},
+    )  # fmt: skip
+    n, test = len(y_test), history.epochs["test_accuracy"]
+    return Outcome(
+        metrics={
+            "test_accuracy": Metric(value=test[-1], n=n, unit="fraction"),
+            "best_test_accuracy": Metric(value=max(test), n=n, unit="fraction"),
+            "steps_to_20_percent": _first_above(history.accuracy, 0.2),
+            "steps_to_50_percent": _first_above(history.accuracy, 0.5),
+            "loss_change_last_quarter": _flattening(history),
+        },
+        series={"epochs": _abscissa(config.epochs), "test_accuracy": test, **thinned(history)},
+        data=[DataFingerprint(**splits[0].fingerprint._asdict())],
+        parameters=sum(p.numel() for p in network.parameters()),
+    )
+
+
+REDUCED = {
+    "smoke": dict(
+        downsample=1, filters=16, kernel=3, primary_types=4, decoder=(32, 64), epochs=8, batch_size=64, learning_rate=2e-3
+    ),
+    "cpu": dict(
+        downsample=2, filters=32, kernel=5, primary_types=8, decoder=(128, 256), epochs=4, batch_size=128, learning_rate=1e-3
+    ),
+    "paper": {},
+}
+RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
+CONTROLS = ({"bias": True, "bias_start": 0.0}, {"bias": False, "weight_std": 0.3})
+"""The arms that separate symmetry from scale: a bias that starts at zero, and larger weights without a bias."""
+
+
+def depth_grid(scale: Scale) -> list[DepthConfig]:
+    def configs() -> Iterator[DepthConfig]:
+        for data in ("digits",) if scale == "smoke" else ("mnist", "fashion_mnist"):
+            for depth in (2, 5) if scale == "smoke" else RBA_DEPTHS:
+                for arm in ({"bias": False}, {"bias": True}, *(CONTROLS if scale != "paper" and data != "fashion_mnist" else ())):
+                    yield DepthConfig(data=data, routing="dynamic", depth=depth, **arm, **REDUCED[scale])
+            for depth in {"smoke": (5,), "cpu": (3, 4, *EM_DEPTHS), "paper": EM_DEPTHS}[scale]:
+                for bias in (False, True):
+                    yield DepthConfig(data=data, routing="em_vector", depth=depth, bias=bias, hidden_dim=10, **REDUCED[scale])
+
+    return list(configs())
+
+
+# ------------------------------------------------------------------------------------------------------------------ shared
+
+
+def _abscissa(n: int) -> list[float]:
+    return [float(k) for k in range(1, n + 1)]
+
+
+def _flattening(history) -> Metric:
+    return Metric(value=history.loss_change_last_quarter(), n=len(history.loss), unit="share of the initial loss")
+
+
+def _first_above(curve: Sequence[float], level: float, window: int = 20) -> Metric:
+    """The first step after which the mean training accuracy of ``window`` steps lies above ``level``; at most the run's length."""
+    total = sum(curve[:window])
+    for step in range(window, len(curve) + 1):
+        if total / window > level:
+            return Metric(value=step, n=1, unit="steps")
+        total += curve[step] - curve[step - window] if step < len(curve) else 0
+    return Metric(value=len(curve), n=1, unit="steps")
+
+
+def thinned(history, points: int = 300) -> dict[str, list[float]]:
+    """Loss and training accuracy as means over equal stretches of steps, at most ``points`` of them, with their last steps."""
+    width = max(1, -(-len(history.loss) // points))
+    ends = [min(k + width, len(history.loss)) for k in range(0, len(history.loss), width)]
+
+    def means(curve: Sequence[float]) -> list[float]:
+        return [round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends]
+
+    return {"steps": list(map(float, ends)), "loss": means(history.loss), "batch_accuracy": means(history.accuracy)}
+
+
+def _differences(config: Config, setting: Config, arm: set[str], why: str) -> list[Deviation]:
+    """One deviation for each field, outside those that tell the arms apart, in which ``config`` is not the paper's ``setting``."""
+    return [
+        Deviation(what=field.title or name, paper=str(getattr(setting, name)), ours=str(getattr(config, name)), why=why)
+        for name, field in type(config).model_fields.items()
+        if name not in arm and getattr(config, name) != getattr(setting, name)
+    ]
+
+
+ROUTING_DEVIATIONS = [
+    Deviation(what="squash", paper="1e-8 added to ‖s‖² and to every output component (released code)", ours="no ε; exact at zero",
+              why="the added constant is itself a tiny bias and breaks the symmetry that the paper proves"),
+    Deviation(what="E-step of EM", paper="densities as numbers, with ε in every denominator (released code)",
+              ours="softmax of log-densities", why="the same function; products of many variances underflow otherwise"),
+]  # fmt: skip
+
+
+def symmetry_deviations(config: SymmetryConfig) -> list[Deviation]:
+    return ROUTING_DEVIATIONS
+
+
+def sign_deviations(config: SignConfig) -> list[Deviation]:
+    setting = SignConfig(routing=config.routing, bias=config.bias)
+    return [
+        *_differences(config, setting, {"routing", "bias"}, "budget of this scale"),
+        Deviation(what="reported accuracy", paper="running mean over the last batches", ours="all training points after the last epoch",
+                  why="on the whole symmetric set an odd network is right on exactly one point of every pair"),
+        *ROUTING_DEVIATIONS,
+    ]  # fmt: skip
+
+
+def depth_deviations(config: DepthConfig) -> list[Deviation]:
+    arm = {"data", "routing", "depth", "bias", "bias_start", "weight_std", "hidden_dim"}
+    setting = DepthConfig(data=config.data, routing=config.routing, depth=config.depth, bias=config.bias)
+    extra = [
+        Deviation(what="dimension of hidden capsules under EM", paper="12 (text)", ours="10", why="the released scripts use 10"),
+    ] if config.routing != "dynamic" else []  # fmt: skip
+    return [
+        *_differences(config, setting, arm, "budget of this scale"),
+        *extra,
+        Deviation(what="normalisation of the test images", paper="mean and deviation of the whole test set (first release)",
+                  ours="per image, as in training", why="in the release the test tensor lacks its channel axis: a slip"),
+        Deviation(what="reported accuracy", paper="not said; the second release reports the best epoch", ours="last epoch",
+                  why="nothing is selected on test data; the best epoch is in the record too"),
+        *ROUTING_DEVIATIONS,
+    ]  # fmt: skip
+
+
+EXPERIMENTS = {
+    e.name: e
+    for e in (
+        Experiment("symmetry", STEM, 1, "Is a stack of capsule layers odd without a bias, and not with one?", SymmetryConfig,
+                   symmetry_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_symmetry, symmetry_deviations),
+        Experiment("sign", STEM, 1, "Can a capsule network tell a number from its negative?", SignConfig,
+                   sign_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2, 3, 4)), run_sign, sign_deviations),
+        Experiment("depth", STEM, 1, "How deep can a CapsNet be and still train?", DepthConfig,
+                   depth_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_depth, depth_deviations),
+    )
+}  # fmt: skip
+
+# ----------------------------------------------------------------------------------------------------------------- queries
+
+TESTS = "tests/papers/test_negation_limitation.py"
+TRAINS = 0.5
+"""A network trains when its test accuracy clears one half: in the paper every cell is either above 74 % or below 16 %."""
+
+
+def _depth(routing: str, depth: int, bias: bool, data: str = "mnist", **more: object) -> Select:
+    return Select("depth", {"data": data, "routing": routing, "depth": depth, "bias": bias,
+                            "weight_std": 0.1, "bias_start": 0.1, **more})  # fmt: skip
+
+
+def _trains_to(routing: str, depths: Sequence[int], data: str, deepest: int, degraded: Sequence[int] = ()) -> Count:
+    """Without bias, depths up to ``deepest`` train and deeper ones do not; with bias, all do."""
+    parts: dict[str, Query] = {}
+    for n in depths:
+        if n not in degraded:
+            below = n > deepest
+            parts[f"{n} layers without bias {'do not train' if below else 'train'}"] = Above(
+                _depth(routing, n, False, data), "test_accuracy", TRAINS, below=below
+            )
+        parts[f"{n} layers with bias train"] = Above(_depth(routing, n, True, data), "test_accuracy", TRAINS)
+    return Count(parts)
+
+
+def _sooner(routing: str, depths: Sequence[int], data: str = "mnist") -> dict[str, Query]:
+    return {
+        f"{n} layers: learns sooner with bias": Order(
+            _depth(routing, n, True, data),
+            _depth(routing, n, False, data),
+            "steps_to_50_percent",
+            higher_is_better=False,
+            final=False,
+        )
+        for n in depths
+    }
+
+
+def _violation(routing: str, bias: bool, metric: str, test: str, above: bool = False) -> Property:
+    bound = 1e-3 if above else 1e-12
+    return Property(Select("symmetry", {"routing": routing, "bias": bias}), metric, bound, f"{TESTS}::{test}", above=above)
+
+
+_SHORT = {"mnist": "mnist", "fashion_mnist": "fashion"}
+QUERIES: dict[str, Query] = {
+    **{
+        f"NEG-T1-{short}-{'bias' if bias else 'nobias'}": Value(Select("sign", {"routing": routing, "bias": bias}), "train_accuracy")
+        for short, routing in (("rba", "dynamic"), ("em", "em_vector"))
+        for bias in (False, True)
+    },
+    **{
+        f"NEG-T{table}-{short}-{'bias' if bias else 'nobias'}-{n}": Value(_depth(routing, n, bias, data), "test_accuracy")
+        for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS))
+        for data, short in _SHORT.items()
+        for bias in (False, True)
+        for n in depths
+    },
+    "NEG-F2-start": Above(_depth("em_vector", 5, False), "steps_to_20_percent", 1000, final=False, paper_scale_only=True),
+    "NEG-W-1": Count({
+        "poses are odd": _violation("dynamic", False, "odd_violation", "test_theorem_1_dynamic_routing_is_odd"),
+        "activations are even": _violation("dynamic", False, "even_violation", "test_theorem_1_dynamic_routing_is_odd"),
+    }),
+    "NEG-W-2": Count({
+        f"{what}, {name}": _violation(routing, False, metric, "test_theorem_2_em_routing_is_odd")
+        for routing, name in (("em", "matrix form"), ("em_vector", "vector form"))
+        for what, metric in (("poses are odd", "odd_violation"), ("activations are even", "even_violation"))
+    }),
+    "NEG-W-3": Count({
+        "RBA: poses are no longer odd": _violation("dynamic", True, "least_odd_violation", "test_a_bias_breaks_both_symmetries", True),
+        "RBA: activations are no longer even, one layer":
+            _violation("dynamic", True, "least_even_violation_one_layer", "test_a_bias_breaks_both_symmetries", True),
+        "EM: poses are no longer odd": _violation("em_vector", True, "least_odd_violation", "test_a_bias_breaks_both_symmetries", True),
+        "EM: activations are no longer even, two layers and more":
+            _violation("em_vector", True, "least_even_violation_deeper", "test_a_bias_breaks_both_symmetries", True),
+        "EM: activations are no longer even, one layer":
+            _violation("em_vector", True, "least_even_violation_one_layer", "test_em_activations_ignore_a_bias_of_their_own_layer", True),
+        "EM: β alone leaves both": _violation("em_vector", False, "odd_violation", "test_theorem_2_em_routing_is_odd"),
+    }),
+    "NEG-W-4": Count({
+        **{f"RBA, {n} layers: bias or not within 1 point": Order(
+            _depth("dynamic", n, True), _depth("dynamic", n, False), "test_accuracy", margin=0.01, equal=True) for n in (2, 3)},
+        **{f"RBA, {n} layers: bias ahead": Order(_depth("dynamic", n, True), _depth("dynamic", n, False), "test_accuracy", margin=0.01)
+           for n in (4, 5)},
+    }),
+    "NEG-W-5-rba-mnist": _trains_to("dynamic", RBA_DEPTHS, "mnist", 3),
+    "NEG-W-5-rba-fashion": _trains_to("dynamic", RBA_DEPTHS, "fashion_mnist", 3),
+    "NEG-W-5-em-mnist": _trains_to("em_vector", EM_DEPTHS, "mnist", 6, degraded=(7,)),
+    "NEG-W-5-em-fashion": _trains_to("em_vector", EM_DEPTHS, "fashion_mnist", 6, degraded=(7,)),
+    "NEG-W-6": Count(_sooner("em_vector", EM_DEPTHS)),
+    "NEG-W-7": Count({
+        f"{n} layers start before {n + 1}": Order(
+            _depth("em_vector", n, False), _depth("em_vector", n + 1, False), "steps_to_50_percent", higher_is_better=False, final=False)
+        for n in EM_DEPTHS[:-1]
+    }),
+    "NEG-W-8": Count({**_sooner("em_vector", (5, 6)), **{f"RBA, {k}": q for k, q in _sooner("dynamic", (2, 3)).items()}}),
+}  # fmt: skip
+QUERIES["NEG-W-5"] = Count({f"{routing.upper()} on {name}": QUERIES[f"NEG-W-5-{routing}-{short}"]
+                            for routing in ("rba", "em") for short, name in (("mnist", "MNIST"), ("fashion", "Fashion-MNIST"))})  # fmt: skip

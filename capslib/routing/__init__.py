@@ -1,0 +1,39 @@
+"""Routing procedures: how children agree on their parents. One file each; ``ROUTINGS`` knows them by name.
+
+To add one, write its file (a pure function, and a :class:`Routing` with ``forward`` and a plain-loop ``reference``) and add
+its line below. The conformance suite in ``tests/routing`` then runs over it, and every layer and experiment takes its name.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from capslib.errors import unknown
+from capslib.routing.base import Routing, RoutingResult, squash
+from capslib.routing.dynamic import DynamicRouting, dynamic_routing
+from capslib.routing.em import EMRouting, em_routing
+
+ROUTINGS: Mapping[str, type[Routing] | partial[Routing]] = {
+    "dynamic": DynamicRouting,
+    "em": EMRouting,
+    "em_vector": partial(EMRouting, spread="variance", variance_offset=1e-4, vector=True),  # as released by Peer et al.
+}
+
+
+def make_routing(name: str, parents: int, dim: int, **options: object) -> Routing:
+    """The routing of a name for J parents of D dimensions. Raises :class:`UserError` for a name that is not registered."""
+    if name not in ROUTINGS:
+        raise unknown("routing", name, ROUTINGS)
+    return ROUTINGS[name](parents, dim, **options)
+
+
+__all__ = [
+    "ROUTINGS",
+    "DynamicRouting",
+    "EMRouting",
+    "Routing",
+    "RoutingResult",
+    "dynamic_routing",
+    "em_routing",
+    "make_routing",
+    "squash",
+]
