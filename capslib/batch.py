@@ -154,7 +154,7 @@ def _client(settings: Settings, workers: int) -> Iterator[tuple[object, int | No
     threads = max(1, (os.cpu_count() or 1) // workers)
     with (
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0, silence_logs=40
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0, silence_logs=40
         ) as cluster,
         Client(cluster) as client,
     ):
