@@ -97,9 +97,23 @@ def _run_here(trial: Trial, store: Store, settings: Settings, report: Report) ->
         report(trial, None, f"{step}/{steps} {note}")
 
     context = Context(seed=trial.seed, device=settings.device, data_dir=settings.data_dir, progress=progress)
-    record = run_trial(_experiment(trial.paper, trial.experiment), trial, store, context)
+    with _threads(1 if settings.scale == "smoke" else None):  # tiny networks: a second thread costs more than it brings
+        record = run_trial(_experiment(trial.paper, trial.experiment), trial, store, context)
     report(trial, record, "")
     return record
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Let torch compute with ``number`` threads for a while; None leaves it as it is."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _task(trial: str, root: str, settings: str, threads: int | None) -> str:

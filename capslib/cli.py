@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -149,14 +148,17 @@ def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] =
     from capslib import claims as judging
     from capslib.store import Store
 
-    verdicts = judging.verdicts(_known(stem), store=Store(results_dir))
+    store, stems = Store(results_dir), papers.STEMS if _known(stem) is None else [stem]
+    verdicts = judging.verdicts(stem, store=store)
     if as_json:
-        print(json.dumps(judging.to_json(verdicts), indent=1, ensure_ascii=False))
+        print(judging.to_json(verdicts))
         return
-    table = Table("claim", "paper", "ours", "95 % interval", "n", "scale", "verdict", box=None, header_style="bold")
-    for row in judging.rows(verdicts):
-        table.add_row(*map(_plain, row))
-    out.print(table)
+    tables = [judging.table(name, store=store) for name in stems]
+    shown = Table(*(str(column).lower() for column in tables[0].columns), box=None, header_style="bold")
+    for table in tables:
+        for row in table.itertuples(index=False):
+            shown.add_row(*(_plain(str(cell)) for cell in row))
+    out.print(shown)
     out.print("  ".join(f"{name} {count}" for name, count in judging.counts(verdicts).items()), highlight=False)
 
 

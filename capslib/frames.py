@@ -32,12 +32,11 @@ def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:
     """One row a point: the series ``y`` over the series ``x``, with configuration and seed."""
     import pandas as pd
 
-    parts = [
-        pd.DataFrame({x: r.series[x], y: r.series[y], **{k: str(v) if isinstance(v, list) else v for k, v in r.trial.config.items()}})
-        .assign(seed=r.trial.seed, key=r.key)
-        for r in records
-        if y in r.series
-    ]  # fmt: skip
+    parts = []
+    for r in records:
+        if y in r.series:
+            arm = {k: str(v) if isinstance(v, list) else v for k, v in r.trial.config.items() if k not in (x, y)}
+            parts.append(pd.DataFrame({x: r.series[x], y: r.series[y]}).assign(**arm, seed=r.trial.seed, key=r.key))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

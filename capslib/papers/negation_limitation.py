@@ -77,7 +77,8 @@ def run_symmetry(config: SymmetryConfig, context: Context) -> Outcome:
 
 
 def symmetry_grid(scale: Scale) -> list[SymmetryConfig]:
-    return [SymmetryConfig(routing=r, bias=b) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
+    budget = {"max_iterations": 3, "inputs": 16} if scale == "smoke" else {}
+    return [SymmetryConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
 
 
 # ------------------------------------------------------------------------------------------------------ sign (§5.1, Table 1)
@@ -219,29 +220,30 @@ def run_depth(config: DepthConfig, context: Context) -> Outcome:
     )
 
 
-REDUCED = {
-    "smoke": dict(
-        downsample=1, filters=16, kernel=3, primary_types=4, decoder=(32, 64), epochs=8, batch_size=64, learning_rate=2e-3
-    ),
+REDUCED: dict[Scale, dict[str, object]] = {
+    "smoke": dict(filters=16, kernel=3, primary_types=2, decoder=(32, 64), epochs=6, batch_size=64, learning_rate=5e-3),
     "cpu": dict(
         downsample=2, filters=32, kernel=5, primary_types=8, decoder=(128, 256), epochs=4, batch_size=128, learning_rate=1e-3
     ),
     "paper": {},
 }
 RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
+ARMS = ({"bias": False}, {"bias": True})
 CONTROLS = ({"bias": True, "bias_start": 0.0}, {"bias": False, "weight_std": 0.3})
 """The arms that separate symmetry from scale: a bias that starts at zero, and larger weights without a bias."""
 
 
 def depth_grid(scale: Scale) -> list[DepthConfig]:
     def configs() -> Iterator[DepthConfig]:
-        for data in ("digits",) if scale == "smoke" else ("mnist", "fashion_mnist"):
-            for depth in (2, 5) if scale == "smoke" else RBA_DEPTHS:
-                for arm in ({"bias": False}, {"bias": True}, *(CONTROLS if scale != "paper" and data != "fashion_mnist" else ())):
+        smoke = scale == "smoke"
+        for data in ("digits",) if smoke else ("mnist", "fashion_mnist"):
+            for depth in (2, 4) if smoke else RBA_DEPTHS:
+                controlled = scale != "paper" and data != "fashion_mnist" and not (smoke and depth == 2)
+                for arm in (*ARMS, *(CONTROLS if controlled else ())):
                     yield DepthConfig(data=data, routing="dynamic", depth=depth, **arm, **REDUCED[scale])
             for depth in {"smoke": (5,), "cpu": (3, 4, *EM_DEPTHS), "paper": EM_DEPTHS}[scale]:
-                for bias in (False, True):
-                    yield DepthConfig(data=data, routing="em_vector", depth=depth, bias=bias, hidden_dim=10, **REDUCED[scale])
+                for arm in ARMS:
+                    yield DepthConfig(data=data, routing="em_vector", depth=depth, hidden_dim=10, **arm, **REDUCED[scale])
 
     return list(configs())
 

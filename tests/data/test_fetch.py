@@ -1,0 +1,218 @@
+"""Fetching, from servers on this machine that misbehave in the ways that real ones do."""
+
+import dataclasses
+import hashlib
+import http.server
+import threading
+import time
+
+import pytest
+
+from capslib import data
+from capslib.errors import UserError
+
+
+class Mirror:
+    """Serves a dictionary of files, each changed by ``spoil(name, content)``; remembers what it was asked for."""
+
+    def __init__(self, files, spoil=lambda name, content: content, promise=None):
+        self.asked = asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = self.path.rpartition("/")[2]
+                asked.append(name)
+                content = spoil(name, files[name]) if name in files else None
+                if content is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(promise or len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.server.server_port}/files/"
+
+
+@pytest.fixture
+def mirrors(tiny, monkeypatch):
+    """``mirrors(Mirror(…), …)`` makes these the addresses of the tiny set."""
+    started = []
+
+    def use(*given):
+        started.extend(given)
+        spec = dataclasses.replace(tiny.spec, mirrors=tuple(m.address for m in given))
+        monkeypatch.setitem(data.SETS, "mnist", spec)
+        return given
+
+    yield use
+    for mirror in started:
+        mirror.server.shutdown()
+        mirror.server.server_close()
+
+
+def downloads(root):
+    return sorted(p.name for p in root.rglob(".downloads/mnist/*"))
+
+
+def test_fetch(tiny, mirrors, tmp_path, capfd):
+    [mirror] = mirrors(Mirror(tiny.files))
+    assert data.fetch("mnist", tmp_path) == tmp_path / "mnist"
+    assert mirror.asked == list(tiny.files)
+    assert "train-images-idx3-ubyte.gz: 100%" in capfd.readouterr().err
+    assert data.verify("mnist", tmp_path) == []
+    assert downloads(tmp_path) == []
+    assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
+    data.fetch("mnist", tmp_path, progress=False)
+    assert len(mirror.asked) == 4  # nothing was asked for again
+    assert capfd.readouterr().err == ""
+
+
+def test_nothing_is_downloaded_unless_it_is_allowed(tiny, mirrors, tmp_path, monkeypatch):
+    [mirror] = mirrors(Mirror(tiny.files))
+    for call in (data.require, lambda n, d: data.load(n, "train", data_dir=d)):
+        with pytest.raises(UserError, match="capslib data fetch mnist"):
+            call("mnist", tmp_path)
+    monkeypatch.setenv("CAPSLIB_DOWNLOAD", "1")
+    with pytest.raises(UserError, match="capslib data fetch mnist"):
+        data.load("mnist", "train", data_dir=tmp_path, download=False)
+    assert mirror.asked == []
+    assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
+    monkeypatch.delenv("CAPSLIB_DOWNLOAD")
+    data.require("mnist", tmp_path / "other", download=True)
+    assert len(data.load("mnist", "train", data_dir=tmp_path / "other")) == 20
+
+
+SPOILT = {
+    "404": lambda name, content: None,
+    "cut": lambda name, content: content[:-9],
+    "corrupted": lambda name, content: content[:-9] + bytes(9),
+    "a page of excuses": lambda name, content: b"<html>Please log in</html>",
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_broken_mirror_is_passed_over(tiny, mirrors, tmp_path, how):
+    bad, good = mirrors(Mirror(tiny.files, SPOILT[how]), Mirror(tiny.files))
+    data.fetch("mnist", tmp_path, progress=False)
+    assert data.verify("mnist", tmp_path) == []
+    assert bad.asked == good.asked == list(tiny.files)
+
+
+def test_a_mirror_that_hangs_up_early(tiny, mirrors, tmp_path):
+    mirrors(Mirror(tiny.files, promise=10_000), Mirror(tiny.files))
+    data.fetch("mnist", tmp_path, progress=False)
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_path):
+    wrong = "train-labels-idx1-ubyte.gz"
+
+    def spoil(name, content):
+        return content[::-1] if name == wrong else content
+
+    one, two = mirrors(Mirror(tiny.files, spoil), Mirror({}))
+    with pytest.raises(UserError) as caught:
+        data.fetch("mnist", tmp_path, progress=False)
+    message, good = str(caught.value), tiny.files[wrong]
+    for part in (
+        *(m.address + wrong for m in (one, two)),
+        str(tmp_path / "mnist"),
+        hashlib.sha256(good).hexdigest(),
+        hashlib.sha256(good[::-1]).hexdigest(),
+        "404",
+        "capslib data fetch mnist",
+    ):
+        assert part in message
+    assert not (tmp_path / "mnist").exists()
+    assert downloads(tmp_path) == ["train-images-idx3-ubyte.gz"]  # whole, so kept; the damaged one is gone
+
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / wrong).write_bytes(good[:-1])
+    with pytest.raises(UserError, match=f"expected {len(good)} bytes, found {len(good) - 1}"):
+        data.fetch("mnist", tmp_path, progress=False)
+    (tmp_path / "mnist" / wrong).write_bytes(good)
+    one.asked.clear()
+    data.fetch("mnist", tmp_path, progress=False)
+    assert one.asked == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_a_damaged_download_does_not_stand_in_the_way(tiny, mirrors, tmp_path):
+    [mirror] = mirrors(Mirror(tiny.files))
+    left = tmp_path / ".downloads" / "mnist"
+    left.mkdir(parents=True)
+    (left / "train-images-idx3-ubyte.gz").write_bytes(b"half")
+    data.fetch("mnist", tmp_path, progress=False)
+    assert mirror.asked == list(tiny.files)
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_offline_is_quick(tiny, tmp_path):
+    started = time.perf_counter()
+    with pytest.raises(UserError, match="could not be downloaded"):
+        data.fetch("mnist", tmp_path, progress=False)
+    assert time.perf_counter() - started < 5
+    assert not (tmp_path / "mnist").exists()
+
+
+def test_right_hash_and_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
+    mirrors(Mirror(tiny.files))
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], shape=(1, 28, 28)))
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz has shape \[20, 4, 5\], expected \[20, 28, 28\]"):
+        data.fetch("mnist", tmp_path, progress=False)
+    assert not (tmp_path / "mnist").exists()
+
+
+def test_md5_where_only_that_is_published(tiny, mirrors, tmp_path, monkeypatch):
+    mirrors(Mirror(tiny.files, lambda name, content: content[:-1] + b"x"), Mirror(tiny.files))
+
+    def md5(file):
+        return dataclasses.replace(file, hash="md5:" + hashlib.md5(tiny.files[file.name]).hexdigest(), size=None)
+
+    files = {split: tuple(map(md5, pair)) for split, pair in tiny.spec.files.items()}
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], files=files))
+    data.fetch("mnist", tmp_path, progress=False)
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_a_partial_set_is_replaced_only_when_it_is_asked_for(tiny, mirrors, tmp_path):
+    from capslib.data import prepared
+
+    [mirror] = mirrors(Mirror(tiny.files))
+    images, labels = tiny.arrays["train"]
+    part = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
+    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["the first 7"]}
+    prepared.write(tmp_path, "mnist", about, [("train", part)])
+    assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
+    assert mirror.asked == []
+    data.fetch("mnist", tmp_path, progress=False)
+    found = data.load("mnist", "train", data_dir=tmp_path)
+    assert (len(found), found.fingerprint.complete) == (20, True)
+
+
+def test_two_fetches_at_once(tiny, mirrors, tmp_path):
+    def slowly(name, content):
+        time.sleep(0.1)
+        return content
+
+    [mirror] = mirrors(Mirror(tiny.files, slowly))
+    both = [threading.Thread(target=data.fetch, args=("mnist", tmp_path), kwargs={"progress": False}) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(30)
+    assert sorted(mirror.asked) == sorted(tiny.files)  # each file once
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_what_cannot_be_fetched():
+    with pytest.raises(UserError, match="nothing to fetch"):
+        data.fetch("digits")
+    with pytest.raises(UserError, match=r"Did you mean 'kmnist'\?"):
+        data.fetch("kmnst")

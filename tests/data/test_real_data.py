@@ -1,0 +1,60 @@
+"""The real sets, where they are: their known counts, their known hashes."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capslib import data
+from capslib.data import prepared, publishers
+
+pytestmark = pytest.mark.real_data
+
+# Labels of the complete sets, class by class.
+MNIST = {
+    "train": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+    "test": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+}
+# SHA-256 of the manifest, which holds those of the arrays. It is the same wherever and from whichever copy a set is prepared.
+MANIFESTS = {
+    "mnist": "fcbc4156c943e1f26ec116f95592d1c88813b8f76466008e1fadcefdcb4e3bf3",
+    "fashion_mnist": "4c7b77f0c01cdc27c3c1e59241d2581b7dea4f8230936b83739a4e2ba04d70e4",
+}
+
+
+@pytest.fixture(scope="module")
+def root():
+    if not (given := os.environ.get("CAPSLIB_DATA")):
+        pytest.skip("real data: $CAPSLIB_DATA is not set")
+    return Path(given)
+
+
+def load(root, name, split):
+    sound, damaged, _ = publishers.survey(data.dataset(name), root)
+    if not (prepared.find(root, name) or sound or damaged):  # what is there and damaged is to fail
+        pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
+    return data.load(name, split, data_dir=root)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_complete_sets(root, name, split):
+    found = load(root, name, split)
+    n = {"train": 60_000, "test": 10_000}[split]
+    assert found.images.shape == (n, 1, 28, 28)
+    assert np.bincount(found.labels).tolist() == (MNIST[split] if name == "mnist" else [n // 10] * 10)
+    assert found.fingerprint == (name, MANIFESTS[name], False, True, ())
+
+
+def test_kmnist_says_what_it_lacks(root):
+    train, test = load(root, "kmnist", "train"), load(root, "kmnist", "test")
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+    assert (len(train) == 60_000) == train.fingerprint.complete
+    assert bool(train.fingerprint.deviations) != train.fingerprint.complete
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist"])
+def test_verify(root, name):
+    load(root, name, "test")
+    assert data.verify(name, root) == []

@@ -1,0 +1,458 @@
+"""Named sets: finding, checking, loading, and what is said when that cannot be done."""
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from capslib import data
+from capslib.data import prepared, publishers, standins
+from capslib.errors import UserError
+from capslib.trials import DataFingerprint
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A prepared folder of the tiny set."""
+    tiny.put(tmp_path / "data" / "mnist")
+    data.load("mnist", "train", data_dir=tmp_path / "data")
+    return tmp_path / "data" / "mnist"
+
+
+def tree(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.name.endswith(".lock"))
+
+
+# ------------------------------------------------------------------------------------------------------- the right way
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_publishers_files_are_prepared_on_first_use(tiny, tmp_path, split):
+    tiny.put(tmp_path / "mnist")
+    found = data.load("mnist", split, data_dir=tmp_path)
+    images, labels = tiny.arrays[split]
+    np.testing.assert_array_equal(found.images, images[:, None])
+    np.testing.assert_array_equal(found.labels, labels)
+    assert (found.images.dtype, found.labels.dtype, len(found)) == (np.uint8, np.int64, len(labels))
+    assert isinstance(found.images, np.memmap)
+    assert not found.images.flags.writeable
+    assert found.classes == tuple("0123456789")
+    ours = {"manifest.json", "test", "test/images.npy", "test/labels.npy", "train", "train/images.npy", "train/labels.npy"}
+    assert set(tree(tmp_path / "mnist")) == ours | set(tiny.files)  # the publishers' files are still there
+    raw = (tmp_path / "mnist" / "manifest.json").read_bytes()
+    assert found.fingerprint == ("mnist", hashlib.sha256(raw).hexdigest(), False, True, ())
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_fingerprint_goes_into_a_record(folder):
+    fingerprint = data.load("mnist", "test", data_dir=folder.parent).fingerprint
+    record = DataFingerprint(**fingerprint._asdict())
+    assert record.model_dump() == {**fingerprint._asdict(), "deviations": []}
+
+
+def test_where_data_is_looked_for(tiny, folder, tmp_path, monkeypatch):
+    assert data.data_root() == tmp_path / "cache" / "capslib"
+    monkeypatch.setenv("CAPSLIB_DATA", str(folder.parent))
+    assert len(data.load("mnist", "train")) == 20
+    monkeypatch.setenv("CAPSLIB_DATA", str(tmp_path / "elsewhere"))
+    assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
+    with pytest.raises(UserError, match="elsewhere"):
+        data.load("mnist", "train")
+
+
+def test_hyphenated_folder(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(data.SETS, "fashion_mnist", dataclasses.replace(tiny.spec, name="fashion_mnist"))
+    tiny.put(tmp_path / "fashion-mnist")
+    assert len(data.load("fashion_mnist", "test", data_dir=tmp_path)) == 10
+    assert (tmp_path / "fashion_mnist" / "manifest.json").exists()
+    assert set(tree(tmp_path / "fashion-mnist")) == set(tiny.files)
+
+
+def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
+    place = tiny.put(tmp_path / "shared" / "mnist")
+    for each in (place, place.parent):
+        each.chmod(0o555)  # root could write all the same; the mark is to be respected
+    found = data.load("mnist", "train", data_dir=tmp_path / "shared")
+    assert len(found) == 20
+    assert set(tree(tmp_path / "shared")) == {"mnist", *(f"mnist/{name}" for name in tiny.files)}
+    cached = tmp_path / "cache" / "capslib" / "mnist"
+    first = (cached / "manifest.json").stat().st_mtime_ns
+    assert found.fingerprint == data.load("mnist", "test", data_dir=tmp_path / "shared").fingerprint
+    assert (cached / "manifest.json").stat().st_mtime_ns == first  # prepared once
+    place.chmod(0o755)
+    (place / "t10k-images-idx3-ubyte.gz").write_bytes(b"")
+    with pytest.raises(UserError, match=r"expected \d+ bytes, found 0"):  # the cache does not hide what is damaged
+        data.load("mnist", "test", data_dir=tmp_path / "shared")
+
+
+def test_nowhere_to_write(tiny, tmp_path, monkeypatch):
+    place = tiny.put(tmp_path / "mnist")
+    place.chmod(0o555)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="can be written"):
+        data.load("mnist", "train", data_dir=tmp_path)
+    with pytest.raises(UserError, match="cannot be written"):
+        data.fetch("mnist", tmp_path / "file" / "below")
+
+
+def test_digits():
+    train, test = data.load("digits", "train"), data.load("digits", "test")
+    assert train.images.shape == (1433, 1, 8, 8)
+    assert test.images.shape == (364, 1, 8, 8)
+    assert {k: len(data.load("digits", k)) for k in ("train", "test")} == data.SETS["digits"].splits
+    assert (train.images.dtype, train.labels.dtype) == (np.uint8, np.int64)
+    assert (int(train.images.min()), int(train.images.max())) == (0, 255)
+    both = np.bincount(train.labels) + np.bincount(test.labels)
+    assert np.abs(np.bincount(test.labels) / both - 0.2).max() < 0.006  # stratified
+
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    ours = {(bytes(i), int(y)) for part in (train, test) for i, y in zip(part.images, part.labels, strict=True)}
+    assert ours == {
+        (bytes(np.round(i * 255 / 16).astype(np.uint8)), int(y)) for i, y in zip(scans.images, scans.target, strict=True)
+    }
+    assert train.fingerprint == test.fingerprint
+    assert train.fingerprint.stand_in
+    assert train.fingerprint.sha256 == standins.DIGITS_SHA256
+    assert data.verify("digits") == []
+    with pytest.raises(ValueError, match="read-only"):
+        train.images[0] = 0
+
+
+def test_digits_change_of_the_package_is_told(monkeypatch):
+    monkeypatch.setattr(standins, "digits", lambda: {"train": {"labels": np.arange(3)}})
+    assert "scikit-learn ships other scans" in data.verify("digits")[0]
+
+
+def test_a_prepared_folder_of_a_later_chapter_loads(tmp_path):
+    rng = np.random.default_rng(0)
+    group = {
+        "images": rng.integers(0, 256, (6, 2, 8, 8), dtype=np.uint8),
+        "labels": np.arange(6) % 5,
+        "instance": np.arange(6),
+    }
+    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["six images"]}
+    prepared.write(tmp_path, "smallnorb", about, [("train", group)])
+    found = data.load("smallnorb", "train", data_dir=tmp_path)
+    np.testing.assert_array_equal(found["instance"], np.arange(6))
+    assert found.classes[0] == "animal"
+    assert found.fingerprint[2:] == (False, False, ("six images",))
+    assert data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"
+    with pytest.raises(UserError, match=r"Did you mean 'instance'\?"):
+        found["instances"]
+    with pytest.raises(UserError, match="split of smallnorb 'test'"):
+        data.load("smallnorb", "test", data_dir=tmp_path)
+
+
+def test_describe(tiny, folder, tmp_path):
+    rows = {row.name: row for row in data.describe(folder.parent)}
+    assert list(rows) == list(data.SETS)
+    assert rows["mnist"][:5] == ("mnist", "real", True, True, {"train": "[20, 1, 4, 5]", "test": "[10, 1, 4, 5]"})
+    assert rows["mnist"].folder == folder
+    assert rows["digits"][:4] == ("digits", "stand-in", True, True)
+    assert rows["kmnist"][2:4] == (False, None)
+    assert rows["kmnist"].note == "capslib data fetch kmnist"
+    assert rows["cifar10"].note == "cannot be fetched yet"
+    assert all(row.licence and row.source for row in rows.values())
+
+    (tmp_path / "two").mkdir()
+    tiny.put(tmp_path / "two" / "mnist", without=["train-labels-idx1-ubyte.gz"])
+    row = data.describe(tmp_path / "two")[0]
+    assert (row.present, row.note) == (False, "train-labels-idx1-ubyte.gz is missing")
+    tiny.put(tmp_path / "two" / "mnist")
+    row = data.describe(tmp_path / "two")[0]
+    assert (row.present, row.folder) == (True, tmp_path / "two" / "mnist")
+    assert not (tmp_path / "two" / "mnist" / "manifest.json").exists()  # looking changes nothing
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_unknown_names():
+    with pytest.raises(UserError, match=r"Did you mean 'fashion_mnist'\?"):
+        data.load("fashon_mnist", "train")
+    with pytest.raises(UserError, match=r"Did you mean 'train'\?"):
+        data.load("mnist", "trian")
+    with pytest.raises(UserError, match="Unknown data set"):
+        data.require("imagenet")
+
+
+def test_missing_and_offline(tiny, tmp_path):
+    started = time.perf_counter()
+    with pytest.raises(UserError) as caught:
+        data.require("mnist", tmp_path)
+    assert time.perf_counter() - started < 1
+    for part in (*tiny.files, "capslib data fetch mnist", *tiny.spec.mirrors, str(tmp_path / "mnist"), "$CAPSLIB_DATA"):
+        assert part in str(caught.value)
+    with pytest.raises(UserError, match="is missing"):
+        data.load("mnist", "train", data_dir=tmp_path)
+    with pytest.raises(UserError, match="is missing"):
+        data.verify("mnist", tmp_path)
+    assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["cifar10", "affnist", "smallnorb", "ham10000", "crispr", "toys"])
+def test_sets_of_later_chapters_say_how_they_are_to_be_had(name, tmp_path):
+    for call in (data.require, data.fetch, lambda n, d: data.load(n, "train", data_dir=d, download=True)):
+        if name in ("smallnorb", "cifar10") or call in (data.require, data.fetch):
+            with pytest.raises(UserError, match="cannot get it yet") as caught:
+                call(name, tmp_path)
+            assert str(tmp_path / name) in str(caught.value)
+
+
+def test_answer_comes_without_torch(tmp_path):
+    code = (
+        "import sys, capslib.data as d\n"
+        f"try: d.require('mnist', {str(tmp_path)!r})\n"
+        "except d.UserError: sys.exit(2 if 'torch' not in sys.modules else 1)"
+    )
+    started = time.perf_counter()
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 2
+    assert time.perf_counter() - started < 10  # typically 0.5 s; the machine may be busy
+
+
+@pytest.mark.parametrize("without", [["train-images-idx3-ubyte.gz"], ["t10k-labels-idx1-ubyte.gz"]])
+def test_one_file_is_missing(tiny, tmp_path, without):
+    tiny.put(tmp_path / "mnist", without=without)
+    with pytest.raises(UserError) as caught:
+        data.require("mnist", tmp_path)
+    assert [name for name in tiny.files if name in str(caught.value)] == without
+
+
+@pytest.mark.parametrize("call", [data.require, lambda n, d: data.load(n, "test", data_dir=d), data.verify])
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_damaged_publishers_file(tiny, tmp_path, damage, call):
+    place = tiny.put(tmp_path / "mnist")
+    name = "train-images-idx3-ubyte.gz"
+    content = bytearray(tiny.files[name])
+    if damage == "truncated":
+        del content[50:]
+    else:
+        content[-20] ^= 1
+    (place / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        call("mnist", tmp_path)
+    assert str(place / name) in str(caught.value)
+    if damage == "truncated":
+        assert f"expected {len(tiny.files[name]):,} bytes, found 50" in str(caught.value)
+    else:
+        for digest in (hashlib.sha256(tiny.files[name]), hashlib.sha256(content)):
+            assert digest.hexdigest() in str(caught.value)
+    assert set(tree(place)) == set(tiny.files)  # nothing was prepared
+
+
+def change_manifest(folder, **fields):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **fields}))
+
+
+def objects(folder):
+    with (folder / "train" / "images.npy").open("wb") as file:
+        np.save(file, np.array([{"an": "object"}] * 20), allow_pickle=True)
+
+
+class Trap:
+    """Unpickling it would leave a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+DAMAGE = {
+    "manifest is cut": (lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes()[:99]), "not valid"),
+    "manifest is empty": (lambda f: (f / "manifest.json").write_bytes(b""), "not valid"),
+    "manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "not valid"),
+    "manifest lacks a field": (lambda f: (f / "manifest.json").write_text('{"name": "mnist"}'), "not valid at source"),
+    "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "that of 'kmnist'"),
+    "manifest with a word for a truth": (lambda f: change_manifest(f, complete="yes"), "not valid at complete"),
+    "manifest with no arrays": (lambda f: change_manifest(f, arrays={}), "not valid at arrays"),
+    "manifest that leaves the folder": (
+        lambda f: change_manifest(f, arrays={"../x.npy": {"shape": [1], "dtype": "uint8", "sha256": "0" * 64}}),
+        "not SPLIT/ARRAY.npy",
+    ),
+    "array is gone": (lambda f: (f / "train" / "images.npy").unlink(), "train/images.npy is missing"),
+    "array is cut": (lambda f: (f / "train" / "images.npy").write_bytes(bytes(200)), "cannot be mapped"),
+    "array lost its end": (
+        lambda f: (f / "train" / "images.npy").write_bytes((f / "train" / "images.npy").read_bytes()[:-1]),
+        "cannot be mapped",
+    ),
+    "array has a tail": (
+        lambda f: (f / "train" / "images.npy").write_bytes((f / "train" / "images.npy").read_bytes() + b"x"),
+        "has 529 bytes, expected 528",
+    ),
+    "array of another shape": (
+        lambda f: np.save(f / "train" / "images.npy", np.zeros((20, 1, 5, 4), np.uint8)),
+        "the manifest says",
+    ),
+    "array of another type": (lambda f: np.save(f / "train" / "labels.npy", np.zeros(20, np.int32)), "the manifest says"),
+    "array of objects": (objects, "cannot be mapped"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_prepared_folder(folder, damage):
+    spoil, what = DAMAGE[damage]
+    spoil(folder)
+    for call in (lambda: data.load("mnist", "train", data_dir=folder.parent), lambda: data.require("mnist", folder.parent)):
+        with pytest.raises(UserError) as caught:
+            call()
+        assert str(folder) in str(caught.value)
+        assert what in str(caught.value)
+        assert "capslib data verify" in str(caught.value)
+        assert "capslib data fetch mnist" in str(caught.value)
+    assert what in " ".join(data.verify("mnist", folder.parent))
+    row = data.describe(folder.parent)[0]
+    assert not row.present
+    assert what in row.note
+    publishers.fetch(data.SETS["mnist"], folder.parent, progress=False)  # from the files beside it: mends it
+    assert data.verify("mnist", folder.parent) == []
+
+
+def test_shape_of_a_complete_set(folder):
+    """A folder that agrees with itself, but is not the set that it claims to be."""
+    spec = data.SETS["mnist"]
+    group = {"images": np.zeros((20, 1, 5, 4), np.uint8), "labels": np.zeros(20, np.int64)}
+    about = {"source": "a test", "licence": "none", "complete": True, "deviations": []}
+    shutil.rmtree(folder)
+    prepared.write(folder.parent, "mnist", about, [("train", group)])
+    with pytest.raises(UserError, match=r"has shape \[20, 1, 5, 4\], the complete set has \[20, 1, 4, 5\]"):
+        prepared.check(folder, spec)
+    prepared.write(folder.parent, "mnist", {**about, "complete": False}, [("train", group)])
+    assert not prepared.check(folder, spec).complete
+
+
+@pytest.mark.parametrize(
+    ("group", "what"),
+    [
+        ({"images": np.zeros((3, 4, 5), np.uint8), "labels": np.zeros(3, np.int64)}, "expected uint8"),
+        ({"images": np.zeros((3, 1, 4, 5), np.float32), "labels": np.zeros(3, np.int64)}, "expected uint8"),
+        ({"images": np.zeros((3, 1, 4, 5), np.uint8), "labels": np.zeros(3, np.uint8)}, "expected int64"),
+        ({"images": np.zeros((3, 1, 4, 5), np.uint8), "labels": np.zeros(4, np.int64)}, "differ in length"),
+    ],
+)
+def test_form_of_images_and_labels(tmp_path, group, what):
+    about = {"source": "a test", "licence": "none", "complete": False, "deviations": []}
+    prepared.write(tmp_path, "mnist", about, [("train", group)])
+    with pytest.raises(UserError, match=what):
+        data.load("mnist", "train", data_dir=tmp_path)
+
+
+def test_verify_reads_the_contents(folder):
+    path = folder / "train" / "images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # one pixel: no header shows it
+    path.write_bytes(content)
+    assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
+    [problem] = data.verify("mnist", folder.parent)
+    assert "train/images.npy has SHA-256" in problem
+    labels = np.load(folder / "test" / "labels.npy")
+    labels[3] = 10
+    np.save(folder / "test" / "labels.npy", labels)
+    problems = data.verify("mnist", folder.parent)
+    assert len(problems) == 3
+    assert "runs from 0 to 10, there are 10 classes" in problems[2]
+
+
+def test_no_pickle_is_ever_opened(folder, tmp_path):
+    for name in ("train/images.npy", "manifest.json"):
+        (folder / name).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+        with pytest.raises(UserError):
+            data.load("mnist", "train", data_dir=folder.parent)
+        data.verify("mnist", folder.parent)
+    assert not (tmp_path / "sprung").exists()
+    pickle.loads(pickle.dumps(Trap(tmp_path / "sprung"))).close()
+    assert (tmp_path / "sprung").exists()  # the trap works
+
+
+def test_labels_of_the_publishers_are_checked(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(tiny.spec, classes=tuple("01234")))
+    tiny.put(tmp_path / "mnist")
+    with pytest.raises(UserError, match="has label 9, there are 5 classes"):
+        data.load("mnist", "train", data_dir=tmp_path)
+    assert set(tree(tmp_path / "mnist")) == set(tiny.files)
+
+
+# ------------------------------------------------------------------------------------------------------ whole or nothing
+
+
+@pytest.mark.parametrize("at", ["save", "install"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, at, fresh):
+    source = tiny.put(tmp_path / "files")
+    files = {p.name: p for p in source.iterdir()}
+    if not fresh:
+        (tmp_path / "data" / "mnist").mkdir(parents=True)
+        (tmp_path / "data" / "mnist" / "notes.txt").write_text("mine")
+    calls = []
+
+    def interrupt(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 3 or at == "install":
+            raise KeyboardInterrupt
+        return save(*args, **kwargs)
+
+    save = np.save
+    with monkeypatch.context() as patch:
+        patch.setattr(*((np, "save", interrupt) if at == "save" else (prepared, "_install", interrupt)))
+        with pytest.raises(KeyboardInterrupt):
+            publishers.prepare(tiny.spec, files, (tmp_path / "data",))
+    assert tree(tmp_path / "data") == ([] if fresh else ["mnist", "mnist/notes.txt"])
+    publishers.prepare(tiny.spec, files, (tmp_path / "data",))
+    assert data.verify("mnist", tmp_path / "data") == []
+    assert fresh or (tmp_path / "data" / "mnist" / "notes.txt").read_text() == "mine"
+
+
+def test_full_disk(tiny, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    tiny.put(tmp_path / "mnist")
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        data.load("mnist", "train", data_dir=tmp_path)
+    assert set(tree(tmp_path / "mnist")) == set(tiny.files)
+
+
+def test_what_a_killed_process_left_is_cleared(tiny, tmp_path):
+    tiny.put(tmp_path / "mnist")
+    (tmp_path / ".mnist.tmp-12345" / "train").mkdir(parents=True)
+    (tmp_path / "mnist" / "train").mkdir()  # killed between the move of the splits and that of the manifest
+    (tmp_path / "mnist" / "train" / "images.npy").write_text("half")
+    assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
+    assert data.verify("mnist", tmp_path) == []
+    assert not list(tmp_path.glob(".mnist.tmp-*"))
+
+
+def _prepare(spec, files, root, barrier, results):
+    barrier.wait()
+    results.put((str(publishers.prepare(spec, files, (root,))), (root / "mnist" / "manifest.json").stat().st_mtime_ns))
+
+
+def test_two_processes_prepare_at_once(tiny, tmp_path):
+    files = {p.name: p for p in tiny.put(tmp_path / "data" / "mnist").iterdir()}
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    args = (tiny.spec, files, tmp_path / "data", barrier, results)
+    both = [context.Process(target=_prepare, args=args) for _ in range(2)]
+    for process in both:
+        process.start()
+    (a, written), (b, seen) = results.get(timeout=60), results.get(timeout=60)
+    for process in both:
+        process.join(60)
+    assert a == b == str(tmp_path / "data" / "mnist")
+    assert written == seen  # the second found the work of the first and did not do it again
+    assert [p.exitcode for p in both] == [0, 0]
+    assert data.verify("mnist", tmp_path / "data") == []
