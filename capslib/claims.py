@@ -6,46 +6,28 @@ is computed from those two and the records; none is ever written down.
 Three rules hold for every verdict. Smoke-scale records and records on a stand-in decide nothing. Arms are compared at one
 scale, the paper's own where it has enough runs, seed by seed. A run that ended in a NaN is a replicate that failed, so it leaves
 the claim undecided: to drop it would be to choose runs by their outcome.
-
-Tolerances, fixed before any result was seen:
-
-====================================  ==================================================================================
-accuracy, error (percent)             0.5 points; 0.3 where the paper's error is under 3 or its accuracy over 97
-AUROC, average precision              0.02
-exact counts                          0 (kind ``property``: one count decides, no seeds are needed)
-numbers of parameters, rounded        one unit of the last printed digit (the papers cut off: 68 618 is printed as 68K)
-factors, orders of magnitude          0.5 (printed as whole numbers)
-relative reduction of errors          5 points (a tolerance of 0.3 points in a small error moves the ratio by more)
-reconstruction error                  5 % of the paper's value, to two decimals
-settings, surveys, hours              never computed: the row says why
-====================================  ==================================================================================
 """
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from pydantic import Field, ValidationError, model_validator
-
-from capslib.errors import UserError
+from capslib.ledger import Claim, ledger
 from capslib.papers import PAPERS, experiments, module, queries
 from capslib.queries import CONVERGED, CONVERGED_BELOW, Above, Count, Order, Property, Query, Select, Value
+from capslib.statistics import interval
 from capslib.store import Store
-from capslib.trials import Model, Record, Scale
+from capslib.trials import Record, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEDGER = Path(__file__).parent / "ledger"
 SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
 
@@ -65,121 +47,6 @@ HIGHER_IS_BETTER = {
 """Direction of the ledger's metrics; of the others (counts, ratios) neither side is better."""
 
 QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property": (Property, Count)}
-
-
-# --------------------------------------------------------------------------------------------------------------- ledger
-
-
-class Claim(Model):
-    """One row of the ledger. ``value``, ``std``, ``tolerance`` are in ``unit``; ``printed`` is the value as the paper writes it."""
-
-    id: str = Field(pattern=r"^(EM|NEG|SP|LR|INQ)-[A-Za-z0-9.-]+$")
-    paper: str
-    where: str = Field(min_length=1)
-    kind: Literal["value", "order", "property"]
-    statement: str = Field(min_length=1)
-    dataset: str
-    setting: str
-    metric: str
-    unit: str
-    value: float | None
-    std: float | None = Field(ge=0)
-    tolerance: float | None = Field(ge=0)
-    not_run: str
-    notes: str
-    printed: str = ""
-
-    @model_validator(mode="after")
-    def _complete(self) -> Claim:
-        if self.kind == "value" and self.tolerance is None:
-            raise ValueError("a claim of kind value needs a tolerance")
-        if self.kind == "value" and self.value is None and not self.not_run:
-            raise ValueError("a claim of kind value needs a value, or a reason in not_run")
-        return self
-
-
-COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "printed"))
-
-
-def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
-    """The claims of one CSV file by id, in its order. Raises :class:`UserError` that names the file and the line."""
-    claims: dict[str, Claim] = {}
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file, strict=True)
-            if tuple(rows.fieldnames or ()) != COLUMNS:
-                raise UserError(f"{path}, line 1: the columns have to be {', '.join(COLUMNS)}.")
-            for row in rows:
-                place = f"{path}, line {rows.line_num}"
-                if None in row or None in row.values():
-                    raise UserError(f"{place}: {len(COLUMNS)} fields are needed.")
-                printed = row["value"] + (f" ± {row['std']}" if row["std"] else "")
-                numbers = {name: row[name] or None for name in ("value", "std", "tolerance")}
-                try:
-                    claim = Claim.model_validate({**row, **numbers, "paper": stem, "printed": printed})
-                except ValidationError as error:
-                    what = "; ".join(f"{'.'.join(map(str, e['loc'])) or row['id']}: {e['msg']}" for e in error.errors())
-                    raise UserError(f"{place}: {what}.") from None
-                if claim.id in claims:
-                    raise UserError(f"{place}: the id {claim.id} is there twice.")
-                claims[claim.id] = claim
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: the ledger cannot be read: {error}.") from None
-    return claims
-
-
-@functools.cache
-def _ledger(stem: str) -> dict[str, Claim]:
-    return read_ledger(LEDGER / f"{stem}.csv", stem)
-
-
-def ledger(stem: str | None = None) -> dict[str, Claim]:
-    """All claims of a paper (of all papers) by id, in the order of the ledger.
-
-    Raises :class:`UserError` for an unknown paper, or for a bad row with its file and line.
-    """
-    if stem is not None:
-        module(stem)  # an unknown stem is answered there, with the nearest valid one
-    return {name: claim for s in ([stem] if stem else PAPERS) for name, claim in _ledger(s).items()}
-
-
-# ----------------------------------------------------------------------------------------------------------- statistics
-
-
-def interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The interval of the mean: of Student's t under ten values, by BCa bootstrap (fixed seed) from ten on.
-
-    The order of the values does not matter. None for fewer than two values: one run says nothing about the spread.
-    """
-    return _interval(tuple(sorted(float(v) for v in values)), level)
-
-
-@functools.lru_cache(maxsize=4096)
-def _interval(values: tuple[float, ...], level: float) -> tuple[float, float] | None:
-    n = len(values)
-    if n < 2:
-        return None
-    if values[0] == values[-1]:  # the bootstrap has no BCa interval of equal values
-        return values[0], values[0]
-    if n >= 10:
-        import numpy as np
-        from scipy.stats import bootstrap
-
-        random = np.random.default_rng(0)
-        with warnings.catch_warnings(action="ignore"):  # of a spread lost to rounding, which the next line looks after
-            found = bootstrap((np.array(values),), np.mean, confidence_level=level, n_resamples=4999, method="BCa", rng=random)
-        low, high = map(float, found.confidence_interval)
-        if math.isfinite(low) and math.isfinite(high):
-            return low, high
-    from scipy.special import stdtrit
-
-    mean = math.fsum(values) / n
-    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * std / math.sqrt(n)
-    return mean - half, mean + half
-
-
-# ------------------------------------------------------------------------------------------------------------- verdicts
 
 
 @dataclass(frozen=True)
@@ -318,7 +185,7 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
     found = interval(numbers)
     assert found is not None
     many = f"{len(numbers)} seeds" + (f" (each on {tests})" if tests > 1 else "")
-    status, reason = _decide_value(claim, found, many) if isinstance(query, Value) else _decide(query, found, many, factor)
+    status, reason = _decide_value(claim, query, found, many) if isinstance(query, Value) else _decide(query, found, many, factor)
     return replace(shown, status=status, interval=found, reason=reason)
 
 
@@ -407,7 +274,7 @@ def _replicate(query: Value | Above | Order, pair: tuple[Record, ...]) -> float:
     return ahead if query.higher_is_better else -ahead
 
 
-def _decide_value(claim: Claim, found: tuple[float, float], many: str) -> tuple[Status, str]:
+def _decide_value(claim: Claim, query: Value, found: tuple[float, float], many: str) -> tuple[Status, str]:
     low, high = found
     value, tolerance = claim.value or 0.0, claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
@@ -415,7 +282,8 @@ def _decide_value(claim: Claim, found: tuple[float, float], many: str) -> tuple[
     if low - slack <= value <= high + slack:
         return "reproduced", f"The paper's {_text(value)} lies within {ours}, widened by {_text(tolerance)}."
     above = low > value
-    status: Status = "better" if HIGHER_IS_BETTER.get(claim.metric) is above else "not reproduced"
+    beaten = query.better_counts and HIGHER_IS_BETTER.get(claim.metric) is above
+    status: Status = "better" if beaten else "not reproduced"
     where = f"{'below' if above else 'above'} {ours}"
     return status, f"The paper's {_text(value)} lies {where}, by more than the tolerance of {_text(tolerance)}."
 

@@ -31,6 +31,8 @@ class Value:
     metric: str
     final: bool = True
     """Whether it speaks of the end of training, so that a run that has not flattened cannot decide it."""
+    better_counts: bool = True
+    """Whether beating the paper's value is *better*. Not where the claim is that something fails: there it is a failure to fail."""
 
 
 @dataclass(frozen=True)

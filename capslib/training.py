@@ -110,7 +110,8 @@ def fit(
         run.curves[step, 0] = value.detach()
         run.curves[step, 1] = (scores.argmax(dim=-1) == y).float().mean()
 
-        if ((step + 1) % guard == 0 or within == per_epoch - 1) and not run.finite(guard):
+        looked = (step + 1) % guard == 0 or within == per_epoch - 1
+        if looked and not run.finite(guard):
             if guard == 1:
                 raise NotFinite(f"step {step + 1}: {blame(model, lambda: loss(model, x, y))}")  # noqa: B023
             run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
@@ -128,7 +129,8 @@ def fit(
                 run.remember()
             if context.progress is not None:
                 context.progress(run.step, steps, f"loss {run.curves[step, 0]:.3f}")
-        run.save_if_due()
+        if looked:  # a state that nobody has looked at may be spoilt already
+            run.save_if_due()
     return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs)
 
 
@@ -177,16 +179,19 @@ class _Run:
         path: Path | None = self.context.checkpoint
         if path is None or not path.exists():
             return
+        fresh = _dump(self.state())
         try:
             state = _load(path.read_bytes(), self.device)
             if state["curves"].shape != self.curves.shape:
                 raise ValueError(f"it is of a run of {len(state['curves'])} steps, not of {len(self.curves)}")
             self.restore(state)
+            resumed_from, seconds = [*state["resumed_from"], self.step], state["seconds"]
         except Exception as error:  # torch.load raises whatever the damaged bytes happen to break
-            set_aside(path, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            self.restore(_load(fresh, self.device))  # a checkpoint is used whole or not at all
+            set_aside(path, f"{type(error).__name__}: {error}".splitlines()[0])
             return
-        self.context.resumed_from[:] = [*state["resumed_from"], self.step]
-        self.earlier = self.context.seconds_before = state["seconds"]
+        self.context.resumed_from[:] = resumed_from
+        self.earlier = self.context.seconds_before = seconds
 
     def remember(self) -> None:
         """Keep a copy of the state to go back to when a NaN is found some steps after it arose."""

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from capslib import queries as q
-from capslib.claims import COLUMNS, HIGHER_IS_BETTER, LEDGER, QUERIES_OF_KIND, ledger, read_ledger
+from capslib.claims import HIGHER_IS_BETTER, QUERIES_OF_KIND
 from capslib.errors import UserError
+from capslib.ledger import COLUMNS, LEDGER, ledger, read_ledger
 from capslib.papers import STEMS, experiments, module, queries
 
 NUMBERS = {  # rows with a number of the paper, by the place where the paper has them
@@ -64,7 +65,7 @@ def test_ids_are_unique_and_belong_to_their_paper():
         ("EM-T1-iter1", 9.7, None, "percent", 0.5),
         ("EM-T2-ele-novel-caps", 12.3, None, "percent", 0.5),
         ("EM-X-mnist", 0.44, None, "percent", 0.3),
-        ("NEG-T1-rba-nobias", 49.61, None, "percent", 0.5),
+        ("NEG-T1-rba-nobias", 49.61, None, "percent", 1),
         ("NEG-T1-em-bias", 99.81, None, "percent", 0.3),
         ("NEG-T2-fashion-bias-5", 81.2, None, "percent", 0.5),
         ("NEG-T3-mnist-nobias-8", 10.11, None, "percent", 0.5),
@@ -82,8 +83,15 @@ def test_spot_values(name, value, std, unit, tolerance):
     assert (claim.value, claim.std, claim.unit, claim.tolerance) == (value, std, unit, tolerance)
 
 
+EXCEPTIONS = {"NEG-T1-rba-nobias": 1, "NEG-T1-em-nobias": 1}  # running means of an exact 50 %; each says so in its notes
+
+
 def test_tolerances_follow_the_rule_of_their_metric():
     for claim in ledger().values():
+        if claim.id in EXCEPTIONS:
+            assert claim.tolerance == EXCEPTIONS[claim.id]
+            assert "tolerance" in claim.notes
+            continue
         if claim.kind == "value":
             assert claim.tolerance is not None, claim.id
         if claim.value is None:

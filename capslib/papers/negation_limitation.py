@@ -386,12 +386,16 @@ def _violation(routing: str, bias: bool, metric: str, test: str, above: bool = F
 _SHORT = {"mnist": "mnist", "fashion_mnist": "fashion"}
 QUERIES: dict[str, Query] = {
     **{
-        f"NEG-T1-{short}-{'bias' if bias else 'nobias'}": Value(Select("sign", {"routing": routing, "bias": bias}), "train_accuracy")
+        f"NEG-T1-{short}-{'bias' if bias else 'nobias'}": Value(
+            Select("sign", {"routing": routing, "bias": bias}), "train_accuracy", better_counts=bias
+        )
         for short, routing in (("rba", "dynamic"), ("em", "em_vector"))
         for bias in (False, True)
     },
     **{
-        f"NEG-T{table}-{short}-{'bias' if bias else 'nobias'}-{n}": Value(_depth(routing, n, bias, data), "test_accuracy")
+        f"NEG-T{table}-{short}-{'bias' if bias else 'nobias'}-{n}": Value(
+            _depth(routing, n, bias, data), "test_accuracy", better_counts=bias
+        )
         for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS))
         for data, short in _SHORT.items()
         for bias in (False, True)
