@@ -1,15 +1,13 @@
 """Named data sets, as memory-mapped arrays.
 
     train = load("mnist", "train")
-    train.images      # uint8 [N, C, H, W]
-    train.labels      # int64 [N]
-    train.fingerprint # goes into the record of whatever is computed from it
+    train.images       # uint8 [N, C, H, W]
+    train.labels       # int64 [N]
+    train.fingerprint  # goes into the record of whatever is computed from it
 
-A real set lives in a prepared folder, ``DATA/NAME/SPLIT/ARRAY.npy`` with ``DATA/NAME/manifest.json``; ``DATA`` is ``data_dir``,
-else ``$CAPSLIB_DATA``, else the user's cache. Where a folder holds the publishers' own files instead, they are checked and
-prepared on first use. Nothing is downloaded unless it is asked for. A stand-in never takes the place of a real set.
-
-This module does not import torch; what turns arrays into tensors is in :mod:`capslib.data.transforms`.
+A real set lives in a prepared folder below the data folder: ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache. Where
+the publishers' own files lie there instead, they are checked and prepared on first use. Nothing is downloaded unless it is asked
+for, and a stand-in never takes the place of a real set. Nothing here imports torch, except :mod:`capslib.data.transforms`.
 """
 
 from __future__ import annotations
@@ -21,31 +19,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pooch
 
 from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet, dataset
 from capslib.errors import UserError, unknown
 
-__all__ = [
-    "SETS",
-    "DataSet",
-    "DataSplit",
-    "Fingerprint",
-    "Row",
-    "data_root",
-    "dataset",
-    "describe",
-    "fetch",
-    "load",
-    "require",
-    "verify",
-]
-
-PathLike = str | os.PathLike[str]
+__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "dataset", "describe", "fetch", "load", "present", "require", "verify"]
 
 
 class Fingerprint(NamedTuple):
-    """Which data was seen. ``sha256`` is that of the manifest's bytes, or of all arrays of an embedded stand-in."""
+    """Which data was seen. ``sha256`` is that of the manifest's bytes, or of all arrays of a stand-in."""
 
     name: str
     sha256: str
@@ -56,7 +40,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """One split of a set: read-only arrays of equal length, memory-mapped where they come from files."""
+    """One split of a set: arrays of equal length; those of a real set are memory-mapped and read-only."""
 
     name: str
     split: str
@@ -75,7 +59,7 @@ class DataSplit:
         return self["labels"]
 
     def __getitem__(self, array: str) -> np.ndarray:
-        """Any array of the split by name, such as ``instance``. Raises :class:`~capslib.errors.UserError` if it has none."""
+        """Any array of the split by name, such as ``instance``. Raises UserError if it has none of that name."""
         if array not in self.arrays:
             raise unknown(f"array of {self.name}/{self.split}", array, self.arrays)
         return self.arrays[array]
@@ -85,139 +69,103 @@ class DataSplit:
 
 
 class Row(NamedTuple):
-    """One line of ``capslib data list``. ``splits`` says shapes as far as they are known; ``note`` says what is wrong, if so."""
+    """One line of ``capslib data list``, in words. ``folder`` is empty where there is none."""
 
     name: str
-    kind: str  # "real" or "stand-in"
-    present: bool
-    complete: bool | None  # None: not there, so not known
-    splits: dict[str, str]
+    kind: str  # real, stand-in
+    here: str  # yes, in part, damaged, to prepare (the publishers' files are there), no
+    splits: str
     licence: str
+    folder: str
     source: str
-    folder: Path | None
-    note: str
 
 
-def data_root(data_dir: PathLike | None = None) -> Path:
-    """The folder of prepared sets: ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache. It need not exist."""
-    if given := data_dir or os.environ.get("CAPSLIB_DATA"):
-        return Path(given).expanduser()
-    return _cache()
-
-
-def _cache() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("capslib"))
-
-
-def _allowed(download: bool | None) -> bool:
-    return download if download is not None else os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
-
-
-def _ready(spec: DataSet, root: Path, download: bool | None) -> Path | dict[str, Path]:
-    """The prepared folder of a set, or the publishers' files that it can be prepared from."""
-    if folder := prepared.find(root, spec.name):
-        prepared.check(folder, spec)
-        return folder
-    try:
-        return publishers.locate(spec, root)
-    except UserError:
-        if not (spec.files and _allowed(download)):
-            raise
-    return publishers.fetch(spec, root)
-
-
-def require(name: str, data_dir: PathLike | None = None, *, download: bool | None = None) -> None:
-    """Make sure that a set is there, without reading its arrays, before anything long is started.
-
-    Raises :class:`~capslib.errors.UserError` for an unknown name and for a set that is missing or damaged; the message says
-    which file, where from, which command, and where to put it. Downloads only as :func:`load` does.
-    """
-    spec = dataset(name)
-    if not spec.embedded:
-        _ready(spec, data_root(data_dir), download)
-
-
-def load(name: str, split: str, *, data_dir: PathLike | None = None, download: bool | None = None) -> DataSplit:
-    """One split of a named set.
+def load(name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None) -> DataSplit:
+    """One split of a named set. Headers and sizes of its arrays are checked, their contents are not (see :func:`verify`).
 
     ``download`` allows (True) or forbids (False) fetching a set that is missing; None leaves it to ``$CAPSLIB_DOWNLOAD``.
     Raises :class:`~capslib.errors.UserError` for an unknown name or split and for data that is missing or damaged.
     """
     spec = dataset(name)
-    if spec.splits and split not in spec.splits:
-        raise unknown(f"split of {name}", split, spec.splits)
-    if spec.embedded:
-        splits = standins.digits()
-        fingerprint = Fingerprint(name, standins.sha256(splits), stand_in=True, complete=True, deviations=())
-        return DataSplit(name, split, splits[split], spec.classes, fingerprint)
-    root = data_root(data_dir)
-    place = _ready(spec, root, download)
-    folder = place if isinstance(place, Path) else publishers.prepare(spec, place, (root, _cache()))
-    found, sha256 = prepared.manifest(folder)
-    if split not in found.splits:
-        raise unknown(f"split of {name}", split, found.splits)
-    fingerprint = Fingerprint(name, sha256, spec.stand_in, found.complete, tuple(found.deviations))
-    arrays = prepared.open_split(folder, found, split, spec)
-    return DataSplit(name, split, arrays, tuple(found.classes) or spec.classes, fingerprint)
+    if spec.stand_in:
+        splits = standins.STAND_INS[name]()
+        if split not in splits:
+            raise unknown(f"split of {name}", split, splits)
+        return DataSplit(name, split, splits[split], spec.classes, Fingerprint(name, standins.sha256(splits), True, True, ()))
+    folder = _folder(spec, data_dir, download)
+    manifest, sha256 = prepared.read_manifest(folder)
+    if split not in manifest.splits:
+        raise unknown(f"split of {name}", split, manifest.splits)
+    fingerprint = Fingerprint(name, sha256, False, manifest.complete, tuple(manifest.deviations))
+    arrays = prepared.open_split(folder, manifest, split)
+    return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, fingerprint)
 
 
-def fetch(name: str, data_dir: PathLike | None = None, progress: bool = True) -> Path:
-    """Get a set from its publishers, prepare it, and return its folder. Complete sets that are there are left alone.
+def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
+    """Make sure, before anything long is started, that :func:`load` will find a set. Raises UserError as it does."""
+    if not (spec := dataset(name)).stand_in:
+        prepared.check(_folder(spec, data_dir, download))
 
-    Raises :class:`~capslib.errors.UserError` if it cannot be had; the message lists what failed and what to do by hand.
+
+def fetch(name: str, data_dir: str | Path | None = None) -> Path:
+    """Download the publishers' files of a set where they are missing, prepare it, and return its folder.
+
+    Raises UserError if it cannot be had (the message says what to do by hand), and if the folder holds only a part of it.
     """
-    spec, root = dataset(name), data_root(data_dir)
-    if spec.embedded:
+    spec = dataset(name)
+    if spec.stand_in:
         raise UserError(f"There is nothing to fetch: {name} ships inside a package that is already installed.")
-    if not spec.files and (folder := prepared.find(root, name)):
-        prepared.check(folder, spec)
-        return folder
-    return publishers.fetch(spec, root, progress)
+    folder = _folder(spec, data_dir, download=True)
+    manifest = prepared.check(folder)
+    if spec.files and not manifest.complete:
+        raise UserError(f"{folder} holds a part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set.")
+    return folder
 
 
-def verify(name: str, data_dir: PathLike | None = None) -> list[str]:
+def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
     """Read all arrays of a set again and compare them with its manifest: one line for each problem, none if it is sound.
 
-    Raises :class:`~capslib.errors.UserError` if the set is not there.
+    Raises UserError if the set is not there.
     """
-    spec, root = dataset(name), data_root(data_dir)
-    if spec.embedded:
-        found = standins.sha256(standins.digits())
-        expected = standins.DIGITS_SHA256
-        return [] if found == expected else [f"{name}: SHA-256 {found}, expected {expected}; scikit-learn ships other scans"]
-    if folder := prepared.find(root, name):
-        return prepared.problems(folder, spec)
-    publishers.locate(spec, root)  # the publishers' files: their hashes are all there is to check
-    return []
+    spec = dataset(name)
+    return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))
 
 
-def describe(data_dir: PathLike | None = None) -> list[Row]:
-    """All sets, present or not. Looks at headers only, except that publishers' files that are not yet prepared are hashed."""
-    return [_row(spec, data_root(data_dir)) for spec in SETS.values()]
+def describe(data_dir: str | Path | None = None) -> list[Row]:
+    """All sets, here or not. Looks at headers only, except that publishers' files that are not yet prepared are hashed."""
+    return [_row(spec, _root(data_dir)) for spec in SETS.values()]
+
+
+def present(data_dir: str | Path | None = None) -> list[str]:
+    """The real sets that are here, sound or not: those that :func:`verify` can read."""
+    return [row.name for row in describe(data_dir) if row.folder]
+
+
+def _root(data_dir: str | Path | None) -> Path:
+    return Path(data_dir or os.environ.get("CAPSLIB_DATA") or pooch.os_cache("capslib")).expanduser()
+
+
+def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -> Path:
+    """The prepared folder of a set, prepared now if the publishers' files are there or may be downloaded."""
+    if download is None:
+        download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
+    folder = _root(data_dir) / spec.name
+    return folder if prepared.exists(folder) else publishers.prepare(spec, folder.parent, download)
 
 
 def _row(spec: DataSet, root: Path) -> Row:
-    known = {k: str([n, *(spec.shape or ())]) for k, n in spec.splits.items()}
-    kind = "stand-in" if spec.stand_in else "real"
-
-    def row(present: bool, complete: bool | None, splits: dict[str, str], folder: Path | None, note: str) -> Row:
-        return Row(spec.name, kind, present, complete, splits, spec.licence, spec.source, folder, note)
-
-    if spec.embedded:
-        return row(True, True, known, None, "inside scikit-learn")
-    if folder := prepared.find(root, spec.name):
+    folder, here, shapes = root / spec.name, "no", spec.splits
+    if spec.stand_in:
+        here = "yes"
+    elif prepared.exists(folder):
         try:
-            found = prepared.check(folder, spec)
-        except UserError as error:
-            return row(False, None, known, folder, str(error))
-        shapes = {k: str((a.get("images") or next(iter(a.values()))).shape) for k, a in found.splits.items()}
-        return row(True, found.complete, shapes, folder, "; ".join(found.deviations))
-    sound, damaged, absent = publishers.survey(spec, root)
-    if sound and not damaged and not absent:
-        folder = next(iter(sound.values())).parent
-        return row(True, True, known, folder, "the publishers' files; prepared on first use")
-    get = f"capslib data fetch {spec.name}" if spec.files else "cannot be fetched yet"
-    found = [*damaged, *(f"{name} is missing" for name in absent)] if damaged or sound else [get]
-    return row(False, None, known, None, "; ".join(found))
+            manifest = prepared.check(folder)
+            here = "yes" if manifest.complete else "in part"
+            shapes = {k: (a.get("images") or next(iter(a.values()))).shape for k, a in manifest.splits.items()}
+        except UserError:
+            here = "damaged"
+    elif spec.files and not publishers.survey(spec, root)[1]:
+        here = "to prepare"
+    place = "" if spec.stand_in or here == "no" else str(folder)
+    splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
+    return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place, spec.source)

@@ -2,166 +2,98 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pooch
+from filelock import FileLock
 
 from capslib.data import prepared
 from capslib.data.readers import read_idx
-from capslib.data.registry import DataSet, File
+from capslib.data.registry import DataSet
 from capslib.errors import UserError
 
-TIMEOUT = (5, 60)  # seconds to connect, seconds of silence
-DOWNLOADS = ".downloads"
 
-
-def flaw(path: Path, file: File) -> str:
-    """What is wrong with a copy of a file; empty if its size and hash are as published."""
-    try:
-        size = path.stat().st_size
-        if file.size is not None and size != file.size:
-            return f"{path} is damaged: expected {file.size:,} bytes, found {size:,}"
-        algorithm, _, expected = file.hash.partition(":")
-        with path.open("rb") as handle:
-            found = hashlib.file_digest(handle, algorithm).hexdigest()
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return "" if found == expected else f"{path} is damaged: expected {algorithm} {expected}, found {found} ({size:,} bytes)"
-
-
-def _copies(spec: DataSet, file: File, root: Path) -> list[Path]:
-    """Where a copy of a file may lie, in order of preference: put there by hand, then left by an interrupted download."""
-    places = (*prepared.spellings(root, spec.name), root / DOWNLOADS / spec.name)
-    return [path for place in places if (path := place / file.name).exists()]
-
-
-def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str], list[str]]:
-    """Sound copies of the publishers' files under ``root`` by name, what is wrong with other copies, and names without any."""
-    sound, damaged, absent = {}, [], []
-    for file in spec.all_files:
-        copies = _copies(spec, file, root)
-        flaws = [flaw(path, file) for path in copies]
-        if "" in flaws:
-            sound[file.name] = copies[flaws.index("")]
-        elif flaws:
-            damaged += flaws
+def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str]]:
+    """The sound copies of the publishers' files below ``root`` by name, and a line for each file that is missing or damaged."""
+    sound, problems = {}, []
+    for name, known in spec.files.items():
+        algorithm, expected = known.split(":")
+        places = (root / spec.name / name, root / spec.name.replace("_", "-") / name)  # some publishers write a hyphen
+        path = next((p for p in places if p.is_file()), None)
+        if path is None:
+            problems.append(f"{name} is missing")
+        elif (found := prepared.digest(path, algorithm)) == expected:
+            sound[name] = path
         else:
-            absent.append(file.name)
-    return sound, damaged, absent
+            size = f"{path.stat().st_size:,} bytes"
+            problems.append(f"{path} is truncated or corrupted: expected {algorithm} {expected}, found {found} ({size})")
+    return sound, problems
 
 
-def locate(spec: DataSet, root: Path) -> dict[str, Path]:
-    """Sound copies of all the publishers' files under ``root``, by name.
+def prepare(spec: DataSet, root: Path, download: bool) -> Path:
+    """Prepare a set from the publishers' files below ``root``, there or, if ``root`` is read-only, in the cache.
 
-    Raises UserError that says what is missing or damaged, where it comes from, how to get it and where to put it.
+    ``download`` allows to get the files that are missing. Returns the prepared folder. Raises UserError that says what is
+    missing or damaged, where it comes from, how to get it and where to put it; also if nothing can be written.
     """
-    sound, damaged, absent = survey(spec, root)
     place = root / spec.name
     if not spec.files:
         raise UserError(
             f"The data set {spec.name} is not in {root}, and `capslib data fetch` cannot get it yet. "
             f"Put a prepared folder (SPLIT/ARRAY.npy and manifest.json) at {place}; the set comes from {spec.source}."
         )
-    if damaged or absent:
-        lines = [
-            f"The data set {spec.name} is not in {root}, or not whole.",
-            *(f"  {line}" for line in damaged),
-            *(f"  {name} is missing" for name in absent),
-            f"The files come from {' or '.join(spec.mirrors)}",
-            f"Run `capslib data fetch {spec.name}`, or put them into {place}. "
-            "Data in another folder is found with --data-dir or $CAPSLIB_DATA.",
-        ]
-        raise UserError("\n".join(lines))
-    return sound
+    try:
+        sound, problems = survey(spec, root)
+        if problems and not download:
+            lines = "".join(f"\n  {line}" for line in problems)
+            raise UserError(
+                f"The data set {spec.name} is not in {root}, or not whole.{lines}\nThe files come from {' or '.join(spec.mirrors)}\n"
+                f"Run `capslib data fetch {spec.name}`, or put them into {place}. "
+                "Data in another folder is found with --data-dir or $CAPSLIB_DATA."
+            )
+        if problems and _read_only(place):
+            raise UserError(f"{place} cannot be written. Choose another folder with --data-dir or $CAPSLIB_DATA.")
+        folder = pooch.os_cache("capslib") / spec.name if _read_only(place) else place
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f".{spec.name}.lock"):  # the system frees it when the process dies
+            if not prepared.exists(folder):  # else another process was quicker
+                files = [sound.get(name) or _download(spec, name, folder) for name in spec.files]
+                about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": []}
+                prepared.write(folder, about, _read(spec, files))
+    except OSError as error:
+        raise UserError(f"{spec.name} cannot be prepared in {root}: {error}.") from None
+    return folder
 
 
-def _read(spec: DataSet, files: dict[str, Path]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    for split, (images_file, labels_file) in spec.files.items():
-        count, (_, height, width) = spec.splits[split], spec.shape
-        images = read_idx(files[images_file.name], dtype="uint8", shape=(count, height, width))
-        labels = read_idx(files[labels_file.name], dtype="uint8", shape=(count,))
-        if labels.max() >= len(spec.classes):
-            raise UserError(f"{files[labels_file.name]} has label {labels.max()}, there are {len(spec.classes)} classes.")
+def _read_only(place: Path) -> bool:
+    # What is marked read-only is left alone, even by root, who could write to it.
+    folders = [p for p in (place, place.parent) if p.exists()]
+    return any(not os.access(p, os.W_OK) or not p.stat().st_mode & 0o222 for p in folders)
+
+
+def _read(spec: DataSet, files: list[Path]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    paths = iter(files)  # for each split: images, labels
+    for split, (n, _, height, width) in spec.splits.items():
+        images, labels = read_idx(next(paths), (n, height, width)), read_idx(next(paths), (n,))
         yield split, {"images": images[:, None], "labels": labels.astype(np.int64)}
 
 
-def _write(spec: DataSet, files: dict[str, Path], root: Path) -> Path:
-    about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": []}
-    return prepared.write(root, spec.name, about, _read(spec, files))
-
-
-def _whole(spec: DataSet, root: Path) -> Path | None:
-    """The prepared folder of a set if it is sound, as far as a quick check goes, and complete."""
-    folder = prepared.find(root, spec.name)
-    try:
-        return folder if folder and prepared.check(folder, spec).complete else None
-    except UserError:
-        return None
-
-
-def prepare(spec: DataSet, files: dict[str, Path], roots: tuple[Path, ...]) -> Path:
-    """Prepare a set from sound files in the first of ``roots`` that can be written. What is already there is used.
-
-    Raises UserError if none of ``roots`` can be written.
-    """
-    for root in roots:
-        if prepared.writable(root) and prepared.writable(root / spec.name):
-            with prepared.lock(root, spec.name):
-                return _whole(spec, root) or _write(spec, files, root)
-    raise UserError(f"{spec.name} cannot be prepared: none of {', '.join(map(str, roots))} can be written.")
-
-
-def _download(spec: DataSet, file: File, root: Path, progress: bool) -> Path:
+def _download(spec: DataSet, name: str, folder: Path) -> Path:
     """One file from the first mirror that gives it whole. Raises UserError if none does; nothing damaged stays behind."""
-    import pooch
-    from tqdm import tqdm
-
-    folder, failures = root / DOWNLOADS / spec.name, [flaw(path, file) for path in _copies(spec, file, root)]
+    # Asked for as it is: a server that packs for transport would have the client unpack the .gz itself.
+    headers = {"Accept-Encoding": "identity"}
+    http = pooch.HTTPDownloader(progressbar=True, chunk_size=2**16, timeout=(5, 60), headers=headers)
+    failures = ""
     for base in spec.mirrors:
-        bar = tqdm(desc=file.name, total=file.size or 1, unit="B", unit_scale=True, disable=not progress)
-        # Asked for as it is: a server that packs for transport would have the client unpack the .gz itself.
-        http = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers={"Accept-Encoding": "identity"}, chunk_size=2**16)
-        level = pooch.get_logger().level
-        pooch.get_logger().setLevel("WARNING")  # the bar already says what is going on
         try:
-            return Path(pooch.retrieve(base + file.name, file.hash, fname=file.name, path=folder, downloader=http))
+            return Path(pooch.retrieve(base + name, spec.files[name], fname=name, path=folder, downloader=http))
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-            bar.leave = False
-            reason = getattr(error.args[0], "reason", error) if error.args else error  # the cause inside "max retries exceeded"
-            failures.append(f"{base}{file.name}\n    {' '.join(str(reason).split())[:400]}")
-        finally:
-            bar.close()
-            pooch.get_logger().setLevel(level)
+            failures += f"\n  {base}{name}\n    {error}"
     raise UserError(
-        "\n".join(
-            [
-                f"{file.name} of {spec.name} could not be downloaded:",
-                *(f"  {line}" for line in failures),
-                f"Get it another way, put it into {root / spec.name}, and run `capslib data fetch {spec.name}` again; "
-                f"its {file.hash.replace(':', ' must be ', 1)}.",
-            ]
-        )
+        f"{name} of {spec.name} could not be downloaded:{failures}\n"
+        f"Get it another way, put it into {folder}, and run `capslib data fetch {spec.name}` again; "
+        f"its {spec.files[name].replace(':', ' must be ')}."
     )
-
-
-def fetch(spec: DataSet, root: Path, progress: bool = True) -> Path:
-    """Download what is missing of a set, prepare it under ``root``, and return its folder.
-
-    Files that were put into ``ROOT/NAME`` by hand are used if they are sound. A complete prepared set is left alone; a partial
-    or damaged one is replaced once the new one is whole. Raises UserError if a file cannot be had or ``root`` cannot be written.
-    """
-    if not spec.files:
-        locate(spec, root)  # says how the set is to be had
-    if not (prepared.writable(root) and prepared.writable(root / spec.name)):
-        raise UserError(f"{root} cannot be written. Choose another folder with --data-dir or $CAPSLIB_DATA.")
-    with prepared.lock(root, spec.name):
-        if folder := _whole(spec, root):
-            return folder
-        sound, _, _ = survey(spec, root)
-        files = {f.name: sound.get(f.name) or _download(spec, f, root, progress) for f in spec.all_files}
-        folder = _write(spec, files, root)
-        shutil.rmtree(root / DOWNLOADS / spec.name, ignore_errors=True)  # the arrays have their own hashes now
-    return folder
