@@ -197,7 +197,7 @@ def _check_arm(claim: Claim, select: Select, metric: str, arm: list[Record], run
         also = f"; the {reduced} at cpu scale are of a reduced setting" if reduced else ""
         also += f"; {others} of the experiment have a configuration or revision that is not the scale's own" if others else ""
         scale = "paper" if paper_only else "cpu or paper"
-        raise _Undecided("not run", f"No record on real data at {scale} scale of {_named(select)}{also}.")
+        raise _Undecided("not run", f"No record on real data at {scale} scale{also}.")
     if any(r.exit == "ok" and metric not in r.metrics and metric != "parameters" for r in arm):
         raise _Undecided("not run", f"Records of {_named(select)} hold no metric {metric!r}.")
 

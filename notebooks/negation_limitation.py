@@ -43,10 +43,6 @@ session = Session.start(
 committed = list(Store(results_dir).records(STEM))
 plots.use_style()
 BLUE, ORANGE = plots.ROUTING_COLORS["dynamic"], plots.ROUTING_COLORS["em"]
-stands_in = " on *digits*, small scans that stand in for the real sets" if scale == "smoke" else ""
-display(
-    Markdown(f"The cells of this page ran at scale **{scale}**{stands_in}. The verdicts come from the committed records alone.")
-)
 
 # %% [markdown]
 # ## In one minute
@@ -67,7 +63,7 @@ for axis, bias in zip(axes, (None, 0.5), strict=True):
         with seeded(seed), torch.no_grad():
             axis.plot(
                 x,
-                SignNetwork(routing="dynamic", weight_std=2.0, bias=bias)(x)[:, 1],
+                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[:, 1],
                 color=BLUE,
                 alpha=0.35 + 0.08 * seed,
                 lw=1.4,
@@ -82,7 +78,7 @@ plt.show()
 #
 # Three children hold 2-D poses and vote for two parents. We route their votes once as they are, and once negated.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point elsewhere and have other lengths."}, "figure": {"caption": "Votes (thin) and parents (thick), for an input (filled) and its negative (dashed). Without a bias the dashed arrows are the filled ones turned round: same lengths, so same activations. A bias, the same for both inputs, pulls both to one side.", "name": "fig-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point elsewhere and have other lengths."}, "figure": {"caption": "Votes (thin) and parents (thick), for an input (filled) and its negative (dashed). Without a bias the dashed arrows are the filled ones turned round: same lengths, so same activations. A bias, the same for both inputs, pulls both to one side.", "name": "fig-toy"}}
 votes = torch.tensor([[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]])  # [I, J, D]
 biases = {"without bias": None, "with bias": torch.tensor([[-0.1, 0.7], [0.5, 0.5]])}
 figure, axes = plots.panels(2, height=3.2, sharex=True, sharey=True)
@@ -109,51 +105,64 @@ plt.show()
 #
 # ### Routing by agreement
 #
-# A child {term}`capsule` $i$ with pose $u_i$ casts the {term}`vote` $\hat u_{j|i} = W_{ij} u_i$ for parent $j$. Routing by agreement
-# {cite:p}`sabour2017` starts from logits $b_{ij} = 0$ and repeats, $T$ times,
+# A child {term}`capsule` $i$ with pose $\mathbf u_i$ casts the {term}`vote` $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i$ for parent $j$. Routing by
+# agreement {cite:p}`sabour2017` starts from logits $b_{ij} = 0$ and repeats, $T$ times,
 #
-# $$ c_{ij} = \frac{e^{b_{ij}}}{\sum_k e^{b_{ik}}}, \qquad s_j = \sum_i c_{ij}\, \hat u_{j|i} + B_j, \qquad
-# v_j = \frac{\lVert s_j\rVert^2}{1 + \lVert s_j\rVert^2} \frac{s_j}{\lVert s_j\rVert}, \qquad b_{ij} \leftarrow b_{ij} + \langle v_j, \hat u_{j|i} \rangle . $$ (eq-rba)
+# ```{math}
+# :label: eq-rba
+# \begin{aligned}
+# c_{ij} &= \frac{e^{b_{ij}}}{\sum_k e^{b_{ik}}}, & \mathbf s_j &= \sum_i c_{ij}\, \hat{\mathbf u}_{j|i} + \mathbf B_j, \\
+# \mathbf v_j &= \frac{\lVert \mathbf s_j\rVert^2}{1 + \lVert \mathbf s_j\rVert^2} \frac{\mathbf s_j}{\lVert \mathbf s_j\rVert}, &
+# b_{ij} &\leftarrow b_{ij} + \langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle .
+# \end{aligned}
+# ```
 #
-# $B_j$ is the bias that the paper is about. It sits inside the loop, before the squash, so it also changes the agreements.
+# $\mathbf B_j$ is the bias that the paper is about. It sits inside the loop, before the squash, so it also changes the agreements.
 #
 # ```{live-source} capslib.routing.dynamic.dynamic_routing
-# :test: tests/routing/test_conformance.py::test_agrees_with_the_reference
+# :test: tests/routing/test_conformance.py::test_it_is_what_the_plain_loops_say
 # ```
 #
 # ```{live-source} capslib.routing.base.squash
-# :test: tests/test_layers.py::test_squash_is_exactly_odd
+# :test: tests/routing/test_dynamic.py::test_squash_keeps_the_direction_and_a_length_below_one
 # ```
 #
 # ### EM routing
 #
-# Here a child also has an activation $a_i$, and a parent is a Gaussian cluster of votes {cite:p}`hinton2018`. With
-# $r_{ij} = R_{ij} a_i$ and $m_j = \sum_i r_{ij}$ the M-step is
+# Here a parent is a Gaussian cluster of votes, and the activation $a_i$ of a child is its weight {cite:p}`hinton2018`. With
+# $m_j = \sum_i c_{ij} a_i$ the M-step is
 #
-# $$ \mu_j = \frac{1}{m_j} \sum_i r_{ij} V_{ij}, \qquad (\sigma_j^h)^2 = \frac{1}{m_j} \sum_i r_{ij} (V_{ij}^h - \mu_j^h)^2, \qquad
-# a_j = \operatorname{logistic}\Bigl(\lambda \bigl(\beta_a - \sum_h (\beta_u + \ln \sigma_j^h)\, m_j\bigr)\Bigr), $$ (eq-em)
-#
-# and the E-step gives $R_{ij} \propto a_j\, \mathcal N(V_{ij}; \mu_j, \operatorname{diag} \sigma_j^2)$, normalised over the parents $j$. The bias is added to the
-# votes, $V_{ij} = W_{ij} M_i + B_j$.
-#
-# ```{live-source} capslib.routing.em.em_routing
-# :test: tests/routing/test_conformance.py::test_agrees_with_the_reference
+# ```{math}
+# :label: eq-em
+# \begin{aligned}
+# \boldsymbol\mu_j &= \frac{1}{m_j} \sum_i c_{ij} a_i\, \hat{\mathbf u}_{j|i}, \\
+# (\sigma_j^h)^2 &= \frac{1}{m_j} \sum_i c_{ij} a_i\, (\hat u_{j|i}^h - \mu_j^h)^2, \\
+# a_j &= \operatorname{logistic}\Bigl(\lambda \bigl(\beta_a - \sum_h (\beta_u + \ln \sigma_j^h)\, m_j\bigr)\Bigr),
+# \end{aligned}
 # ```
 #
-# The released code does not use matrix capsules: its layers pass on one vector a capsule, whose length is the activation, so
-# a parent gives back $a_j\, \mu_j / \lVert \mu_j \rVert$. That is the option `vector=True` and the routing `em_vector` of the experiments below.
+# and the E-step gives $c_{ij} \propto a_j\, \mathcal N(\hat{\mathbf u}_{j|i}; \boldsymbol\mu_j, \operatorname{diag} \boldsymbol\sigma_j^2)$, normalised over
+# the parents $j$. The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 #
-# ### Two theorems
+# ```{live-source} capslib.routing.em.em_routing
+# :test: tests/routing/test_conformance.py::test_it_is_what_the_plain_loops_say
+# ```
 #
-# **Theorem 1.** Without bias a stack of RBA layers is odd: $f(-x) = -f(x)$. *Why:* the first $s_j$ is linear in the votes, squash is
-# odd, and the agreement $\langle v_j, \hat u_{j|i} \rangle$ does not change when both its sides change their sign. So the couplings are even and
-# everything else is odd, in every iteration, and a composition of odd maps is odd.
+# The released code does not use matrix capsules: its layers pass on one vector a capsule, whose length is the activation, so a
+# parent gives back $a_j\, \boldsymbol\mu_j / \lVert \boldsymbol\mu_j \rVert$. That is the option `vector=True`, and the routing `em_vector` below.
+#
+# ### Two theorems, and a third
+#
+# **Theorem 1.** Without bias a stack of RBA layers is odd: $f(-x) = -f(x)$. *Why:* the first $\mathbf s_j$ is linear in the votes, squash
+# is odd, and the agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ does not change when both its sides change their sign. So the couplings are
+# even and everything else is odd, in every iteration, and a composition of odd maps is odd.
 #
 # **Theorem 2.** Without a bias on the votes the poses of EM routing are odd and the activations even in the input poses, for any
-# $\beta_u$, $\beta_a$, $\lambda$ and any number of iterations. *Why:* negated votes negate $\mu_j$ and leave every squared distance as it was.
+# $\beta_u$, $\beta_a$, $\lambda$ and any number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and leave every squared distance as it was.
 #
-# **And one that the paper does not state.** A bias $B_j$ that is added to all votes of a parent moves $\mu_j$ by $B_j$ and leaves $V_{ij} - \mu_j$ alone. So the
-# activations of an EM layer do not depend on the bias of that layer at all; they stay even. The bias shows first in the layer above.
+# **And one that the paper does not state.** A bias $\mathbf B_j$ on all votes of a parent moves $\boldsymbol\mu_j$ by $\mathbf B_j$ and leaves
+# $\hat{\mathbf u}_{j|i} - \boldsymbol\mu_j$ alone. So the activations of an EM layer do not depend on the bias of that layer at all: they stay even. The
+# bias shows first in the layer above.
 #
 # We draw random stacks in double precision and measure the largest $|f(x) + f(-x)|$ and $|a(x) - a(-x)|$.
 
@@ -272,7 +281,7 @@ def draw_depth(axis: plt.Axes, records: list, routing: str, data: str, table: st
         if len(runs):
             means = 100 * runs.groupby("depth")["test_accuracy"].mean()
             axis.plot(runs["depth"], 100 * runs["test_accuracy"], marker, color=color, ms=4, alpha=0.6)
-            axis.plot(means.index, means, color=color, label=f"{'with' if bias else 'without'} bias")
+            axis.plot(means.index, means, color=color)
         stem = f"{table}-{'bias' if bias else 'nobias'}-"
         printed = {int(c.rsplit("-", 1)[1]): ledger[c].value for c in ledger if table and c.startswith(stem)}
         if printed:
@@ -286,6 +295,8 @@ standard = {"weight_std": 0.1, "bias_start": 0.1}
 figure, axes = plots.panels(2, sharey=True)
 draw_depth(axes[0], [r for r in committed if r.trial.scale == "cpu"], "dynamic", "mnist", "NEG-T2-mnist", **standard)
 axes[0].set(title="MNIST, cpu scale (open: paper)", ylabel="test accuracy (%)", xticks=(2, 3, 4, 5))
+axes[0].plot([], [], color=BLUE, label="with bias")
+axes[0].plot([], [], color=plots.INK, label="without bias")
 axes[0].legend(loc="lower left", bbox_to_anchor=(0, 0.12))
 here = depth[0].trial.config["data"]
 draw_depth(axes[1], depth, "dynamic", here, **standard)
@@ -338,7 +349,7 @@ frames.deviations([*committed, *symmetry, *sign, *depth]).style.hide(axis="index
 # ### The softmax over the wrong axis
 #
 # The couplings of a *child* sum to one: it shares itself out among the parents. Normalised over the children instead, every parent
-# takes one whole unit of votes, and parents no longer compete. `test_couplings_of_a_child_sum_to_one` of the conformance suite catches it.
+# takes one whole unit of votes, and parents no longer compete. `test_a_child_shares_itself_out_completely` of the conformance suite catches it.
 
 
 # %%
@@ -367,8 +378,8 @@ plt.show()
 # ### Densities as numbers
 #
 # The released E-step forms $p_{ij}$ itself: a product of many exponentials over a product of many variances. In float32 it underflows, every $p_{ij}$ becomes
-# zero, and $R_{ij} = 0 / \varepsilon$: the children belong to nobody. The softmax of log-densities is the same function and cannot underflow.
-# `test_finite_at_extreme_votes` and `test_couplings_of_a_child_sum_to_one` catch it.
+# zero, and $c_{ij} = 0 / \varepsilon$: the children belong to nobody. The softmax of log-densities is the same function and cannot underflow.
+# `test_densities_that_no_number_holds_are_routed_all_the_same` catches it.
 
 
 # %%
@@ -381,7 +392,7 @@ def responsibilities(V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, 
     return p / (p.sum(-1, keepdim=True) + 1e-8)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Sum of responsibilities of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers it falls to zero beyond about thirty dimensions."}, "figure": {"caption": "What is left of a child, by pose dimension, for votes two standard deviations off. Twelve and sixteen dimensions are what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers it falls to zero beyond about thirty dimensions."}, "figure": {"caption": "What is left of a child, by pose dimension, for votes two standard deviations off. Twelve and sixteen dimensions are what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
 dimensions = np.arange(2, 65, 2)
 with seeded(0):
     noise = torch.randn(32, 4, 64)
@@ -394,14 +405,14 @@ for log_domain, color, label in ((True, BLUE, "softmax of log-densities"), (Fals
     axis.plot(dimensions, kept, color=color)
     plots.label_line(axis, dimensions[-1], kept[-1] + (0.0 if log_domain else 0.06), label, color, ha="right")
 axis.axvspan(10, 16, color=plots.INK, alpha=0.12, lw=0)
-axis.set(xlabel="pose dimension", ylabel="Σ R of a child", ylim=(-0.05, 1.15))
+axis.set(xlabel="pose dimension", ylabel="total coupling of a child", ylim=(-0.05, 1.15))
 plt.show()
 
 # %% [markdown]
 # ### The bias after the routing
 #
 # Added to the result, a bias also breaks the symmetry, but it is a different model: the agreements never see it, so the couplings of x and −x are still equal.
-# `test_bias_changes_the_couplings` catches it.
+# `test_a_bias_enters_before_squash_and_changes_the_agreement` catches it.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it mirrors itself at zero."}, "figure": {"caption": "Coupling of one child to its first parent as its votes are scaled from −2 to 2. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
 with seeded(1):
@@ -431,8 +442,9 @@ ARM_NAMES = {
     (True, 0.1, 0.1): "bias 0.1",
     (True, 0.0, 0.1): "bias from 0",
     (False, 0.1, 0.3): "no bias, W 0.3",
+    (False, 0.1, 0.5): "no bias, W 0.5",
 }
-ARM_COLORS = dict(zip(ARM_NAMES.values(), (plots.INK, BLUE, "#2a9d74", ORANGE), strict=True))
+ARM_COLORS = dict(zip(ARM_NAMES.values(), (plots.INK, BLUE, "#2a9d74", "#c99a2e", ORANGE), strict=True))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
 with seeded(0):
     primary = squash(torch.randn(64, 72, 8, dtype=torch.float64))

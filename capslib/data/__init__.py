@@ -149,8 +149,8 @@ def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -
     """The prepared folder of a set, prepared now if the publishers' files are there or may be downloaded."""
     if download is None:
         download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
-    folder = _root(data_dir) / spec.name
-    return folder if prepared.exists(folder) else publishers.prepare(spec, folder.parent, download)
+    root = _root(data_dir)
+    return root / spec.name if prepared.exists(root / spec.name) else publishers.prepare(spec, root, download)
 
 
 def _row(spec: DataSet, root: Path) -> Row:
@@ -164,8 +164,10 @@ def _row(spec: DataSet, root: Path) -> Row:
             shapes = {k: (a.get("images") or next(iter(a.values()))).shape for k, a in manifest.splits.items()}
         except UserError:
             here = "damaged"
-    elif spec.files and not publishers.survey(spec, root)[1]:
-        here = "to prepare"
+    elif spec.files:
+        sound, problems = publishers.survey(spec, root)
+        if not problems:
+            here, folder = "to prepare", next(iter(sound.values())).parent
     place = "" if spec.stand_in or here == "no" else str(folder)
     splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
     return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place, spec.source)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capslib.errors import UserError
 
@@ -67,8 +67,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     try:
         raw = (folder / MANIFEST).read_bytes()
         manifest = Manifest.model_validate_json(raw)
-    except (OSError, ValueError) as error:
-        raise _damaged(folder, f"{MANIFEST} is not valid ({error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _damaged(folder, f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
     if manifest.name != folder.name:
         raise _damaged(folder, f"{MANIFEST} is that of {manifest.name!r}")
     return manifest, hashlib.sha256(raw).hexdigest()

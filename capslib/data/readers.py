@@ -24,7 +24,7 @@ def read_idx(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray:
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:  # EOFError: the stream is cut
         raise UserError(f"{path} cannot be read: {error}") from None
-    if data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:  # 08: unsigned bytes; then the rank and as many 32-bit lengths
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:  # 08: bytes; rank; as many 32-bit lengths
         raise UserError(f"{path} is not an IDX file of bytes: it starts with {data[:4].hex(' ')}, not with 00 00 08 and a rank.")
     start = 4 + 4 * data[3]
     found = tuple(int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4))

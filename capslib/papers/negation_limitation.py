@@ -139,7 +139,7 @@ def run_sign(config: SignConfig, context: Context) -> Outcome:
 
 
 def sign_grid(scale: Scale) -> list[SignConfig]:
-    budget = {"smoke": {"points": 2_000, "epochs": 60}, "cpu": {}, "paper": {}}[scale]
+    budget = {"points": 2_000, "epochs": 45} if scale == "smoke" else {}
     return [SignConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em_vector") for b in (False, True)]
 
 
@@ -231,6 +231,8 @@ RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
 ARMS = ({"bias": False}, {"bias": True})
 CONTROLS = ({"bias": True, "bias_start": 0.0}, {"bias": False, "weight_std": 0.3})
 """The arms that separate symmetry from scale: a bias that starts at zero, and larger weights without a bias."""
+SMOKE_CONTROLS = (CONTROLS[0], {"bias": False, "weight_std": 0.5})
+"""On sixteen primary capsules sums are shorter, so the weights have to be larger still."""
 
 
 def depth_grid(scale: Scale) -> list[DepthConfig]:
@@ -238,10 +240,10 @@ def depth_grid(scale: Scale) -> list[DepthConfig]:
         smoke = scale == "smoke"
         for data in ("digits",) if smoke else ("mnist", "fashion_mnist"):
             for depth in (2, 4) if smoke else RBA_DEPTHS:
-                controlled = scale != "paper" and data != "fashion_mnist" and not (smoke and depth == 2)
-                for arm in (*ARMS, *(CONTROLS if controlled else ())):
+                controls = SMOKE_CONTROLS if smoke else CONTROLS if scale == "cpu" and data == "mnist" else ()
+                for arm in (*ARMS, *controls):
                     yield DepthConfig(data=data, routing="dynamic", depth=depth, **arm, **REDUCED[scale])
-            for depth in {"smoke": (5,), "cpu": (3, 4, *EM_DEPTHS), "paper": EM_DEPTHS}[scale]:
+            for depth in {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": EM_DEPTHS}[scale]:
                 for arm in ARMS:
                     yield DepthConfig(data=data, routing="em_vector", depth=depth, hidden_dim=10, **arm, **REDUCED[scale])
 

@@ -1,0 +1,188 @@
+"""The Sphinx extension of this book: claims, verdicts, records and live source on its pages.
+
+``evidence`` judges the claims, ``render`` turns them into HTML, ``sources`` finds code and tests, ``notebooks`` publishes runnable
+notebooks, ``directives`` is what authors write. This module wires them to Sphinx and keeps pages from going stale: a page is read
+again when a verdict, a record, a shown source file or this extension changes, and only then.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+import capslib
+from capsbook import directives, notebooks
+from capsbook.evidence import Evidence, load
+
+
+class Book:
+    """What the extension knows about the pages. Kept in Sphinx's environment between builds, but for the evidence itself."""
+
+    def __init__(self) -> None:
+        self.uses: dict[str, dict[str, str]] = {}
+        """Per page: what it shows, with a hash of what that was when the page was read."""
+        self.places: dict[str, tuple[str, str]] = {}
+        """Per claim: the page and anchor of its row in a chapter."""
+        self.scorecard = ""
+        self.pictures: dict[str, tuple[str, str]] = {}
+        """Per chapter: the address and the alt text of its figure."""
+        self.assets = ""
+        """A hash of the style sheet and the script. Sphinx copies them only when it writes a page."""
+
+    def open(self, app: Sphinx) -> None:
+        """Take in the state of this build."""
+        self.__dict__.pop("evidence", None)
+        self.results = Path(os.environ.get("CAPSLIB_RESULTS", Path(app.srcdir) / "results"))
+        self.root = Path(app.srcdir) if (Path(app.srcdir) / "capslib").is_dir() else Path(capslib.__file__).parents[1]
+        self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "evidence"}
+
+    @functools.cached_property
+    def evidence(self) -> Evidence:
+        return load(self.results)
+
+    def blob(self, path: str, line: int) -> str:
+        """The address of a line of the repository."""
+        return f"{self.repository}/blob/main/{path}#L{line}"
+
+    def use(self, page: str, what: str | Path) -> None:
+        """Note that a page shows something."""
+        self.uses.setdefault(page, {})[str(what)] = self.state(what)
+
+    def state(self, what: str | Path) -> str:
+        """A hash of something that pages show: ``verdicts``, ``schema``, or a file."""
+        if what == "verdicts":
+            content = f"{self.evidence.fingerprint} {sorted(self.pictures.items())}".encode()
+        elif what == "schema":
+            content = directives.schema_json().encode()
+        else:
+            content = Path(what).read_bytes() if Path(what).is_file() else b""
+        return hashlib.sha256(content).hexdigest()
+
+    def forget(self, page: str) -> None:
+        """Drop what is known about a page, before it is read again or because it is gone."""
+        self.uses.pop(page, None)
+        self.places = {claim: place for claim, place in self.places.items() if place[0] != page}
+        self.scorecard = "" if self.scorecard == page else self.scorecard
+
+
+def _hash(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _code() -> int:
+    """A number that changes with this extension's own code; Sphinx then reads everything again."""
+    return int(_hash(Path(__file__).parent.glob("*.py"))[:8], 16)
+
+
+def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> Iterable[str]:
+    if not hasattr(env, "capsbook"):
+        env.capsbook = Book()
+    book: Book = env.capsbook
+    book.open(app)
+    book.pictures = dict(_pictures(app))
+    assets, book.assets = book.assets, _hash(p for d in app.config.html_static_path[:1] for p in Path(app.srcdir, d).glob("*"))
+    app._capsbook_before = (dict(book.places), book.scorecard, sorted(env.all_docs))
+    if book.assets != assets:
+        return env.all_docs
+    now = functools.cache(book.state)
+    return [page for page, seen in book.uses.items() if any(now(what) != state for what, state in seen.items())]
+
+
+def _updated(app: Sphinx, env: BuildEnvironment) -> Iterable[str]:
+    """Links between claims and pages changed: pages that show claims are written again."""
+    book: Book = env.capsbook
+    if app._capsbook_before == (dict(book.places), book.scorecard, sorted(env.all_docs)):
+        return []
+    return [page for page, seen in book.uses.items() if "verdicts" in seen]
+
+
+def _pictures(app: Sphinx) -> Iterable[tuple[str, tuple[str, str]]]:
+    """Take the figure of each executed chapter out of its notebook, for the cards of the front page."""
+    from capslib.papers import PAPERS
+
+    for stem in PAPERS:
+        executed = Path(app.srcdir) / f"{app.config.capsbook_chapter.format(stem=stem)}.ipynb"
+        if found := notebooks.picture(executed):
+            suffix, content, alt = found
+            target = Path(app.outdir) / "_static" / "cards" / (stem + suffix)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            yield stem, (f"_static/cards/{target.name}?{hashlib.sha256(content).hexdigest()[:8]}", alt)
+
+
+def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """A chapter's page offers its published notebook; the theme would offer a file that is not in the repository."""
+    stem = pagename.rpartition("/")[2]
+    if "header_buttons" not in context or pagename != app.config.capsbook_chapter.format(stem=stem):
+        return
+    download = context["pathto"](notebooks.PUBLISHED.format(stem=stem), 1)
+    offers = [(f"Open in {name}", url) for name, url in notebooks.launch_links(stem, app.env.capsbook.repository).items()]
+    buttons = [{"type": "link", "url": url, "text": text} for text, url in [*offers, ("Download .ipynb", download)]]
+    context["header_buttons"].insert(
+        0,
+        {"type": "group", "tooltip": "Run this chapter", "icon": "fas fa-rocket", "buttons": buttons, "label": "launch-buttons"},
+    )
+
+
+def _finish(app: Sphinx, error: Exception | None) -> None:
+    """Put the files that pages link to into the site: records, notebooks, the schema."""
+    if error is not None or app.builder.format != "html":
+        return
+    site, evidence = Path(app.outdir), app.env.capsbook.evidence
+    for path in evidence.cited():
+        notebooks.copy_if_changed(path, site / "records" / path.relative_to(evidence.root))
+    notebooks.publish(Path(app.srcdir) / "notebooks", site, app.env.capsbook.repository)
+    (site / "_static" / "record.schema.json").write_text(directives.schema_json(), encoding="utf-8")
+
+
+def _stay_red(app: Sphinx, error: Exception | None) -> None:
+    """Have everything read again after a build with warnings.
+
+    Sphinx warns when it reads a page, and does not read an unchanged page twice: the second strict build of a broken book would
+    be green.
+    """
+    if error is not None or app._warncount:
+        Path(app.doctreedir, "environment.pickle").unlink(missing_ok=True)
+
+
+def _offline_mathjax(app: Sphinx) -> None:
+    """Serve MathJax from the book itself. The package ``sphinx-mathjax-offline`` ships the release's files unchanged.
+
+    The SVG output is used: its glyphs are inside the script, so mathematics looks the same from a ``file://`` address, where
+    browsers refuse to load fonts.
+    """
+    package = importlib.util.find_spec("sphinx-mathjax-offline")
+    if package is None or package.origin is None:
+        raise ImportError("MathJax is missing: pip install -r requirements.txt (package sphinx-mathjax-offline)")
+    app.config.html_static_path.append(str(Path(package.origin).parent / "static"))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("capsbook_chapter", "book/papers/{stem}", "env", [str])
+    app.add_node(directives.evidence_html, html=(directives.visit_evidence, None))
+    for name, directive in directives.DIRECTIVES.items():
+        app.add_directive(name, directive)
+    for name, role in directives.ROLES.items():
+        app.add_role(name, role())
+    app.connect("builder-inited", _offline_mathjax)
+    app.connect("env-get-outdated", _outdated)
+    app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
+    app.connect("env-updated", _updated)
+    app.connect("html-page-context", _header_buttons, priority=600)
+    app.connect("build-finished", _finish)
+    app.connect("build-finished", _stay_red, priority=900)
+    return {"version": "1", "env_version": _code(), "parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,0 +1,290 @@
+"""Evidence as HTML. Pure functions from :class:`Evidence` to text; where a link leads is the caller's business."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Protocol
+
+from capsbook.evidence import GLYPHS, STATUSES, Evidence, basis, describe, ours, theirs
+from capslib.papers import PAPERS
+
+if TYPE_CHECKING:
+    from capslib.claims import Verdict
+
+FOLD = 200
+"""A paper with more claims than this is shown as one tile per table on the front page, not as one square per claim."""
+
+
+class Links(Protocol):
+    """Addresses relative to the page that is being written. None where there is nothing to lead to."""
+
+    def row(self, claim: str) -> str | None:
+        """The claim's row: in its chapter's table, else on the scorecard."""
+
+    def place(self, claim: str) -> str | None:
+        """The claim's row in its chapter."""
+
+    def score(self, query: str = "") -> str | None:
+        """The scorecard, with a filter."""
+
+    def record(self, key: str) -> str | None:
+        """The copy of a record inside the book."""
+
+    def chapter(self, stem: str) -> str | None:
+        """The chapter of a paper."""
+
+
+def _slug(status: str) -> str:
+    return status.replace(" ", "-")
+
+
+def _tag(name: str, content: str = "", /, **attributes: object) -> str:
+    """``class_`` and ``data_tip`` stand for ``class`` and ``data-tip``; None leaves an attribute out."""
+    pairs = ((k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None)
+    written = "".join(f' {key}="{escape(str(value))}"' for key, value in pairs)
+    return f"<{name}{written}>{content}</{name}>"
+
+
+def _link(href: str | None, content: str, /, **attributes: object) -> str:
+    return _tag("a", content, href=href, **attributes) if href else _tag("span", content, **attributes)
+
+
+def plural(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def mark(status: str, scale: str | None = None) -> str:
+    """The square of a verdict without a link, for tables and legends. The word beside it says the same."""
+    return _tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", data_scale=scale, aria_hidden="true")
+
+
+def square(verdict: Verdict, links: Links) -> str:
+    """The square of a verdict: names it on hover and focus, leads to its row."""
+    text = describe(verdict)
+    return _link(
+        links.row(verdict.claim.id),
+        GLYPHS[verdict.status],
+        class_=f"vq v-{_slug(verdict.status)}",
+        data_scale=verdict.scale,
+        data_tip=text,
+        aria_label=text,
+    )
+
+
+def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
+    """One square per claim."""
+    return _tag("div", "".join(square(v, links) for v in verdicts), class_="verdict-strip", role="group", aria_label=label)
+
+
+def bar(verdicts: Sequence[Verdict]) -> str:
+    """A stacked bar: how the verdicts share the claims."""
+    found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
+    parts = [_tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
+    said = ", ".join(f"{n} {s}" for s, n in found if n)
+    return _tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
+
+
+def legend(verdicts: Sequence[Verdict]) -> str:
+    """Every verdict with its square, its count, and how many of them rest on paper and on cpu scale."""
+    items = []
+    for status in STATUSES:
+        found = [v for v in verdicts if v.status == status]
+        scales = [f"{n} {scale}" for scale in ("paper", "cpu") if (n := sum(v.scale == scale for v in found))]
+        split = _tag("small", f" ({', '.join(scales)})") if scales and status != "not run" else ""
+        items.append(_tag("li", f"{mark(status, 'paper')} {status} {_tag('b', str(len(found)))}{split}"))
+    note = f"{mark('reproduced', 'paper')} at the paper’s own scale, {mark('reproduced', 'cpu')} at cpu scale; round: a theorem or a count"
+    return _tag("ul", "".join(items), class_="verdict-legend") + _tag("p", note, class_="verdict-note")
+
+
+def matrix(evidence: Evidence, links: Links) -> str:
+    """The front page's answer to *did it reproduce?*: counts, then a row of squares per paper."""
+    everything = evidence.of()
+    rows = [_tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
+    for stem, paper in PAPERS.items():
+        found = evidence.of(stem)
+        name = _link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
+        if len(found) > FOLD:
+            cells = _tag("div", _tiles(stem, found, links), class_="verdict-tiles")
+            note = f"{len(found)} claims, folded by table"
+        else:
+            cells, note = strip(found, links, f"Verdicts on {paper.short}"), plural(len(found), "claim")
+        rows.append(_tag("div", _tag("div", f"{name} {_tag('small', note)}") + cells, class_="matrix-row"))
+    return _tag("div", "".join(rows), class_="verdict-matrix")
+
+
+def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
+    tables: dict[str, list[Verdict]] = {}
+    for v in verdicts:
+        tables.setdefault(v.claim.where, []).append(v)
+    return "".join(
+        _link(
+            links.score(f"paper={stem}&where={where}"),
+            f"{_tag('span', escape(where))} {_tag('b', str(len(found)))}{bar(found)}",
+            class_="verdict-tile",
+        )
+        for where, found in tables.items()
+    )
+
+
+def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]) -> str:
+    """A card per paper: what it claims and how it stands. ``pictures`` holds the address and alt text of a chapter's figure."""
+    found = []
+    for stem, paper in PAPERS.items():
+        verdicts, chapter = evidence.of(stem), links.chapter(stem)
+        judged = [v for v in verdicts if v.status != "not run"]
+        source, alt = pictures.get(stem, ("", ""))
+        picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
+        total = plural(len(verdicts), "claim")
+        state = f"{len(judged)} of {total} judged" if judged else f"{total}, none judged yet"
+        state += "" if chapter else "; chapter to come"
+        found.append(
+            _tag(
+                "article",
+                picture
+                + _tag("h3", _link(chapter or links.score(f"paper={stem}"), escape(paper.title)))
+                + _tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by")
+                + _tag("p", escape(paper.claim))
+                + _tag("p", f"{bar(verdicts)} {state}", class_="card-counts"),
+                class_="chapter-card",
+            )
+        )
+    return _tag("div", "".join(found), class_="chapter-cards")
+
+
+def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
+    """``Figures built at smoke scale. Verdicts from 20 records, the newest of 21 November 2026.``"""
+    built = f"Figures built at {scale} scale. " if scale else ""
+    paths = evidence.cited(stem)
+    newest = evidence.newest(stem)
+    if newest is None:
+        return f"{built}No record decides a claim of this chapter yet."
+    return f"{built}Verdicts from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def _records(verdict: Verdict, links: Links) -> str:
+    found = [(key, href) for key in verdict.records if (href := links.record(key))]
+    if not found:
+        return ""
+    files = "".join(_tag("li", _link(href, _tag("code", key))) for key, href in found)
+    return _tag("details", _tag("summary", plural(len(found), "record")) + _tag("ul", files), class_="claim-records")
+
+
+def _parts(verdict: Verdict) -> str:
+    if not verdict.parts:
+        return ""
+    items = (f"{mark(p.status, p.scale)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts)
+    inside = "".join(_tag("li", item) for item in items)
+    return _tag("details", _tag("summary", plural(len(verdict.parts), "part")) + _tag("ul", inside), class_="claim-parts")
+
+
+def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False) -> str:
+    """One claim as a table row. ``anchor`` is its id on the page."""
+    claim = verdict.claim
+    place = links.place(claim.id) if chapter_link else None
+    notes = _tag("small", escape(claim.notes), class_="claim-notes") if claim.notes else ""
+    partial = _tag("small", f"On partial or derived data: {escape(verdict.partial)}.") if verdict.partial else ""
+    cells = {
+        "Claim": f"{_link(place, _tag('code', claim.id), class_='claim-id')} {_tag('span', escape(claim.statement))} {notes}",
+        "Paper": _tag("span", theirs(verdict)) + _tag("small", escape(claim.where)),
+        "Ours": _tag("span", ours(verdict)) + _tag("small", basis(verdict)),
+        "Verdict": _tag("span", f"{mark(verdict.status, verdict.scale)} {verdict.status}", class_="claim-status")
+        + _tag("small", escape(verdict.reason))
+        + partial
+        + _parts(verdict)
+        + _records(verdict, links),
+    }
+    return _tag(
+        "tr",
+        "".join(_tag("td", text, data_label=name) for name, text in cells.items()),
+        id=anchor,
+        class_="claim",
+        data_paper=claim.paper,
+        data_status=verdict.status,
+        data_kind=claim.kind,
+        data_where=claim.where,
+        data_scale=verdict.scale or "",
+    )
+
+
+def table(rows: Iterable[str], caption: str = "", class_: str = "", **attributes: object) -> str:
+    head = "".join(_tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
+    title = _tag("caption", escape(caption)) if caption else ""
+    body = f"{title}{_tag('thead', _tag('tr', head))}{_tag('tbody', ''.join(rows))}"
+    return _tag("div", _tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
+
+
+def scorecard(evidence: Evidence, links: Links) -> str:
+    """Every claim of every paper. The filter appears where scripts run; without them every row is there."""
+
+    def menu(name: str, label: str, options: Iterable[tuple[str, str]]) -> str:
+        inside = _tag("option", f"any {label.lower()}", value="") + "".join(
+            _tag("option", escape(t), value=v) for v, t in options
+        )
+        return _tag("label", f"{label} {_tag('select', inside, name=name)}")
+
+    wheres = dict.fromkeys(v.claim.where for v in evidence.of())
+    filters = (
+        menu("paper", "Paper", [(stem, p.short) for stem, p in PAPERS.items()])
+        + menu("status", "Verdict", [(s, s) for s in STATUSES])
+        + menu("kind", "Kind", [("value", "value"), ("order", "order"), ("property", "property")])
+        + menu("scale", "Scale", [("paper", "paper"), ("cpu", "cpu")])
+        + menu("where", "Place", [(w, w) for w in wheres])
+        + _tag("label", 'Text <input type="search" name="text" placeholder="id, data set, words …">')
+        + _tag("button", "Clear", type="reset")
+        + _tag("output", "", class_="score-count", aria_live="polite")
+    )
+    rows = [row(v, links, f"claim-{v.claim.id}", chapter_link=True) for v in evidence.of()]
+    return _tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
+
+
+def schema(model: dict, href: str) -> str:
+    """The fields of a JSON Schema as tables, one for each object in it."""
+
+    def plain(text: str) -> str:
+        """A docstring without its markup."""
+        return " ".join(re.sub(r":\w+:`|`", "", text).split())
+
+    def kind(field: dict) -> str:
+        if "$ref" in field:
+            name = field["$ref"].rpartition("/")[2]
+            return _tag("a", escape(name), href=f"#schema-{name.lower()}")
+        if "anyOf" in field:
+            return " or ".join(dict.fromkeys(kind(option) for option in field["anyOf"]))
+        if "enum" in field:
+            return ", ".join(_tag("code", escape(str(value))) for value in field["enum"])
+        if "const" in field:
+            return _tag("code", escape(str(field["const"])))
+        if field.get("type") == "array":
+            return f"list of {kind(field.get('items', {}))}"
+        if isinstance(inner := field.get("additionalProperties"), dict):
+            return f"names to {kind(inner)}"
+        return escape(field.get("format") or field.get("type", "anything"))
+
+    def fields(name: str, part: dict) -> str:
+        needed = part.get("required", [])
+        rows = "".join(
+            _tag(
+                "tr",
+                _tag("td", _tag("code", field), data_label="Field")
+                + _tag("td", kind(what), data_label="Holds")
+                + _tag(
+                    "td",
+                    escape(plain(what.get("description", ""))) + ("" if field in needed else " (optional)"),
+                    data_label="Means",
+                ),
+            )
+            for field, what in part.get("properties", {}).items()
+        )
+        head = _tag("thead", _tag("tr", "".join(_tag("th", t, scope="col") for t in ("Field", "Holds", "Means"))))
+        about = plain(part.get("description", ""))
+        body = _tag("table", head + _tag("tbody", rows), class_="claims schema")
+        return f"{_tag('h3', escape(name), id=f'schema-{name.lower()}')}{_tag('p', escape(about))}{_tag('div', body, class_='claims-wrap')}"
+
+    parts = {model["title"]: model, **model.get("$defs", {})}
+    link = _tag("p", _tag("a", "The JSON Schema as a file", href=href))
+    return link + "".join(fields(name, part) for name, part in parts.items() if part.get("properties"))

@@ -1,0 +1,182 @@
+"""What the tests of the book share: the extension on the path, the built book, a browser, and a tiny book to break."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))  # as Jupyter Book does, from _config.yml
+
+
+def lacking(what: str) -> None:
+    """Skip, saying so. In CI nothing may be lacking, so there it fails."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} (in CI this may not be lacking)")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The built book."""
+    built = ROOT / "_build" / "html"
+    if not (built / "book" / "intro.html").is_file():
+        lacking("the book is not built: run `make book` first")
+    return built.resolve()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Headless Chromium, the system's own."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        lacking("there is no chromium")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        yield chromium
+        chromium.close()
+
+
+DEMO = '''"""A module to show."""
+
+
+def twice(x):
+    """Says more than the page needs."""
+    return 2 * x  # FIRST
+'''
+
+PAGES = {
+    "book/intro.md": """# A tiny book
+
+```{verdict-matrix}
+```
+```{chapter-cards}
+```
+{count}`claims` claims, {count}`judged of negation_limitation` judged.
+""",
+    "book/papers/negation_limitation.md": """# Negation
+
+```{masthead} negation_limitation
+```
+
+(sign)=
+## Sign
+
+```{live-source} capslib.demo.twice
+:test: tests/test_demo.py::test_twice
+```
+
+{claim}`NEG-T1-rba-bias` says {theirs}`NEG-T1-rba-bias`, we {ours}`NEG-T1-rba-bias` {cite}`peer2021`.
+
+```{claims-table} negation_limitation
+:prefix: NEG-T1
+```
+
+```{claims-table} negation_limitation
+```
+""",
+    "book/other.md": "# Other\n\nSee {ref}`sign` and [there](papers/negation_limitation.md#sign).\n\n```{record-schema}\n```\n",
+    "book/scorecard.md": "# Scorecard\n\n```{scorecard}\n```\n",
+    "book/references.md": "# References\n\n```{bibliography}\n```\n",
+}
+
+
+class TinyBook:
+    """A book of five pages with the real configuration and extension, built as ``make book`` builds the real one."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        config = yaml.safe_load((ROOT / "_config.yml").read_text())
+        config["bibtex_bibfiles"] = ["references.bib"]
+        config["sphinx"]["local_extensions"] = {"capsbook": str(ROOT / "book" / "_ext")}
+        self.write("_config.yml", yaml.safe_dump(config))
+        chapters = [{"file": name.removesuffix(".md")} for name in PAGES if name != "book/intro.md"]
+        self.write("_toc.yml", yaml.safe_dump({"format": "jb-book", "root": "book/intro", "chapters": chapters}))
+        for name, text in PAGES.items():
+            self.write(name, text)
+        self.write("capslib/demo.py", DEMO)
+        self.write("tests/test_demo.py", "def test_twice():\n    pass\n")
+        self.write("notebooks/negation_limitation.py", "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n")
+        (root / "results").mkdir()
+        (root / "book" / "_static").symlink_to(ROOT / "book" / "_static")
+        shutil.copy(ROOT / "book" / "references.bib", root)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        text = (self.root / name).read_text(encoding="utf-8")
+        assert old in text
+        self.write(name, text.replace(old, new))
+
+    def build(self) -> tuple[int, str]:
+        """Exit status and everything that was printed."""
+        environment = {k: v for k, v in os.environ.items() if k != "CAPSLIB_RESULTS"} | {"NO_COLOR": "1"}
+        program = Path(sys.executable).with_name("jupyter-book")
+        done = subprocess.run(
+            [program, "build", ".", "-n", "-W", "--keep-going"], cwd=self.root, env=environment, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def html(self, page: str) -> str:
+        return (self.root / "_build" / "html" / f"{page}.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tiny_book(tmp_path: Path) -> TinyBook:
+    return TinyBook(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def add_records() -> Callable[[Path], list[str]]:
+    """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %, and give their keys."""
+
+    def add(results: Path) -> list[str]:
+        from datetime import UTC, datetime
+
+        from capslib import papers
+        from capslib.claims import ledger
+        from capslib.queries import CONVERGED
+        from capslib.store import Store
+        from capslib.trials import Code, Environment, Metric, Record
+
+        query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
+        experiment = papers.experiments("negation_limitation")[query.select.experiment]
+        value, keys = ledger()["NEG-T1-rba-bias"].value, []
+        for trial in experiment.trials("paper", where=query.select.where, seeds=range(3)):
+            metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
+            now = datetime.now(UTC)
+            record = Record(
+                key=trial.key,
+                trial=trial,
+                deviations=[],
+                metrics={query.metric: metric, CONVERGED: Metric(value=0, n=10, unit="fraction")},
+                series={},
+                data=[],
+                code=Code(revision=None, dirty=None, capslib="0"),
+                environment=Environment(python="3", torch="2", device="CPU", threads=1, deterministic=True),
+                routing_path="eager",
+                parameters=1,
+                wall_seconds=1,
+                peak_memory_bytes=1,
+                started=now,
+                finished=now,
+                exit="ok",
+            )
+            Store(results).put(record)
+            keys.append(record.key)
+        return keys
+
+    return add

@@ -1,0 +1,123 @@
+"""The strict build turns red for every kind of mistake, and pages never go stale."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+CHAPTER = "book/papers/negation_limitation.md"
+
+
+def test_a_sound_book_builds(tiny_book):
+    status, said = tiny_book.build()
+    assert status == 0, said
+    page = tiny_book.html("book/papers/negation_limitation")
+    assert re.search(r'<span class="k">return</span>.*<span class="c1"># FIRST</span>', page), "the live source is on the page"
+    assert "Says more than" not in page, "without its docstring"
+    assert "test_twice" in page
+    assert page.count('id="claim-NEG-T1-rba-bias"') == 1, "an anchor is there once, though the claim is in two tables"
+    assert "99.70 %" in page
+    assert "colab.research.google.com/github/" in page
+    assert "/blob/gh-pages/_static/notebooks/negation_limitation.ipynb" in page
+    score = tiny_book.html("book/scorecard")
+    assert 'href="papers/negation_limitation.html#claim-NEG-T1-rba-bias"' in score
+    built = tiny_book.root / "_build" / "html"
+    published = nbformat.read(built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4)
+    assert "capslib @ git+https://github.com/" in published.cells[0].source
+    assert not any(cell.get("outputs") for cell in published.cells)
+    assert json.loads((built / "_static" / "record.schema.json").read_text())["title"] == "Record"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("{cite}`peer2021`", "{cite}`nobody2099`", "nobody2099", id="citation"),
+        pytest.param("# Negation\n", "# Negation\n\n{ref}`no-such-section`\n", "no-such-section", id="cross-reference"),
+        pytest.param("{claim}`NEG-T1-rba-bias`", "{claim}`NEG-T1-rba-biass`", "NEG-T1-rba-biass", id="claim"),
+        pytest.param("# Negation\n", "# Negation\n\n[a](../nowhere.md)\n", "nowhere.md", id="link"),
+        pytest.param("# Negation\n", "# Negation\n\n[a](../other.md#nowhere)\n", "nowhere", id="anchor"),
+    ],
+)
+def test_a_mistake_turns_the_build_red(tiny_book, old, new, message):
+    tiny_book.replace(CHAPTER, old, new)
+    status, said = tiny_book.build()
+    assert status != 0
+    assert [line for line in said.splitlines() if "WARNING" in line and message in line], said
+    if old.startswith("{claim}"):
+        assert tiny_book.build()[0] != 0, "and it stays red until somebody mends it"
+
+
+def test_mistakes_in_directives_are_named(tiny_book):
+    tiny_book.write(
+        "book/other.md",
+        """# Other
+{ours}`NEG-T9` {theirs}`NEG-T8` {count}`unicorns` {term}`unicorn`
+```{claims-table} negation_limitation
+:prefix: NEG-T1, NEG-T7
+```
+```{verdict-strip} negation
+```
+```{live-source} capslib.demo.thrice
+```
+```{live-source} capslib.demo.twice
+:test: tests/test_demo.py::test_thrice
+```
+```{live-source} capslib.demo.twice
+:test: tests/test_gone.py::test_twice
+```
+""",
+    )
+    status, said = tiny_book.build()
+    assert status != 0
+    warnings = [line for line in said.splitlines() if "WARNING" in line]
+    for message in (
+        "ours: the ledger has no claim 'NEG-T9'",
+        "theirs: the ledger has no claim 'NEG-T8'",
+        "count: cannot count 'unicorns'",
+        "unicorn",
+        "no claim of negation_limitation starts with NEG-T7",
+        "verdict-strip: no paper 'negation'",
+        "capslib/demo.py does not define thrice",
+        "tests/test_demo.py has no test test_thrice",
+        "there is no test file tests/test_gone.py",
+    ):
+        assert any(message in line for line in warnings), (message, said)
+
+
+def test_pages_follow_records_and_source(tiny_book, add_records):
+    assert tiny_book.build()[0] == 0
+    chapter = "book/papers/negation_limitation"
+    assert "judged of negation_limitation" not in tiny_book.html("book/intro")
+    assert "not run" in tiny_book.html(chapter)
+    before = (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns
+
+    keys = add_records(tiny_book.root / "results")
+    tiny_book.replace("capslib/demo.py", "FIRST", "SECOND")
+    status, said = tiny_book.build()
+    assert status == 0, said
+    page = tiny_book.html(chapter)
+    assert "# SECOND" in page
+    assert "# FIRST" not in page
+    assert "reproduced" in page
+    assert "99.71 % [" in page
+    assert '<span class="count">1</span> judged' in tiny_book.html("book/intro")
+    for key in keys:
+        assert f"records/negation_limitation/sign/{key}.json" in page
+        assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.json").is_file()
+    assert (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns == before, "a page that shows none of it stays"
+
+    style = tiny_book.root / "book" / "_static"
+    style.unlink()  # the link to the real one
+    shutil.copytree(Path(__file__).parents[2] / "book" / "_static", style)
+    tiny_book.write("book/_static/capsules.css", "/* new */")
+    assert tiny_book.build()[0] == 0
+    assert (tiny_book.root / "_build/html/_static/capsules.css").read_text() == "/* new */", "a new style reaches the site"
+
+    status, said = tiny_book.build()
+    assert status == 0
+    assert "0 added, 0 changed, 0 removed" in said, "an unchanged book is not read again"

@@ -1,0 +1,189 @@
+"""What the pages say about claims: numbers as text, squares, tables, sources."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from capsbook import evidence, render, sources
+from capsbook.notebooks import launch_links, runnable
+
+from capslib import claims
+from capslib.claims import Verdict
+from capslib.papers import PAPERS
+
+CLAIM = claims.ledger()["NEG-T1-rba-bias"]
+
+
+class Links:
+    def row(self, claim):
+        return f"#claim-{claim}"
+
+    def place(self, claim):
+        return f"chapter.html#claim-{claim}"
+
+    def score(self, query=""):
+        return f"scorecard.html?{query}"
+
+    def record(self, key):
+        return f"records/{key}.json"
+
+    def chapter(self, stem):
+        return None
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory) -> evidence.Evidence:
+    """The evidence of an empty folder of records."""
+    return evidence.load(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture
+def verdict() -> Verdict:
+    return Verdict(
+        CLAIM,
+        "reproduced",
+        "It does.",
+        ours=99.8123,
+        interval=(99.5, 100.0),
+        unit="percent",
+        n=5,
+        scale="paper",
+        records=("k1", "k2"),
+    )
+
+
+def test_statuses_are_the_ones_of_claims():
+    assert set(evidence.STATUSES) == set(claims.STATUSES)
+    assert len(set(evidence.GLYPHS.values())) >= len(evidence.STATUSES) - 2, "only holds and fails, which are round, share a sign"
+
+
+def test_numbers_as_text(verdict):
+    assert evidence.ours(verdict) == "99.81 % [99.50, 100]"
+    assert evidence.theirs(verdict) == "99.70 %"
+    assert evidence.basis(verdict) == "n = 5, paper scale"
+    assert evidence.ours(Verdict(CLAIM, "not run", "")) == "not run"
+    assert evidence.number(0.04567) == "0.04567"
+    assert evidence.number(316650) == "316 650"
+
+
+def test_square_names_its_claim(verdict):
+    html = render.square(verdict, Links())
+    assert 'href="#claim-NEG-T1-rba-bias"' in html
+    assert 'class="vq v-reproduced"' in html
+    assert 'data-scale="paper"' in html
+    assert "aria-label=" in html
+    assert "99.81 %" in html
+    assert ">✓<" in html
+
+
+def test_text_is_escaped(verdict):
+    claim = CLAIM.model_copy(update={"statement": '<b>"A" & B</b>'})
+    row = render.row(Verdict(claim, "not run", "<i>"), Links(), None)
+    assert "<b>" not in row
+    assert "<i>" not in row
+    assert "&lt;b&gt;" in row
+
+
+def test_row_leads_to_records_and_parts(verdict):
+    part = Verdict(CLAIM, "contradicted", "No.", name="depth 3", scale="cpu")
+    row = render.row(Verdict(CLAIM, "inconclusive", "", records=("k1",), parts=(part,)), Links(), "claim-x", chapter_link=True)
+    assert 'id="claim-x"' in row
+    assert 'href="records/k1.json"' in row
+    assert "depth 3: contradicted. No." in row
+    assert 'href="chapter.html#claim-NEG-T1-rba-bias"' in row
+
+
+def test_every_claim_is_on_the_scorecard_and_the_matrix(nothing):
+    score = render.scorecard(nothing, Links())
+    ids = re.findall(r'<tr id="claim-([^"]+)"', score)
+    assert ids == list(claims.ledger())
+    matrix = render.matrix(nothing, Links())
+    squares = len(re.findall(r'<a [^>]*class="vq', matrix))
+    tiles = sum(int(n) for n in re.findall(r"verdict-tile.*?<b>(\d+)</b>", matrix))
+    assert squares + tiles == len(claims.ledger())
+    for paper in PAPERS.values():
+        assert paper.short in matrix
+        assert paper.title in render.cards(nothing, Links(), {})
+
+
+def test_fingerprint_follows_the_records(nothing, tmp_path, add_records):
+    assert evidence.load(tmp_path).fingerprint == nothing.fingerprint
+    add_records(tmp_path)
+    later = evidence.load(tmp_path)
+    assert later.fingerprint != nothing.fingerprint
+    assert later.verdicts["NEG-T1-rba-bias"].status == "reproduced"
+    assert len(later.cited("negation_limitation")) == 3
+    assert "3 records" in render.standing(later, "negation_limitation")
+
+
+MODULE = '''import functools
+
+
+@functools.cache
+def f(x):
+    """Doc.
+
+    More.
+    """
+
+    return x
+
+
+class C:
+    """Doc."""
+
+    def m(self):
+        return 1
+
+
+LIMIT = 3
+'''
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("def top():\n    pass\n")
+    (tmp_path / "pack" / "mod.py").write_text(MODULE)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_mod.py").write_text(
+        "class TestC:\n    def test_m(self):\n        pass\n\n\ndef helper():\n    pass\n"
+    )
+    return tmp_path
+
+
+def test_live_source(repository):
+    found = sources.find_source(repository, "pack.mod.f")
+    assert (found.text, found.line) == ("@functools.cache\ndef f(x):\n    return x\n", 4)
+    assert '"""Doc.' in sources.find_source(repository, "pack.mod.f", docstring=True).text
+    assert sources.find_source(repository, "pack.mod.C.m").text == "def m(self):\n    return 1\n"
+    assert sources.find_source(repository, "pack.mod.LIMIT").text == "LIMIT = 3\n"
+    assert sources.find_source(repository, "pack.top").path.name == "__init__.py"
+
+
+@pytest.mark.parametrize("name", ["pack.mod.g", "pack.mod.C.n", "nowhere.f", "pack.gone.f"])
+def test_missing_source(repository, name):
+    with pytest.raises(sources.SourceNotFound):
+        sources.find_source(repository, name)
+
+
+def test_tests_are_found(repository):
+    assert sources.find_test(repository, "tests/test_mod.py::TestC::test_m[float64]").line == 2
+    for name in ("tests/test_mod.py::TestC::test_n", "tests/test_mod.py::helper", "tests/gone.py::test_m", "tests/test_mod.py"):
+        with pytest.raises(sources.SourceNotFound):
+            sources.find_test(repository, name)
+
+
+def test_published_notebook_is_runnable_and_stable(tmp_path):
+    source = tmp_path / "n.py"
+    source.write_text('# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n')
+    one, two = runnable(source, "https://github.com/a/b"), runnable(source, "https://github.com/a/b")
+    assert one == two
+    assert [c.cell_type for c in one.cells] == ["code", "code", "markdown"]
+    assert one.cells[1].metadata.tags == ["parameters"]
+    assert "git+https://github.com/a/b" in one.cells[0].source
+    links = launch_links("n", "https://github.com/a/b/")
+    assert links["Colab"] == "https://colab.research.google.com/github/a/b/blob/gh-pages/_static/notebooks/n.ipynb"
+    assert links["Binder"] == "https://mybinder.org/v2/gh/a/b/gh-pages?urlpath=lab%2Ftree%2F_static%2Fnotebooks%2Fn.ipynb"

@@ -1,0 +1,184 @@
+"""The built book, as a reader meets it: offline, from files, on a phone, without a mouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+from capslib import claims
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict[Path, BeautifulSoup]:
+    found = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in sorted(site.rglob("*.html"))}
+    found = {path: soup for path, soup in found.items() if "_static" not in path.parts}
+    assert len(found) > 8
+    return found
+
+
+def test_every_link_leads_somewhere(site, pages):
+    anchors = {path: {tag["id"] for tag in soup.find_all(id=True)} for path, soup in pages.items()}
+    lost = []
+    for path, soup in pages.items():
+        for tag in soup.find_all(["a", "img", "script", "link", "source"]):
+            address = tag.get("href") or tag.get("src")
+            if not address or urlsplit(address).scheme or address.startswith("//"):
+                continue
+            parts = urlsplit(address)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            there = target.is_file() and target.is_relative_to(site)
+            if there and anchor and target in anchors:
+                there = anchor in anchors[target]
+            if not there:
+                lost.append(f"{path.relative_to(site)}: {address}")
+    assert not lost
+
+
+def test_no_page_names_a_script_font_or_picture_of_others(pages):
+    foreign = [
+        (path.name, address)
+        for path, soup in pages.items()
+        for tag in soup.find_all(["script", "img", "link", "iframe", "source"])
+        if (address := tag.get("src") or tag.get("href") or "").startswith(("http:", "https:", "//"))
+        and tag.get("rel") != ["canonical"]
+    ]
+    assert not foreign
+
+
+def test_every_picture_has_a_text(pages):
+    assert not [(p.name, i.get("src")) for p, soup in pages.items() for i in soup.find_all("img") if not i.get("alt", "").strip()]
+
+
+def test_front_page_shows_every_claim(site, pages):
+    front = pages[site / "book" / "intro.html"]
+    matrix = front.select_one(".verdict-matrix")
+    squares = matrix.select(".matrix-row a.vq")
+    tiles = [int(tile.b.text) for tile in matrix.select(".verdict-tile")]
+    assert len(squares) + sum(tiles) == len(claims.ledger())
+    assert all(square.get("aria-label") and square.get("href") for square in squares)
+
+
+@pytest.fixture
+def page(browser, site):
+    """A fresh page whose requests, errors and console are written down; nothing but the book's own files may be asked for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page = context.new_page()
+    page.wrong = []
+    root = site.as_uri()
+    page.on("request", lambda r: None if r.url.startswith((root, "data:", "blob:")) else page.wrong.append(f"asked for {r.url}"))
+    page.on("requestfailed", lambda r: page.wrong.append(f"did not get {r.url}"))
+    page.on("console", lambda m: page.wrong.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: page.wrong.append(str(e)))
+    yield page
+    context.close()
+
+
+def _open(page, site, name, query=""):
+    page.goto((site / name).as_uri() + query, wait_until="load")
+
+
+@pytest.mark.browser
+def test_pages_open_offline_and_fit_a_phone(page, site, pages):
+    typeset = 0
+    for path in pages:
+        name = path.relative_to(site).as_posix()
+        page.set_viewport_size({"width": 1280, "height": 900})
+        _open(page, site, name)
+        formulas = page.locator(".math").count()
+        if formulas:
+            page.wait_for_function(f"document.querySelectorAll('.math mjx-container').length >= {formulas}", timeout=20_000)
+            assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, f"{name}: a formula that TeX does not understand"
+            typeset += formulas
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} px wide on a screen of {width}"
+        assert not page.wrong, f"{name}: {page.wrong}"
+    assert typeset > 10
+
+
+@pytest.mark.browser
+def test_search_works_from_files(page, site):
+    _open(page, site, "search.html", "?q=routing")
+    page.wait_for_selector("#search-results li", timeout=15_000)
+    assert not [w for w in page.wrong if w.startswith("asked for")]
+
+
+@pytest.mark.browser
+def test_scorecard_filter(page, site):
+    rows, shown = len(claims.ledger()), "#scorecard-table tbody tr:visible"
+    ours = len(claims.ledger("negation_limitation"))
+    _open(page, site, "book/scorecard.html")
+    assert page.locator(shown).count() == rows
+    page.select_option("select[name=paper]", "negation_limitation")
+    assert page.locator(shown).count() == ours
+    assert page.locator(".score-count").inner_text() == f"{ours} of {rows} claims"
+    page.fill("input[name=text]", "neg-t1-rba")
+    assert page.locator(shown).count() == 2
+    page.click(".score-filter button")
+    page.wait_for_function(f"document.querySelector('.score-count').textContent === 'all {rows} claims'")
+    _open(page, site, "book/scorecard.html", "?paper=em_routing&where=Table 1")
+    assert set(page.locator(shown).evaluate_all("rows => rows.map(r => r.dataset.paper + r.dataset.where)")) == {
+        "em_routingTable 1"
+    }
+    _open(page, site, "book/scorecard.html", "?paper=em_routing#claim-NEG-T1-rba-bias")
+    assert page.locator("#claim-NEG-T1-rba-bias").is_visible(), "a link to a claim wins over the filter"
+    assert not page.wrong
+
+
+@pytest.mark.browser
+def test_scorecard_without_scripts(browser, site):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / "book/scorecard.html").as_uri())
+    assert page.locator("#scorecard-table tbody tr:visible").count() == len(claims.ledger())
+    assert not page.locator(".score-filter").is_visible()
+    context.close()
+
+
+@pytest.mark.browser
+def test_squares_speak_to_the_keyboard(page, site):
+    _open(page, site, "book/intro.html")
+    page.keyboard.press("Tab")  # from here on the browser shows where the focus is
+    square = page.locator(".matrix-row a.vq").first
+    square.focus()
+    told = square.evaluate("s => getComputedStyle(s, '::after').content")
+    assert square.get_attribute("aria-label") in told
+    box = square.evaluate("s => [s.parentElement.getBoundingClientRect().right, innerWidth]")
+    assert box[0] <= box[1]
+
+
+CONTRAST = """() => {
+  const channel = c => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  const light = rgb => { const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number); return 0.2126*channel(r)+0.7152*channel(g)+0.0722*channel(b); };
+  const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
+  const sheet = getComputedStyle(document.body).backgroundColor;
+  const found = {};
+  for (const status of STATUSES) for (const scale of ["paper", "cpu"]) {
+    const square = document.createElement("span");
+    square.className = "vq v-" + status; square.dataset.scale = scale;
+    document.querySelector(".verdict-note").append(square);
+    const style = getComputedStyle(square);
+    const full = scale === "paper" && status !== "not-run";
+    found[status + " " + scale] = ratio(style.color, full ? style.backgroundColor : sheet);
+    square.remove();
+  }
+  for (const selector of ["main p", "small", ".verdict-note", "main a.matrix-name", ".chapter-card p"])
+    found[selector] = ratio(getComputedStyle(document.querySelector(selector)).color, sheet);
+  return found;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(page, site, scheme):
+    page.emulate_media(color_scheme=scheme)
+    _open(page, site, "book/intro.html")
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    statuses = [s.replace(" ", "-") for s in claims.STATUSES if s != "not run"]  # which has no sign to read
+    low = {name: ratio for name, ratio in page.evaluate(CONTRAST.replace("STATUSES", repr(statuses))).items() if ratio < 4.5}
+    assert not low
