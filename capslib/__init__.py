@@ -1,15 +1,14 @@
 """Capsule networks for the executable book: routings, layers, networks, experiments, records and verdicts.
 
-The package is built in floors; a module imports only from floors below its own::
+The package is built in floors. A module imports only from floors below its own, or from rooms left of it on its own floor::
 
-    6  cli                               thin command line
-    5  notebooks  batch  claims          execute a notebook; run many trials; turn records into verdicts
-    4  papers/STEM                       a paper's experiments, queries and figures
-    3  trials  store  queries           trials and records; the folder of records; what a claim asks of them
-       training  plots                  the one fit loop; figure style
-    2  networks/STEM  data/              the papers' networks; named data sets
-    1  layers  losses                    capsule layers that take any routing; losses
-    0  routing/  errors                  routing procedures and their registry; the one error a user sees
+    6  cli                                                              the command line, thin
+    5  ledger  claims  batch  notebooks                                 all claims; verdicts; run many trials; execute a notebook
+    4  papers                                                           each paper's experiments and what its claims ask of records
+    3  trials  store  settings  queries  statistics  training  frames  plots    records and where they live; the one fit loop; style
+    2  data  networks                                                   named data sets; the papers' networks
+    1  layers  losses                                                   capsule layers that take any routing; losses
+    0  errors  routing                                                  the errors a user sees; routings and their registry
 
 ``import capslib`` itself does no work and does not import torch.
 """
