@@ -122,14 +122,20 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def _task(trial: str, root: str, settings: str, threads: int | None) -> str:
     """One trial on a worker; everything crosses the wire as JSON, so that worker and client need only the same capslib."""
-    import torch
-
-    if threads:
-        torch.set_num_threads(threads)
     quiet: Report = lambda trial, record, note: None  # noqa: E731
-    return _run_here(
-        Trial.model_validate_json(trial), Store(root), Settings.model_validate_json(settings), quiet
-    ).model_dump_json()
+    here = Settings.model_validate_json(settings)
+    here = here.model_copy(update={"device": _own_device(here.device)})
+    with _threads(threads):
+        return _run_here(Trial.model_validate_json(trial), Store(root), here, quiet).model_dump_json()
+
+
+def _own_device(device: str) -> str:
+    """``cuda`` without a number means all of them: the workers of a machine take its devices in turn."""
+    import torch
+    from distributed import get_worker
+
+    name = get_worker().name
+    return f"cuda:{name % torch.cuda.device_count()}" if device == "cuda" and isinstance(name, int) else device
 
 
 def _run_on_cluster(todo: Sequence[Trial], store: Store, settings: Settings, workers: int, report: Report) -> Iterator[Record]:

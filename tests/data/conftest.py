@@ -29,22 +29,17 @@ class Tiny:
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
-    arrays, files, entries = {}, {}, {}
+    arrays, files = {}, {}
     for split, stem, n in (("train", "train", 20), ("test", "t10k", 10)):
         images = rng.integers(0, 256, (n, 4, 5), dtype=np.uint8)
         labels = rng.permutation(np.arange(n, dtype=np.uint8) % 10)
         arrays[split] = images, labels
-        pair = []
         for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            content = gzip.compress(idx_bytes(array), mtime=0)
-            files[name := f"{stem}-{kind}-ubyte.gz"] = content
-            pair.append(registry.File(name, "sha256:" + hashlib.sha256(content).hexdigest(), len(content)))
-        entries[split] = tuple(pair)
+            files[f"{stem}-{kind}-ubyte.gz"] = gzip.compress(idx_bytes(array), mtime=0)
     spec = dataclasses.replace(
         registry.SETS["mnist"],
-        splits={"train": 20, "test": 10},
-        shape=(1, 4, 5),
-        files=entries,
+        splits={"train": (20, 1, 4, 5), "test": (10, 1, 4, 5)},
+        files={name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in files.items()},
         mirrors=("http://127.0.0.1:9/nobody-listens/",),
     )
     monkeypatch.setitem(registry.SETS, "mnist", spec)

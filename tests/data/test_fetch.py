@@ -9,6 +9,7 @@ import time
 import pytest
 
 from capslib import data
+from capslib.data import prepared
 from capslib.errors import UserError
 
 
@@ -56,21 +57,15 @@ def mirrors(tiny, monkeypatch):
         mirror.server.server_close()
 
 
-def downloads(root):
-    return sorted(p.name for p in root.rglob(".downloads/mnist/*"))
-
-
 def test_fetch(tiny, mirrors, tmp_path, capfd):
     [mirror] = mirrors(Mirror(tiny.files))
     assert data.fetch("mnist", tmp_path) == tmp_path / "mnist"
     assert mirror.asked == list(tiny.files)
-    assert "train-images-idx3-ubyte.gz: 100%" in capfd.readouterr().err
+    assert capfd.readouterr().err.count("100%") == 4  # a bar for each file
     assert data.verify("mnist", tmp_path) == []
-    assert downloads(tmp_path) == []
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
-    data.fetch("mnist", tmp_path, progress=False)
+    data.fetch("mnist", tmp_path)
     assert len(mirror.asked) == 4  # nothing was asked for again
-    assert capfd.readouterr().err == ""
 
 
 def test_nothing_is_downloaded_unless_it_is_allowed(tiny, mirrors, tmp_path, monkeypatch):
@@ -99,101 +94,78 @@ SPOILT = {
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_broken_mirror_is_passed_over(tiny, mirrors, tmp_path, how):
     bad, good = mirrors(Mirror(tiny.files, SPOILT[how]), Mirror(tiny.files))
-    data.fetch("mnist", tmp_path, progress=False)
+    data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
     assert bad.asked == good.asked == list(tiny.files)
 
 
 def test_a_mirror_that_hangs_up_early(tiny, mirrors, tmp_path):
     mirrors(Mirror(tiny.files, promise=10_000), Mirror(tiny.files))
-    data.fetch("mnist", tmp_path, progress=False)
+    data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
 
 
 def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_path):
     wrong = "train-labels-idx1-ubyte.gz"
-
-    def spoil(name, content):
-        return content[::-1] if name == wrong else content
-
-    one, two = mirrors(Mirror(tiny.files, spoil), Mirror({}))
+    place, good = tmp_path / "mnist", tiny.files[wrong]
+    one, two = mirrors(Mirror(tiny.files, lambda name, content: content[::-1] if name == wrong else content), Mirror({}))
     with pytest.raises(UserError) as caught:
-        data.fetch("mnist", tmp_path, progress=False)
-    message, good = str(caught.value), tiny.files[wrong]
-    for part in (
-        *(m.address + wrong for m in (one, two)),
-        str(tmp_path / "mnist"),
-        hashlib.sha256(good).hexdigest(),
-        hashlib.sha256(good[::-1]).hexdigest(),
-        "404",
-        "capslib data fetch mnist",
-    ):
-        assert part in message
-    assert not (tmp_path / "mnist").exists()
-    assert downloads(tmp_path) == ["train-images-idx3-ubyte.gz"]  # whole, so kept; the damaged one is gone
+        data.fetch("mnist", tmp_path)
+    hashes = [hashlib.sha256(content).hexdigest() for content in (good, good[::-1])]
+    for part in (one.address + wrong, two.address + wrong, str(place), *hashes, "404", "capslib data fetch mnist"):
+        assert part in str(caught.value)
+    assert [p.name for p in place.iterdir()] == ["train-images-idx3-ubyte.gz"]  # whole, so kept; the damaged one is gone
 
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / wrong).write_bytes(good[:-1])
-    with pytest.raises(UserError, match=f"expected {len(good)} bytes, found {len(good) - 1}"):
-        data.fetch("mnist", tmp_path, progress=False)
-    (tmp_path / "mnist" / wrong).write_bytes(good)
+    (place / wrong).write_bytes(good)
     one.asked.clear()
-    data.fetch("mnist", tmp_path, progress=False)
+    data.fetch("mnist", tmp_path)
     assert one.asked == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
     assert data.verify("mnist", tmp_path) == []
 
 
-def test_a_damaged_download_does_not_stand_in_the_way(tiny, mirrors, tmp_path):
+def test_a_damaged_file_is_fetched_again(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
-    left = tmp_path / ".downloads" / "mnist"
-    left.mkdir(parents=True)
-    (left / "train-images-idx3-ubyte.gz").write_bytes(b"half")
-    data.fetch("mnist", tmp_path, progress=False)
-    assert mirror.asked == list(tiny.files)
+    (tiny.put(tmp_path / "mnist") / "train-images-idx3-ubyte.gz").write_bytes(b"half")
+    data.fetch("mnist", tmp_path)
+    assert mirror.asked == ["train-images-idx3-ubyte.gz"]
     assert data.verify("mnist", tmp_path) == []
 
 
 def test_offline_is_quick(tiny, tmp_path):
     started = time.perf_counter()
     with pytest.raises(UserError, match="could not be downloaded"):
-        data.fetch("mnist", tmp_path, progress=False)
+        data.fetch("mnist", tmp_path)
     assert time.perf_counter() - started < 5
-    assert not (tmp_path / "mnist").exists()
+    assert not data.present(tmp_path)
 
 
 def test_right_hash_and_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files))
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], shape=(1, 28, 28)))
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], splits={"train": (20, 1, 28, 28)}))
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz has shape \[20, 4, 5\], expected \[20, 28, 28\]"):
-        data.fetch("mnist", tmp_path, progress=False)
-    assert not (tmp_path / "mnist").exists()
+        data.fetch("mnist", tmp_path)
+    assert not (tmp_path / "mnist" / "manifest.json").exists()
 
 
 def test_md5_where_only_that_is_published(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files, lambda name, content: content[:-1] + b"x"), Mirror(tiny.files))
 
-    def md5(file):
-        return dataclasses.replace(file, hash="md5:" + hashlib.md5(tiny.files[file.name]).hexdigest(), size=None)
-
-    files = {split: tuple(map(md5, pair)) for split, pair in tiny.spec.files.items()}
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], files=files))
-    data.fetch("mnist", tmp_path, progress=False)
+    md5 = {name: "md5:" + hashlib.md5(content).hexdigest() for name, content in tiny.files.items()}
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], files=md5))
+    data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
 
 
-def test_a_partial_set_is_replaced_only_when_it_is_asked_for(tiny, mirrors, tmp_path):
-    from capslib.data import prepared
-
+def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
     images, labels = tiny.arrays["train"]
     part = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["the first 7"]}
-    prepared.write(tmp_path, "mnist", about, [("train", part)])
+    prepared.write(tmp_path / "mnist", about, [("train", part)])
     assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
+    with pytest.raises(UserError, match=r"part of mnist \(the first 7\)"):
+        data.fetch("mnist", tmp_path)
     assert mirror.asked == []
-    data.fetch("mnist", tmp_path, progress=False)
-    found = data.load("mnist", "train", data_dir=tmp_path)
-    assert (len(found), found.fingerprint.complete) == (20, True)
 
 
 def test_two_fetches_at_once(tiny, mirrors, tmp_path):
@@ -202,7 +174,7 @@ def test_two_fetches_at_once(tiny, mirrors, tmp_path):
         return content
 
     [mirror] = mirrors(Mirror(tiny.files, slowly))
-    both = [threading.Thread(target=data.fetch, args=("mnist", tmp_path), kwargs={"progress": False}) for _ in range(2)]
+    both = [threading.Thread(target=data.fetch, args=("mnist", tmp_path)) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from idx_writer import TYPES, idx_bytes
+from idx_writer import idx_bytes
 
 from capslib.data.readers import read_idx
 from capslib.errors import UserError
 
-ARRAYS = st.sampled_from(sorted(TYPES)).flatmap(
-    lambda kind: hnp.arrays(np.dtype(kind), hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=6))
-)
+ARRAYS = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=6))
 
 
 @settings(deadline=None)
@@ -23,7 +21,7 @@ def test_round_trip(tmp_path_factory, array, packed):
     path = tmp_path_factory.getbasetemp() / "round-trip"
     path.write_bytes(gzip.compress(idx_bytes(array)) if packed else idx_bytes(array))
     found = read_idx(path)
-    assert found.dtype == array.dtype.newbyteorder("=")
+    assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, array)
 
 
@@ -37,73 +35,41 @@ def test_any_cut_is_found(tmp_path_factory, array, packed, data):
         read_idx(path)
 
 
-IMAGES = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)  # 76 bytes as IDX
+IDX = idx_bytes(np.arange(60, dtype=np.uint8).reshape(3, 4, 5))  # 76 bytes
+flipped = bytearray(gzip.compress(IDX))
+flipped[-5] ^= 0xFF  # in the checksum
+
+REFUSED = {
+    "cut": (gzip.compress(IDX[:-7]), "truncated: expected 76 bytes unpacked, found 69"),
+    "gzip cut": (gzip.compress(IDX)[:-20], "ended before"),
+    "gzip without its checksum": (gzip.compress(IDX)[:-8], "ended before"),
+    "gzip damaged": (bytes(flipped), "CRC"),
+    "too long": (IDX + b"x", "too long: expected 76 bytes unpacked, found 77"),
+    "gzip with a tail": (gzip.compress(IDX) + b"x", "cannot be read"),
+    "a picture": (b"\x89PNG" + bytes(99), "not an IDX file of bytes: it starts with 89 50 4e 47"),
+    "floats": (b"\0\0\x0d\x01" + bytes(99), "not an IDX file"),
+    "a page": (b"<html>", "not an IDX file"),
+    "a pickle": (b"\x80\x04\x95.........", "not an IDX file"),
+    "lengths that promise more than memory": (b"\0\0\x08\x04" + b"\xff" * 16 + b"few bytes", "truncated"),
+}
 
 
-def refused(tmp_path, content, **wanted):
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(tmp_path, what):
     path = tmp_path / "some-images.gz"
+    content, message = REFUSED[what]
     path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        read_idx(path, **wanted)
+    with pytest.raises(UserError, match=message) as caught:
+        read_idx(path)
     assert str(path) in str(caught.value)
-    return str(caught.value)
 
 
-def test_truncated_payload_says_how_many_bytes(tmp_path):
-    message = refused(tmp_path, gzip.compress(idx_bytes(IMAGES)[:-7]))
-    assert "truncated: expected 76 bytes unpacked, found 69" in message
-
-
-def test_truncated_gzip_says_how_many_bytes(tmp_path):
-    rng = np.random.default_rng(0)
-    whole = gzip.compress(idx_bytes(rng.integers(0, 256, (100, 28, 28), dtype=np.uint8)))
-    message = refused(tmp_path, whole[: len(whole) // 2])
-    assert "expected 78,416 bytes unpacked, found" in message
-    assert "the gzip stream is cut" in message
-
-
-def test_gzip_that_lost_only_its_checksum_is_refused(tmp_path):
-    assert "the gzip stream is cut" in refused(tmp_path, gzip.compress(idx_bytes(IMAGES))[:-8])
-
-
-def test_corrupted_gzip(tmp_path):
-    content = bytearray(gzip.compress(idx_bytes(IMAGES)))
-    content[-5] ^= 0xFF  # in the checksum
-    assert "not a sound gzip file" in refused(tmp_path, bytes(content))
-
-
-@pytest.mark.parametrize("tail", [b"x", b"\0" * 100])
-def test_too_long(tmp_path, tail):
-    assert f"too long: expected 76 bytes unpacked, found {76 + len(tail)}" in refused(tmp_path, idx_bytes(IMAGES) + tail)
-    assert f"{len(tail)} bytes follow the gzip stream" in refused(tmp_path, gzip.compress(idx_bytes(IMAGES)) + tail)
-
-
-@pytest.mark.parametrize("head", [b"\x89PNG", b"\0\0\x07\x01", b"\0\0\x08\0", b"<htm"])
-def test_wrong_magic(tmp_path, head):
-    message = refused(tmp_path, head + bytes(100))
-    assert "not an IDX file" in message
-    assert head.hex(" ") in message
-
-
-def test_pickle_is_not_an_idx_file(tmp_path):
-    assert "not an IDX file" in refused(tmp_path, b"\x80\x04\x95.........")
-
-
-def test_dimensions_that_promise_more_than_memory(tmp_path):
-    assert "truncated" in refused(tmp_path, b"\0\0\x0e\x04" + b"\xff" * 16 + b"few bytes")
-
-
-def test_gzip_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr("capslib.data.readers.LIMIT", 1000)
-    assert "more than 1,000 bytes" in refused(tmp_path, gzip.compress(bytes(100_000)))
-
-
-def test_wrong_type_and_shape(tmp_path):
-    assert "has shape [3, 4, 5], expected [3, 28, 28]" in refused(tmp_path, idx_bytes(IMAGES), shape=(3, 28, 28))
-    assert "has shape [3, 4, 5], expected [any]" in refused(tmp_path, idx_bytes(IMAGES), shape=(None,))
-    assert "holds uint8 values, expected float32" in refused(tmp_path, idx_bytes(IMAGES), dtype="float32")
-
-
-def test_missing_file(tmp_path):
+def test_wrong_shape_and_missing_file(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(IDX)
+    assert read_idx(path, (3, 4, 5)).shape == (3, 4, 5)
+    for shape in ((3, 28, 28), (3,)):
+        with pytest.raises(UserError, match=r"has shape \[3, 4, 5\], expected \[3"):
+            read_idx(path, shape)
     with pytest.raises(UserError, match="cannot be read"):
         read_idx(tmp_path / "nothing")

@@ -5,7 +5,6 @@ import hashlib
 import json
 import multiprocessing
 import pickle
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from capslib import data
-from capslib.data import prepared, publishers, standins
+from capslib.data import prepared, publishers
 from capslib.errors import UserError
 from capslib.trials import DataFingerprint
 
@@ -28,7 +27,7 @@ def folder(tiny, tmp_path):
 
 
 def tree(folder):
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.name.endswith(".lock"))
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.name.endswith(".lock")}
 
 
 # ------------------------------------------------------------------------------------------------------- the right way
@@ -46,7 +45,7 @@ def test_publishers_files_are_prepared_on_first_use(tiny, tmp_path, split):
     assert not found.images.flags.writeable
     assert found.classes == tuple("0123456789")
     ours = {"manifest.json", "test", "test/images.npy", "test/labels.npy", "train", "train/images.npy", "train/labels.npy"}
-    assert set(tree(tmp_path / "mnist")) == ours | set(tiny.files)  # the publishers' files are still there
+    assert tree(tmp_path / "mnist") == ours | set(tiny.files)  # the publishers' files are still there
     raw = (tmp_path / "mnist" / "manifest.json").read_bytes()
     assert found.fingerprint == ("mnist", hashlib.sha256(raw).hexdigest(), False, True, ())
     assert data.verify("mnist", tmp_path) == []
@@ -59,7 +58,8 @@ def test_fingerprint_goes_into_a_record(folder):
 
 
 def test_where_data_is_looked_for(tiny, folder, tmp_path, monkeypatch):
-    assert data.data_root() == tmp_path / "cache" / "capslib"
+    with pytest.raises(UserError, match=str(tmp_path / "cache" / "capslib")):
+        data.load("mnist", "train")
     monkeypatch.setenv("CAPSLIB_DATA", str(folder.parent))
     assert len(data.load("mnist", "train")) == 20
     monkeypatch.setenv("CAPSLIB_DATA", str(tmp_path / "elsewhere"))
@@ -73,7 +73,7 @@ def test_hyphenated_folder(tiny, tmp_path, monkeypatch):
     tiny.put(tmp_path / "fashion-mnist")
     assert len(data.load("fashion_mnist", "test", data_dir=tmp_path)) == 10
     assert (tmp_path / "fashion_mnist" / "manifest.json").exists()
-    assert set(tree(tmp_path / "fashion-mnist")) == set(tiny.files)
+    assert tree(tmp_path / "fashion-mnist") == set(tiny.files)
 
 
 def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
@@ -82,25 +82,24 @@ def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
         each.chmod(0o555)  # root could write all the same; the mark is to be respected
     found = data.load("mnist", "train", data_dir=tmp_path / "shared")
     assert len(found) == 20
-    assert set(tree(tmp_path / "shared")) == {"mnist", *(f"mnist/{name}" for name in tiny.files)}
+    assert tree(tmp_path / "shared") == {"mnist", *(f"mnist/{name}" for name in tiny.files)}
     cached = tmp_path / "cache" / "capslib" / "mnist"
     first = (cached / "manifest.json").stat().st_mtime_ns
     assert found.fingerprint == data.load("mnist", "test", data_dir=tmp_path / "shared").fingerprint
     assert (cached / "manifest.json").stat().st_mtime_ns == first  # prepared once
     place.chmod(0o755)
     (place / "t10k-images-idx3-ubyte.gz").write_bytes(b"")
-    with pytest.raises(UserError, match=r"expected \d+ bytes, found 0"):  # the cache does not hide what is damaged
+    with pytest.raises(UserError, match=r"truncated or corrupted.*\(0 bytes\)"):  # the cache does not hide what is damaged
         data.load("mnist", "test", data_dir=tmp_path / "shared")
 
 
 def test_nowhere_to_write(tiny, tmp_path, monkeypatch):
-    place = tiny.put(tmp_path / "mnist")
+    place = tiny.put(tmp_path / "mnist", without=["t10k-labels-idx1-ubyte.gz"])
     place.chmod(0o555)
+    with pytest.raises(UserError, match="Choose another folder"):
+        data.fetch("mnist", tmp_path)
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="can be written"):
-        data.load("mnist", "train", data_dir=tmp_path)
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be prepared"):
         data.fetch("mnist", tmp_path / "file" / "below")
 
 
@@ -108,7 +107,7 @@ def test_digits():
     train, test = data.load("digits", "train"), data.load("digits", "test")
     assert train.images.shape == (1433, 1, 8, 8)
     assert test.images.shape == (364, 1, 8, 8)
-    assert {k: len(data.load("digits", k)) for k in ("train", "test")} == data.SETS["digits"].splits
+    assert {k: data.load("digits", k).images.shape for k in ("train", "test")} == data.SETS["digits"].splits
     assert (train.images.dtype, train.labels.dtype) == (np.uint8, np.int64)
     assert (int(train.images.min()), int(train.images.max())) == (0, 255)
     both = np.bincount(train.labels) + np.bincount(test.labels)
@@ -123,15 +122,9 @@ def test_digits():
     }
     assert train.fingerprint == test.fingerprint
     assert train.fingerprint.stand_in
-    assert train.fingerprint.sha256 == standins.DIGITS_SHA256
+    # Another hash means that scikit-learn ships other scans, and that records made with them cannot be compared.
+    assert train.fingerprint.sha256 == "f86c50159214fc6c62d2624b90db1c4a4e86be80430346d121692b5a9cd7703c"
     assert data.verify("digits") == []
-    with pytest.raises(ValueError, match="read-only"):
-        train.images[0] = 0
-
-
-def test_digits_change_of_the_package_is_told(monkeypatch):
-    monkeypatch.setattr(standins, "digits", lambda: {"train": {"labels": np.arange(3)}})
-    assert "scikit-learn ships other scans" in data.verify("digits")[0]
 
 
 def test_a_prepared_folder_of_a_later_chapter_loads(tmp_path):
@@ -142,7 +135,7 @@ def test_a_prepared_folder_of_a_later_chapter_loads(tmp_path):
         "instance": np.arange(6),
     }
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["six images"]}
-    prepared.write(tmp_path, "smallnorb", about, [("train", group)])
+    prepared.write(tmp_path / "smallnorb", about, [("train", group)])
     found = data.load("smallnorb", "train", data_dir=tmp_path)
     np.testing.assert_array_equal(found["instance"], np.arange(6))
     assert found.classes[0] == "animal"
@@ -157,21 +150,21 @@ def test_a_prepared_folder_of_a_later_chapter_loads(tmp_path):
 def test_describe(tiny, folder, tmp_path):
     rows = {row.name: row for row in data.describe(folder.parent)}
     assert list(rows) == list(data.SETS)
-    assert rows["mnist"][:5] == ("mnist", "real", True, True, {"train": "[20, 1, 4, 5]", "test": "[10, 1, 4, 5]"})
-    assert rows["mnist"].folder == folder
-    assert rows["digits"][:4] == ("digits", "stand-in", True, True)
-    assert rows["kmnist"][2:4] == (False, None)
-    assert rows["kmnist"].note == "capslib data fetch kmnist"
-    assert rows["cifar10"].note == "cannot be fetched yet"
+    place, source = str(folder), "http://yann.lecun.com/exdb/mnist/"
+    assert rows["mnist"] == ("mnist", "real", "yes", "train 20×1×4×5, test 10×1×4×5", "CC BY-SA 3.0", place, source)
+    assert rows["digits"][:4] == ("digits", "stand-in", "yes", "train 1,433×1×8×8, test 364×1×8×8")
+    assert (rows["kmnist"].here, rows["kmnist"].folder) == ("no", "")
     assert all(row.licence and row.source for row in rows.values())
+    assert data.present(folder.parent) == ["mnist"]
 
-    (tmp_path / "two").mkdir()
+    change_manifest(folder, complete=False, deviations=["a few"])
+    assert data.describe(folder.parent)[0].here == "in part"
     tiny.put(tmp_path / "two" / "mnist", without=["train-labels-idx1-ubyte.gz"])
-    row = data.describe(tmp_path / "two")[0]
-    assert (row.present, row.note) == (False, "train-labels-idx1-ubyte.gz is missing")
+    assert data.describe(tmp_path / "two")[0].here == "no"
+    assert data.present(tmp_path / "two") == []
     tiny.put(tmp_path / "two" / "mnist")
     row = data.describe(tmp_path / "two")[0]
-    assert (row.present, row.folder) == (True, tmp_path / "two" / "mnist")
+    assert (row.here, row.folder) == ("to prepare", str(tmp_path / "two" / "mnist"))
     assert not (tmp_path / "two" / "mnist" / "manifest.json").exists()  # looking changes nothing
 
 
@@ -198,16 +191,15 @@ def test_missing_and_offline(tiny, tmp_path):
         data.load("mnist", "train", data_dir=tmp_path)
     with pytest.raises(UserError, match="is missing"):
         data.verify("mnist", tmp_path)
-    assert tree(tmp_path) == []
+    assert tree(tmp_path) == set()
 
 
-@pytest.mark.parametrize("name", ["cifar10", "affnist", "smallnorb", "ham10000", "crispr", "toys"])
+@pytest.mark.parametrize("name", ["cifar10", "affnist", "smallnorb", "ham10000", "crispr"])
 def test_sets_of_later_chapters_say_how_they_are_to_be_had(name, tmp_path):
     for call in (data.require, data.fetch, lambda n, d: data.load(n, "train", data_dir=d, download=True)):
-        if name in ("smallnorb", "cifar10") or call in (data.require, data.fetch):
-            with pytest.raises(UserError, match="cannot get it yet") as caught:
-                call(name, tmp_path)
-            assert str(tmp_path / name) in str(caught.value)
+        with pytest.raises(UserError, match="cannot get it yet") as caught:
+            call(name, tmp_path)
+        assert str(tmp_path / name) in str(caught.value)
 
 
 def test_answer_comes_without_torch(tmp_path):
@@ -243,12 +235,10 @@ def test_damaged_publishers_file(tiny, tmp_path, damage, call):
     with pytest.raises(UserError) as caught:
         call("mnist", tmp_path)
     assert str(place / name) in str(caught.value)
-    if damage == "truncated":
-        assert f"expected {len(tiny.files[name]):,} bytes, found 50" in str(caught.value)
-    else:
-        for digest in (hashlib.sha256(tiny.files[name]), hashlib.sha256(content)):
-            assert digest.hexdigest() in str(caught.value)
-    assert set(tree(place)) == set(tiny.files)  # nothing was prepared
+    for digest in (hashlib.sha256(tiny.files[name]), hashlib.sha256(content)):
+        assert digest.hexdigest() in str(caught.value)
+    assert f"({len(content)} bytes)" in str(caught.value)
+    assert tree(place) == set(tiny.files)  # nothing was prepared
 
 
 def change_manifest(folder, **fields):
@@ -275,23 +265,22 @@ DAMAGE = {
     "manifest is cut": (lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes()[:99]), "not valid"),
     "manifest is empty": (lambda f: (f / "manifest.json").write_bytes(b""), "not valid"),
     "manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "not valid"),
-    "manifest lacks a field": (lambda f: (f / "manifest.json").write_text('{"name": "mnist"}'), "not valid at source"),
+    "manifest lacks a field": (
+        lambda f: (f / "manifest.json").write_text('{"name": "mnist"}'),
+        "not valid: source Field required",
+    ),
     "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "that of 'kmnist'"),
-    "manifest with a word for a truth": (lambda f: change_manifest(f, complete="yes"), "not valid at complete"),
-    "manifest with no arrays": (lambda f: change_manifest(f, arrays={}), "not valid at arrays"),
+    "manifest with a word for a truth": (lambda f: change_manifest(f, complete="yes"), "not valid: complete"),
+    "manifest with no arrays": (lambda f: change_manifest(f, arrays={}), "not valid: arrays"),
     "manifest that leaves the folder": (
         lambda f: change_manifest(f, arrays={"../x.npy": {"shape": [1], "dtype": "uint8", "sha256": "0" * 64}}),
-        "not SPLIT/ARRAY.npy",
+        "should match pattern",
     ),
-    "array is gone": (lambda f: (f / "train" / "images.npy").unlink(), "train/images.npy is missing"),
+    "array is gone": (lambda f: (f / "train" / "images.npy").unlink(), "train/images.npy cannot be mapped"),
     "array is cut": (lambda f: (f / "train" / "images.npy").write_bytes(bytes(200)), "cannot be mapped"),
     "array lost its end": (
         lambda f: (f / "train" / "images.npy").write_bytes((f / "train" / "images.npy").read_bytes()[:-1]),
         "cannot be mapped",
-    ),
-    "array has a tail": (
-        lambda f: (f / "train" / "images.npy").write_bytes((f / "train" / "images.npy").read_bytes() + b"x"),
-        "has 529 bytes, expected 528",
     ),
     "array of another shape": (
         lambda f: np.save(f / "train" / "images.npy", np.zeros((20, 1, 5, 4), np.uint8)),
@@ -311,27 +300,13 @@ def test_damaged_prepared_folder(folder, damage):
             call()
         assert str(folder) in str(caught.value)
         assert what in str(caught.value)
-        assert "capslib data verify" in str(caught.value)
         assert "capslib data fetch mnist" in str(caught.value)
     assert what in " ".join(data.verify("mnist", folder.parent))
-    row = data.describe(folder.parent)[0]
-    assert not row.present
-    assert what in row.note
-    publishers.fetch(data.SETS["mnist"], folder.parent, progress=False)  # from the files beside it: mends it
+    assert data.describe(folder.parent)[0].here == "damaged"
+    assert data.present(folder.parent) == ["mnist"]
+    (folder / "manifest.json").unlink()  # as the message says; the publishers' files are beside it
+    data.fetch("mnist", folder.parent)
     assert data.verify("mnist", folder.parent) == []
-
-
-def test_shape_of_a_complete_set(folder):
-    """A folder that agrees with itself, but is not the set that it claims to be."""
-    spec = data.SETS["mnist"]
-    group = {"images": np.zeros((20, 1, 5, 4), np.uint8), "labels": np.zeros(20, np.int64)}
-    about = {"source": "a test", "licence": "none", "complete": True, "deviations": []}
-    shutil.rmtree(folder)
-    prepared.write(folder.parent, "mnist", about, [("train", group)])
-    with pytest.raises(UserError, match=r"has shape \[20, 1, 5, 4\], the complete set has \[20, 1, 4, 5\]"):
-        prepared.check(folder, spec)
-    prepared.write(folder.parent, "mnist", {**about, "complete": False}, [("train", group)])
-    assert not prepared.check(folder, spec).complete
 
 
 @pytest.mark.parametrize(
@@ -345,7 +320,7 @@ def test_shape_of_a_complete_set(folder):
 )
 def test_form_of_images_and_labels(tmp_path, group, what):
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": []}
-    prepared.write(tmp_path, "mnist", about, [("train", group)])
+    prepared.write(tmp_path / "mnist", about, [("train", group)])
     with pytest.raises(UserError, match=what):
         data.load("mnist", "train", data_dir=tmp_path)
 
@@ -357,13 +332,8 @@ def test_verify_reads_the_contents(folder):
     path.write_bytes(content)
     assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
     [problem] = data.verify("mnist", folder.parent)
-    assert "train/images.npy has SHA-256" in problem
-    labels = np.load(folder / "test" / "labels.npy")
-    labels[3] = 10
-    np.save(folder / "test" / "labels.npy", labels)
-    problems = data.verify("mnist", folder.parent)
-    assert len(problems) == 3
-    assert "runs from 0 to 10, there are 10 classes" in problems[2]
+    assert "train/images.npy does not have the SHA-256" in problem
+    assert "capslib data fetch mnist" in problem
 
 
 def test_no_pickle_is_ever_opened(folder, tmp_path):
@@ -377,42 +347,31 @@ def test_no_pickle_is_ever_opened(folder, tmp_path):
     assert (tmp_path / "sprung").exists()  # the trap works
 
 
-def test_labels_of_the_publishers_are_checked(tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(tiny.spec, classes=tuple("01234")))
-    tiny.put(tmp_path / "mnist")
-    with pytest.raises(UserError, match="has label 9, there are 5 classes"):
-        data.load("mnist", "train", data_dir=tmp_path)
-    assert set(tree(tmp_path / "mnist")) == set(tiny.files)
-
-
 # ------------------------------------------------------------------------------------------------------ whole or nothing
 
 
-@pytest.mark.parametrize("at", ["save", "install"])
-@pytest.mark.parametrize("fresh", [True, False])
-def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, at, fresh):
-    source = tiny.put(tmp_path / "files")
-    files = {p.name: p for p in source.iterdir()}
-    if not fresh:
-        (tmp_path / "data" / "mnist").mkdir(parents=True)
-        (tmp_path / "data" / "mnist" / "notes.txt").write_text("mine")
+@pytest.mark.parametrize("call", [3, 5, 8])
+def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, call):
+    tiny.put(tmp_path / "mnist")
+    (tmp_path / "mnist" / "notes.txt").write_text("mine")
+    mine = {*tiny.files, "notes.txt"}
     calls = []
 
     def interrupt(*args, **kwargs):
         calls.append(args)
-        if len(calls) == 3 or at == "install":
+        if len(calls) == call:
             raise KeyboardInterrupt
-        return save(*args, **kwargs)
+        return digest(*args, **kwargs)
 
-    save = np.save
+    digest = prepared.digest  # of the four files that are read, then of the four arrays that are written
     with monkeypatch.context() as patch:
-        patch.setattr(*((np, "save", interrupt) if at == "save" else (prepared, "_install", interrupt)))
+        patch.setattr(prepared, "digest", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            publishers.prepare(tiny.spec, files, (tmp_path / "data",))
-    assert tree(tmp_path / "data") == ([] if fresh else ["mnist", "mnist/notes.txt"])
-    publishers.prepare(tiny.spec, files, (tmp_path / "data",))
-    assert data.verify("mnist", tmp_path / "data") == []
-    assert fresh or (tmp_path / "data" / "mnist" / "notes.txt").read_text() == "mine"
+            data.load("mnist", "train", data_dir=tmp_path)
+    assert tree(tmp_path / "mnist") == mine
+    data.load("mnist", "train", data_dir=tmp_path)
+    assert data.verify("mnist", tmp_path) == []
+    assert tree(tmp_path / "mnist") > mine
 
 
 def test_full_disk(tiny, tmp_path, monkeypatch):
@@ -423,36 +382,36 @@ def test_full_disk(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(UserError, match="No space left on device"):
         data.load("mnist", "train", data_dir=tmp_path)
-    assert set(tree(tmp_path / "mnist")) == set(tiny.files)
+    assert tree(tmp_path / "mnist") == set(tiny.files)
 
 
 def test_what_a_killed_process_left_is_cleared(tiny, tmp_path):
     tiny.put(tmp_path / "mnist")
-    (tmp_path / ".mnist.tmp-12345" / "train").mkdir(parents=True)
+    (tmp_path / "mnist" / ".unfinished" / "train").mkdir(parents=True)
     (tmp_path / "mnist" / "train").mkdir()  # killed between the move of the splits and that of the manifest
     (tmp_path / "mnist" / "train" / "images.npy").write_text("half")
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     assert data.verify("mnist", tmp_path) == []
-    assert not list(tmp_path.glob(".mnist.tmp-*"))
+    assert not (tmp_path / "mnist" / ".unfinished").exists()
 
 
-def _prepare(spec, files, root, barrier, results):
+def _prepare(spec, root, barrier, results):
     barrier.wait()
-    results.put((str(publishers.prepare(spec, files, (root,))), (root / "mnist" / "manifest.json").stat().st_mtime_ns))
+    folder = publishers.prepare(spec, root, download=False)
+    results.put((str(folder), (folder / "manifest.json").stat().st_mtime_ns))
 
 
 def test_two_processes_prepare_at_once(tiny, tmp_path):
-    files = {p.name: p for p in tiny.put(tmp_path / "data" / "mnist").iterdir()}
+    tiny.put(tmp_path / "mnist")
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
-    args = (tiny.spec, files, tmp_path / "data", barrier, results)
-    both = [context.Process(target=_prepare, args=args) for _ in range(2)]
+    both = [context.Process(target=_prepare, args=(tiny.spec, tmp_path, barrier, results)) for _ in range(2)]
     for process in both:
         process.start()
     (a, written), (b, seen) = results.get(timeout=60), results.get(timeout=60)
     for process in both:
         process.join(60)
-    assert a == b == str(tmp_path / "data" / "mnist")
+    assert a == b == str(tmp_path / "mnist")
     assert written == seen  # the second found the work of the first and did not do it again
     assert [p.exitcode for p in both] == [0, 0]
-    assert data.verify("mnist", tmp_path / "data") == []
+    assert data.verify("mnist", tmp_path) == []
