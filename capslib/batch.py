@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capslib import papers
+from capslib.errors import UserError
 from capslib.settings import Settings
 from capslib.store import Store, project_root
 from capslib.trials import Context, Experiment, Record, Trial, code_hash, run_trial
@@ -171,7 +172,11 @@ def _client(settings: Settings, workers: int) -> Iterator[tuple[object, int | No
     from distributed import Client, LocalCluster
 
     if settings.scheduler is not None:
-        with Client(settings.scheduler, timeout=10) as client:
+        try:
+            client = Client(settings.scheduler, timeout=10)
+        except OSError as error:
+            raise UserError(f"No scheduler answers at {settings.scheduler}: {error}") from None
+        with client:
             yield client, None
         return
     threads = max(1, (os.cpu_count() or 1) // workers)

@@ -99,7 +99,7 @@ def run(
     )
     if dry_run:
         for trial in todo:
-            out.print(str(trial), highlight=False)
+            out.print(str(trial), highlight=False, markup=False)
         return
     with _progress(len(todo)) as report:
         records = batch.run(todo, session.store, session.settings, report=report)
@@ -107,7 +107,7 @@ def run(
     if failed:
         table = Table("trial", "exit", "message", title="failures")
         for record in failed:
-            table.add_row(str(record.trial), record.exit, _plain(record.message))
+            table.add_row(_plain(str(record.trial)), record.exit, _plain(record.message))
         console.print(table)
         raise typer.Exit(1)
 
@@ -183,7 +183,7 @@ def records(
     for record in store.records(_known(what)):
         shown = "  ".join(f"{k}={m.value:.4g}" for k, m in record.metrics.items())
         environment = record.environment.device
-        table.add_row(record.key, str(record.trial), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
+        table.add_row(record.key, _plain(str(record.trial)), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
     out.print(table)
 
 
@@ -200,7 +200,7 @@ def data_list(data_dir: DataDir = None) -> None:
 
     table = Table("name", "kind", "here", "splits", "licence", "folder", box=None, header_style="bold")
     for row in data.describe(data_dir):
-        table.add_row(*(str(row[k]) for k in ("name", "kind", "here", "splits", "licence", "folder")))
+        table.add_row(*map(_plain, (row.name, row.kind, row.here, row.splits, row.licence, row.folder)))
     out.print(table)
 
 
@@ -218,7 +218,7 @@ def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME
     """Hash every array of the prepared sets again; status 1 if one differs from its manifest."""
     from capslib import data
 
-    problems = [p for name in names or data.prepared(data_dir) for p in data.verify(name, data_dir=data_dir)]
+    problems = [p for name in names or data.present(data_dir) for p in data.verify(name, data_dir=data_dir)]
     for problem in problems:
         out.print(problem, highlight=False, markup=False)
     console.print("all arrays are as their manifests say." if not problems else f"{len(problems)} problems.", highlight=False)

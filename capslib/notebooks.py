@@ -65,7 +65,7 @@ def _version(library: str) -> str:
 def is_current(stem: str, mark: str) -> bool:
     try:
         return json.loads(target(stem).read_text())["metadata"]["capslib"]["fingerprint"] == mark
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or not what we leave there
         return False
 
 

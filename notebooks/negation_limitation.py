@@ -42,7 +42,19 @@ session = Session.start(
 )
 committed = list(Store(results_dir).records(STEM))
 plots.use_style()
+ledger = claims.ledger(STEM)
 BLUE, ORANGE = plots.ROUTING_COLORS["dynamic"], plots.ROUTING_COLORS["em"]
+
+
+def verdicts(*ids: str):
+    """The table under an experiment; an id that ends in a dash stands for all claims that start with it."""
+    chosen = [c for i in ids for c in ledger if c == i or (i.endswith("-") and c.startswith(i))]
+    return (
+        claims.table(STEM, chosen)
+        .style.hide(axis="index")
+        .set_properties(subset=["Claim", "Verdict"], **{"white-space": "nowrap"})
+    )
+
 
 # %% [markdown]
 # ## In one minute
@@ -190,8 +202,7 @@ axes[0].legend(loc="center right")
 plt.show()
 
 # %% tags=["hide-input"]
-theorems = ["NEG-W-1", "NEG-W-2", "NEG-W-3"]
-claims.table(STEM, theorems).style.hide(axis="index")
+verdicts("NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% [markdown]
 # Both theorems hold exactly: floating-point negation is exact, so the differences without a bias are zeros and no rounding errors. {claim}`NEG-W-3`
@@ -226,7 +237,6 @@ sign = session.run(STEM, "sign")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Training accuracy on the sign task, one faint line a seed. Left: the paper's setting, from the committed records; dashed: the accuracies that the paper prints. Right: this build, at the scale named.", "name": "fig-sign"}}
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
-ledger = claims.ledger(STEM)
 figure, axes = plots.panels(2, sharey=True)
 for axis, (title, records) in zip(
     axes,
@@ -252,7 +262,7 @@ axes[1].legend(loc="center right")
 plt.show()
 
 # %% tags=["hide-input"]
-claims.table(STEM, [c for c in ledger if c.startswith("NEG-T1")]).style.hide(axis="index")
+verdicts("NEG-T1-")
 
 # %% [markdown]
 # Without a bias the accuracy is 50 % exactly, in every seed and from the first epoch to the last: of each pair (x, −x) the network gets one right. The
@@ -304,9 +314,7 @@ axes[1].set(title=f"{here}, {scale} scale, this build")
 plt.show()
 
 # %% tags=["hide-input"]
-claims.table(STEM, ["NEG-W-5-rba-mnist", "NEG-W-4", *(c for c in ledger if c.startswith("NEG-T2-mnist"))]).style.hide(
-    axis="index"
-)
+verdicts("NEG-W-5-rba-mnist", "NEG-W-4", "NEG-T2-mnist-")
 
 # %% [markdown]
 # The table cells are claims about the paper's own setting and stay *not run* until its full network is run on a GPU. What the reduced network can
@@ -333,7 +341,7 @@ axes[1].legend(loc="center right")
 plt.show()
 
 # %% tags=["hide-input"]
-claims.table(STEM, ["NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start"]).style.hide(axis="index")
+verdicts("NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 
 # %% [markdown]
 # ## Deviations
@@ -403,7 +411,7 @@ for log_domain, color, label in ((True, BLUE, "softmax of log-densities"), (Fals
         for d in dimensions
     ]
     axis.plot(dimensions, kept, color=color)
-    plots.label_line(axis, dimensions[-1], kept[-1] + (0.0 if log_domain else 0.06), label, color, ha="right")
+    plots.label_line(axis, dimensions[-1], kept[-1] + 0.07, label, color, ha="right")
 axis.axvspan(10, 16, color=plots.INK, alpha=0.12, lw=0)
 axis.set(xlabel="pose dimension", ylabel="total coupling of a child", ylim=(-0.05, 1.15))
 plt.show()
@@ -433,7 +441,7 @@ plt.show()
 # ### Is it the symmetry, or the scale?
 #
 # With $W$ drawn at 0.1 the squash shrinks vectors layer by layer: for small $s$ it gives $\lVert v \rVert \approx \lVert s \rVert^2$. A bias of 0.1 also repairs that. Two control arms
-# tell the causes apart: a bias that *starts at zero* (the symmetry can be broken, the scale is not helped), and *no bias with weights drawn at 0.3* (the
+# tell the causes apart: a bias that *starts at zero* (the symmetry can be broken, the scale is not helped), and *no bias with larger weights* (the
 # symmetry stays, the scale is helped).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Length of the class capsules at the start of training by depth for the four arms. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer; a larger weight scale or a bias keeps it up."}, "figure": {"caption": "Mean length of the class capsules of untrained stacks, by depth. At the paper's weight scale the signal is gone after a few layers, unless a bias carries it.", "name": "fig-signal"}}
@@ -477,8 +485,8 @@ shown.rename_axis(columns="layers").style.format("{:.1f}", na_rep="–")
 # ## Run it yourself
 #
 # ```shell
-# capslib run negation_limitation --scale cpu                    # real MNIST and Fashion-MNIST, reduced networks
-# capslib run negation_limitation --scale paper --device cuda    # the paper's setting
+# capslib run negation_limitation --scale cpu
+# capslib run negation_limitation --scale paper --device cuda
 # capslib execute negation_limitation -p scale=paper -p device=cuda
 # ```
 #
