@@ -18,6 +18,10 @@ VARIANCE_FLOOR = 1e-12
 MASS_FLOOR = 1e-8
 """A parent that no active child is assigned to has no mass to divide by."""
 
+LENGTH_OFFSET = 1e-8
+"""What a vector capsule adds to ‖μ‖ before dividing by it, as released. In one dimension μ/‖μ‖ is a sign, whose gradient is zero:
+there this offset is all that a gradient can pass through."""
+
 Spread = Literal["deviation", "variance"]
 
 
@@ -44,7 +48,7 @@ def em_routing(
 
     ``inverse_temperature`` is λ of each iteration, by default :func:`inverse_temperatures`. ``bias`` [J, D] is added to the
     votes (Peer et al. 2021, §4.2). Released variants: ``spread="variance"`` puts ln σ² in the place of ln σ in the cost,
-    ``variance_offset`` is added to every variance, ``vector=True`` gives back vector capsules, a_j·μ_j/‖μ_j‖ for the pose.
+    ``variance_offset`` is added to every variance, ``vector=True`` gives back vector capsules, a_j·μ_j/‖μ_j‖ for the pose (with :data:`LENGTH_OFFSET`).
     The E-step is a softmax of log-densities, so no density has to be representable. Hinton et al. 2018, Procedure 1.
     Raises ValueError where the temperatures do not match the iterations.
     """
@@ -75,8 +79,10 @@ def em_routing(
             log_p = -0.5 * (distance + log_variance.sum(dim=-1)[..., None, :] + D * math.log(2 * math.pi))
             coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)  # over the parents j of a child
     a = logit.sigmoid()  # [..., J]  a_j
-    pose = a[..., None] * F.normalize(mu, dim=-1, eps=MASS_FLOOR) if vector else mu
-    return RoutingResult(pose, a, coupling)
+    if not vector:
+        return RoutingResult(mu, a, coupling)
+    length = torch.linalg.vector_norm(mu, dim=-1, keepdim=True)  # [..., J, 1]
+    return RoutingResult(a[..., None] * mu / (length + LENGTH_OFFSET), a, coupling)
 
 
 class EMRouting(Routing):
@@ -130,7 +136,8 @@ class EMRouting(Routing):
             p = [[a[j] * _gauss(V[i, j], mu[j], var[j]) for j in range(J)] for i in range(I)]
             R = [[p[i][j] / sum(p[i][k] for k in range(J)) for j in range(J)] for i in range(I)]
         pose, act = torch.stack(mu), torch.stack(a)
-        pose = act[:, None] * pose / (pose * pose).sum(-1, keepdim=True).sqrt() if self.vector else pose
+        if self.vector:
+            pose = act[:, None] * pose / ((pose * pose).sum(-1, keepdim=True).sqrt() + LENGTH_OFFSET)
         return RoutingResult(pose, act, torch.stack([torch.stack(row) for row in used]))
 
 
