@@ -96,6 +96,7 @@ class SignConfig(Config):
     hidden: int = Field(20, ge=1, title="hidden capsules")
     weight_std: float = Field(0.5, gt=0, title="standard deviation of W at the start, and value of the bias")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+    length_offset: float = Field(1e-8, ge=0, title="added to the length of EM vector capsules")
 
 
 def run_sign(config: SignConfig, context: Context) -> Outcome:
@@ -107,14 +108,14 @@ def run_sign(config: SignConfig, context: Context) -> Outcome:
     from capslib.training import accuracy, fit, seeded
 
     with seeded(context.seed):
-        betas = {} if config.routing == "dynamic" else {"beta_std": config.weight_std}
+        options = {} if config.routing == "dynamic" else {"beta_std": config.weight_std, "length_offset": config.length_offset}
         network = SignNetwork(
             config.hidden,
             routing=config.routing,
             iterations=config.iterations,
             weight_std=config.weight_std,
             bias=config.weight_std if config.bias else None,
-            **betas,
+            **options,
         ).to(context.device)
     x = torch.linspace(0, 1, config.points // 2 + 1, device=context.device)
     x, y = torch.cat([-x, x]), torch.cat([torch.zeros_like(x), torch.ones_like(x)]).long()
@@ -140,7 +141,8 @@ def run_sign(config: SignConfig, context: Context) -> Outcome:
 
 def sign_grid(scale: Scale) -> list[SignConfig]:
     budget = {"points": 2_000, "epochs": 45} if scale == "smoke" else {}
-    return [SignConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em_vector") for b in (False, True)]
+    arms = [SignConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em_vector") for b in (False, True)]
+    return [*arms, SignConfig(routing="em_vector", bias=True, length_offset=0, **budget)]  # a control: does the offset matter?
 
 
 # -------------------------------------------------------------------------------------------- depth (§5.2–5.3, Tables 2 and 3)
@@ -320,7 +322,7 @@ def symmetry_deviations(config: SymmetryConfig) -> list[Deviation]:
 def sign_deviations(config: SignConfig) -> list[Deviation]:
     setting = SignConfig(routing=config.routing, bias=config.bias)
     return [
-        *_differences(config, setting, {"routing", "bias"}, "budget of this scale"),
+        *_differences(config, setting, {"routing", "bias", "length_offset"}, "budget of this scale"),
         Deviation(what="reported accuracy", paper="running mean over the last batches", ours="all training points after the last epoch",
                   why="on the whole symmetric set an odd network is right on exactly one point of every pair"),
         *_routing_deviations(config.routing),
@@ -404,7 +406,7 @@ _SHORT = {"mnist": "mnist", "fashion_mnist": "fashion"}
 QUERIES: dict[str, Query] = {
     **{
         f"NEG-T1-{short}-{'bias' if bias else 'nobias'}": Value(
-            Select("sign", {"routing": routing, "bias": bias}), "train_accuracy", final=False, better_counts=bias
+            Select("sign", {"routing": routing, "bias": bias, "length_offset": 1e-8}), "train_accuracy", final=False, better_counts=bias
         )
         for short, routing in (("rba", "dynamic"), ("em", "em_vector"))
         for bias in (False, True)

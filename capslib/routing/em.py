@@ -18,10 +18,6 @@ VARIANCE_FLOOR = 1e-12
 MASS_FLOOR = 1e-8
 """A parent that no active child is assigned to has no mass to divide by."""
 
-LENGTH_OFFSET = 1e-8
-"""What a vector capsule adds to ‖μ‖ before dividing by it, as released. In one dimension μ/‖μ‖ is a sign, whose gradient is zero:
-there this offset is all that a gradient can pass through."""
-
 Spread = Literal["deviation", "variance"]
 
 
@@ -43,12 +39,14 @@ def em_routing(
     spread: Spread = "deviation",
     variance_offset: float = 0.0,
     vector: bool = False,
+    length_offset: float = 1e-8,
 ) -> RoutingResult:
     """Route votes [..., I, J, D] of children with activations [..., I] to J parents with costs ``beta_u``, ``beta_a`` [J].
 
     ``inverse_temperature`` is λ of each iteration, by default :func:`inverse_temperatures`. ``bias`` [J, D] is added to the
     votes (Peer et al. 2021, §4.2). Released variants: ``spread="variance"`` puts ln σ² in the place of ln σ in the cost,
-    ``variance_offset`` is added to every variance, ``vector=True`` gives back vector capsules, a_j·μ_j/‖μ_j‖ for the pose (with :data:`LENGTH_OFFSET`).
+    ``variance_offset`` is added to every variance, ``vector=True`` gives back vector capsules, a_j·μ_j/(‖μ_j‖ + ``length_offset``) for the pose.
+    In one dimension μ/‖μ‖ is a sign, and the offset is all that a gradient can pass through.
     The E-step is a softmax of log-densities, so no density has to be representable. Hinton et al. 2018, Procedure 1.
     Raises ValueError where the temperatures do not match the iterations.
     """
@@ -82,7 +80,7 @@ def em_routing(
     if not vector:
         return RoutingResult(mu, a, coupling)
     length = torch.linalg.vector_norm(mu, dim=-1, keepdim=True)  # [..., J, 1]
-    return RoutingResult(a[..., None] * mu / (length + LENGTH_OFFSET), a, coupling)
+    return RoutingResult(a[..., None] * mu / (length + length_offset).clamp_min(MASS_FLOOR), a, coupling)
 
 
 class EMRouting(Routing):
@@ -99,12 +97,13 @@ class EMRouting(Routing):
         spread: Spread = "deviation",
         variance_offset: float = 0.0,
         vector: bool = False,
+        length_offset: float = 1e-8,
     ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.beta_u = nn.Parameter(torch.randn(parents) * beta_std)
         self.beta_a = nn.Parameter(torch.randn(parents) * beta_std)
         self.spread: Spread = spread
-        self.variance_offset, self.vector = variance_offset, vector
+        self.variance_offset, self.vector, self.length_offset = variance_offset, vector, length_offset
 
     def forward(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         return em_routing(
@@ -117,6 +116,7 @@ class EMRouting(Routing):
             spread=self.spread,
             variance_offset=self.variance_offset,
             vector=self.vector,
+            length_offset=self.length_offset,
         )
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
@@ -137,7 +137,7 @@ class EMRouting(Routing):
             R = [[p[i][j] / sum(p[i][k] for k in range(J)) for j in range(J)] for i in range(I)]
         pose, act = torch.stack(mu), torch.stack(a)
         if self.vector:
-            pose = act[:, None] * pose / ((pose * pose).sum(-1, keepdim=True).sqrt() + LENGTH_OFFSET)
+            pose = act[:, None] * pose / ((pose * pose).sum(-1, keepdim=True).sqrt() + self.length_offset)
         return RoutingResult(pose, act, torch.stack([torch.stack(row) for row in used]))
 
 
