@@ -148,7 +148,7 @@ def _run_on_cluster(todo: Sequence[Trial], store: Store, settings: Settings, wor
                 _task,
                 trial.model_dump_json(),
                 str(store.root.resolve()),
-                settings.model_dump_json(),
+                settings.model_copy(update={"data_dir": settings.data_dir and settings.data_dir.resolve()}).model_dump_json(),
                 threads,
                 key=f"{trial.experiment}-{trial.key}",
                 pure=False,

@@ -102,6 +102,7 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
                     str(after),
                     values,
                     kernel_name="python3",
+                    language="python",
                     cwd=str(project_root()),
                     progress_bar=False,
                     log_output=False,

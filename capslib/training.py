@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from capslib.errors import NotFinite
 from capslib.store import set_aside, write_atomically
-from capslib.trials import Context
+from capslib.trials import Context, code_hash
 
 Loss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """``loss(model, inputs, targets)`` → the scalar loss and the class scores [N, C]."""
@@ -157,6 +157,7 @@ class _Run:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
             "resumed_from": self.context.resumed_from,
+            "code": code_hash(),
             "seconds": self.earlier + time.perf_counter() - self.started,
         }
 
@@ -184,6 +185,8 @@ class _Run:
             state = _load(path.read_bytes(), self.device)
             if state["curves"].shape != self.curves.shape:
                 raise ValueError(f"it is of a run of {len(state['curves'])} steps, not of {len(self.curves)}")
+            if state["code"] != code_hash():
+                raise ValueError("it was written by another version of capslib, and a record names one")
             self.restore(state)
             resumed_from, seconds = [*state["resumed_from"], self.step], state["seconds"]
         except Exception as error:  # torch.load raises whatever the damaged bytes happen to break

@@ -231,6 +231,7 @@ def _first_message(error: ValidationError) -> str:
 # ------------------------------------------------------------------------------------------------------------------ run
 
 
+@functools.cache
 def code_hash() -> str:
     """SHA-256 of the package's own Python files, by name and content; twelve digits are enough to tell two apart."""
     digest = hashlib.sha256()
@@ -343,5 +344,6 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
         resumed_from=context.resumed_from,
     )
     store.put(record)
-    context.checkpoint.unlink(missing_ok=True)
+    if status in ("ok", "nan"):  # whatever else ended it, a next run may go on from there
+        context.checkpoint.unlink(missing_ok=True)
     return record

@@ -48,6 +48,12 @@ def full_precision(function: Callable[..., RoutingResult]) -> Callable[..., Rout
     return routing
 
 
+def at_least_one(iterations: int) -> None:
+    """Raise ValueError unless there is an iteration to run."""
+    if iterations < 1:
+        raise ValueError(f"a routing needs at least one iteration, not {iterations}")
+
+
 class Routing(nn.Module):
     """A routing with its parameters. Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`.
 
@@ -60,8 +66,7 @@ class Routing(nn.Module):
 
     def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
         super().__init__()
-        if iterations < 1:
-            raise ValueError(f"a routing needs at least one iteration, not {iterations}")
+        at_least_one(iterations)
         self.iterations = iterations
         self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
 

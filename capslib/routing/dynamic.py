@@ -6,7 +6,7 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from capslib.routing.base import Routing, RoutingResult, full_precision, squash
+from capslib.routing.base import Routing, RoutingResult, at_least_one, full_precision, squash
 
 
 @full_precision
@@ -16,6 +16,7 @@ def dynamic_routing(votes: Tensor, *, iterations: int = 3, bias: Tensor | None =
     ``bias`` [J, D] is added to the pre-activation s_j inside the loop (Peer et al. 2021, §4), so it also changes the
     agreements. Gradients flow through all iterations. Sabour et al. 2017, Procedure 1.
     """
+    at_least_one(iterations)
     logits = votes.new_zeros(votes.shape[:-1])  # [..., I, J]  b_ij
     for iteration in range(iterations):
         coupling = logits.softmax(dim=-1)  # [..., I, J]  c_ij, over the parents j of a child

@@ -11,7 +11,7 @@ from einops import einsum
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.routing.base import Routing, RoutingResult, full_precision
+from capslib.routing.base import Routing, RoutingResult, at_least_one, full_precision
 
 VARIANCE_FLOOR = 1e-12
 """A cluster of equal votes has no spread; this keeps the logarithm of its variance finite. Real clusters never come near it."""
@@ -50,6 +50,7 @@ def em_routing(
     The E-step is a softmax of log-densities, so no density has to be representable. Hinton et al. 2018, Procedure 1.
     Raises ValueError where the temperatures do not match the iterations.
     """
+    at_least_one(iterations)
     if inverse_temperature is None:
         inverse_temperature = inverse_temperatures(iterations)
     if len(inverse_temperature) != iterations:

@@ -1,0 +1,97 @@
+"""What several test files share: reproducible hypothesis, records made to order, one thread."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from capslib.store import Store
+from capslib.trials import Code, Config, Context, Environment, Experiment, Metric, Outcome, Record, Trial
+
+# The same examples on every machine, and no deadline: the first call of a torch function is slow anywhere.
+settings.register_profile("capslib", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("capslib")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Torch on one thread: sums are in one order everywhere, and tests that run side by side do not wait for each other's cores."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def trial() -> Trial:
+    """A trial of an experiment that exists, whose key is pinned in ``test_trials``."""
+    return Trial(
+        paper="negation_limitation",
+        experiment="sign",
+        revision=1,
+        scale="cpu",
+        config={"routing": "dynamic", "bias": True, "points": 20, "learning_rate": 0.005, "decoder": [8, 16]},
+        seed=3,
+    )
+
+
+@pytest.fixture
+def make_record():
+    """A sound record of a trial; keywords replace its fields."""
+
+    def make(trial: Trial, **changes: object) -> Record:
+        moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        fields = dict(
+            key=trial.key,
+            trial=trial,
+            deviations=[],
+            metrics={"train_accuracy": Metric(value=0.5, n=20, unit="fraction")},
+            series={"loss": [0.3, 1 / 3]},
+            data=[],
+            code=Code(revision=None, dirty=None, capslib="0" * 64),
+            environment=Environment(python="3.11.0", torch="2.11.0", device="CPU (x86_64)", threads=1, deterministic=True),
+            routing_path="eager",
+            parameters=7,
+            wall_seconds=1.5,
+            peak_memory_bytes=1,
+            started=moment,
+            finished=moment,
+            exit="ok",
+        )
+        return Record(**{**fields, **changes})
+
+    return make
+
+
+class ToyConfig(Config):
+    size: int = 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture
+def make_experiment():
+    """An experiment around a ``run(config, context)``; by default one that measures its own size."""
+
+    def measure(config: ToyConfig, context: Context) -> Outcome:
+        return Outcome(metrics={"size": Metric(value=config.size + context.seed, n=1, unit="things")})
+
+    def make(run=measure, name: str = "toy") -> Experiment:
+        return Experiment(
+            name=name,
+            paper="negation_limitation",
+            revision=1,
+            question="?",
+            config=ToyConfig,
+            grid=lambda scale: [ToyConfig(size=s) for s in (1, 2, 3)],
+            seeds=dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)),
+            run=run,
+            deviations=lambda config: [],
+        )
+
+    return make

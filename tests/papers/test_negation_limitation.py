@@ -1,0 +1,230 @@
+"""The chapter of Peer et al. (2021): its two theorems, its experiments, and what its claims ask of them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capslib import queries as q
+from capslib.networks.negation_limitation import CapsuleStack
+from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, DepthConfig, SignConfig, _routing_deviations
+from capslib.routing import em_routing
+from capslib.trials import SCALES, Context, run_trial
+
+TOLERANCE = 1e-12
+ROUNDING = 1e-8
+"""Where two sides are equal by algebra and not operation by operation, clusters of little spread magnify rounding errors."""
+BROKEN = 1e-6
+"""Far above rounding. The temperatures of EM are small, so of what a bias changes little reaches the activations."""
+CAPSULES, DIM = 5, 4
+
+depths, iterations, seeds = st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1)
+
+
+def stack(routing: str, depth: int, iterations: int, seed: int, *, bias: bool) -> tuple[CapsuleStack, torch.Tensor]:
+    """A random stack in float64, every bias and every β drawn anew, and random poses [8, I, D] for it.
+
+    Biases are of the size that the paper starts them with. Much larger ones drown the input: after some layers the output is
+    the same for every input, and so even for a reason that has nothing to do with the theorems.
+    """
+    torch.manual_seed(seed)
+    sizes = [(CAPSULES, DIM)] * (depth + 1)
+    options = dict(weight_std=1.0) if routing == "dynamic" else dict(weight_std=1.0, beta_std=3.0)
+    network = CapsuleStack(sizes, routing=routing, iterations=iterations, bias=0.0 if bias else None, **options).double()
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    return network, torch.randn(8, CAPSULES, DIM, dtype=torch.float64)
+
+
+def violations(network: CapsuleStack, x: torch.Tensor) -> tuple[float, float]:
+    """The largest |f(x) + f(−x)| of the poses and |a(x) − a(−x)| of the activations."""
+    (pose, activation), (negated_pose, negated_activation) = network(x), network(-x)
+    return (pose + negated_pose).abs().max().item(), (activation - negated_activation).abs().max().item()
+
+
+# --------------------------------------------------------------------------------------------------------- theorems
+
+
+@given(depth=depths, iterations=iterations, seed=seeds)
+def test_theorem_1_dynamic_routing_is_odd(depth, iterations, seed):
+    odd, even = violations(*stack("dynamic", depth, iterations, seed, bias=False))
+    assert odd <= TOLERANCE
+    assert even <= TOLERANCE
+
+
+@pytest.mark.parametrize("routing", ["em", "em_vector"])
+@given(depth=depths, iterations=iterations, seed=seeds)
+def test_theorem_2_em_routing_is_odd(routing, depth, iterations, seed):
+    odd, even = violations(*stack(routing, depth, iterations, seed, bias=False))
+    assert odd <= TOLERANCE
+    assert even <= TOLERANCE
+
+
+@given(temperatures=st.lists(st.floats(0, 10), min_size=1, max_size=5), seed=seeds, variance=st.booleans(), vector=st.booleans())
+def test_theorem_2_holds_at_any_temperature(temperatures, seed, variance, vector):
+    g = torch.Generator().manual_seed(seed)
+    votes, activation = torch.randn(6, 3, 4, generator=g, dtype=torch.float64), torch.rand(6, generator=g, dtype=torch.float64)
+    beta_u, beta_a = torch.randn(2, 3, generator=g, dtype=torch.float64)
+    spread = "variance" if variance else "deviation"
+    options = dict(iterations=len(temperatures), inverse_temperature=temperatures, spread=spread, vector=vector)
+    plain, negated = (em_routing(v, activation, beta_u, beta_a, **options) for v in (votes, -votes))
+    assert (plain.pose + negated.pose).abs().max() <= TOLERANCE
+    assert (plain.activation - negated.activation).abs().max() <= TOLERANCE
+    assert (plain.coupling - negated.coupling).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vector"])
+@given(depth=depths, iterations=iterations, seed=seeds)
+def test_a_bias_breaks_both_symmetries(routing, depth, iterations, seed):
+    """Of EM from the second layer on; see the next test for the first."""
+    odd, even = violations(*stack(routing, depth, iterations, seed, bias=True))
+    assert odd > BROKEN
+    if routing == "dynamic" or depth > 1:
+        assert even > BROKEN
+
+
+@pytest.mark.parametrize("routing", ["em", "em_vector"])
+@given(iterations=iterations, seed=seeds)
+def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, seed):
+    """A bias that all children share moves the votes of a parent together, and EM moves along: the paper's proof overlooks it."""
+    network, x = stack(routing, 1, iterations, seed, bias=True)
+    odd, even = violations(network, x)
+    assert even <= ROUNDING
+    assert odd > BROKEN
+    without = CapsuleStack([(CAPSULES, DIM)] * 2, routing=routing, iterations=iterations).double()
+    without.load_state_dict({k: v for k, v in network.state_dict().items() if not k.endswith("bias")})
+    assert (network(x)[1] - without(x)[1]).abs().max() <= ROUNDING
+
+
+# ------------------------------------------------------------------------------------------------------ experiments
+
+FAST = {
+    "symmetry": dict(max_depth=2, max_iterations=2, inputs=4),
+    "sign": dict(points=20, epochs=1),
+    "depth": dict(filters=2, primary_types=1, decoder=(2, 2), epochs=1, batch_size=256, depth=3),
+}
+
+
+def run(name: str, store, seed: int = 0, *, where=None, **change):
+    experiment = EXPERIMENTS[name]
+    (trial,) = experiment.trials("smoke", seeds=[seed], where=where, change=change)
+    return run_trial(experiment, trial, store, Context(seed=seed))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_configuration_of_every_scale_is_valid_and_there_once(name, scale):
+    experiment = EXPERIMENTS[name]
+    configs = list(experiment.grid(scale))
+    assert len(configs) == len(set(configs)) > 0
+    assert all(experiment.config.model_validate_json(c.model_dump_json()) == c for c in configs)
+    assert len({t.key for t in experiment.trials(scale)}) == len(configs) * len(experiment.seeds[scale])
+    assert scale == "smoke" or len(experiment.seeds[scale]) >= 3
+    if name == "depth":
+        assert {c.data for c in configs} == ({"digits"} if scale == "smoke" else {"mnist", "fashion_mnist"})
+
+
+def asked(query: q.Query) -> list[tuple[q.Select, str, q.Query]]:
+    """Every selection in a query with the metric that is read there."""
+    match query:
+        case q.Count():
+            return [found for part in query.parts.values() for found in asked(part)]
+        case q.Order():
+            return [(query.better, query.metric, query), (query.worse, query.metric, query)]
+        case _:
+            return [(query.select, query.metric, query)]
+
+
+ASKED = [found for query in QUERIES.values() for found in asked(query)]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_experiment_yields_what_the_claims_ask_of_it(store, name, routing, bias):
+    where = {"routing": routing, "bias": bias}
+    experiment = EXPERIMENTS[name]
+    trial = experiment.trials("smoke", where=where, change=FAST[name])[0]
+    record = run_trial(experiment, trial, store, Context(seed=0))
+    metrics = {metric for select, metric, _ in ASKED if select.experiment == name}
+    finals = {q.CONVERGED for select, _, query in ASKED if select.experiment == name and getattr(query, "final", False)}
+    assert metrics
+    assert record.exit == "ok", record.message
+    assert metrics | finals <= set(record.metrics)
+    assert all(len(curve) for curve in record.series.values())
+    assert record.real == (name != "depth")
+    assert (record.parameters > 0) == (name != "symmetry")
+
+
+def test_every_test_that_a_claim_names_exists():
+    root = Path(__file__).parents[2]
+    named = {query.test for _, _, query in ASKED if isinstance(query, q.Property)}
+    assert named
+    for test in named:
+        file, _, function = test.partition("::")
+        tree = ast.parse((root / file).read_text(encoding="utf-8"))
+        assert function in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], test
+
+
+def test_without_a_bias_half_of_the_points_and_not_one_more(store):
+    """The grid is symmetric and the activations are even, so of x and −x exactly one is right, before training and after it."""
+    for routing, epochs, seed in itertools.product(("dynamic", "em_vector"), (1, 5), (0, 1)):
+        where = {"routing": routing, "bias": False}
+        record = run("sign", store, seed, where=where, points=100, epochs=epochs, batch_size=10)
+        assert record.metrics["train_accuracy"].value == 0.5
+        assert record.metrics["train_accuracy"].n == 102  # zero is there twice, once as −0
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+def test_with_a_bias_training_gets_beyond_one_half(store, routing):
+    record = run(
+        "sign",
+        store,
+        where={"routing": routing, "bias": True, "length_offset": 1e-8},
+        points=400,
+        epochs=8,
+        batch_size=16,
+        learning_rate=0.02,
+    )
+    assert record.metrics["train_accuracy"].value > 0.6
+
+
+# ------------------------------------------------------------------------------------------------------- deviations
+
+
+def fields(deviations) -> set[str]:
+    return {d.what for d in deviations if d.why == "budget of this scale"}
+
+
+@pytest.mark.parametrize(("name", "config"), [("sign", SignConfig), ("depth", DepthConfig)])
+def test_the_papers_own_setting_deviates_in_no_field(name, config):
+    experiment = EXPERIMENTS[name]
+    for setting in experiment.grid("paper"):
+        deviations = experiment.deviations(setting)
+        assert fields(deviations) == set()
+        assert all(d in deviations for d in _routing_deviations(setting.routing))
+
+
+@pytest.mark.parametrize("name", ["sign", "depth"])
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+def test_deviations_name_exactly_the_fields_that_differ(name, scale):
+    experiment = EXPERIMENTS[name]
+    arm = {"sign": {"routing", "bias", "length_offset"}}.get(
+        name, {"routing", "bias", "data", "depth", "bias_start", "weight_std", "hidden_dim"}
+    )
+    for config in experiment.grid(scale):
+        arms = {k: v for k, v in config.model_dump().items() if k in arm}
+        paper = experiment.config(**arms)
+        differ = {k: f for k, f in experiment.config.model_fields.items() if getattr(config, k) != getattr(paper, k)}
+        deviations = experiment.deviations(config)
+        assert fields(deviations) == {f.title for f in differ.values()}
+        for name_, field in differ.items():
+            (found,) = (d for d in deviations if d.what == field.title)
+            assert (found.paper, found.ours) == (str(getattr(paper, name_)), str(getattr(config, name_)))

@@ -1,0 +1,240 @@
+"""The command line, as a user meets it: a process with an exit status, an output and a message.
+
+Bad input has to be answered at once. How long a second is depends on the machine, so what is tested is that torch, nearly all
+of the time that capslib takes to start, was not imported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from capslib.papers import experiments
+
+CHAPTER = "negation_limitation"
+ARMS = len(experiments(CHAPTER)["sign"].grid("smoke"))
+NO_FILES = "{empty}"
+
+
+@dataclass
+class Done:
+    status: int
+    out: str
+    message: str
+    imported: set[str]
+
+
+@pytest.fixture
+def capslib(tmp_path):
+    """Run ``python -m capslib …`` in a folder that holds no book, with nothing of the caller's settings."""
+    hidden = ("CAPSLIB_DATA", "CAPSLIB_RESULTS", "CAPSLIB_DOWNLOAD", "CUDA_VISIBLE_DEVICES", "FORCE_COLOR", "COLUMNS")
+    environment = {k: v for k, v in os.environ.items() if k not in hidden}
+
+    def call(*words: object, **more: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "capslib", *map(str, words)], cwd=tmp_path, capture_output=True, text=True,
+            env={**environment, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more}, timeout=120,
+        )  # fmt: skip
+        lines = done.stderr.splitlines()
+        imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+        message = "\n".join(line for line in lines if not line.startswith("import time:"))
+        return Done(done.returncode, done.stdout, message, imported)
+
+    return call
+
+
+def run(*words: str) -> tuple[str, ...]:
+    return ("run", CHAPTER, "--scale", "cpu", *words)
+
+
+BAD = {
+    "unknown scale": (("run", CHAPTER, "--scale", "papr"), "Unknown scale 'papr'. Did you mean 'paper'?"),
+    "unknown scale of a notebook": (("execute", CHAPTER, "--scale", "smok"), "Unknown scale 'smok'. Did you mean 'smoke'?"),
+    "scale as a parameter": (("execute", CHAPTER, "-p", "scale=huge"), "Unknown scale 'huge'."),
+    "mistyped parameter": (("execute", CHAPTER, "-p", "scal=cpu"), "Unknown parameter 'scal'. Did you mean 'scale'?"),
+    "parameter without a value": (("execute", CHAPTER, "-p", "seeds"), "should look like name=value"),
+    "parameter out of range": (("execute", CHAPTER, "-p", "seeds=0"), "Parameter seeds = 0"),
+    "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use --device cpu"),
+    "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here"),
+    "unknown device": (run("--device", "gpu"), "Unknown device 'gpu'. Did you mean 'cpu'?"),
+    "trial out of range": (run("--experiment", "depth", "--set", "depth=0"), "Configuration of depth: depth = 0"),
+    "unknown field": (run("--experiment", "depth", "--set", "dept=3"), "Unknown field of experiment depth 'dept'. Did you mean 'depth'?"),
+    "unknown field in where": (run("--experiment", "sign", "--where", "routin=em"), "Did you mean 'routing'?"),
+    "nothing left": (run("--experiment", "depth", "--where", "depth=12"), "No configuration of depth at scale cpu"),
+    "unknown experiment": (run("--experiment", "dpth"), f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'?"),
+    "unknown paper": (("run", "negation_limitatio", "--scale", "cpu"), f"Unknown paper 'negation_limitatio'. Did you mean '{CHAPTER}'?"),
+    "unknown paper of claims": (("claims", "em_routin"), "Did you mean 'em_routing'?"),
+    "unknown paper of records": (("records", "em_routin"), "Did you mean 'em_routing'?"),
+    "chapter to come": (("run", "em_routing", "--scale", "cpu"), "em_routing has no experiments yet"),
+    "notebook to come": (("execute", "em_routing"), "There is no notebooks/em_routing.py"),
+    "data that is missing": (run("--experiment", "depth", "--data-dir", NO_FILES), "train-images-idx3-ubyte.gz is missing"),
+    "unknown data set": (("data", "fetch", "mnits"), "Unknown data set 'mnits'. Did you mean 'mnist'?"),
+    "scheduler that is no address": (run("--scheduler", "localhost"), "looks like tcp://host:8786"),
+    "no scale": (("run", CHAPTER), "Missing option '--scale'"),
+    "unknown command": (("exectue", CHAPTER), "No such command 'exectue'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_ends_with_status_2_and_names_the_fix(capslib, tmp_path, case):
+    words, says = BAD[case]
+    (tmp_path / "empty").mkdir()
+    done = capslib(*(w.format(empty=tmp_path / "empty") for w in words))
+    assert done.status == 2, done.message
+    assert says in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+    assert not list((tmp_path / "results").rglob("*.json")) if (tmp_path / "results").exists() else True
+
+
+def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib, tmp_path):
+    done = capslib(*run("--experiment", "depth", "--where", "data=mnist", "--data-dir", tmp_path / "empty"))
+    assert done.status == 2
+    for words in ("https://", "capslib data fetch mnist", f"{tmp_path / 'empty' / 'mnist'}", "--data-dir", "$CAPSLIB_DATA"):
+        assert words in done.message
+
+
+def test_a_truncated_file_is_named_with_what_was_expected_and_found(capslib, tmp_path):
+    """The publishers' file, of which the download broke off."""
+    file = tmp_path / "data" / "mnist" / "train-images-idx3-ubyte.gz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(gzip.compress(bytes(range(256)) * 4000)[:1000])
+    done = capslib(*run("--experiment", "depth", "--where", "data=mnist", "--data-dir", tmp_path / "data"))
+    assert done.status == 2
+    assert f"{file} is truncated or corrupted: expected sha256 440fcabf" in done.message
+    assert "(1,000 bytes)" in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "parameter"])
+def test_a_results_folder_that_cannot_be_written(capslib, tmp_path, how):
+    (tmp_path / "file").touch()
+    place = str(tmp_path / "file" / "results")
+    done = {
+        "option": lambda: capslib(*run("--experiment", "sign", "--results-dir", place)),
+        "variable": lambda: capslib(*run("--experiment", "sign"), CAPSLIB_RESULTS=place),
+        "parameter": lambda: capslib("run", CHAPTER, "--scale", "smoke", "--results-dir", place),
+    }[how]()
+    assert done.status == 2
+    assert f"Results cannot be written to {place}" in done.message
+    assert "--results-dir" in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+
+
+def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
+    done = capslib(*run("--experiment", "sign", "--set", "points=20", "--scheduler", "tcp://127.0.0.1:9"))
+    assert done.status == 2
+    assert "tcp://127.0.0.1:9" in done.message
+    assert "Traceback" not in done.message
+
+
+# ------------------------------------------------------------------------------------------------------------ good input
+
+
+def test_a_dry_run_lists_trials_and_runs_none(capslib, tmp_path):
+    done = capslib("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--dry-run")
+    assert done.status == 0, done.message
+    count = len(experiments(CHAPTER)["sign"].trials("paper"))
+    assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
+    lines = done.out.splitlines()
+    assert len(lines) == count
+    assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in lines)
+    assert "torch" not in done.imported
+    assert not list(tmp_path.rglob("*.json"))
+
+
+TINY = ("run", CHAPTER, "--scale", "smoke", "--experiment", "sign", "--set", "points=20", "--set", "epochs=1", "--workers", "1")
+
+
+def test_a_run_leaves_records_that_are_listed_and_sound(capslib, tmp_path):
+    place = ("--results-dir", tmp_path / "records")
+    done = capslib(*TINY, *place)
+    assert done.status == 0, done.message
+    assert f"{ARMS} trials at scale smoke: 0 have a record, {ARMS} to run." in done.message
+    again = capslib(*TINY, *place)
+    assert again.status == 0
+    assert f"{ARMS} have a record, 0 to run." in again.message
+    assert "torch" not in again.imported
+
+    keys = {p.stem for p in (tmp_path / "records").rglob("*.json")}
+    assert len(keys) == ARMS
+    for words in ((), (CHAPTER,)):
+        listed = capslib("records", *words, *place)
+        assert listed.status == 0
+        assert all(key in listed.out for key in keys)
+        assert "torch" not in listed.imported
+    assert "train_accuracy=" in listed.out
+    assert not any(key in capslib("records", "em_routing", *place).out for key in keys)
+
+
+def put(folder: Path, record) -> Path:
+    from capslib.store import Store
+
+    return Store(folder).put(record)
+
+
+def test_records_check_is_silent_about_sound_records_and_fails_for_others(capslib, tmp_path, trial, make_record):
+    folder = tmp_path / "records"
+    path = put(folder, make_record(trial))
+    sound = capslib("records", "check", "--results-dir", folder)
+    assert (sound.status, sound.out) == (0, "")
+    assert "1 records, 0 problems." in sound.message
+    path.write_bytes(path.read_bytes()[:99])
+    for stem in ((), (CHAPTER,)):
+        broken = capslib("records", "check", *stem, "--results-dir", folder)
+        assert broken.status == 1
+        assert f"{CHAPTER}/sign/{trial.key}.json: not a valid record" in broken.out
+        assert "1 records, 1 problems." in broken.message
+    assert path.exists()
+    assert capslib("records", "check", "em_routing", "--results-dir", folder).status == 0
+
+
+def test_claims_as_a_table_and_as_json(capslib, tmp_path):
+    table = capslib("claims", CHAPTER, "--results-dir", tmp_path)
+    assert table.status == 0, table.message
+    assert "NEG-T1-rba-nobias" in table.out
+    assert "EM-T1-iter3" not in table.out
+    assert "torch" not in table.imported
+
+    every = capslib("claims", "--json", "--results-dir", tmp_path)
+    assert every.status == 0
+    claims = {claim["id"]: claim for claim in json.loads(every.out)}
+    assert {"NEG-T1-rba-nobias", "NEG-W-1", "EM-T1-iter3", "SP-T1-affnist-a", "LR-T3-conn-mnist", "INQ-T1-nevus"} <= set(claims)
+    assert {claim["verdict"] for claim in claims.values()} == {"not run"}, "a verdict without a record"
+
+
+def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
+    """A step so large that the weights overflow: the trial ends in a NaN, is recorded as such, and the others run."""
+    place = ("--results-dir", tmp_path / "records")
+    done = capslib(*TINY, "--where", "routing=em_vector", "--set", "weight_std=1e38", *place)
+    assert done.status == 1, done.message
+    assert "failures" in done.message
+    assert "nan" in done.message
+    assert "Traceback" not in done.message
+    arms = experiments(CHAPTER)["sign"].trials("smoke", where={"routing": "em_vector"}, change={"weight_std": 1e38})
+    assert len(list((tmp_path / "records").rglob("*.json"))) == len(arms)
+
+
+def test_help_names_the_papers(capslib):
+    done = capslib("run", "--help")
+    assert done.status == 0
+    assert CHAPTER in done.out
+    assert "torch" not in done.imported
+
+
+@pytest.mark.parametrize("words", [("list",), ("verify",)])
+def test_the_data_commands_work_without_data(capslib, tmp_path, words):
+    done = capslib("data", *words, "--data-dir", tmp_path / "none")
+    assert done.status == 0, done.message
+    assert words == ("verify",) or all(name in done.out for name in ("mnist", "digits", "kmnist"))
+    assert "torch" not in done.imported

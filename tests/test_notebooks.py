@@ -1,0 +1,217 @@
+"""Executing a chapter: when, with which parameters, and what is left when a cell fails. The chapters here have three cells."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from capslib import notebooks
+from capslib.errors import UserError
+from capslib.papers import STEMS
+from capslib.settings import Settings
+from capslib.store import Store
+
+STEM = "negation_limitation"
+ROOT = Path(__file__).parents[1]
+
+CHAPTER = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["parameters"]
+scale = "smoke"
+seeds = None
+results_dir = None
+
+# %%
+import pathlib
+pathlib.Path("ran").open("a").write("x")
+
+# %%
+print(scale, seeds, results_dir)
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch) -> Path:
+    """A book of one chapter in a folder of its own, with a copy of capslib that may be edited; the working folder."""
+    folder = tmp_path / "book of one"
+    (folder / "notebooks").mkdir(parents=True)
+    (folder / "_toc.yml").touch()
+    (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+    package = Path(notebooks.__file__).parent
+    shutil.copytree(package, folder / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(notebooks, "__file__", str(folder / "capslib" / "notebooks.py"))
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    return folder
+
+
+def times_run(book: Path) -> int:
+    return len((book / "ran").read_text()) if (book / "ran").exists() else 0
+
+
+def printed(stem: str = STEM) -> str:
+    cells = json.loads(notebooks.target(stem).read_text())["cells"]
+    return "".join(cells[-1]["outputs"][0]["text"])
+
+
+# --------------------------------------------------------------------------------------------------- what it depends on
+
+
+def append(path: Path) -> None:
+    path.write_text(path.read_text() + "\n# edited\n")
+
+
+def put_a_record(book, trial, make_record) -> Path:
+    return Store(book / "results").put(make_record(trial))
+
+
+CHANGES = {
+    "the notebook": lambda book, *_: append(book / "notebooks" / f"{STEM}.py"),
+    "the routing": lambda book, *_: append(book / "capslib" / "routing" / "em.py"),
+    "the training loop": lambda book, *_: append(book / "capslib" / "training.py"),
+    "its experiments": lambda book, *_: append(book / "capslib" / "papers" / f"{STEM}.py"),
+    "its networks": lambda book, *_: append(book / "capslib" / "networks" / f"{STEM}.py"),
+    "its ledger": lambda book, *_: append(book / "capslib" / "ledger" / f"{STEM}.csv"),
+    "a new file": lambda book, *_: (book / "capslib" / "new.py").touch(),
+    "a file that is gone": lambda book, *_: (book / "capslib" / "losses.py").unlink(),
+    "a new record": put_a_record,
+}
+NO_CHANGES = {
+    "the experiments of another paper": lambda book, *_: (book / "capslib" / "papers" / "em_routing.py").write_text("x = 1"),
+    "the networks of another paper": lambda book, *_: (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1"),
+    "the ledger of another paper": lambda book, *_: append(book / "capslib" / "ledger" / "em_routing.csv"),
+    "the notebook of another paper": lambda book, *_: (book / "notebooks" / "em_routing.py").touch(),
+    "a record of another paper": lambda book, trial, make: put_a_record(book, trial.model_copy(update={"paper": "em_routing"}), make),
+    "a date": lambda book, *_: (book / "capslib" / "training.py").touch(),
+    "a cache": lambda book, *_: (book / "capslib" / "training.pyc").touch(),
+    "nothing": lambda *_: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_it_is_executed_again_after_a_change_of(book, trial, make_record, what):
+    before = notebooks.fingerprint(STEM, Settings())
+    CHANGES[what](book, trial, make_record)
+    assert notebooks.fingerprint(STEM, Settings()) != before
+
+
+@pytest.mark.parametrize("what", NO_CHANGES)
+def test_it_is_left_alone_after_a_change_of(book, trial, make_record, what):
+    before = notebooks.fingerprint(STEM, Settings())
+    NO_CHANGES[what](book, trial, make_record)
+    assert notebooks.fingerprint(STEM, Settings()) == before
+
+
+def test_parameters_versions_and_changed_records_count_too(book, trial, make_record, monkeypatch):
+    path = put_a_record(book, trial, make_record)
+    marks = {notebooks.fingerprint(STEM, Settings())}
+    marks |= {notebooks.fingerprint(STEM, Settings(**change)) for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1})}
+    append(path)
+    marks.add(notebooks.fingerprint(STEM, Settings()))
+    monkeypatch.setattr(notebooks, "_version", lambda library: "99")
+    marks.add(notebooks.fingerprint(STEM, Settings()))
+    assert len(marks) == 6
+
+
+# ------------------------------------------------------------------------------------------------------------ execution
+
+
+def test_it_executes_once_until_something_changes(book):
+    settings = Settings.check(seeds=3)
+    assert notebooks.execute(STEM, settings) == "executed"
+    assert printed() == "smoke 3 None\n"
+    first = notebooks.target(STEM).read_bytes()
+    assert notebooks.execute(STEM, settings) == "unchanged"
+    assert notebooks.target(STEM).read_bytes() == first
+    assert times_run(book) == 1
+
+    executed = json.loads(first)
+    assert executed["metadata"]["capslib"]["parameters"] == {"scale": "smoke", "seeds": 3}
+    injected = [c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])]
+    assert len(injected) == 1
+    assert "remove-cell" in injected[0]["metadata"]["tags"]
+    assert "papermill" not in first.decode()  # its timings would make every build differ
+
+    append(book / "capslib" / "layers.py")
+    assert notebooks.execute(STEM, settings) == "executed"
+    assert notebooks.execute(STEM, settings, force=True) == "executed"
+    assert times_run(book) == 3
+
+
+def test_folders_reach_the_notebook_as_absolute_paths(book):
+    notebooks.execute(STEM, Settings.check(results_dir="records"))
+    assert printed() == f"smoke None {book / 'records'}\n"
+
+
+def test_an_output_that_cannot_be_read_is_made_again(book):
+    notebooks.target(STEM).parent.mkdir(parents=True)
+    for damaged in ("", "{}", "[]", '{"metadata": []}', "{" * 9):
+        notebooks.target(STEM).write_text(damaged)
+        assert not notebooks.is_current(STEM, "mark")
+
+
+@pytest.mark.parametrize("error", ['raise ValueError("no luck")', "1 +", "undefined"])
+def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
+    target = notebooks.target(STEM)
+    target.parent.mkdir(parents=True)
+    target.write_text("what was there before")
+    path = book / "notebooks" / f"{STEM}.py"
+    path.write_text(f"{CHAPTER}\n# %%\n{error}\n\n# %%\nprint('never')\n")
+    with pytest.raises(UserError) as failed:
+        notebooks.execute(STEM, Settings())
+    message = str(failed.value)
+    assert message.startswith(f"{STEM}: cell 4 failed with ")  # counted from 0, with the one that Papermill puts in
+    assert error in message
+    assert "\x1b" not in message
+    assert not target.exists()
+    kept = book / "_build" / "failed" / f"{STEM}.ipynb"
+    assert str(kept.relative_to(book)) in message
+    cells = json.loads(kept.read_text())["cells"]
+    assert any(o["output_type"] == "error" for c in cells if c["cell_type"] == "code" for o in c["outputs"])
+
+
+@pytest.mark.parametrize(
+    ("stem", "says"), [("negation", f"Did you mean '{STEM}'"), ("em_routing", f"There is no notebooks/em_routing.py in .*{STEM}")]
+)
+def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
+    with pytest.raises(UserError, match=says):
+        notebooks.source(stem)
+
+
+# ---------------------------------------------------------------------------------------------------- the real chapters
+
+CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_settings(path):
+    assert path.stem in STEMS
+    cells = [c for c in jupytext.read(path).cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(cells) == 1
+    found = {}
+    for statement in ast.parse(cells[0].source).body:
+        assert isinstance(statement, ast.Assign), "the cell holds assignments only"
+        found[statement.targets[0].id] = ast.literal_eval(statement.value)
+    assert found == {name: field.default for name, field in Settings.model_fields.items()}
+    assert list(found) == list(Settings.model_fields)
+    assert next(iter(found)) == "scale"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
+    assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
+    header = path.read_text(encoding="utf-8").partition("# %%")[0]
+    assert "kernelspec" in header
+    assert "jupytext_version" not in header, "a version in the header makes a diff for every author"

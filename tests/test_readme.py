@@ -1,0 +1,42 @@
+"""The README says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from capslib import claims
+from capslib.papers import PAPERS
+from capslib.store import Store
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def verdict_table() -> str:
+    """The table of verdicts as the README shows it."""
+    shown = claims.STATUSES
+    lines = [f"| paper | claims | {' | '.join(shown)} |", "|---" * (len(shown) + 2) + "|"]
+    for paper in PAPERS.values():
+        counts = claims.counts(claims.verdicts(paper.stem, store=Store(ROOT / "results")))
+        lines.append(f"| {paper.title} | {sum(counts.values())} | {' | '.join(str(counts[s]) for s in shown)} |")
+    return "\n".join(lines)
+
+
+def test_the_verdicts_are_those_of_the_records():
+    assert verdict_table() in README, f"README.md should hold this table:\n\n{verdict_table()}\n"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(((?!https?:)[^)#]+)", README))))
+def test_links_and_pictures_lead_somewhere(path):
+    assert (ROOT / path).exists()
+
+
+def test_the_code_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    scope: dict = {}
+    exec(code, scope)
+    assert scope["pose"].shape == (2, 10, 16)
+    assert scope["coupling"].shape == (2, 1152, 10)

@@ -1,0 +1,443 @@
+"""The training loop: it learns, it is exact when killed, it says where a NaN came from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from capslib.errors import NotFinite
+from capslib.layers import DenseCapsules, as_capsules
+from capslib.losses import margin_loss
+from capslib.papers import experiments
+from capslib.store import Store
+from capslib.training import History, accuracy, fit, permutation, seeded
+from capslib.trials import Context, run_trial
+
+EXAMPLES, BATCH, EPOCHS = 50, 8, 3
+PER_EPOCH = 7  # the last batch of an epoch is a short one
+STEPS = EPOCHS * PER_EPOCH
+
+
+def blobs(n: int = EXAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two clouds of points in four dimensions, half of the points each."""
+    target = torch.arange(n) % 2
+    noise = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    return noise + 2 * (2 * target[:, None] - 1), target
+
+
+def cross_entropy(model, inputs, targets):
+    scores = model(inputs)
+    return nn.functional.cross_entropy(scores, targets), scores
+
+
+def network(*extra: nn.Module, seed: int = 0) -> nn.Sequential:
+    """With dropout, so that the state of the random number generator matters to every step."""
+    with seeded(seed):
+        return nn.Sequential(nn.Linear(4, 8), *extra, nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+
+
+def train(context: Context, *extra: nn.Module, model: nn.Module | None = None, **options) -> History:
+    model = network(*extra) if model is None else model
+    with seeded(1):  # of dropout: what a trial has drawn before it trains
+        return fit(
+            model, *blobs(), optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+            **{**dict(loss=cross_entropy, epochs=EPOCHS, batch_size=BATCH, context=context), **options},
+        )  # fmt: skip
+
+
+def evaluation(model: nn.Module) -> dict[str, float]:
+    assert not model.training
+    return {"accuracy": accuracy(model, *blobs())}
+
+
+# ----------------------------------------------------------------------------------------------------------- it learns
+
+
+def test_it_learns():
+    model = network()
+    history = train(Context(seed=0), model=model, epochs=20, evaluate=evaluation)
+    assert len(history.loss) == len(history.accuracy) == 20 * PER_EPOCH
+    assert sum(history.loss[-PER_EPOCH:]) < 0.2 * sum(history.loss[:PER_EPOCH])
+    assert history.epochs["accuracy"][-1] == accuracy(model.eval(), *blobs()) > 0.95
+
+
+def test_its_first_step_is_one_step_of_the_optimizer():
+    """On the first batch of the permutation, dropout aside."""
+    x, y = blobs()
+    ours, by_hand = (nn.Linear(4, 2) for _ in range(2))
+    by_hand.load_state_dict(ours.state_dict())
+    history = fit(
+        ours, x, y, loss=cross_entropy, optimizer=torch.optim.SGD(ours.parameters(), 0.1), epochs=1, batch_size=EXAMPLES,
+        context=Context(seed=5),
+    )  # fmt: skip
+    batch = permutation(EXAMPLES, 5, 0)
+    loss = nn.functional.cross_entropy(by_hand(x[batch]), y[batch])
+    loss.backward()
+    assert history.loss == [loss.item()]
+    for p, q in zip(ours.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(p, q - 0.1 * q.grad)
+
+
+def test_it_evaluates_once_an_epoch_and_trains_in_training_mode():
+    seen, context = [], Context(seed=0)
+
+    def evaluate(model):
+        seen.append(model.training)
+        return {"epoch": len(seen)}
+
+    model = network()
+    modes = []
+    model.register_forward_hook(lambda module, *_: modes.append(module.training))
+    history = train(context, model=model, evaluate=evaluate)
+    assert seen == [False] * EPOCHS
+    assert modes == [True] * STEPS
+    assert history.epochs == {"epoch": [1, 2, 3]}
+
+
+def test_progress_is_told_every_epoch():
+    told = []
+    train(Context(seed=0, progress=lambda *words: told.append(words)))
+    assert [(step, steps) for step, steps, _ in told] == [(PER_EPOCH * k, STEPS) for k in (1, 2, 3)]
+
+
+def test_accuracy_is_a_share_whatever_the_batches():
+    scores = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
+    target = torch.tensor([0, 1, 2, 1, 0])
+    for size in (1, 2, 5, 1000):
+        assert accuracy(lambda x: x, scores, target, batch_size=size) == pytest.approx(0.6)
+
+
+# ---------------------------------------------------------------------------------------------- randomness is a function
+
+
+def test_a_permutation_visits_everyone_and_depends_on_seed_and_epoch_only():
+    orders = {(seed, epoch): permutation(100, seed, epoch) for seed in range(3) for epoch in range(3)}
+    assert all(sorted(order.tolist()) == list(range(100)) for order in orders.values())
+    assert len({tuple(order.tolist()) for order in orders.values()}) == 9
+    torch.manual_seed(123)
+    assert torch.equal(permutation(100, 1, 2), orders[1, 2])
+
+
+def test_every_arm_sees_the_same_batches():
+    def batches(model: nn.Module, seed: int) -> list[torch.Tensor]:
+        seen = []
+        train(Context(seed=seed), model=model, transform=lambda x, generator: seen.append(x) or x)
+        return seen
+
+    small, large = batches(nn.Linear(4, 2), 0), batches(network(seed=3), 0)
+    assert len(small) == STEPS
+    assert all(torch.equal(a, b) for a, b in zip(small, large, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(small, batches(nn.Linear(4, 2), 1), strict=True))
+    epoch = torch.cat(small[:PER_EPOCH])
+    assert torch.equal(epoch.sort(0).values, blobs()[0].sort(0).values)
+
+
+def test_a_transform_gets_a_generator_of_its_own_step():
+    def draws(seed: int) -> list[float]:
+        seen = []
+
+        def transform(x, generator):
+            seen.append(torch.rand((), generator=generator).item())
+            return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+        train(Context(seed=seed), transform=transform)
+        return seen
+
+    first = draws(0)
+    assert len(set(first)) == STEPS
+    torch.rand(10)
+    assert draws(0) == first
+    assert not set(draws(1)) & set(first)
+
+
+def test_seeded_draws_the_same_and_leaves_the_callers_state_alone():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    with seeded(3):
+        first = torch.randn(4)
+    with contextlib.suppress(RuntimeError), seeded(3):
+        assert torch.equal(torch.randn(4), first)
+        raise RuntimeError("an error inside leaves it alone too")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ------------------------------------------------------------------------------------------------------- exact resume
+
+
+def interrupted_at(step: int):
+    """A transform that does what Ctrl-C does, before a step."""
+
+    def transform(x, generator):
+        transform.step += 1
+        if transform.step == step:
+            raise KeyboardInterrupt
+        return x
+
+    transform.step = 0
+    return transform
+
+
+@pytest.fixture
+def undisturbed() -> dict:
+    return asdict(train(Context(seed=0), evaluate=evaluation))
+
+
+@pytest.mark.parametrize("guard_every", [1, 5])
+@pytest.mark.parametrize("step", range(2, STEPS + 1))
+def test_stopped_before_any_step_it_goes_on_to_the_same_end(tmp_path, undisturbed, step, guard_every):
+    def context() -> Context:
+        return Context(seed=0, checkpoint=tmp_path / "run.pt", checkpoint_seconds=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(context(), evaluate=evaluation, transform=interrupted_at(step), guard_every=guard_every)
+    torch.rand(step)  # another process has drawn other numbers
+    second = context()
+    assert asdict(train(second, evaluate=evaluation, guard_every=guard_every)) == undisturbed
+    done = step - 1  # and saved where the losses were looked at, which is at the end of every epoch too
+    saved = max(done - done % PER_EPOCH, *(k for k in range(done + 1) if k % guard_every == 0))
+    assert second.resumed_from == ([saved] if saved else [])
+    assert (second.seconds_before > 0) == (saved > 0)
+
+
+def test_a_run_that_was_killed_after_its_last_step_only_reports(tmp_path, undisturbed):
+    path, calls = tmp_path / "run.pt", []
+    train(Context(seed=0, checkpoint=path, checkpoint_seconds=0), evaluate=evaluation)
+    again = Context(seed=0, checkpoint=path)
+    assert asdict(train(again, evaluate=lambda model: calls.append(1) or {})) == undisturbed
+    assert again.resumed_from == [STEPS]
+    assert not calls
+
+
+def checkpoint_at(path: Path, step: int, **options) -> bytes:
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            Context(seed=0, checkpoint=path, checkpoint_seconds=0),
+            evaluate=evaluation,
+            transform=interrupted_at(step + 1),
+            **options,
+        )
+    return path.read_bytes()
+
+
+def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> None:
+    """A run that finds what lies at ``path`` warns, keeps it out of the way, and ends as if it had not been there."""
+    context, content = Context(seed=0, checkpoint=path, checkpoint_seconds=1e9), path.read_bytes()
+    with pytest.warns(UserWarning, match=rf"run\.pt is damaged \(.*{says}.*set aside as run\.pt\.damaged-"):
+        assert asdict(train(context, evaluate=evaluation, **options)) == undisturbed
+    assert context.resumed_from == []
+    assert context.seconds_before == 0
+    assert not path.exists()
+    assert content in [p.read_bytes() for p in path.parent.glob("run.pt.damaged-*")]
+
+
+def test_a_truncated_checkpoint_is_set_aside(tmp_path, undisturbed):
+    path = tmp_path / "run.pt"
+    whole = checkpoint_at(path, 9)
+    for share in (0, 0.1, 0.5, 0.9, 0.999):
+        path.write_bytes(whole[: int(share * len(whole))])
+        assert_set_aside(path, undisturbed, "")
+    assert len(list(tmp_path.glob("run.pt.damaged-*"))) == 5
+
+
+def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
+    path = tmp_path / "run.pt"
+    checkpoint_at(path, 9, epochs=EPOCHS + 1)
+    assert_set_aside(path, undisturbed, f"run of {STEPS + PER_EPOCH} steps, not of {STEPS}")
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "epochs", "random", "resumed_from", "seconds"])
+def test_a_checkpoint_that_lacks_a_part_is_not_used_in_part(tmp_path, undisturbed, part):
+    path = tmp_path / "run.pt"
+    checkpoint_at(path, 9)
+    state = torch.load(path, weights_only=True)
+    del state[part]
+    torch.save(state, path)
+    assert_set_aside(path, undisturbed, part)
+
+
+def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
+    class Touch:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"step": Touch()}, tmp_path / "run.pt")
+    assert_set_aside(tmp_path / "run.pt", undisturbed, "")
+    assert not (tmp_path / "ran").exists()
+
+
+# ------------------------------------------------------------------------------------------------- killed for real
+
+SIGN = dict(points=300, epochs=75, batch_size=100)  # 300 steps, with a checkpoint after each
+
+SCRIPT = f"""
+import os, signal, sys, torch
+from capslib.papers import experiments
+from capslib.store import Store
+from capslib.trials import Context, run_trial
+
+routing, root, how, count, delay = sys.argv[1:]
+writes, move = 0, os.replace
+
+def replace(source, place):
+    global writes
+    writes += 1
+    if writes == int(count) and how == "before it is in place":
+        os.kill(os.getpid(), signal.SIGKILL)
+    move(source, place)
+    if writes == int(count) and how == "when it is in place":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if writes == int(count) and how == "some time later":
+        signal.setitimer(signal.ITIMER_REAL, float(delay))
+
+os.replace = replace
+torch.set_num_threads(1)
+experiment = experiments("negation_limitation")["sign"]
+trial = experiment.trial("smoke", experiment.config(routing=routing, bias=True, **{SIGN!r}), 2)
+run_trial(experiment, trial, Store(root), Context(seed=2, checkpoint_seconds=0))
+"""
+KILLS = {"before it is in place": signal.SIGKILL, "some time later": signal.SIGALRM, "when it is in place": signal.SIGKILL}
+"""When a run dies, counted from one of its checkpoints, and of what. The clock of the kernel cannot send SIGKILL; SIGALRM, which
+Python leaves alone, ends a process as abruptly: in the middle of an instruction, with nothing of Python run."""
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routing):
+    experiment = experiments("negation_limitation")["sign"]
+    trial = experiment.trial("smoke", experiment.config(routing=routing, bias=True, **SIGN), 2)
+    expected = run_trial(experiment, trial, Store(tmp_path / "undisturbed"), Context(seed=2))
+    assert expected.resumed_from == []
+
+    store, moments = Store(tmp_path / "killed"), random.Random(routing)
+    command = [sys.executable, "-c", SCRIPT, routing, str(store.root)]
+    for how, by in [*KILLS.items(), ("some time later", signal.SIGALRM)]:
+        delay = moments.uniform(0.0001, 0.02)  # seconds; a step takes some milliseconds
+        done = subprocess.run([*command, how, str(moments.randint(10, 50)), str(delay)])
+        assert done.returncode == -by
+        assert not store.done(trial)
+    subprocess.run([*command, "never", "0", "0"], check=True)
+
+    record = store.get(trial)
+    assert record.metrics == expected.metrics
+    assert record.series == expected.series
+    assert record.exit == "ok"
+    assert len(record.resumed_from) == 4
+    assert record.resumed_from == sorted(set(record.resumed_from))
+    assert not store.checkpoint(trial).exists()
+    assert all("uncommitted" in problem for problem in store.problems())
+
+
+# ---------------------------------------------------------------------------------------------------------- NaN guard
+
+
+class Spoil(nn.Module):
+    """Puts a NaN into what passes through it in step ``at`` and later, or into the gradient of its own parameter."""
+
+    def __init__(self, at: int, gradient: bool = False):
+        super().__init__()
+        self.at, self.gradient = at, gradient
+        self.register_buffer("step", torch.tensor(0))  # part of the state: going back in time takes it along
+        self.offset = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        self.step += 1
+        if self.step < self.at:
+            return x + self.offset
+        return x + (self.offset * 0).abs().sqrt() if self.gradient else x * torch.nan
+
+
+@pytest.mark.parametrize("guard_every", [1, 2, 7, 100])
+@pytest.mark.parametrize("at", [1, 2, PER_EPOCH, PER_EPOCH + 1, PER_EPOCH + 4, STEPS])
+def test_a_nan_is_traced_to_its_step_and_layer(at, guard_every):
+    with pytest.raises(NotFinite, match=rf"^step {at}: the output of 1 \(Spoil\) is not finite$"):
+        train(Context(seed=0), Spoil(at), guard_every=guard_every)
+
+
+@pytest.mark.parametrize("guard_every", [1, 7])
+def test_a_nan_in_a_gradient_is_traced_to_its_parameter(guard_every):
+    with pytest.raises(NotFinite, match=r"^step 11: the gradient of 1\.offset is not finite$"):
+        train(Context(seed=0), Spoil(11, gradient=True), guard_every=guard_every)
+
+
+def test_a_loss_that_is_not_finite_is_enough():
+    def infinite(model, inputs, targets):
+        value, scores = cross_entropy(model, inputs, targets)
+        return value.detach() + torch.inf + 0 * sum(p.sum() for p in model.parameters()), scores
+
+    with pytest.raises(NotFinite, match=r"^step 1: the loss is not finite$"):
+        train(Context(seed=0), loss=infinite)
+
+
+def test_looking_less_often_changes_no_number(undisturbed):
+    assert asdict(train(Context(seed=0), evaluate=evaluation, guard_every=4)) == undisturbed
+
+
+def test_a_spoilt_state_is_never_the_one_to_go_on_from(tmp_path):
+    """A run that is killed between a NaN and the next look at the losses still names the step of the NaN."""
+    context = Context(seed=0, checkpoint=tmp_path / "run.pt", checkpoint_seconds=0)
+    with pytest.raises(KeyboardInterrupt):
+        train(context, Spoil(3), guard_every=7, transform=interrupted_at(6))
+    with pytest.raises(NotFinite, match=r"^step 3: the output of 1 \(Spoil\)"):
+        train(context, Spoil(3), guard_every=7)
+
+
+# ------------------------------------------------------------------------------------------------ bfloat16, convergence
+
+
+def test_bfloat16_runs_and_leaves_the_routing_in_float32(monkeypatch):
+    from capslib.routing import dynamic
+
+    class Capsules(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.capsules = nn.Linear(4, 12), DenseCapsules(3, 2, 4, 5)
+
+        def forward(self, x):
+            pose = self.linear(x).unflatten(-1, (3, 4))
+            outside.add(pose.dtype)
+            return self.capsules(*as_capsules(pose)).activation
+
+    outside, inside, squash = set(), set(), dynamic.squash
+    monkeypatch.setattr(dynamic, "squash", lambda s: inside.add(s.dtype) or squash(s))
+
+    def loss(model, inputs, targets):
+        scores = model(inputs)
+        return margin_loss(scores.float(), targets), scores
+
+    with seeded(0):
+        model = Capsules()
+    history = train(Context(seed=0), model=model, loss=loss, bfloat16=True, epochs=10)
+    assert outside == {torch.bfloat16}
+    assert inside == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert history.loss[-1] < history.loss[0]
+
+
+@pytest.mark.parametrize(
+    ("curve", "change"),
+    [
+        ([1.0] * 400, 0.0),
+        ([1 - k / 400 for k in range(400)], 0.25 / (1 - 9.5 / 400)),  # three windows of 20 steps, the last two 100 apart
+        ([1 + k / 400 for k in range(400)], 0.25 / (1 + 9.5 / 400)),  # a loss that rises has not flattened either
+        ([4.0] * 20 + [2.0] * 280 + [1.0] * 100, 0.25),
+        ([3.0], 0.0),
+        ([2.0, 1.0], 0.5),
+        ([0.0] * 40, 0.0),
+    ],
+    ids=["flat", "falls", "rises", "step", "one step", "two steps", "zero"],
+)
+def test_how_much_the_loss_still_moved(curve, change):
+    assert History(curve, curve).loss_change_last_quarter() == pytest.approx(change)
+
+
+def test_a_history_is_plain_numbers():
+    json.dumps(asdict(train(Context(seed=0), evaluate=evaluation)), allow_nan=False)

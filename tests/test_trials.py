@@ -1,0 +1,211 @@
+"""Trials and their keys, records and their form, and how a trial may end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from capslib.errors import NotFinite, UserError
+from capslib.trials import Context, DataFingerprint, Metric, Record, Trial, code_hash, run_trial
+
+# -------------------------------------------------------------------------------------------------------------- keys
+
+
+def test_the_key_of_a_trial_never_changes(trial):
+    """If this fails, every committed record has lost its name. Raise the revision of an experiment instead."""
+    assert trial.key == "2fe240753d98bbbe"
+
+
+def test_the_key_knows_every_field(trial):
+    other = {
+        "paper": "em_routing", "experiment": "depth", "revision": 2, "scale": "paper", "seed": 4,
+        "config": {**trial.config, "points": 21},
+    }  # fmt: skip
+    assert set(other) == set(Trial.model_fields), "a new field needs a line here"
+    keys = {trial.model_copy(update={name: value}).key for name, value in other.items()}
+    keys |= {trial.model_copy(update={"config": {**trial.config, name: "x"}}).key for name in trial.config}
+    assert len(keys) == len(other) + len(trial.config)
+    assert trial.key not in keys
+
+
+def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial):
+    backwards = trial.model_copy(update={"config": dict(reversed(trial.config.items()))})
+    assert backwards.key == trial.key == Trial.model_validate_json(trial.model_dump_json()).key
+
+
+def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
+    experiment = make_experiment()
+    assert experiment.trial("cpu", experiment.config(size=1), 0) == experiment.trial("cpu", experiment.config(size="1"), 0)
+
+
+@pytest.mark.parametrize("change", [{"scale": "huge"}, {"seed": -1}, {"revision": 0}, {"surprise": 1}])
+def test_a_trial_is_validated(trial, change):
+    with pytest.raises(ValidationError):
+        Trial.model_validate({**trial.model_dump(), **change})
+
+
+def test_a_trial_says_what_it_is(trial):
+    assert str(trial) == (
+        "negation_limitation/sign [cpu] routing=dynamic bias=True points=20 learning_rate=0.005 decoder=[8, 16] seed=3"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- selections
+
+
+def test_the_trials_of_a_scale_come_seed_by_seed(make_experiment):
+    trials = make_experiment().trials("cpu")
+    assert [(t.seed, t.config["size"]) for t in trials] == [(s, n) for s in (0, 1, 2) for n in (1, 2, 3)]
+    assert len(make_experiment().trials("smoke")) == 3
+
+
+def test_where_keeps_and_change_sets(make_experiment):
+    experiment = make_experiment()
+    assert [t.config for t in experiment.trials("smoke", where={"size": "2"})] == [{"size": 2}]
+    assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [{"size": 9}]  # three that became one
+    assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        ({"where": {"siz": 1}}, "Unknown field of experiment toy 'siz'. Did you mean 'size'"),
+        ({"change": {"siz": 1}}, "Unknown field of experiment toy 'siz'. Did you mean 'size'"),
+        ({"where": {"size": 7}}, "No configuration of toy at scale smoke has {'size': 7}"),
+        ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
+    ],
+)
+def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
+    with pytest.raises(UserError) as error:
+        make_experiment().trials("smoke", **selection)
+    assert says in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------- records
+
+
+def test_a_record_survives_json_to_the_last_bit(trial, make_record):
+    record = make_record(trial, series={"x": [1 / 3, 1e-300, 0.1 + 0.2]}, resumed_from=[3, 9])
+    assert Record.model_validate_json(record.model_dump_json(indent=1)) == record
+
+
+@pytest.mark.parametrize(
+    "change", [{"exit": "fine"}, {"schema_version": 2}, {"wall_seconds": -1}, {"surprise": 0}, {"series": {"x": [float("nan")]}}]
+)
+def test_a_record_is_validated(trial, make_record, change):
+    with pytest.raises(ValidationError):
+        make_record(trial, **change)
+
+
+def test_a_metric_is_a_number():
+    for value in (float("nan"), float("inf"), None, "high"):
+        with pytest.raises(ValidationError):
+            Metric(value=value, n=1, unit="fraction")
+
+
+def test_the_schema_can_be_published():
+    schema = json.loads(json.dumps(Record.model_json_schema()))
+    assert set(Record.model_fields) == set(schema["properties"])
+    assert schema["additionalProperties"] is False
+    assert {"Trial", "Metric", "Deviation", "Environment", "Code", "DataFingerprint"} <= set(schema["$defs"])
+
+
+def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
+    real, stand_in = (DataFingerprint(name="x", sha256="0", stand_in=s, complete=True) for s in (False, True))
+    assert make_record(trial).real
+    assert make_record(trial, data=[real]).real
+    assert not make_record(trial, data=[real, stand_in]).real
+
+
+def test_the_hash_of_the_code_is_a_hash():
+    assert len(code_hash()) == 64
+    assert code_hash() == code_hash()
+
+
+# ------------------------------------------------------------------------------------------------- how a trial ends
+
+
+def run(experiment, store, seed: int = 0) -> Record:
+    (trial,) = experiment.trials("smoke", where={"size": 2}, seeds=[seed])
+    return run_trial(experiment, trial, store, Context(seed=seed))
+
+
+def raising(error: BaseException):
+    def run(config, context):
+        context.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        context.checkpoint.write_bytes(b"a long way already")
+        raise error
+
+    return run
+
+
+def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
+    record = run(make_experiment(), store, seed=5)
+    assert record == next(store.records())
+    assert (record.exit, record.message, record.metrics["size"].value) == ("ok", "", 7)
+    assert record.key == record.trial.key
+    assert record.environment.threads == torch.get_num_threads()
+    assert record.code.capslib == code_hash()
+    assert record.peak_memory_bytes > 2**20
+    assert record.started <= record.finished
+    assert store.problems() == [] or "uncommitted" in store.problems()[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "exit", "says"),
+    [
+        (NotFinite("step 7: the output of conv is not finite"), "nan", "step 7: the output of conv is not finite"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to …"), "oom", "CUDA out of memory."),
+        (MemoryError(), "oom", "MemoryError"),
+    ],
+)
+def test_a_trial_that_fails_is_recorded_with_its_reason(store, make_experiment, error, exit, says):
+    record = run(make_experiment(raising(error)), store)
+    assert (record.exit, record.message, record.metrics) == (exit, says, {})
+    assert store.get(record.trial) == record
+
+
+def test_an_exception_is_recorded_with_its_place(store, make_experiment):
+    with pytest.warns(UserWarning, match="ZeroDivisionError"):
+        record = run(make_experiment(raising(ZeroDivisionError("by nothing"))), store)
+    assert record.exit == "error"
+    assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
+
+
+@pytest.mark.parametrize("error", [UserError("no such data"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experiment, error):
+    experiment = make_experiment(raising(error))
+    with pytest.raises(type(error)):
+        run(experiment, store)
+    assert list(store.records()) == []
+    (trial,) = experiment.trials("smoke", where={"size": 2})
+    assert store.checkpoint(trial).read_bytes() == b"a long way already"
+
+
+def test_the_checkpoint_of_a_trial_that_is_done_goes(store, make_experiment):
+    record = run(make_experiment(raising(NotFinite("step 1"))), store)
+    assert not store.checkpoint(record.trial).exists()
+
+
+def test_a_trial_out_of_range_does_not_start(store, make_experiment):
+    experiment = make_experiment()
+    trial = experiment.trials("smoke")[0].model_copy(update={"config": {"size": "many"}})
+    with pytest.raises(ValidationError):
+        run_trial(experiment, trial, store, Context(seed=0))
+    assert list(store.records()) == []
+
+
+def test_configurations_and_records_need_no_torch():
+    code = """
+import sys
+from capslib import batch, claims, cli, papers, queries, settings, store, trials
+papers.experiments("negation_limitation")["depth"].trials("paper")
+trials.Record.model_json_schema()
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
