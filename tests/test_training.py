@@ -255,6 +255,14 @@ def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
     assert_set_aside(path, undisturbed, f"run of {STEPS + PER_EPOCH} steps, not of {STEPS}")
 
 
+def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed, monkeypatch):
+    path = tmp_path / "run.pt"
+    with monkeypatch.context() as patch:
+        patch.setattr("capslib.training.code_hash", lambda: "of yesterday")
+        checkpoint_at(path, 9)
+    assert_set_aside(path, undisturbed, "another version of capslib")
+
+
 @pytest.mark.parametrize("part", ["model", "optimizer", "epochs", "random", "resumed_from", "seconds"])
 def test_a_checkpoint_that_lacks_a_part_is_not_used_in_part(tmp_path, undisturbed, part):
     path = tmp_path / "run.pt"
