@@ -5,7 +5,7 @@ The package is built in floors. A module imports only from floors below its own,
     6  cli                                                              the command line, thin
     5  ledger  claims  batch  notebooks                                 all claims; verdicts; run many trials; execute a notebook
     4  papers                                                           each paper's experiments and what its claims ask of records
-    3  trials  store  settings  queries  statistics  training  frames  plots    records and where they live; the one fit loop; style
+    3  trials  store  runs  settings  queries  statistics  training  frames  plots    records, their folder, one run; the fit loop; style
     2  data  networks                                                   named data sets; the papers' networks
     1  layers  losses                                                   capsule layers that take any routing; losses
     0  errors  routing                                                  the errors a user sees; routings and their registry

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from capslib import papers
 from capslib.errors import UserError
+from capslib.runs import code_hash, run_trial
 from capslib.settings import Settings
 from capslib.store import Store, project_root
-from capslib.trials import Context, Experiment, Record, Trial, code_hash, run_trial
+from capslib.trials import Context, Experiment, Record, Trial
 
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
 """Let glibc keep what a step frees for the next one. Dask's default, to give it back at once, made a training step 1.8 times as

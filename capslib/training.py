@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from capslib.errors import NotFinite
+from capslib.runs import code_hash
 from capslib.store import set_aside, write_atomically
-from capslib.trials import Context, code_hash
+from capslib.trials import Context
 
 Loss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """``loss(model, inputs, targets)`` → the scalar loss and the class scores [N, C]."""

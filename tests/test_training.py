@@ -19,9 +19,10 @@ from capslib.errors import NotFinite
 from capslib.layers import DenseCapsules, as_capsules
 from capslib.losses import margin_loss
 from capslib.papers import experiments
+from capslib.runs import run_trial
 from capslib.store import Store
 from capslib.training import History, accuracy, fit, permutation, seeded
-from capslib.trials import Context, run_trial
+from capslib.trials import Context
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
 PER_EPOCH = 7  # the last batch of an epoch is a short one
@@ -291,7 +292,8 @@ SCRIPT = f"""
 import os, signal, sys, torch
 from capslib.papers import experiments
 from capslib.store import Store
-from capslib.trials import Context, run_trial
+from capslib.runs import run_trial
+from capslib.trials import Context
 
 routing, root, how, count, delay = sys.argv[1:]
 writes, move = 0, os.replace

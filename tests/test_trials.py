@@ -11,7 +11,8 @@ import torch
 from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
-from capslib.trials import Context, DataFingerprint, Metric, Record, Trial, code_hash, run_trial
+from capslib.runs import code_hash, run_trial
+from capslib.trials import Context, DataFingerprint, Metric, Record, Trial
 
 # -------------------------------------------------------------------------------------------------------------- keys
 

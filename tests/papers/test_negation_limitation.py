@@ -15,7 +15,8 @@ from capslib import queries as q
 from capslib.networks.negation_limitation import CapsuleStack
 from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, DepthConfig, SignConfig, _routing_deviations
 from capslib.routing import em_routing
-from capslib.trials import SCALES, Context, run_trial
+from capslib.runs import run_trial
+from capslib.trials import SCALES, Context
 
 TOLERANCE = 1e-12
 ROUNDING = 1e-8
