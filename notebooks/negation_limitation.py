@@ -68,7 +68,7 @@ def verdicts(*ids: str):
 # learns the sign only through a constant of 10⁻⁸ that was meant to prevent a division by zero; and a small network that is stuck without a bias
 # also trains without one when its weights start larger, so the symmetry may not be what stops it.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Scores of the positive class in eight random, untrained networks that take one number x. Without a bias each curve mirrors itself at zero, whatever the weights, so x and −x always get the same answer.", "name": "fig-mirror"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Scores of the positive class in eight random, untrained networks that take one number x. Without a bias each curve mirrors itself at zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)
 figure, axes = plots.panels(2, sharey=True)
 for axis, bias in zip(axes, (None, 0.5), strict=True):
@@ -182,7 +182,7 @@ plt.show()
 # %%
 symmetry = session.run(STEM, "symmetry")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much the activations of x and −x differ, at most, in random stacks of 1 to 9 layers. Circles at the bottom are exact zeros. EM with a bias starts at rounding error: its first layer does not see its own bias.", "name": "fig-symmetry"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much the activations of x and -x differ, at most, in random stacks of 1 to 9 layers. Circles at the bottom are exact zeros. EM with a bias starts at rounding error: its first layer does not see its own bias.", "name": "fig-symmetry"}}
 figure, axes = plots.panels(3, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
     for bias in (False, True):
@@ -460,7 +460,7 @@ plt.show()
 # Added to the result, a bias also breaks the symmetry, but it is a different model: the agreements never see it, so the couplings of x and −x are still equal.
 # `test_a_bias_enters_before_squash_and_changes_the_agreement` catches it.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it mirrors itself at zero."}, "figure": {"caption": "Coupling of one child to its first parent as its votes are scaled from −2 to 2. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it mirrors itself at zero."}, "figure": {"caption": "Coupling of one child to its first parent as its votes are scaled from -2 to 2. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
 with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
@@ -531,7 +531,7 @@ pd.concat(both, axis=1, names=["", "layers"]).style.format("{:.1f}", na_rep="–
 # weights and the bias of the first layer, and the bias could not be learned. The released code divides by $\lVert\mu\rVert + 10^{-8}$. That leaves a gradient of
 # about $10^{-8}/\mu^2$, and Adam, which divides every gradient by its own size, turns it into full steps. A control arm leaves the offset out.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "Left: gradient of μ/(|μ| + 10⁻⁸) in double precision. Right: Adam's first step for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "Left: gradient of mu/(|mu| + 1e-8) in double precision. Right: Adam's first step for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
 poses = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 (gradient,) = torch.autograd.grad((poses / (poses.abs() + 1e-8)).sum(), poses)
 poses, step = poses.detach(), gradient / (gradient + 1e-8)
@@ -543,9 +543,9 @@ axes[1].set(title="Adam's first step / learning rate", xlabel="|μ|", ylim=(0, 1
 plt.show()
 
 # %% tags=["hide-input"]
-offsets = frames.metrics(frames.select(committed, "sign", scale="paper", routing="em_vector", bias=True))
+offsets = frames.metrics(frames.select(committed or sign, "sign", routing="em_vector", bias=True))
 shown = 100 * offsets.pivot_table(index="length_offset", columns="seed", values="train_accuracy", sort=False)
-display(Markdown("Training accuracy in percent of EM with bias, paper scale, by seed:"))
+display(Markdown(f"Training accuracy in percent of EM with bias at {offsets['scale'].iloc[0]} scale, by seed:"))
 shown.assign(mean=shown.mean(axis=1)).rename_axis(index="offset", columns="seed").style.format("{:.1f}").format_index(precision=8)
 
 # %% [markdown]
