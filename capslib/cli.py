@@ -27,19 +27,15 @@ Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; d
 ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
 DataDir = Annotated[Path | None, typer.Option(help="folder of prepared data sets (default: $CAPSLIB_DATA, else the cache)")]
 ResultsDir = Annotated[Path | None, typer.Option(help="folder of records (default: $CAPSLIB_RESULTS, else results/)")]
-Pairs = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 
 
 def main() -> None:
-    """Run the command line. Bad input ends with status 2 and one message, an interrupt with 130; nothing is half-written."""
+    """Run the command line. Bad input ends with status 2 and one message; nothing is half-written."""
     try:
         app()
     except UserError as error:
         console.print(f"[bold red]capslib:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        console.print("capslib: stopped. Run the same command again to go on from the last checkpoint.")
-        raise SystemExit(130) from None
 
 
 def _plain(text: str) -> str:
@@ -101,8 +97,12 @@ def run(
         for trial in todo:
             out.print(str(trial), highlight=False, markup=False)
         return
-    with _progress(len(todo)) as report:
-        records = batch.run(todo, session.store, session.settings, report=report)
+    try:
+        with _progress(len(todo)) as report:
+            records = batch.run(todo, session.store, session.settings, report=report)
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from the last checkpoints.")
+        raise typer.Exit(130) from None
     failed = [r for r in records if r.exit != "ok"]
     if failed:
         table = Table("trial", "exit", "message", title="failures")

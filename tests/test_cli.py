@@ -9,8 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,3 +240,18 @@ def test_the_data_commands_work_without_data(capslib, tmp_path, words):
     assert done.status == 0, done.message
     assert words == ("verify",) or all(name in done.out for name in ("mnist", "digits", "kmnist"))
     assert "torch" not in done.imported
+
+
+def test_an_interrupt_ends_with_status_130_and_says_how_to_go_on(tmp_path):
+    words = ("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--workers", "1", "--results-dir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-m", "capslib", *words], stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "to run" in line:
+                break
+        time.sleep(1)  # into the imports or the first steps; anywhere will do
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        process.wait(timeout=60)
+    assert process.returncode == 130, said
+    assert "The same command goes on" in said
+    assert not list(tmp_path.rglob("*.json"))
