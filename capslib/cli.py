@@ -97,8 +97,9 @@ def run(
         for trial in todo:
             out.print(str(trial), highlight=False, markup=False)
         return
+    label = _labels(todo)
     try:
-        with _progress(len(todo)) as report:
+        with _progress(len(todo), label) as report:
             records = batch.run(todo, session.store, session.settings, report=report)
     except KeyboardInterrupt:
         console.print("Stopped. The same command goes on from the last checkpoints.")
@@ -107,22 +108,34 @@ def run(
     if failed:
         table = Table("trial", "exit", "message", title="failures")
         for record in failed:
-            table.add_row(_plain(str(record.trial)), record.exit, _plain(record.message))
+            table.add_row(_plain(label(record.trial)), record.exit, _plain(record.message))
         console.print(table)
         raise typer.Exit(1)
+
+
+def _labels(trials: list[Trial]) -> Callable[[Trial], str]:
+    """How to name each of these trials in short: by what tells it from the others."""
+    configs = [t.config for t in trials]
+    fields = [k for k in dict.fromkeys(k for c in configs for k in c) if len({str(c[k]) for c in configs if k in c}) > 1]
+
+    def label(trial: Trial) -> str:
+        arm = " ".join(f"{k}={trial.config[k]}" for k in fields if k in trial.config)
+        return f"{trial.experiment} {arm} seed={trial.seed}"
+
+    return label
 
 
 class _progress:
     """A bar for all trials and, where trials run in this process, the step of the current one."""
 
-    def __init__(self, total: int):
+    def __init__(self, total: int, label: Callable[[Trial], str]):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         self.progress = Progress(
             TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
             TextColumn("{task.description}"), console=console,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=total)
+        self.task, self.label = self.progress.add_task("", total=total), label
 
     def __enter__(self) -> Callable[[Trial, Record | None, str], None]:
         self.progress.start()
@@ -137,7 +150,9 @@ class _progress:
             return
         shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
         self.progress.console.print(
-            f"{record.exit:>4}  {_plain(str(trial))}  {shown}  {record.wall_seconds:.0f} s", highlight=False, soft_wrap=True
+            f"{record.exit:>4}  {_plain(self.label(trial))}  {shown}  {record.wall_seconds:.0f} s",
+            highlight=False,
+            soft_wrap=True,
         )
         self.progress.advance(self.task)
 
