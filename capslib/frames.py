@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from capslib.trials import SCALES, Experiment, Record
@@ -104,8 +104,3 @@ def costs(records: Iterable[Record]) -> DataFrame:
         MiB=("memory", "max"),
     )
     return grouped.round({"seconds_each": 0, "minutes": 1, "MiB": 0}).reset_index()
-
-
-def mean_by(table: DataFrame, by: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
-    """Means over seeds: ``columns`` maps metrics to the names they are shown under."""
-    return table.groupby(list(by), sort=False)[list(columns)].mean().rename(columns=dict(columns)).reset_index()
