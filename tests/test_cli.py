@@ -246,7 +246,7 @@ def test_the_data_commands_work_without_data(capslib, tmp_path, words):
 def test_an_interrupt_ends_with_status_130_and_says_how_to_go_on(tmp_path):
     words = ("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--workers", "1", "--results-dir", str(tmp_path))
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
-    command = [sys.executable, "-m", "capslib", *words]
+    command = [sys.executable, "-m", "capslib", *words]  # an interrupt in the middle of importing torch ends Python by the signal
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as process:
         for line in process.stderr:
             if "to run" in line:
@@ -257,6 +257,6 @@ def test_an_interrupt_ends_with_status_130_and_says_how_to_go_on(tmp_path):
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130, said
+    assert process.returncode in (130, -signal.SIGINT), said  # a shell shows both as 130
     assert "The same command goes on" in said
     assert not list(tmp_path.rglob("*.json"))
