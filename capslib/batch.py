@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capslib import papers
-from capslib.errors import UserError
+from capslib.errors import UserError, unknown
 from capslib.runs import code_hash, run_trial
 from capslib.settings import Settings
 from capslib.store import Store, project_root
@@ -63,8 +63,6 @@ class Session:
 
 
 def _experiment(stem: str, name: str) -> Experiment:
-    from capslib.errors import unknown
-
     experiments = papers.experiments(stem)
     if name not in experiments:
         raise unknown(f"experiment of {stem}", name, experiments or ["none yet: this chapter comes later"])

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from capslib import papers
@@ -34,12 +35,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        console.print(f"[bold red]capslib:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]capslib:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 @app.command()
@@ -108,7 +105,7 @@ def run(
     if failed:
         table = Table("trial", "exit", "message", title="failures")
         for record in failed:
-            table.add_row(_plain(label(record.trial)), record.exit, _plain(record.message))
+            table.add_row(escape(label(record.trial)), record.exit, escape(record.message))
         console.print(table)
         raise typer.Exit(1)
 
@@ -146,11 +143,11 @@ class _progress:
 
     def report(self, trial: Trial, record: Record | None, note: str) -> None:
         if record is None:
-            self.progress.update(self.task, description=_plain(note))
+            self.progress.update(self.task, description=escape(note))
             return
         shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
         self.progress.console.print(
-            f"{record.exit:>4}  {_plain(self.label(trial))}  {shown}  {record.wall_seconds:.0f} s",
+            f"{record.exit:>4}  {escape(self.label(trial))}  {shown}  {record.wall_seconds:.0f} s",
             highlight=False,
             soft_wrap=True,
         )
@@ -172,7 +169,7 @@ def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] =
     shown = Table(*(str(column).lower() for column in tables[0].columns), box=None, header_style="bold")
     for table in tables:
         for row in table.itertuples(index=False):
-            shown.add_row(*(_plain(str(cell)) for cell in row))
+            shown.add_row(*(escape(str(cell)) for cell in row))
     out.print(shown)
     out.print("  ".join(f"{name} {count}" for name, count in judging.counts(verdicts).items()), highlight=False)
 
@@ -189,7 +186,7 @@ def records(
     store = Store(results_dir)
     if what == "check":
         problems = store.problems(_known(stem))
-        count = len(list(store.root.glob(f"{stem or '*'}/*/*.json")))
+        count = len(store.paths(stem))
         for problem in problems:
             out.print(problem, highlight=False, markup=False)
         console.print(f"{count} records, {len(problems)} problems.", highlight=False)
@@ -198,7 +195,7 @@ def records(
     for record in store.records(_known(what)):
         shown = "  ".join(f"{k}={m.value:.4g}" for k, m in record.metrics.items())
         environment = record.environment.device
-        table.add_row(record.key, _plain(str(record.trial)), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
+        table.add_row(record.key, escape(str(record.trial)), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
     out.print(table)
 
 
@@ -215,7 +212,7 @@ def data_list(data_dir: DataDir = None) -> None:
 
     table = Table("name", "kind", "here", "splits", "licence", "folder", box=None, header_style="bold")
     for row in data.describe(data_dir):
-        table.add_row(*map(_plain, (row.name, row.kind, row.here, row.splits, row.licence, row.folder)))
+        table.add_row(*map(escape, (row.name, row.kind, row.here, row.splits, row.licence, row.folder)))
     out.print(table)
 
 

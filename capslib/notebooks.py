@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
     others = set(papers.STEMS) - {stem}
     package = Path(__file__).parent
     files = [p for p in package.rglob("*") if p.suffix in (".py", ".csv") and p.stem not in others]
-    files += Store(settings.results_dir).root.glob(f"{stem}/*/*.json")
+    files += Store(settings.results_dir).paths(stem)
     for path in (source(stem), *sorted(files)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -86,11 +86,10 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
 
     notebook = jupytext.read(source(stem))
     values: dict[str, Any] = {
-        name: str(value) if isinstance(value, Path) else value
+        name: str(value.resolve()) if isinstance(value, Path) else value
         for name, value in settings.model_dump().items()
         if value != Settings.model_fields[name].default or name == "scale"
     }
-    values = {n: str(Path(v).resolve()) if n.endswith("_dir") else v for n, v in values.items()}
     target(stem).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="capslib-") as folder:
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
@@ -136,8 +135,6 @@ def _ipc(folder: str) -> Any:
 
 def _place(error: Any) -> str:
     """The last lines of a traceback from the kernel, without its colours."""
-    import re
-
     text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
     return "\n".join(text.splitlines()[-15:]) + "\n"
 
@@ -156,11 +153,10 @@ class _cells:
 
     def __enter__(self) -> Any:
         self.progress.start()
-        return functools.partial(_advance, self)
+        return self.advance
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-
-def _advance(bar: _cells, cell: Any, cell_index: int, **_: object) -> None:
-    bar.progress.update(bar.task, completed=cell_index + 1)
+    def advance(self, cell: Any, cell_index: int, **_: object) -> None:
+        self.progress.update(self.task, completed=cell_index + 1)

@@ -55,6 +55,10 @@ class Store:
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
 
+    def paths(self, paper: str | None = None) -> list[Path]:
+        """The files of all records, sound or not, in a fixed order."""
+        return sorted(self.root.glob(f"{paper or '*'}/*/*.json"))
+
     def checkpoint(self, trial: Trial) -> Path:
         return self.root / ".checkpoints" / f"{trial.key}.pt"
 
@@ -94,7 +98,7 @@ class Store:
 
     def records(self, paper: str | None = None) -> Iterator[Record]:
         """All sound records, in a fixed order."""
-        for path in sorted(self.root.glob(f"{paper or '*'}/*/*.json")):
+        for path in self.paths(paper):
             if (record := self._read(path)) is not None:
                 yield record
 
@@ -108,7 +112,7 @@ class Store:
     def problems(self, paper: str | None = None) -> list[str]:
         """What a reviewer has to know before taking records in: one line for each thing that is wrong. Moves nothing."""
         found = []
-        for path in sorted(self.root.glob(f"{paper or '*'}/*/*.json")):
+        for path in self.paths(paper):
             name = path.relative_to(self.root)
             try:
                 record = Record.model_validate_json(path.read_bytes())

@@ -37,7 +37,7 @@ def trial() -> Trial:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_record():
     """A sound record of a trial; keywords replace its fields."""
 

@@ -140,41 +140,23 @@ def tiny_book(tmp_path: Path) -> TinyBook:
 
 
 @pytest.fixture(scope="session")
-def add_records() -> Callable[[Path], list[str]]:
+def add_records(make_record) -> Callable[[Path], list[str]]:
     """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %, and give their keys."""
 
     def add(results: Path) -> list[str]:
-        from datetime import UTC, datetime
-
         from capslib import papers
         from capslib.claims import ledger
         from capslib.queries import CONVERGED
         from capslib.store import Store
-        from capslib.trials import Code, Environment, Metric, Record
+        from capslib.trials import Metric
 
         query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
         experiment = papers.experiments("negation_limitation")[query.select.experiment]
         value, keys = ledger()["NEG-T1-rba-bias"].value, []
         for trial in experiment.trials("paper", where=query.select.where, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
-            now = datetime.now(UTC)
-            record = Record(
-                key=trial.key,
-                trial=trial,
-                deviations=[],
-                metrics={query.metric: metric, CONVERGED: Metric(value=0, n=10, unit="fraction")},
-                series={},
-                data=[],
-                code=Code(revision=None, dirty=None, capslib="0"),
-                environment=Environment(python="3", torch="2", device="CPU", threads=1, deterministic=True),
-                routing_path="eager",
-                parameters=1,
-                wall_seconds=1,
-                peak_memory_bytes=1,
-                started=now,
-                finished=now,
-                exit="ok",
-            )
+            measured = {query.metric: metric, CONVERGED: Metric(value=0, n=10, unit="fraction")}
+            record = make_record(trial, metrics=measured, series={})
             Store(results).put(record)
             keys.append(record.key)
         return keys
