@@ -7,10 +7,10 @@ the pose, so the pose carries both.
 from __future__ import annotations
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from torch import Tensor, nn
 
-from capslib.routing import RoutingResult, make_routing, squash
+from capslib.routing import LazyVotes, RoutingResult, make_routing, squash
 
 __all__ = ["DenseCapsules", "PrimaryCapsules", "as_capsules", "squash"]
 
@@ -61,7 +61,7 @@ class DenseCapsules(nn.Module):
 
     def votes(self, pose: Tensor) -> Tensor:
         """Votes [N, I, J, D] of poses [N, I, d]."""
-        return einsum(self.weight, pose, "i j e d, n i d -> n i j e")
+        return LazyVotes(self.weight, pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
-        return self.routing(self.votes(pose), activation)
+        return self.routing(LazyVotes(self.weight, pose), activation)

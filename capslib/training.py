@@ -12,18 +12,22 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from capslib.errors import NotFinite
+from capslib.routing import use_path
 from capslib.runs import code_hash
 from capslib.store import set_aside, write_atomically
-from capslib.trials import Context
+from capslib.trials import Context, RoutingPath
 
 Loss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """``loss(model, inputs, targets)`` → the scalar loss and the class scores [N, C]."""
+
+
+WORTH_COMPILING = 1000
+"""Steps from which on a run repays the seconds that ``torch.compile`` takes for its routings."""
 
 
 @dataclass
@@ -33,6 +37,7 @@ class History:
     loss: list[float]
     accuracy: list[float]
     epochs: dict[str, list[float]] = field(default_factory=dict)
+    routing_path: RoutingPath = "fast"
 
     def loss_change_last_quarter(self) -> float:
         """How much the loss still moved over the last quarter of the run, as a share of the loss at its start.
@@ -90,6 +95,7 @@ def fit(
     per_epoch = -(-len(inputs) // batch_size)
     steps = epochs * per_epoch
     guard = guard_every or (1 if device.type == "cpu" else 50)
+    path = use_path(model, "compiled" if steps >= WORTH_COMPILING else "fast")
     run = _Run(model, optimizer, steps, device, context)
     run.resume()
     if guard > 1:
@@ -132,7 +138,7 @@ def fit(
                 context.progress(run.step, steps, f"loss {run.curves[step, 0]:.3f}")
         if looked:  # a state that nobody has looked at may be spoilt already
             run.save_if_due()
-    return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs)
+    return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs, path)
 
 
 class _Run:
@@ -178,7 +184,7 @@ class _Run:
             self.saved = time.perf_counter()
 
     def resume(self) -> None:
-        path: Path | None = self.context.checkpoint
+        path = self.context.checkpoint
         if path is None or not path.exists():
             return
         fresh = _dump(self.state())

@@ -24,6 +24,8 @@ from capslib.errors import UserError, unknown
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Exit = Literal["ok", "nan", "oom", "interrupted", "error"]
+RoutingPath = Literal["eager", "fast", "compiled", "none"]
+"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled, or there was none."""
 Plain = bool | int | float | str | None
 
 
@@ -112,7 +114,7 @@ class Record(Model):
     data: list[DataFingerprint]
     code: Code
     environment: Environment
-    routing_path: Literal["eager", "compiled", "none"] = Field(description="which implementation of the routing ran")
+    routing_path: RoutingPath = Field(description="which implementation of the routing ran")
     parameters: int = Field(ge=0, description="trainable parameters of the network, 0 where there is none")
     wall_seconds: float = Field(ge=0)
     peak_memory_bytes: int = Field(ge=0)
@@ -136,7 +138,7 @@ class Outcome:
     series: dict[str, list[float]] = field(default_factory=dict)
     data: list[DataFingerprint] = field(default_factory=list)
     parameters: int = 0
-    routing_path: Literal["eager", "compiled", "none"] = "eager"
+    routing_path: RoutingPath = "fast"
 
 
 @dataclass

@@ -138,6 +138,7 @@ def run_sign(config: SignConfig, context: Context) -> Outcome:
         },
         series={"epochs": _abscissa(config.epochs), "train_accuracy": history.epochs["train_accuracy"], **thinned(history)},
         parameters=sum(p.numel() for p in network.parameters()),
+        routing_path=history.routing_path,
     )
 
 
@@ -221,6 +222,7 @@ def run_depth(config: DepthConfig, context: Context) -> Outcome:
         series={"epochs": _abscissa(config.epochs), "test_accuracy": test, **thinned(history)},
         data=[DataFingerprint(**splits[0].fingerprint._asdict())],
         parameters=sum(p.numel() for p in network.parameters()),
+        routing_path=history.routing_path,
     )
 
 

@@ -1,7 +1,8 @@
 """Routing procedures: how children agree on their parents. One file each; ``ROUTINGS`` knows them by name.
 
-To add one, write its file (a pure function, and a :class:`Routing` with ``forward`` and a plain-loop ``reference``) and add
-its line below. The conformance suite in ``tests/routing`` then runs over it, and every layer and experiment takes its name.
+To add one, write its file (a pure function under :func:`routing_function`, and a :class:`Routing` with ``forward`` and a
+plain-loop ``reference``) and add its line below. The conformance suite in ``tests/routing`` then runs over it, every layer and
+experiment takes its name, and it has the fast path; a :class:`~capslib.routing.fast.Core` of its own makes that faster still.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from capslib.errors import unknown
 from capslib.routing.base import Routing, RoutingResult, squash
 from capslib.routing.dynamic import DynamicRouting, dynamic_routing
 from capslib.routing.em import EMRouting, em_routing
+from capslib.routing.fast import LazyVotes, routing_function, use_path
 
 ROUTINGS: Mapping[str, type[Routing] | partial[Routing]] = {
     "dynamic": DynamicRouting,
@@ -30,10 +32,13 @@ __all__ = [
     "ROUTINGS",
     "DynamicRouting",
     "EMRouting",
+    "LazyVotes",
     "Routing",
     "RoutingResult",
     "dynamic_routing",
     "em_routing",
     "make_routing",
+    "routing_function",
     "squash",
+    "use_path",
 ]

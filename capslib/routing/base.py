@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,33 +30,21 @@ def squash(x: Tensor, dim: int = -1) -> Tensor:
     return x * (norm / (1 + norm.square()))
 
 
-def full_precision(function: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
-    """Run a routing in at least float32, whatever it is called with and under whichever autocast; give back the input's dtype.
-
-    Couplings come out of a softmax of accumulated agreements: eight bits of mantissa are not enough for them.
-    """
-
-    @functools.wraps(function)
-    def routing(votes: Tensor, *tensors: Tensor, **options: object) -> RoutingResult:
-        wide = torch.promote_types(votes.dtype, torch.float32)
-        with torch.autocast(votes.device.type, enabled=False):
-            result = function(votes.to(wide), *(t.to(wide) for t in tensors), **options)
-        return RoutingResult(*(t.to(votes.dtype) for t in result))
-
-    return routing
-
-
 def at_least_one(iterations: int) -> None:
     """Raise ValueError unless there is an iteration to run."""
     if iterations < 1:
         raise ValueError(f"a routing needs at least one iteration, not {iterations}")
 
 
+Path = Literal["eager", "fast", "compiled"]
+"""How a routing is computed: as its definition is written, in chunks by its core, or by its core after ``torch.compile``."""
+
+
 class Routing(nn.Module):
     """A routing with its parameters. Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`.
 
     ``parents`` J and ``dim`` D give the shapes of the parameters. ``bias`` is the value that a learned bias [J, D] starts
-    from, or None for a routing without one.
+    from, or None for a routing without one. ``path`` is how it is computed; see :func:`capslib.routing.use_path`.
     """
 
     odd_without_bias: ClassVar[bool] = True
@@ -68,6 +54,7 @@ class Routing(nn.Module):
         super().__init__()
         at_least_one(iterations)
         self.iterations = iterations
+        self.path: Path = "fast"
         self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
 
     def forward(self, votes: Tensor, activation: Tensor) -> RoutingResult:

@@ -6,10 +6,11 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from capslib.routing.base import Routing, RoutingResult, at_least_one, full_precision, squash
+from capslib.routing.base import Routing, RoutingResult, at_least_one, squash
+from capslib.routing.fast import Core, routing_function
 
 
-@full_precision
+@routing_function
 def dynamic_routing(votes: Tensor, *, iterations: int = 3, bias: Tensor | None = None) -> RoutingResult:
     """Route votes [..., I, J, D] to J parents; the activation of a parent is the length of its pose, below one.
 
@@ -29,11 +30,74 @@ def dynamic_routing(votes: Tensor, *, iterations: int = 3, bias: Tensor | None =
     return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
 
 
+def _forward(votes: Tensor, *, iterations: int, bias: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The loop on a chunk: poses and couplings. Kept: s_j of every iteration, c_ij of those between the first and the last."""
+    n, J, _, I = votes.shape
+    logits, coupling, kept, couplings = None, votes.new_full((n, J, I), 1 / J), [], []
+    for iteration in range(iterations):
+        s = (votes @ coupling[..., None]).squeeze(-1)  # [n, J, D]
+        if bias is not None:
+            s = s + bias
+        pose = squash(s)
+        kept.append(s)
+        couplings.append(coupling)
+        if iteration < iterations - 1:
+            agreement = (pose[:, :, None] @ votes).squeeze(2)  # [n, J, I]
+            logits = agreement if logits is None else logits + agreement
+            coupling = logits.softmax(dim=1)
+    return (pose, coupling), (*kept, *couplings[1:-1])
+
+
+def _backward(
+    votes: Tensor,
+    outputs: tuple[Tensor, ...],
+    kept: tuple[Tensor, ...],
+    gradients: tuple[Tensor, ...],
+    *,
+    iterations: int,
+    bias: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loop from its end. The votes meet a gradient as outer products only, so all of them are added up in one product."""
+    n, J, _, I = votes.shape
+    couplings = [votes.new_full((n, J, I), 1 / J), *kept[iterations:], outputs[1]]
+    to_pose, to_coupling = gradients
+    to_logits, to_bias, parents, children = None, 0, [], []
+    for iteration in reversed(range(iterations)):
+        s, coupling = kept[iteration], couplings[iteration]
+        norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+        scale, direction = norm / (1 + norm.square()), s / norm.clamp_min(torch.finfo(s.dtype).tiny)
+        if to_logits is not None:  # of the next iteration, whose logits are ours plus the agreement
+            to_pose = (votes @ to_logits[..., None]).squeeze(-1)
+            parents.append(s * scale)
+            children.append(to_logits)
+            to_coupling = 0
+        along = (direction * to_pose).sum(dim=-1, keepdim=True)
+        to_s = scale * to_pose + s * along * (1 - norm.square()) / (1 + norm.square()).square()
+        to_bias = to_bias + to_s
+        parents.append(to_s)
+        children.append(coupling)
+        if iteration > 0:
+            to_coupling = to_coupling + (to_s[:, :, None] @ votes).squeeze(2)
+            step = coupling * (to_coupling - (coupling * to_coupling).sum(dim=1, keepdim=True))
+            to_logits = step if to_logits is None else to_logits + step
+    to_votes = torch.zeros_like(votes)
+    for parent, child in zip(parents, children, strict=True):
+        to_votes = torch.addcmul(to_votes, parent[..., None], child[:, :, None])
+    return to_votes, {} if bias is None else {"bias": to_bias.sum(dim=0)}
+
+
+def _finish(pose: Tensor, coupling: Tensor, **_: object) -> RoutingResult:
+    return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling.transpose(-1, -2))
+
+
+dynamic_routing.core = Core(_forward, _backward, _finish)
+
+
 class DynamicRouting(Routing):
     """:func:`dynamic_routing` with its bias. The activations of the children are not looked at: a vote carries them."""
 
     def forward(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
-        return dynamic_routing(votes, iterations=self.iterations, bias=self.bias)
+        return dynamic_routing(votes, iterations=self.iterations, bias=self.bias, path=self.path)
 
     def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
         I, J, D = votes.shape

@@ -11,7 +11,8 @@ from einops import einsum
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.routing.base import Routing, RoutingResult, at_least_one, full_precision
+from capslib.routing.base import Routing, RoutingResult, at_least_one
+from capslib.routing.fast import Core, routing_function
 
 VARIANCE_FLOOR = 1e-12
 """A cluster of equal votes has no spread; this keeps the logarithm of its variance finite. Real clusters never come near it."""
@@ -26,7 +27,7 @@ def inverse_temperatures(iterations: int, final: float = 0.01) -> tuple[float, .
     return tuple(final * (1 - 0.95 ** (t + 1)) for t in range(iterations))
 
 
-@full_precision
+@routing_function
 def em_routing(
     votes: Tensor,
     activation: Tensor,
@@ -44,19 +45,13 @@ def em_routing(
     """Route votes [..., I, J, D] of children with activations [..., I] to J parents with costs ``beta_u``, ``beta_a`` [J].
 
     ``inverse_temperature`` is λ of each iteration, by default :func:`inverse_temperatures`. ``bias`` [J, D] is added to the
-    votes (Peer et al. 2021, §4.2). Released variants: ``spread="variance"`` puts ln σ² in the place of ln σ in the cost,
+    votes (Peer et al. 2021, §4.2), which moves every mean with them and no deviation from it. Released variants: ``spread="variance"`` puts ln σ² in the place of ln σ in the cost,
     ``variance_offset`` is added to every variance, ``vector=True`` gives back vector capsules, a_j·μ_j/(‖μ_j‖ + ``length_offset``) for the pose.
     In one dimension μ/‖μ‖ is a sign, and the offset is all that a gradient can pass through.
     The E-step is a softmax of log-densities, so no density has to be representable. Hinton et al. 2018, Procedure 1.
     Raises ValueError where the temperatures do not match the iterations.
     """
-    at_least_one(iterations)
-    if inverse_temperature is None:
-        inverse_temperature = inverse_temperatures(iterations)
-    if len(inverse_temperature) != iterations:
-        raise ValueError(f"{iterations} iterations need as many inverse temperatures, not {len(inverse_temperature)}")
-    if bias is not None:
-        votes = votes + bias
+    inverse_temperature = _temperatures(iterations, inverse_temperature)
     J, D = votes.shape[-2:]
     coupling = torch.full_like(votes[..., 0], 1 / J)  # [..., I, J]  R_ij
     for iteration, lamda in enumerate(inverse_temperature):
@@ -77,11 +72,140 @@ def em_routing(
             distance = einsum(deviation.square(), precision, "... i j d, ... j d -> ... i j")
             log_p = -0.5 * (distance + log_variance.sum(dim=-1)[..., None, :] + D * math.log(2 * math.pi))
             coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)  # over the parents j of a child
+    return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling)
+
+
+def _temperatures(iterations: int, given: Sequence[float] | None) -> Sequence[float]:
+    at_least_one(iterations)
+    if given is not None and len(given) != iterations:
+        raise ValueError(f"{iterations} iterations need as many inverse temperatures, not {len(given)}")
+    return inverse_temperatures(iterations) if given is None else given
+
+
+def _capsules(mu: Tensor, logit: Tensor, bias: Tensor | None, vector: bool, length_offset: float) -> tuple[Tensor, Tensor]:
+    """Poses [..., J, D] and activations [..., J] of means and logits; the poses of vector capsules are as long as they are active."""
     a = logit.sigmoid()  # [..., J]  a_j
-    if not vector:
-        return RoutingResult(mu, a, coupling)
-    length = torch.linalg.vector_norm(mu, dim=-1, keepdim=True)  # [..., J, 1]
-    return RoutingResult(a[..., None] * mu / (length + length_offset).clamp_min(MASS_FLOOR), a, coupling)
+    pose = mu if bias is None else mu + bias
+    if vector:
+        length = torch.linalg.vector_norm(pose, dim=-1, keepdim=True)  # [..., J, 1]
+        pose = a[..., None] * pose / (length + length_offset).clamp_min(MASS_FLOOR)
+    return pose, a
+
+
+# --------------------------------------------------------------------------------------------------------------- fast path
+
+
+def _forward(
+    votes: Tensor,
+    *,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    iterations: int,
+    inverse_temperature: Sequence[float] | None,
+    spread: Spread,
+    variance_offset: float,
+    **_: object,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The loop on a chunk: means, logits of the activations, couplings. Kept: every σ², and these of the iterations before."""
+    n, J, D, I = votes.shape
+    coupling = votes.new_full((n, J, I), 1 / J)
+    variances, mus, logits, couplings = [], [], [], []
+    for iteration, lamda in enumerate(_temperatures(iterations, inverse_temperature)):
+        mass, share = _shares(coupling, activation)
+        mu = (votes @ share[..., None]).squeeze(-1)  # [n, J, D]
+        square = (votes - mu[..., None]).square()  # [n, J, D, I]
+        variance = (square @ share[..., None]).squeeze(-1) + variance_offset
+        log_variance = variance.clamp_min(VARIANCE_FLOOR).log()
+        cost = (D * beta_u + log_variance.sum(dim=-1) * _SPREAD[spread]) * mass
+        logit = lamda * (beta_a - cost)  # [n, J]
+        for of_all, this in zip((variances, mus, logits, couplings), (variance, mu, logit, coupling), strict=True):
+            of_all.append(this)
+        if iteration < iterations - 1:
+            distance = ((-log_variance).exp()[:, :, None] @ square).squeeze(2)  # [n, J, I]
+            log_p = F.logsigmoid(logit) - log_variance.sum(dim=-1) / 2  # constants cancel in the softmax
+            coupling = (log_p[..., None] - distance / 2).softmax(dim=1)
+    return (mu, logit, coupling), (*variances, *mus[:-1], *logits[:-1], *couplings[1:-1])  # the first couplings are uniform
+
+
+def _backward(
+    votes: Tensor,
+    outputs: tuple[Tensor, ...],
+    kept: tuple[Tensor, ...],
+    gradients: tuple[Tensor, ...],
+    *,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    iterations: int,
+    inverse_temperature: Sequence[float] | None,
+    spread: Spread,
+    variance_offset: float,
+    **_: object,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loop from its end. Deviations are formed anew from the means: votes minus a number, never a difference of sums."""
+    n, J, D, I = votes.shape
+    before = iterations - 1
+    variances, kept = kept[:iterations], kept[iterations:]
+    mus, logits = (*kept[:before], outputs[0]), (*kept[before : 2 * before], outputs[1])
+    couplings = (votes.new_full((n, J, I), 1 / J), *kept[2 * before :], outputs[2])
+    temperatures = _temperatures(iterations, inverse_temperature)
+    to_votes, to_activation = torch.zeros_like(votes), torch.zeros_like(activation)
+    to_beta_u, to_beta_a = torch.zeros_like(beta_u), torch.zeros_like(beta_a)
+    to_mu, to_logit, to_coupling = gradients
+    for iteration in reversed(range(iterations)):
+        variance, mu, logit, coupling = (of_all[iteration] for of_all in (variances, mus, logits, couplings))
+        mass, share = _shares(coupling, activation)
+        floored = variance.clamp_min(VARIANCE_FLOOR)
+        deviation = votes - mu[..., None]
+        square = deviation.square()
+        to_log_variance, last = 0, iteration == iterations - 1
+        if not last:  # E-step: from the couplings of the next iteration
+            after = couplings[iteration + 1]
+            to_log_p = after * (to_coupling - (after * to_coupling).sum(dim=1, keepdim=True))  # [n, J, I]
+            to_parent, to_distance = to_log_p.sum(dim=-1), -to_log_p / 2
+            to_logit = to_parent * (-logit).sigmoid()
+            to_log_variance = -to_parent[..., None] / 2 - (square @ to_distance[..., None]).squeeze(-1) / floored
+            to_mu = -2 * (deviation @ to_distance[..., None]).squeeze(-1) / floored
+        # M-step: the activation, then the variance, then the mean
+        lamda = temperatures[iteration]
+        to_cost = -lamda * to_logit
+        to_beta_a += (lamda * to_logit).sum(dim=0)
+        to_beta_u += (D * mass * to_cost).sum(dim=0)
+        to_mass = to_cost * (D * beta_u + floored.log().sum(dim=-1) * _SPREAD[spread])
+        to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
+        to_variance = (to_log_variance / floored).masked_fill(variance < VARIANCE_FLOOR, 0)
+        to_mu = to_mu - 2 * to_variance * mu * (1 - share.sum(dim=-1))[..., None]  # shares of a parent without mass are no mean
+        to_share = (to_variance[:, :, None] @ square + to_mu[:, :, None] @ votes).squeeze(2)
+        weight = to_variance[..., None] * share[:, :, None]
+        if not last:
+            weight = weight + to_distance[:, :, None] / floored[..., None]
+        to_votes += 2 * deviation * weight + to_mu[..., None] * share[:, :, None]
+        normed = (to_share * share).sum(dim=-1).masked_fill(mass < MASS_FLOOR, 0)
+        to_r = (to_share - normed[..., None]) / mass.clamp_min(MASS_FLOOR)[..., None] + to_mass[..., None]
+        to_activation += (to_r * coupling).sum(dim=1)
+        to_coupling = to_r * activation[:, None] + (to_coupling if last else 0)
+    return to_votes, {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
+
+
+_SPREAD: dict[Spread, float] = {"deviation": 0.5, "variance": 1.0}
+"""What the cost takes of ln σ²."""
+
+
+def _shares(coupling: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
+    """The mass of every parent [n, J], and how it is made up of the children [n, J, I]."""
+    r = coupling * activation[:, None]
+    mass = r.sum(dim=-1)
+    return mass, r / mass.clamp_min(MASS_FLOOR)[..., None]
+
+
+def _finish(
+    mu: Tensor, logit: Tensor, coupling: Tensor, *, bias: Tensor | None, vector: bool, length_offset: float, **_: object
+) -> RoutingResult:
+    return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling.transpose(-1, -2))
+
+
+em_routing.core = Core(_forward, _backward, _finish)
 
 
 class EMRouting(Routing):
@@ -118,6 +242,7 @@ class EMRouting(Routing):
             variance_offset=self.variance_offset,
             vector=self.vector,
             length_offset=self.length_offset,
+            path=self.path,
         )
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:

@@ -1,0 +1,281 @@
+"""The fast path, made once for all routings: chunks that stay in the cache, and a backward pass that keeps almost nothing.
+
+Votes [N, I, J, D] are what a routing costs: every iteration reads them, and autograd keeps a copy for each. Here they are
+formed a few examples at a time, laid out as [n, J, D, I] so that neighbours in memory are children, and formed once more for
+the gradient. What stays in between has no D: couplings, and the few numbers of each parent.
+
+A routing may bring a :class:`Core`, its loop and the gradient of its loop for one chunk; without one, autograd goes through its
+definition, chunk by chunk. Either agrees with the definition in values and gradients (``tests/routing/test_fast.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from capslib.routing.base import Path, Routing, RoutingResult
+
+CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
+"""Votes of one chunk: a chunk and what is made of it have to fit into the second-level caches of the CPU or of the GPU."""
+BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""Votes that are formed at once: few enough to be no burden, enough for a matrix product that is worth its reading of W."""
+
+
+class LazyVotes(NamedTuple):
+    """Votes û_{j|i} = W_ij u_i that are formed where they are used: ``weight`` [I, J, D, d], ``pose`` [N, I, d] of the children."""
+
+    weight: Tensor
+    pose: Tensor
+
+    def form(self) -> Tensor:
+        """All of them, [N, I, J, D]."""
+        return einsum(self.weight, self.pose, "i j e d, n i d -> n i j e")
+
+    def pull(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of weight and pose from that of the votes."""
+        weight = einsum(gradient, self.pose, "n i j e, n i d -> i j e d")
+        return weight, einsum(gradient, self.weight, "n i j e, i j e d -> n i d")
+
+
+class Core(NamedTuple):
+    """A routing for one chunk, as three functions of tensors. ``arguments`` are those of the definition, by name.
+
+    ``forward(votes, **arguments)`` takes votes [n, J, D, I] and gives ``(outputs, kept)``, tuples of tensors [n, …];
+    ``backward(votes, outputs, kept, gradients, **arguments)`` takes them back with the gradients of the outputs
+    and gives those of the votes and, by name, of the other tensors. Neither is seen by autograd. ``finish(*outputs, **arguments)`` makes the
+    :class:`RoutingResult` of the outputs of all chunks, and is.
+    """
+
+    forward: Callable[..., tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
+    backward: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+    finish: Callable[..., RoutingResult]
+
+
+def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
+    """Make a routing of its definition: in at least float32, and on the path that the keyword ``path`` names.
+
+    The definition takes votes [..., I, J, D]; of its other tensors the one named ``activation`` [..., I] belongs to the
+    children, the rest to the parents. Couplings come out of a softmax of accumulated agreements, for which eight bits of
+    mantissa are not enough: whatever the input's dtype and under whichever autocast, the loop runs in at least float32, and the
+    result has the input's dtype. ``routing.core`` is the :class:`Core` of the fast path.
+    """
+    signature = inspect.signature(definition)
+
+    @functools.wraps(definition)
+    def routing(votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object) -> RoutingResult:
+        arguments = signature.bind(votes, *tensors, **options)
+        arguments.apply_defaults()
+        arguments = arguments.arguments
+        given = votes.pose if isinstance(votes, LazyVotes) else votes
+        wide = torch.promote_types(given.dtype, torch.float32)
+        arguments = {k: v.to(wide) if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not votes}
+        votes = LazyVotes(*(t.to(wide) for t in votes)) if isinstance(votes, LazyVotes) else votes.to(wide)
+        with torch.autocast(given.device.type, enabled=False):
+            if path == "eager" or torch.compiler.is_compiling():  # a compiler that sees the caller sees the loop itself
+                result = definition(votes.form() if isinstance(votes, LazyVotes) else votes, **arguments)
+            else:
+                result = _in_chunks(routing.core, votes, arguments, path == "compiled")
+        return RoutingResult(*(t.to(given.dtype) for t in result))
+
+    routing.core = _core_by_autograd(definition)
+    path = inspect.Parameter("path", inspect.Parameter.KEYWORD_ONLY, default="fast", annotation=Path)
+    routing.__signature__ = signature.replace(parameters=[*signature.parameters.values(), path])
+    return routing
+
+
+def _core_by_autograd(definition: Callable[..., RoutingResult]) -> Core:
+    """The core of a routing that brings none: its definition, run once more where its gradient is asked for."""
+
+    def forward(votes: Tensor, **arguments: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return tuple(definition(rearrange(votes, "n j d i -> n i j d"), **arguments)), ()
+
+    def backward(
+        votes: Tensor, outputs: object, kept: object, gradients: tuple[Tensor, ...], **arguments: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        votes = votes.detach().requires_grad_()
+        leaves = {k: v.detach().requires_grad_() for k, v in arguments.items() if isinstance(v, Tensor)}
+        with torch.enable_grad():
+            outputs, _ = forward(votes, **{**arguments, **leaves})
+        outputs, gradients = zip(*((o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad), strict=True)
+        found = torch.autograd.grad(outputs, [votes, *leaves.values()], gradients, materialize_grads=True)
+        return found[0], dict(zip(leaves, found[1:], strict=True))
+
+    return Core(forward, backward, lambda *outputs, **arguments: RoutingResult(*outputs))
+
+
+def _in_chunks(core: Core, votes: Tensor | LazyVotes, arguments: dict[str, Any], compiled: bool) -> RoutingResult:
+    if isinstance(votes, LazyVotes):
+        lead, (weight, source) = votes.pose.shape[:1], votes
+    else:
+        lead, weight, source = votes.shape[:-3], None, votes.reshape(-1, *votes.shape[-3:])
+    if "activation" in arguments:
+        arguments["activation"] = arguments["activation"].expand(*lead, source.shape[1]).reshape(-1, source.shape[1])
+    tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
+    plan = _Plan(core, {k: v for k, v in arguments.items() if k not in tensors}, tuple(tensors), compiled)
+    outputs = _Chunked.apply(plan, weight, source, *tensors.values())
+    result = core.finish(*outputs, **arguments)
+    return RoutingResult(*(t.reshape(*lead, *t.shape[1:]) for t in result))
+
+
+class _Plan(NamedTuple):
+    """What a chunk is run with, apart from tensors."""
+
+    core: Core
+    options: Mapping[str, Any]
+    names: tuple[str, ...]
+    compiled: bool
+
+    def arguments(self, tensors: tuple[Tensor, ...], chunk: slice) -> dict[str, Any]:
+        of_chunk = {n: t[chunk] if n == "activation" else t for n, t in zip(self.names, tensors, strict=True)}
+        return {**of_chunk, **self.options}
+
+
+class _Chunked(torch.autograd.Function):
+    """Runs a core over the examples, a chunk at a time, and once more over them for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, weight: Tensor | None, source: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        done: list[tuple[Tensor, ...]] = []
+        for block in _blocks(weight, source):
+            votes = _form(weight, source[block])
+            for chunk, whole in _chunks(votes):
+                run = (
+                    _for_shape(_run_forward, plan.core, votes[chunk].shape, votes.dtype, votes.device)
+                    if plan.compiled and whole
+                    else _run_forward
+                )
+                outputs, kept = run(plan.core.forward, votes[chunk], plan.arguments(tensors, _shift(chunk, block)))
+                done.append((*outputs, *kept))
+        joined = tuple(torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*done, strict=True))
+        ctx.plan, ctx.counts = plan, (2, len(tensors), len(outputs))
+        ctx.save_for_backward(weight, source, *tensors, *joined)
+        return joined[: len(outputs)]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # once_differentiable would drop a second derivative without a word
+            raise RuntimeError("The fast path has a first derivative only: for the gradient of a gradient take path='eager'.")
+        plan = ctx.plan
+        (weight, source), tensors, outputs, kept = _split(ctx.saved_tensors, ctx.counts)
+        to_weight = None if weight is None else torch.zeros_like(weight)
+        to_source = torch.empty_like(source, memory_format=torch.contiguous_format)
+        to_tensors = {
+            n: torch.zeros_like(t, memory_format=torch.contiguous_format) for n, t in zip(plan.names, tensors, strict=True)
+        }
+        for block in _blocks(weight, source):
+            votes = _form(weight, source[block])
+            to_votes = to_source if weight is None else torch.empty_like(votes)
+            for chunk, whole in _chunks(votes):
+                part = _shift(chunk, block)
+                run = (
+                    _for_shape(_run_backward, plan.core, votes[chunk].shape, votes.dtype, votes.device)
+                    if plan.compiled and whole
+                    else _run_backward
+                )
+                to_arguments = run(
+                    plan.core.backward,
+                    votes[chunk],
+                    to_votes[chunk],
+                    tuple(o[part] for o in outputs),
+                    tuple(k[part] for k in kept),
+                    tuple(g[part] for g in gradients),
+                    plan.arguments(tensors, part),
+                )
+                for name, gradient in to_arguments.items():
+                    to_tensors[name][part if name == "activation" else ...] += gradient
+            if weight is not None:
+                of_weight, to_source[block] = LazyVotes(weight, source[block]).pull(to_votes)
+                to_weight += of_weight
+        return None, to_weight, to_source, *to_tensors.values()
+
+
+def _run_forward(forward: Callable, votes: Tensor, arguments: dict[str, Any]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return forward(rearrange(votes, "n i j d -> n j d i").contiguous(), **arguments)
+
+
+def _run_backward(
+    backward: Callable,
+    votes: Tensor,
+    to_votes: Tensor,
+    outputs: tuple[Tensor, ...],
+    kept: tuple[Tensor, ...],
+    gradients: tuple[Tensor, ...],
+    arguments: dict[str, Any],
+) -> dict[str, Tensor]:
+    gradient, others = backward(rearrange(votes, "n i j d -> n j d i").contiguous(), outputs, kept, gradients, **arguments)
+    to_votes.copy_(rearrange(gradient, "n j d i -> n i j d"))
+    return others
+
+
+def _split(tensors: tuple[Tensor, ...], counts: tuple[int, ...]) -> list[tuple[Tensor, ...]]:
+    ends = list(itertools.accumulate(counts))
+    return [tensors[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+
+
+def _shift(chunk: slice, block: slice) -> slice:
+    return slice(block.start + chunk.start, block.start + chunk.stop)
+
+
+def _form(weight: Tensor | None, source: Tensor) -> Tensor:
+    return source if weight is None else LazyVotes(weight, source).form()
+
+
+def _slices(total: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def _blocks(weight: Tensor | None, source: Tensor) -> list[slice]:
+    """Examples whose votes are formed at once; votes that are there already are one block."""
+    if weight is None:
+        return [slice(0, len(source))]
+    example = weight[..., 0].numel() * weight.element_size()
+    return _slices(len(source), max(1, BLOCK_BYTES.get(source.device.type, 1 << 62) // example))
+
+
+def _chunks(votes: Tensor) -> list[tuple[slice, bool]]:
+    """The chunks of a block, and which of them have the full size.
+
+    It is a power of two, so that the batch sizes in use are whole numbers of chunks and one compiled function serves them all.
+    """
+    fit = CHUNK_BYTES.get(votes.device.type, 1 << 62) // max(1, votes[0].numel() * votes.element_size())
+    size = min(1 << max(0, fit.bit_length() - 1), len(votes))
+    return [(chunk, chunk.stop - chunk.start == size) for chunk in _slices(len(votes), size)]
+
+
+# ----------------------------------------------------------------------------------------------------------- torch.compile
+
+
+def use_path(network: nn.Module, path: Path) -> Path:
+    """Let every routing in ``network`` compute on this path, and say which it is: "fast" where the compiler does not work."""
+    if path == "compiled" and not _compiler_works(next(network.parameters()).device):
+        path = "fast"
+    for module in network.modules():
+        if isinstance(module, Routing):
+            module.path = path
+    return path
+
+
+@functools.cache
+def _compiler_works(device: torch.device) -> bool:
+    """Whether ``torch.compile`` can do its work here: it needs a C++ compiler, and Triton on a GPU. Tried once, on one addition."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # no helper processes: they would outlive a worker that is killed
+    try:
+        return not torch._dynamo.config.disable and bool(torch.compile(lambda x: x + 1)(torch.zeros(1, device=device)) == 1)
+    except Exception:  # whatever is missing: the compiler, its headers, a writable cache
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _for_shape(run: Callable, core: Core, *shape: object) -> Callable:
+    """A compiled copy of ``run`` for one shape: the compiler gives up on a code object that has met too many of them."""
+    return torch.compile(types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__), dynamic=False)

@@ -1,0 +1,198 @@
+"""The fast path is the definition: in values, in gradients, however the examples are cut into chunks; and it keeps less."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capslib.layers import DenseCapsules
+from capslib.routing import ROUTINGS, LazyVotes, Routing, RoutingResult, fast, make_routing, routing_function, use_path
+
+N, CHILDREN, PARENTS, DIM = 7, 8, 3, 4
+each_routing = pytest.mark.parametrize("name", ROUTINGS)
+with_and_without_bias = pytest.mark.parametrize("bias", [None, 0.1], ids=["no bias", "bias"])
+
+
+def gradients_and_values(routing: Routing, path: str, votes, activation) -> list[torch.Tensor]:
+    """The result, and the gradients of everything that has one; every element of the result has a weight of its own."""
+    leaves = [t.detach().clone().requires_grad_() for t in (*votes, activation)]
+    routing.zero_grad()
+    use_path(routing, path)
+    *votes, activation = leaves
+    result = routing(LazyVotes(*votes) if len(votes) == 2 else votes[0], activation)
+    sum((t * torch.linspace(-1, 2, t.numel(), dtype=t.dtype).view_as(t)).sum() for t in result).backward()
+    return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
+
+
+def draw(kind: str, lazy: bool, dtype=torch.float64, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    scale = {"tiny": 1e-6, "huge": 1e4, "zero": 0.0}.get(kind, 1.0)
+    activation = torch.rand(N, CHILDREN, generator=generator, dtype=torch.float64)
+    if lazy:
+        votes = random(CHILDREN, PARENTS, DIM, 5), random(N, CHILDREN, 5) * scale
+    else:
+        votes = (random(N, CHILDREN, PARENTS, DIM) * scale,)
+    if kind == "inactive":
+        activation = torch.zeros_like(activation)
+    if kind == "one active child":
+        activation[:, 1:] = 0
+    if kind == "all alike":
+        votes = tuple(torch.full_like(t, 0.7) for t in votes)
+    return tuple(t.to(dtype) for t in votes), activation.to(dtype)
+
+
+def build(name: str, bias: float | None, dtype=torch.float64, **options: object) -> Routing:
+    torch.manual_seed(1)
+    return make_routing(name, PARENTS, DIM, bias=bias, **options).to(dtype)
+
+
+def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float) -> None:
+    """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
+    assert len(ours) == len(expected)
+    largest = max(b.abs().max().item() for b in expected)
+    for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
+        scale = max(1e-6 * largest, b.abs().max().item())
+        assert (a - b).abs().max().item() <= tolerance * scale, f"tensor {number}"
+
+
+@pytest.fixture(params=["one chunk", "chunks of two"])
+def chunks(request, monkeypatch):
+    """Seven examples at once, and in chunks of two within blocks of three: both leave a smaller one at the end."""
+    if request.param != "one chunk":
+        example = CHILDREN * PARENTS * DIM * 8
+        monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 2 * example)
+        monkeypatch.setitem(fast.BLOCK_BYTES, "cpu", 3 * example)
+    return request.param
+
+
+@each_routing
+@with_and_without_bias
+@pytest.mark.parametrize("lazy", [False, True], ids=["votes", "lazy votes"])
+@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive", "one active child", "all alike"])
+def test_values_and_gradients_are_those_of_the_definition(name, bias, lazy, kind, chunks):
+    tensors = draw(kind, lazy)
+    routing = build(name, bias)
+    # Equal votes have no variance: what a rounded mean leaves of it, 1e-16, is divided by the floor of 1e-12 in the gradient.
+    tolerance = 1e-4 if kind == "all alike" else 1e-9
+    assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), tolerance)
+
+
+@each_routing
+@with_and_without_bias
+@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive"])
+def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
+    tensors = draw(kind, False, torch.float32)
+    ours = gradients_and_values(build(name, bias, torch.float32), "fast", *tensors)
+    exact = gradients_and_values(build(name, bias).double(), "eager", tuple(t.double() for t in tensors[0]), tensors[1].double())
+    assert_close([t.double() for t in ours], exact, 1e-4)
+
+
+@each_routing
+@given(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5))
+def test_any_number_of_iterations(name, seed, iterations):
+    routing, tensors = build(name, 0.1, iterations=iterations), draw("random", True, seed=seed)
+    assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), 1e-9)
+
+
+@each_routing
+def test_what_is_kept_for_the_gradient_is_small(name):
+    """Beside the votes themselves, less than a third of what autograd keeps of the definition."""
+    routing = build(name, 0.1)
+    votes = torch.randn(4, 64, PARENTS, 16, dtype=torch.float64, requires_grad=True)
+    routing = make_routing(name, PARENTS, 16, bias=0.1).double()
+
+    def kept(path: str) -> int:
+        storages: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        use_path(routing, path)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            result = routing(votes, torch.rand(4, 64, dtype=torch.float64))
+        result.pose.sum().backward()
+        storages.pop(votes.untyped_storage().data_ptr(), None)
+        return sum(storages.values())
+
+    assert kept("fast") < kept("eager") / 3
+    assert kept("fast") < votes.numel() * 8 / 2
+
+
+def test_a_routing_without_a_core_has_the_fast_path_too(chunks):
+    @routing_function
+    def mean_routing(votes, activation, gain, *, iterations=1):
+        """Parents are means of their votes, each weighted by how active the child is."""
+        share = activation.softmax(dim=-1)[..., None, None] * gain[:, None]
+        pose = (share * votes).sum(dim=-3)
+        return RoutingResult(pose, pose.norm(dim=-1), votes.new_full(votes.shape[:-1], 1 / votes.shape[-2]))
+
+    (votes,), activation = draw("random", False)
+    gain = torch.rand(PARENTS, dtype=torch.float64)
+
+    def outcome(path: str) -> list[torch.Tensor]:
+        leaves = [t.clone().requires_grad_() for t in (votes, activation, gain)]
+        result = mean_routing(*leaves, path=path)
+        (result.pose.square().sum() + result.activation.sum()).backward()
+        return [*result, *(t.grad for t in leaves)]
+
+    assert_close(outcome("fast"), outcome("eager"), 1e-12)
+
+
+def test_the_gradient_of_a_gradient_is_refused_not_wrong():
+    votes, routing = torch.randn(2, 4, 3, 2, requires_grad=True), make_routing("dynamic", 3, 2)
+    with pytest.raises(RuntimeError, match="path='eager'"):
+        torch.autograd.grad(routing(votes, None).pose.sum(), votes, create_graph=True)
+    use_path(routing, "eager")
+    (gradient,) = torch.autograd.grad(routing(votes, None).pose.sum(), votes, create_graph=True)
+    gradient.square().sum().backward()
+    assert votes.grad.abs().max() > 0
+
+
+def test_nothing_is_computed_for_votes_that_need_no_gradient():
+    votes = torch.randn(2, 4, 3, 2)
+    routing = make_routing("em", 3, 2)
+    routing(votes, torch.rand(2, 4)).pose.sum().backward()
+    assert routing.beta_u.grad is not None
+    assert votes.grad is None
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+@each_routing
+def test_compiled_is_the_definition(name, monkeypatch):
+    example = CHILDREN * PARENTS * DIM * 8
+    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * example)  # seven examples: one whole chunk, compiled, and a rest
+    routing, tensors = build(name, 0.1, iterations=2), draw("random", True)
+    expected = gradients_and_values(routing, "eager", *tensors)
+    assert use_path(routing, "compiled") == "compiled"
+    assert_close(gradients_and_values(routing, "compiled", *tensors), expected, 1e-9)
+
+
+def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    fast._compiler_works.cache_clear()
+    layer = DenseCapsules(4, 3, 2, 2, routing="dynamic")
+    try:
+        assert use_path(layer, "compiled") == "fast"
+    finally:
+        fast._compiler_works.cache_clear()
+    assert layer.routing.path == "fast"
+    assert layer(torch.randn(2, 4, 2), torch.rand(2, 4)).pose.isfinite().all()
+
+
+def test_the_paths_are_a_switch_of_the_module():
+    stack = torch.nn.Sequential(DenseCapsules(4, 3, 2, 2), DenseCapsules(3, 2, 2, 2, routing="em"))
+    assert [layer.routing.path for layer in stack] == ["fast", "fast"]
+    assert use_path(stack, "eager") == "eager"
+    assert [layer.routing.path for layer in stack] == ["eager", "eager"]
