@@ -24,13 +24,13 @@ class PrimaryCapsules(nn.Module):
     """Vector capsules out of feature maps: a convolution whose channels are grouped into capsules, and squash.
 
     Features [N, channels, H, W] become poses [N, types·H'·W', dim] and activations [N, types·H'·W'], with
-    H' = ⌊(H − kernel)/stride⌋ + 1. The convolution has a bias and no ReLU (Sabour et al. 2017, §4).
+    H' = ⌊(H − kernel)/stride⌋ + 1. The convolution has no ReLU, and a bias unless told otherwise (Sabour et al. 2017, §4).
     """
 
-    def __init__(self, channels: int, types: int, dim: int, *, kernel: int = 9, stride: int = 2):
+    def __init__(self, channels: int, types: int, dim: int, *, kernel: int = 9, stride: int = 2, bias: bool = True):
         super().__init__()
         self.dim = dim
-        self.conv = nn.Conv2d(channels, types * dim, kernel, stride)
+        self.conv = nn.Conv2d(channels, types * dim, kernel, stride, bias=bias)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return as_capsules(squash(rearrange(self.conv(features), "n (t d) h w -> n (t h w) d", d=self.dim)))

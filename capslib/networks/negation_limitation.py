@@ -57,6 +57,7 @@ class DeepCapsNet(nn.Module):
     ``depth`` counts the primary and the class layer. Images [N, channels, H, W] of ``image_shape`` = (channels, H, W).
     Convolution, primary layer and decoder have biases in every arm; ``bias`` in ``options`` switches the capsule layers only.
     The decoder sees all class capsules, without a mask. Convolutions and decoder start as in Keras (Glorot uniform, zero bias).
+    ``odd`` takes the biases out of both convolutions and puts tanh in the place of ReLU: then −x gives the negated capsules.
     """
 
     def __init__(
@@ -73,14 +74,16 @@ class DeepCapsNet(nn.Module):
         hidden: tuple[int, int] = (16, 12),
         class_dim: int = 16,
         decoder: tuple[int, ...] = (512, 1024),
+        odd: bool = False,
         **options: object,
     ):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts the primary and the class layer, so it is at least 2, not {depth}")
         channels, height, width = image_shape
-        self.conv = nn.Conv2d(channels, filters, kernel, stride)
-        self.primary = PrimaryCapsules(filters, primary_types, 8, kernel=primary_kernel, stride=2)
+        self.conv = nn.Conv2d(channels, filters, kernel, stride, bias=not odd)
+        self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
+        self.primary = PrimaryCapsules(filters, primary_types, 8, kernel=primary_kernel, stride=2, bias=not odd)
         with torch.no_grad():
             shapes = self.primary(self.conv(torch.zeros(1, *image_shape)))[0].shape  # [1, I, 8]
         self.capsules = CapsuleStack([shapes[1:], *[hidden] * (depth - 2), (classes, class_dim)], **options)
@@ -90,9 +93,22 @@ class DeepCapsNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def primary_capsules(self, images: Tensor) -> Tensor:
+        """Poses [N, I, 8] of the primary capsules."""
+        return self.primary(self.nonlinearity(self.conv(images)))[0]
+
+    @torch.no_grad()
+    def start_at_unit_length(self, images: Tensor) -> None:
+        """Scale W layer by layer, so that on these images s_j = Σ_i û_{j|i}/J, of equal couplings, has mean length one."""
+        pose, activation = as_capsules(self.primary_capsules(images))
+        for layer in self.capsules.layers:
+            s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
+            layer.weight /= torch.linalg.vector_norm(s, dim=-1).mean()
+            pose, activation, _ = layer(pose, activation)
 
     def forward(self, images: Tensor) -> CapsNetOutput:
-        primary, _ = self.primary(self.conv(images).relu())
-        pose, activation = self.capsules(primary)
+        pose, activation = self.capsules(self.primary_capsules(images))
         return CapsNetOutput(pose, activation, None if self.decoder is None else self.decoder(pose.flatten(1)))

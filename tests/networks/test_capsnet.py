@@ -75,6 +75,29 @@ def test_the_bias_option_switches_capsule_layers_only():
     assert {"conv.bias", "primary.conv.bias", "decoder.0.bias"} <= {n for n, _ in without.named_parameters()}
 
 
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+def test_an_odd_front_end_passes_negatives_on(routing):
+    """Without a bias anywhere below the decoder, −x gives the negated class capsules; the front end of the paper does not."""
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    odd, usual = (DeepCapsNet((1, 8, 8), depth=3, routing=routing, odd=o, **SMALL).double() for o in (True, False))
+    torch.testing.assert_close(odd(-x).pose, -odd(x).pose, rtol=1e-9, atol=0)
+    assert (usual(-x).pose + usual(x).pose).abs().max() > 0.1 * usual(x).pose.abs().max()
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+def test_a_start_at_unit_length(routing):
+    network, x = DeepCapsNet((1, 8, 8), depth=5, routing=routing, **SMALL), torch.randn(16, 1, 8, 8)
+    network.start_at_unit_length(x)
+    pose = network.primary_capsules(x)
+    activation = pose.norm(dim=-1)
+    for layer in network.capsules.layers:
+        equal = torch.full((16, pose.shape[1], layer.weight.shape[1]), 1 / layer.weight.shape[1])
+        s = (equal[..., None] * layer.votes(pose)).sum(dim=1)  # [N, J, D]
+        torch.testing.assert_close(s.norm(dim=-1).mean(), torch.tensor(1.0))
+        pose, activation, _ = layer(pose, activation)
+    assert network(x).activation.mean() > 0.1  # nothing has faded on the way
+
+
 def test_dense_parts_start_as_in_keras():
     network = DeepCapsNet((1, 8, 8), depth=2, **SMALL)
     for module in network.modules():
