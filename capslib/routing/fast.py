@@ -30,19 +30,34 @@ BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
 class LazyVotes(NamedTuple):
-    """Votes û_{j|i} = W_ij u_i that are formed where they are used: ``weight`` [I, J, D, d], ``pose`` [N, I, d] of the children."""
+    """Votes of a dense layer that are formed where they are used, from the poses of the children and one W_ij for each pair.
+
+    Vector capsules, û_{j|i} = W_ij u_i: ``weight`` [I, J, D, d], ``pose`` [N, I, d]. Matrix capsules, V_ij = M_i W_ij:
+    ``weight`` [I, J, 4, 4], ``pose`` [N, I, 4, 4], and D = 16, row by row.
+    """
 
     weight: Tensor
     pose: Tensor
 
+    @property
+    def _equation(self) -> tuple[str, str, str]:
+        matrix = self.pose.ndim == 4
+        return ("i j k b", "n i a k", "n i j a b") if matrix else ("i j e d", "n i d", "n i j e")
+
     def form(self) -> Tensor:
         """All of them, [N, I, J, D]."""
-        return einsum(self.weight, self.pose, "i j e d, n i d -> n i j e")
+        weight, pose, votes = self._equation
+        return einsum(self.weight, self.pose, f"{weight}, {pose} -> {votes}").flatten(3)
 
     def pull(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of weight and pose from that of the votes."""
-        weight = einsum(gradient, self.pose, "n i j e, n i d -> i j e d")
-        return weight, einsum(gradient, self.weight, "n i j e, i j e d -> n i d")
+        weight, pose, votes = self._equation
+        if self.pose.ndim == 4:
+            gradient = gradient.unflatten(3, (self.pose.shape[2], self.weight.shape[3]))
+        return (
+            einsum(gradient, self.pose, f"{votes}, {pose} -> {weight}"),
+            einsum(gradient, self.weight, f"{votes}, {weight} -> {pose}"),
+        )
 
 
 class Core(NamedTuple):
@@ -236,7 +251,7 @@ def _blocks(weight: Tensor | None, source: Tensor) -> list[slice]:
     """Examples whose votes are formed at once; votes that are there already are one block."""
     if weight is None:
         return [slice(0, len(source))]
-    example = weight[..., 0].numel() * weight.element_size()
+    example = weight[..., 0].numel() * weight.element_size() * (source.shape[2] if source.ndim == 4 else 1)
     return _slices(len(source), max(1, BLOCK_BYTES.get(source.device.type, 1 << 62) // example))
 
 

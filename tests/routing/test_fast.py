@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from capslib.layers import DenseCapsules
@@ -28,7 +28,7 @@ def gradients_and_values(routing: Routing, path: str, votes, activation) -> list
     return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
 
 
-def draw(kind: str, lazy: bool, dtype=torch.float64, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def draw(kind: str, given: str, dtype=torch.float64, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -36,10 +36,11 @@ def draw(kind: str, lazy: bool, dtype=torch.float64, seed: int = 0) -> tuple[tup
 
     scale = {"tiny": 1e-6, "huge": 1e4, "zero": 0.0}.get(kind, 1.0)
     activation = torch.rand(N, CHILDREN, generator=generator, dtype=torch.float64)
-    if lazy:
-        votes = random(CHILDREN, PARENTS, DIM, 5), random(N, CHILDREN, 5) * scale
-    else:
-        votes = (random(N, CHILDREN, PARENTS, DIM) * scale,)
+    votes = {
+        "votes": lambda: (random(N, CHILDREN, PARENTS, DIM) * scale,),
+        "vectors": lambda: (random(CHILDREN, PARENTS, DIM, 5), random(N, CHILDREN, 5) * scale),
+        "matrices": lambda: (random(CHILDREN, PARENTS, 2, 2), random(N, CHILDREN, 2, 2) * scale),
+    }[given]()
     if kind == "inactive":
         activation = torch.zeros_like(activation)
     if kind == "one active child":
@@ -75,10 +76,10 @@ def chunks(request, monkeypatch):
 
 @each_routing
 @with_and_without_bias
-@pytest.mark.parametrize("lazy", [False, True], ids=["votes", "lazy votes"])
+@pytest.mark.parametrize("given", ["votes", "vectors", "matrices"])
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive", "one active child", "all alike"])
-def test_values_and_gradients_are_those_of_the_definition(name, bias, lazy, kind, chunks):
-    tensors = draw(kind, lazy)
+def test_values_and_gradients_are_those_of_the_definition(name, bias, given, kind, chunks):
+    tensors = draw(kind, given)
     routing = build(name, bias)
     # Equal votes have no variance: what a rounded mean leaves of it, 1e-16, is divided by the floor of 1e-12 in the gradient.
     tolerance = 1e-4 if kind == "all alike" else 1e-9
@@ -89,16 +90,16 @@ def test_values_and_gradients_are_those_of_the_definition(name, bias, lazy, kind
 @with_and_without_bias
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive"])
 def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
-    tensors = draw(kind, False, torch.float32)
+    tensors = draw(kind, "votes", torch.float32)
     ours = gradients_and_values(build(name, bias, torch.float32), "fast", *tensors)
     exact = gradients_and_values(build(name, bias).double(), "eager", tuple(t.double() for t in tensors[0]), tensors[1].double())
     assert_close([t.double() for t in ours], exact, 1e-4)
 
 
 @each_routing
-@given(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5))
+@for_all(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5))
 def test_any_number_of_iterations(name, seed, iterations):
-    routing, tensors = build(name, 0.1, iterations=iterations), draw("random", True, seed=seed)
+    routing, tensors = build(name, 0.1, iterations=iterations), draw("random", "vectors", seed=seed)
     assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), 1e-9)
 
 
@@ -135,7 +136,7 @@ def test_a_routing_without_a_core_has_the_fast_path_too(chunks):
         pose = (share * votes).sum(dim=-3)
         return RoutingResult(pose, pose.norm(dim=-1), votes.new_full(votes.shape[:-1], 1 / votes.shape[-2]))
 
-    (votes,), activation = draw("random", False)
+    (votes,), activation = draw("random", "votes")
     gain = torch.rand(PARENTS, dtype=torch.float64)
 
     def outcome(path: str) -> list[torch.Tensor]:
@@ -170,7 +171,7 @@ def test_nothing_is_computed_for_votes_that_need_no_gradient():
 def test_compiled_is_the_definition(name, monkeypatch):
     example = CHILDREN * PARENTS * DIM * 8
     monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * example)  # seven examples: one whole chunk, compiled, and a rest
-    routing, tensors = build(name, 0.1, iterations=2), draw("random", True)
+    routing, tensors = build(name, 0.1, iterations=2), draw("random", "vectors")
     expected = gradients_and_values(routing, "eager", *tensors)
     assert use_path(routing, "compiled") == "compiled"
     assert_close(gradients_and_values(routing, "compiled", *tensors), expected, 1e-9)
