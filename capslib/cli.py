@@ -185,11 +185,13 @@ def records(
 
     store = Store(results_dir)
     if what == "check":
-        problems = store.problems(_known(stem))
+        from capslib.review import review
+
+        problems, notes = review(store, _known(stem))
+        for line in (*problems, *(f"note: {note}" for note in notes)):
+            out.print(line, highlight=False, markup=False)
         count = len(store.paths(stem))
-        for problem in problems:
-            out.print(problem, highlight=False, markup=False)
-        console.print(f"{count} records, {len(problems)} problems.", highlight=False)
+        console.print(f"{count} records, {len(problems)} problems, {len(notes)} notes.", highlight=False)
         raise typer.Exit(1 if problems else 0)
     table = Table("record", "trial", "exit", "metrics", "device", "seconds", box=None, header_style="bold")
     for record in store.records(_known(what)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import socket
 import tempfile
 import time
 import warnings
@@ -23,9 +26,27 @@ def project_root() -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: beside its place, flushed to the disk, then moved there."""
+    """Write a file whole or not at all: beside its place, flushed to the disk, then moved there.
+
+    What killed processes left of earlier writes of the same file is removed. Raises :class:`UserError` where the file cannot be
+    written, on a full or read-only disk for instance; what was at ``path`` before is still there then.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):  # someone cleans up around us: once more, and then it is an error
+            return _write(path, data)
+        _write(path, data)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}. What was there before is untouched. Make room there, or see to it "
+            "that the folder can be written; then give the same command again, and it goes on from what it finds."
+        ) from None
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    for left in leftovers(path.parent, path.name):
+        left.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-{socket.gethostname()}-{os.getpid()}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -38,12 +59,53 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def set_aside(path: Path, why: str) -> Path:
-    """Move a damaged file out of the way, never over an earlier one, and say so in a warning."""
-    place = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    os.replace(path, place)
-    warnings.warn(f"{path} is damaged ({why}); it was set aside as {place.name} and is not used.", stacklevel=3)
+def leftovers(folder: Path, name: str = "") -> list[Path]:
+    """The temporary files that killed processes left in a folder; of the file ``name`` only, if it is given.
+
+    A process of this machine that lives keeps its file. Of another machine nobody here knows, so its files count after a day.
+    """
+    found = []
+    for path in folder.glob(".*-*-*-*"):
+        stem, pid, _ = path.name.rsplit("-", 2)
+        with contextlib.suppress(FileNotFoundError, ValueError):  # it is in its place by now; it is none of ours
+            old = time.time() - path.stat().st_mtime > 86_400
+            killed = stem.endswith(f"-{socket.gethostname()}") and not _lives(int(pid))
+            if stem.startswith(f".{name}") and (old or killed):
+                found.append(path)
+    return found
+
+
+def _lives(pid: int) -> bool:
+    import psutil  # comes with distributed; needed after a kill only
+
+    return psutil.pid_exists(pid)
+
+
+def set_aside(path: Path, why: str) -> Path | None:
+    """Move a damaged file out of the way, never over an earlier one, and say so in a warning; None where it cannot be moved."""
+    place: Path | None = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    try:
+        os.replace(path, place)
+        what = f"it was set aside as {place.name} and is not used"
+    except FileNotFoundError:
+        place, what = None, "another process has set it aside"
+    except OSError as error:
+        place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
+    warnings.warn(f"{path} is damaged ({why}); {what}.", stacklevel=3)
     return place
+
+
+def seal(data: bytes) -> bytes:
+    """``data`` with its SHA-256 behind it, for a format that does not notice a changed byte, such as that of ``torch.save``."""
+    return data + hashlib.sha256(data).digest()
+
+
+def unseal(data: bytes) -> bytes:
+    """What :func:`seal` was given. Raises ValueError if any of it is missing or changed."""
+    data, digest = data[:-32], data[-32:]
+    if hashlib.sha256(data).digest() != digest:
+        raise ValueError("its content is not what was written")
+    return data
 
 
 class Store:
@@ -66,18 +128,19 @@ class Store:
         """Raise :class:`UserError` unless a file can be made here. Asking the file system is the only test that holds."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root):
-                pass
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(bytes(65_536))  # a full disk still takes an empty file
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise UserError(
-                f"Results cannot be written to {self.root}: {error.strerror}. Choose another folder with --results-dir."
+                f"Results cannot be written to {self.root}: {error.strerror}. "
+                "Put that right, or choose another folder with --results-dir."
             ) from None
 
     def get(self, trial: Trial) -> Record | None:
         """The record of a trial, or None. A record that cannot be read or belongs to another trial is set aside."""
         path = self.path(trial)
-        if not path.exists():
-            return None
         record = self._read(path)
         if record is not None and record.trial != trial:
             set_aside(path, "its trial is not the one that its name stands for")
@@ -94,6 +157,9 @@ class Store:
         fields = record.model_dump(mode="json")  # one line a field: readable, and a curve is not a thousand lines
         lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
         write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        checkpoint = self.checkpoint(record.trial)
+        for left in leftovers(checkpoint.parent, checkpoint.name):  # they are large, and nothing writes that name again
+            left.unlink(missing_ok=True)
         return path
 
     def records(self, paper: str | None = None) -> Iterator[Record]:
@@ -105,30 +171,18 @@ class Store:
     def _read(self, path: Path) -> Record | None:
         try:
             return Record.model_validate_json(path.read_bytes())
-        except (ValidationError, ValueError) as error:
-            set_aside(path, str(error).splitlines()[0])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read: {error.strerror}. Nobody knows whether it is sound; see to that first."
+            ) from None
+        except ValidationError as error:
+            set_aside(path, reason(error))
             return None
 
-    def problems(self, paper: str | None = None) -> list[str]:
-        """What a reviewer has to know before taking records in: one line for each thing that is wrong. Moves nothing."""
-        found = []
-        for path in self.paths(paper):
-            name = path.relative_to(self.root)
-            try:
-                record = Record.model_validate_json(path.read_bytes())
-            except ValueError as error:
-                found.append(f"{name}: not a valid record: {str(error).splitlines()[0]}")
-                continue
-            trial = record.trial
-            if trial.key != record.key or path.stem != record.key:
-                found.append(f"{name}: its trial hashes to {trial.key}, the file says {record.key}")
-            if path.parent != self.root / trial.paper / trial.experiment:
-                found.append(f"{name}: belongs in {trial.paper}/{trial.experiment}")
-            if record.finished < record.started:
-                found.append(f"{name}: finished before it started")
-            if record.exit == "ok" and not record.metrics:
-                found.append(f"{name}: ended well but holds no metric")
-            if record.code.dirty:
-                found.append(f"{name}: run from a checkout with uncommitted changes")
-        found += [f"{p.relative_to(self.root)}: set aside as damaged" for p in sorted(self.root.rglob("*.damaged-*"))]
-        return found
+
+def reason(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, in a line: ``exit: Field required``."""
+    first = error.errors(include_url=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from capslib.errors import NotFinite
 from capslib.routing import use_path
 from capslib.runs import code_hash
-from capslib.store import set_aside, write_atomically
+from capslib.store import seal, set_aside, unseal, write_atomically
 from capslib.trials import Context, RoutingPath
 
 Loss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -180,7 +180,7 @@ class _Run:
     def save_if_due(self) -> None:
         path = self.context.checkpoint
         if path is not None and time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
-            write_atomically(path, _dump(self.state()))
+            write_atomically(path, seal(_dump(self.state())))
             self.saved = time.perf_counter()
 
     def resume(self) -> None:
@@ -189,7 +189,7 @@ class _Run:
             return
         fresh = _dump(self.state())
         try:
-            state = _load(path.read_bytes(), self.device)
+            state = _load(unseal(path.read_bytes()), self.device)
             if state["curves"].shape != self.curves.shape:
                 raise ValueError(f"it is of a run of {len(state['curves'])} steps, not of {len(self.curves)}")
             if state["code"] != code_hash():

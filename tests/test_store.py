@@ -1,16 +1,18 @@
-"""The folder of records: whole files only, damaged ones set aside, and a reviewer's list of what is wrong."""
+"""The folder of records: whole files only, damaged ones set aside, and a clear message where the disk is full or read-only."""
 
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from capslib.errors import UserError
-from capslib.store import Store, project_root, set_aside, write_atomically
-from capslib.trials import Code
+from capslib.store import Store, leftovers, project_root, seal, set_aside, unseal, write_atomically
 
 # ------------------------------------------------------------------------------------------------------------- files
 
@@ -33,10 +35,76 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch, fail
         raise OSError("the power went out")
 
     monkeypatch.setattr(os, fails, crash)
-    with pytest.raises(OSError, match="power"):
+    with pytest.raises(UserError, match=rf"^{path} cannot be written: the power went out. .*untouched.*same command again"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+WRITE = """
+import os, signal, sys
+from pathlib import Path
+from capslib.store import write_atomically
+
+def stop(source, place):
+    print("about to move", flush=True)
+    sys.stdin.readline() or os.kill(os.getpid(), signal.SIGKILL)  # nobody there any more: die as one dies
+    move(source, place)
+
+move, os.replace = os.replace, stop
+write_atomically(Path(sys.argv[1]), b"of another process")
+"""
+
+
+def test_what_a_killed_write_left_is_removed_and_what_is_being_written_is_not(tmp_path):
+    path = tmp_path / "a-file-1"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, text=True) for _ in range(2)]
+    assert [w.stdout.readline() for w in writers] == ["about to move\n"] * 2
+    assert len(list(tmp_path.iterdir())) == 2
+    assert leftovers(tmp_path) == []
+    writers[0].communicate()  # closes its input, waits for its end
+    assert writers[0].returncode == -signal.SIGKILL
+    left = leftovers(tmp_path)
+    assert len(left) == 1
+    assert leftovers(tmp_path, "a-file-2") == []
+    write_atomically(tmp_path / "a-file-2", b"")
+    assert left[0].exists(), "of another file"
+    write_atomically(path, b"ours")
+    assert not left[0].exists()
+    writers[1].communicate("go on\n")
+    assert path.read_bytes() == b"of another process"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_of_another_machine_only_what_is_a_day_old_counts_as_left(tmp_path, monkeypatch):
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "another-machine")
+        patch.setattr(os, "replace", crash)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(tmp_path / "file", b"")
+    (left,) = tmp_path.iterdir()
+    assert leftovers(tmp_path) == []
+    os.utime(left, (0, 0))
+    assert leftovers(tmp_path) == [left]
+    (tmp_path / ".file-of-somebody-else-entirely").touch()
+    assert leftovers(tmp_path) == [left]
+
+
+def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monkeypatch):
+    taken, move = [], os.replace
+
+    def replace(source: str, place: Path) -> None:
+        if not taken:
+            taken.append(os.unlink(source))
+        move(source, place)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
@@ -47,6 +115,31 @@ def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
             kept.append(set_aside(path, "why"))
     assert [p.read_text() for p in kept] == ["first", "second"]
     assert not path.exists()
+
+
+def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypatch):
+    with pytest.warns(UserWarning, match="another process has set it aside"):
+        assert set_aside(tmp_path / "gone", "why") is None
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(UserWarning, match=r"is damaged \(why\); it is not used, and could not be set aside: Read-only"):
+        assert set_aside(tmp_path, "why") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 9])
+def test_a_seal_breaks_with_any_byte(data):
+    whole = seal(data)
+    assert unseal(whole) == data
+    for spoilt in (b"", whole[:-1], whole[: len(whole) // 2], whole[1:], whole + b"x", *_with_one_byte_changed(whole)):
+        with pytest.raises(ValueError, match="not what was written"):
+            unseal(spoilt)
+
+
+def _with_one_byte_changed(data: bytes) -> list[bytes]:
+    return [data[:k] + bytes([data[k] ^ 1]) + data[k + 1 :] for k in {0, len(data) // 2, len(data) - 1}]
 
 
 def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, monkeypatch):
@@ -96,18 +189,56 @@ def test_what_ended_by_its_own_fault_is_not_run_again_and_what_did_not_is(store,
     assert store.done(trial) is done
 
 
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
-def test_a_record_cut_short_is_set_aside_and_the_trial_is_not_done(store, trial, make_record, share):
+DAMAGES = {
+    "empty": lambda whole: b"",
+    "cut at the start": lambda whole: whole[:1],
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "cut at the end": lambda whole: whole[:-3],
+    "nothing but zeros": lambda whole: bytes(len(whole)),
+    "zeros at the end": lambda whole: whole[:-4096] + bytes(min(len(whole), 4096)),
+    "not UTF-8": lambda whole: whole.replace(b'"message": "', b'"message": "\xff\xfe'),
+    "half a letter": lambda whole: whole.replace(b'"message": "', b'"message": "\xe2\x80'),
+    "not JSON": lambda whole: b"<html>" + whole,
+    "a record and more": lambda whole: whole + whole,
+    "another schema": lambda whole: whole.replace(b'"schema_version": 1', b'"schema_version": 2'),
+    "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
+    "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_set_aside_and_its_trial_is_not_done(store, trial, make_record, damage):
     path = store.put(make_record(trial))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.warns(UserWarning, match=r"is damaged \(.*set aside"):
+    spoilt = DAMAGES[damage](path.read_bytes())
+    assert spoilt != path.read_bytes()
+    path.write_bytes(spoilt)
+    with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*set aside as {path.name}\.damaged-"):
         assert not store.done(trial)
     assert not path.exists()
-    assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [whole[: int(share * len(whole))]]
+    assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
     assert list(store.records()) == []
     store.put(make_record(trial))
     assert store.done(trial)
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_damaged(store, trial):
+    store.path(trial).mkdir(parents=True)  # root may read anything but this
+    for ask in (lambda: store.get(trial), lambda: list(store.records())):
+        with pytest.raises(UserError, match=rf"{store.path(trial)} cannot be read: Is a directory"):
+            ask()
+    assert store.path(trial).is_dir()
+
+
+def test_a_finished_trial_takes_the_leftovers_of_its_checkpoints_along(store, trial, make_record):
+    """They are large, and nothing will write that name again."""
+    path = store.checkpoint(trial)
+    path.parent.mkdir(parents=True)
+    subprocess.run([sys.executable, "-c", WRITE, path], input=b"", stdout=subprocess.DEVNULL)
+    (left,) = path.parent.iterdir()
+    store.put(make_record(trial.model_copy(update={"seed": 4})))
+    assert left.exists()
+    store.put(make_record(trial))
+    assert not left.exists()
 
 
 def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, make_record):
@@ -116,49 +247,3 @@ def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, ma
     with pytest.warns(UserWarning, match="not the one that its name stands for"):
         assert store.get(other) is None
     assert not store.path(other).exists()
-
-
-def _move(store: Store, path: Path, place: str) -> None:
-    (store.root / place).parent.mkdir(parents=True, exist_ok=True)
-    path.rename(store.root / place)
-
-
-@pytest.mark.parametrize(
-    ("changes", "spoil", "says"),
-    [
-        ({}, lambda store, path: path.write_bytes(path.read_bytes()[:100]), "not a valid record"),
-        ({}, lambda store, path: path.write_text(path.read_text().replace('"exit"', '"exits"')), "not a valid record: 2 validation"),
-        ({}, lambda store, path: path.write_text(path.read_text().replace('"seed": 3', '"seed": 4')), "its trial hashes to"),
-        ({"key": "0" * 16}, None, "its trial hashes to"),
-        ({}, lambda store, path: path.rename(path.with_name("0123456789abcdef.json")), "its trial hashes to"),
-        ({}, lambda store, path: _move(store, path, f"negation_limitation/depth/{path.name}"), "belongs in negation_limitation/sign"),
-        ({}, lambda store, path: _move(store, path, f"em_routing/sign/{path.name}"), "belongs in negation_limitation/sign"),
-        ({"metrics": {}}, None, "ended well but holds no metric"),
-        ({"code": Code(revision="1" * 40, dirty=True, capslib="0" * 64)}, None, "uncommitted changes"),
-        ({}, lambda store, path: path.rename(path.with_name(f"{path.name}.damaged-1")), "set aside as damaged"),
-    ],
-)  # fmt: skip
-def test_a_reviewer_is_told_of_each_problem(store, trial, make_record, changes, spoil, says):
-    path = store.path(trial)
-    store.put(make_record(trial, **changes))
-    if spoil:
-        spoil(store, path)
-    files = {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()}
-    problems = store.problems()
-    assert len(problems) == 1
-    assert says in problems[0]
-    assert next(iter(files)).name in problems[0]
-    assert {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()} == files, "looking moved something"
-
-
-def test_a_record_that_ended_before_it_began_is_a_problem(store, trial, make_record):
-    record = make_record(trial)
-    store.put(make_record(trial, finished=record.started - timedelta(seconds=1)))
-    assert [p.partition(": ")[2] for p in store.problems()] == ["finished before it started"]
-
-
-def test_sound_records_are_no_problem(store, trial, make_record):
-    assert store.problems() == []
-    store.put(make_record(trial))
-    store.put(make_record(trial.model_copy(update={"seed": 4}), exit="nan", metrics={}, message="step 3"))
-    assert store.problems() == store.problems("negation_limitation") == store.problems("em_routing") == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,14 +18,15 @@ import pytest
 import torch
 from torch import nn
 
-from capslib.errors import NotFinite
+from capslib.errors import NotFinite, UserError
 from capslib.layers import DenseCapsules, as_capsules
 from capslib.losses import margin_loss
 from capslib.papers import experiments
+from capslib.review import review
 from capslib.runs import run_trial
-from capslib.store import Store
+from capslib.store import Store, seal, unseal
 from capslib.training import History, accuracy, fit, permutation, seeded
-from capslib.trials import Context
+from capslib.trials import Context, Record
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
 PER_EPOCH = 7  # the last batch of an epoch is a short one
@@ -241,6 +245,12 @@ def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> Non
     assert content in [p.read_bytes() for p in path.parent.glob("run.pt.damaged-*")]
 
 
+def save(path: Path, state: dict) -> None:
+    file = io.BytesIO()
+    torch.save(state, file)
+    path.write_bytes(seal(file.getvalue()))
+
+
 def test_a_truncated_checkpoint_is_set_aside(tmp_path, undisturbed):
     path = tmp_path / "run.pt"
     whole = checkpoint_at(path, 9)
@@ -248,6 +258,67 @@ def test_a_truncated_checkpoint_is_set_aside(tmp_path, undisturbed):
         path.write_bytes(whole[: int(share * len(whole))])
         assert_set_aside(path, undisturbed, "")
     assert len(list(tmp_path.glob("run.pt.damaged-*"))) == 5
+
+
+def test_a_checkpoint_with_one_weight_changed_is_set_aside(tmp_path, undisturbed):
+    """What torch alone would not notice: its reader leaves out the checksums of the archive."""
+    path = tmp_path / "run.pt"
+    whole = bytearray(checkpoint_at(path, 9))
+    weight = torch.load(io.BytesIO(unseal(bytes(whole))), weights_only=True)["model"]["0.weight"]
+    whole[whole.index(weight.numpy().tobytes())] ^= 1
+    torch.load(io.BytesIO(whole[:-32]), weights_only=True)
+    path.write_bytes(whole)
+    assert_set_aside(path, undisturbed, "not what was written")
+
+
+def test_zeros_and_text_in_the_place_of_a_checkpoint_are_set_aside(tmp_path, undisturbed):
+    path = tmp_path / "run.pt"
+    for content in (bytes(4096), b"version https://git-lfs.github.com/spec/v1\n"):
+        path.write_bytes(content)
+        assert_set_aside(path, undisturbed, "not what was written")
+
+
+@contextlib.contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """The system refuses to write more, as on a full disk; for root too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_the_run_and_the_same_run_goes_on(tmp_path, undisturbed):
+    path = tmp_path / "checkpoints" / "run.pt"
+    whole = checkpoint_at(path, 9)
+    with no_file_longer_than(len(whole) // 2), pytest.raises(UserError, match=rf"{path} cannot be written: File too large"):
+        train(Context(seed=0, checkpoint=path, checkpoint_seconds=0), evaluate=evaluation)
+    assert path.read_bytes() == whole
+    assert list(path.parent.iterdir()) == [path]
+    again = Context(seed=0, checkpoint=path, checkpoint_seconds=0)
+    assert asdict(train(again, evaluate=evaluation)) == undisturbed
+    assert again.resumed_from == [9]
+
+
+def test_a_trial_whose_record_cannot_be_written_is_not_lost(store):
+    experiment = experiments("negation_limitation")["sign"]
+    trial = experiment.trial("smoke", experiment.config(routing="dynamic", bias=True, points=20, epochs=60), 0)
+
+    def run() -> Record:
+        return run_trial(experiment, trial, store, Context(seed=0, checkpoint_seconds=0))
+
+    folder = store.path(trial).parent
+    folder.parent.mkdir(parents=True)
+    folder.touch()  # a file where the folder should be
+    with pytest.raises(UserError, match=rf"{store.path(trial)} cannot be written: File exists"):
+        run()
+    folder.unlink()
+    assert store.get(trial) is None
+    record = run()
+    assert record.resumed_from == [60]
+    assert store.get(trial) == record
+    assert not store.checkpoint(trial).exists()
 
 
 def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
@@ -268,9 +339,9 @@ def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed, monkeypa
 def test_a_checkpoint_that_lacks_a_part_is_not_used_in_part(tmp_path, undisturbed, part):
     path = tmp_path / "run.pt"
     checkpoint_at(path, 9)
-    state = torch.load(path, weights_only=True)
+    state = torch.load(io.BytesIO(unseal(path.read_bytes())), weights_only=True)
     del state[part]
-    torch.save(state, path)
+    save(path, state)
     assert_set_aside(path, undisturbed, part)
 
 
@@ -279,8 +350,8 @@ def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
         def __reduce__(self):
             return Path.touch, (tmp_path / "ran",)
 
-    torch.save({"step": Touch()}, tmp_path / "run.pt")
-    assert_set_aside(tmp_path / "run.pt", undisturbed, "")
+    save(tmp_path / "run.pt", {"step": Touch()})
+    assert_set_aside(tmp_path / "run.pt", undisturbed, "UnpicklingError")
     assert not (tmp_path / "ran").exists()
 
 
@@ -291,9 +362,10 @@ SIGN = dict(points=300, epochs=75, batch_size=100)  # 300 steps, with a checkpoi
 SCRIPT = f"""
 import os, signal, sys, torch
 from capslib.papers import experiments
-from capslib.store import Store
+from capslib.store import Store, seal, unseal
+from capslib.review import review
 from capslib.runs import run_trial
-from capslib.trials import Context
+from capslib.trials import Context, Record
 
 routing, root, how, count, delay = sys.argv[1:]
 writes, move = 0, os.replace
@@ -343,7 +415,7 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
     assert len(record.resumed_from) == 4
     assert record.resumed_from == sorted(set(record.resumed_from))
     assert not store.checkpoint(trial).exists()
-    assert all("uncommitted" in problem for problem in store.problems())
+    assert all("checkout" in problem for problem in review(store).problems)
 
 
 # ---------------------------------------------------------------------------------------------------------- NaN guard

@@ -154,7 +154,6 @@ def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
     assert record.code.capslib == code_hash()
     assert record.peak_memory_bytes > 2**20
     assert record.started <= record.finished
-    assert store.problems() == [] or "uncommitted" in store.problems()[0]
 
 
 @pytest.mark.parametrize(

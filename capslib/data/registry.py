@@ -19,6 +19,7 @@ class DataSet:
     splits: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)  # split: [N, C, H, W]
     files: dict[str, str] = field(default_factory=dict)  # the publishers' IDX files, images and labels of each split: their hash
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order
+    manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, where it is known
 
 
 def _like_mnist(*hashes: str) -> dict:
@@ -45,6 +46,7 @@ _ALL = (
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
             "http://yann.lecun.com/exdb/mnist/",  # the authors' own page, last because it often refuses
         ),
+        manifest="fcbc4156c943e1f26ec116f95592d1c88813b8f76466008e1fadcefdcb4e3bf3",
     ),
     DataSet(  # Xiao, Rasul, Vollgraf
         name="fashion_mnist",
@@ -61,6 +63,7 @@ _ALL = (
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
+        manifest="4c7b77f0c01cdc27c3c1e59241d2581b7dea4f8230936b83739a4e2ba04d70e4",
     ),
     DataSet(  # Clanuwat et al.; CODH
         name="kmnist",

@@ -15,11 +15,6 @@ MNIST = {
     "train": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
     "test": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
 }
-# SHA-256 of the manifest, which holds those of the arrays. It is the same wherever and from whichever copy a set is prepared.
-MANIFESTS = {
-    "mnist": "fcbc4156c943e1f26ec116f95592d1c88813b8f76466008e1fadcefdcb4e3bf3",
-    "fashion_mnist": "4c7b77f0c01cdc27c3c1e59241d2581b7dea4f8230936b83739a4e2ba04d70e4",
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +37,7 @@ def test_complete_sets(root, name, split):
     n = {"train": 60_000, "test": 10_000}[split]
     assert found.images.shape == (n, 1, 28, 28)
     assert np.bincount(found.labels).tolist() == (MNIST[split] if name == "mnist" else [n // 10] * 10)
-    assert found.fingerprint == (name, MANIFESTS[name], False, True, ())
+    assert found.fingerprint == (name, data.SETS[name].manifest, False, True, ())  # wherever it was prepared
 
 
 def test_kmnist_says_what_it_lacks(root):
