@@ -53,7 +53,11 @@ def execute(
     for stem in stems:
         notebooks.source(stem)
     for stem in stems:
-        done = notebooks.execute(stem, settings, force=force, console=console)
+        try:
+            done = notebooks.execute(stem, settings, force=force, console=console)
+        except KeyboardInterrupt:
+            console.print(f"{stem}: stopped, and not in the book until the same command has executed it.", highlight=False)
+            raise typer.Exit(130) from None
         console.print(f"{stem}: {done}", highlight=False)
 
 

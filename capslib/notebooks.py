@@ -17,6 +17,7 @@ from capslib.settings import Settings
 from capslib.store import Store, project_root, write_atomically
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
     from rich.console import Console
 
 LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
@@ -72,50 +73,27 @@ def is_current(stem: str, mark: str) -> bool:
 def execute(stem: str, settings: Settings, *, force: bool = False, console: Console | None = None) -> str:
     """Execute one chapter and put the result into the book; says in a word what was done.
 
-    A chapter that fails leaves no output in the book: what was there would be stale. The failed notebook is kept in
-    ``_build/failed`` and :class:`UserError` names it and the cell.
+    A chapter that fails or is interrupted leaves no output in the book: what was there would be stale. :class:`UserError` says
+    which cell failed, or in which one the kernel died, and names the notebook up to there, kept in ``_build/failed``.
     """
     mark = fingerprint(stem, settings)
     if not force and is_current(stem, mark):
         return "unchanged"
 
-    import jupytext
     import nbformat
-    import papermill
-    from papermill.exceptions import PapermillExecutionError
 
-    notebook = jupytext.read(source(stem))
     values: dict[str, Any] = {
         name: str(value.resolve()) if isinstance(value, Path) else value
         for name, value in settings.model_dump().items()
         if value != Settings.model_fields[name].default or name == "scale"
     }
     target(stem).unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="capslib-") as folder:
-        before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
-        nbformat.write(notebook, before)
-        try:
-            with _cells(console, stem, len(notebook.cells)) as progress:
-                papermill.execute_notebook(
-                    str(before),
-                    str(after),
-                    values,
-                    kernel_name="python3",
-                    language="python",
-                    cwd=str(project_root()),
-                    progress_bar=False,
-                    log_output=False,
-                    config=_ipc(folder),
-                    on_cell_executed=progress,
-                )
-        except PapermillExecutionError as error:
-            failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
-            write_atomically(failed, after.read_bytes())
-            raise UserError(
-                f"{stem}: cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
-                f"The notebook up to there: {failed.relative_to(project_root())}"
-            ) from None
-        executed = nbformat.read(after, as_version=4)
+    try:
+        executed = _papermill(stem, values, console)
+    except OSError as error:
+        raise UserError(
+            f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
+        ) from None
     executed.metadata["capslib"] = {"fingerprint": mark, "parameters": values}
     executed.metadata.pop("papermill", None)
     for cell in executed.cells:
@@ -124,6 +102,46 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
             cell.metadata.tags.append("remove-cell")
     write_atomically(target(stem), nbformat.writes(executed).encode())
     return "executed"
+
+
+def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> NotebookNode:
+    import jupytext
+    import nbformat
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    notebook = jupytext.read(source(stem))
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # the path of a socket has 107 bytes at most
+    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells(console, stem, len(notebook.cells)) as cells:
+        before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
+        nbformat.write(notebook, before)
+        try:
+            papermill.execute_notebook(
+                str(before),
+                str(after),
+                values,
+                kernel_name="python3",
+                language="python",
+                cwd=str(project_root()),
+                progress_bar=False,
+                log_output=False,
+                config=_ipc(folder),
+                extra_arguments=["--log-level=CRITICAL"],  # what an interrupted kernel thinks of that is no news
+                on_cell_execute=cells.starts,
+                on_cell_executed=cells.ends,
+            )
+        except PapermillExecutionError as error:
+            what = f"cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
+        except (
+            RuntimeError
+        ) as error:  # nbclient's and jupyter_client's word for a kernel that is gone; those of a cell come as above
+            place = "" if cells.current is None else f" in cell {cells.current}"
+            what = f"{error}{place}. If no code ended it, memory ran out, and the system's log says so.\n"
+        else:
+            return nbformat.read(after, as_version=4)
+        failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
+        write_atomically(failed, after.read_bytes())
+    raise UserError(f"{stem}: {what}The notebook up to there: {failed.relative_to(project_root())}")
 
 
 def _ipc(folder: str) -> Any:
@@ -139,8 +157,8 @@ def _place(error: Any) -> str:
     return "\n".join(text.splitlines()[-15:]) + "\n"
 
 
-class _cells:
-    """A bar over the cells of a notebook."""
+class _Cells:
+    """A bar over the cells of a notebook, and which of them runs."""
 
     def __init__(self, console: Console | None, stem: str, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -150,13 +168,17 @@ class _cells:
             console=console, disable=console is None,
         )  # fmt: skip
         self.task = self.progress.add_task(stem, total=total)
+        self.current: int | None = None
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> _Cells:
         self.progress.start()
-        return self.advance
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def advance(self, cell: Any, cell_index: int, **_: object) -> None:
+    def starts(self, cell: Any, cell_index: int, **_: object) -> None:
+        self.current = cell_index
+
+    def ends(self, cell: Any, cell_index: int, **_: object) -> None:
         self.progress.update(self.task, completed=cell_index + 1)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import jupytext
+import psutil
 import pytest
 
 from capslib import notebooks
@@ -61,9 +69,14 @@ def times_run(book: Path) -> int:
     return len((book / "ran").read_text()) if (book / "ran").exists() else 0
 
 
-def printed(stem: str = STEM) -> str:
-    cells = json.loads(notebooks.target(stem).read_text())["cells"]
+def printed(folder: Path) -> str:
+    cells = json.loads((folder / "book" / "papers" / f"{STEM}.ipynb").read_text())["cells"]
     return "".join(cells[-1]["outputs"][0]["text"])
+
+
+def with_a_cell(book: Path, code: str) -> None:
+    """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one after it."""
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n")
 
 
 # --------------------------------------------------------------------------------------------------- what it depends on
@@ -131,7 +144,7 @@ def test_parameters_versions_and_changed_records_count_too(book, trial, make_rec
 def test_it_executes_once_until_something_changes(book):
     settings = Settings.check(seeds=3)
     assert notebooks.execute(STEM, settings) == "executed"
-    assert printed() == "smoke 3 None\n"
+    assert printed(book) == "smoke 3 None\n"
     first = notebooks.target(STEM).read_bytes()
     assert notebooks.execute(STEM, settings) == "unchanged"
     assert notebooks.target(STEM).read_bytes() == first
@@ -152,7 +165,7 @@ def test_it_executes_once_until_something_changes(book):
 
 def test_folders_reach_the_notebook_as_absolute_paths(book):
     notebooks.execute(STEM, Settings.check(results_dir="records"))
-    assert printed() == f"smoke None {book / 'records'}\n"
+    assert printed(book) == f"smoke None {book / 'records'}\n"
 
 
 def test_an_output_that_cannot_be_read_is_made_again(book):
@@ -167,8 +180,7 @@ def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
     target = notebooks.target(STEM)
     target.parent.mkdir(parents=True)
     target.write_text("what was there before")
-    path = book / "notebooks" / f"{STEM}.py"
-    path.write_text(f"{CHAPTER}\n# %%\n{error}\n\n# %%\nprint('never')\n")
+    with_a_cell(book, error)
     with pytest.raises(UserError) as failed:
         notebooks.execute(STEM, Settings())
     message = str(failed.value)
@@ -180,6 +192,80 @@ def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
     assert str(kept.relative_to(book)) in message
     cells = json.loads(kept.read_text())["cells"]
     assert any(o["output_type"] == "error" for c in cells if c["cell_type"] == "code" for o in c["outputs"])
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
+    with_a_cell(book, f"import os, signal\nprint('so far', flush=True)\n{end}")
+    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*up to there: _build/failed/{STEM}\.ipynb$"):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+    (kept,) = book.rglob("*.ipynb*")
+    assert "smoke None None" in kept.read_text()
+
+
+def test_a_kernel_that_never_lives_is_said_too(book):
+    (book / "ipykernel_launcher.py").write_text("raise SystemExit(1)")  # python -m looks into the working folder first
+    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\\."):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+
+
+def test_an_interrupt_leaves_no_output_and_no_kernel(book):
+    with_a_cell(book, "import os, time\nopen('kernel', 'w').write(f'{os.getpid()} ')\ntime.sleep(600)")
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(book)}
+    command = [sys.executable, "-m", "capslib", "execute", STEM]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen, env=environment) as process:
+        while process.poll() is None and not ((book / "kernel").exists() and " " in (book / "kernel").read_text()):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert f"{STEM}: stopped" in said
+    assert "Traceback" not in said
+    assert not psutil.pid_exists(int((book / "kernel").read_text()))
+    assert not list(book.rglob("*.ipynb*"))
+    assert not list(book.glob("capslib-*")), "temporary files stayed"
+
+
+def test_a_long_path_to_temporary_files_is_no_trouble(book, monkeypatch):
+    """The path of a socket has 107 bytes at most; some clusters make longer folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(book / ("long" * 30)))
+    Path(tempfile.gettempdir()).mkdir()
+    assert notebooks.execute(STEM, Settings()) == "executed"
+
+
+def test_temporary_files_that_cannot_be_written_are_a_user_error(book, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
+    with pytest.raises(UserError, match=rf"^{STEM} cannot be executed: .* for temporary files is /dev/full"):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+
+
+FIVE_TIMES = f"""
+import sys
+from capslib import notebooks
+from capslib.settings import Settings
+print([notebooks.execute("{STEM}", Settings(seeds=k)) for k in range(1, 6)], file=sys.stderr)
+"""
+
+
+def test_forty_executions_eight_at_a_time(tmp_path):
+    """Each kernel has sockets in a folder of its own: none waits for, or takes, the port of another."""
+    processes = []
+    for k in range(8):
+        folder = tmp_path / str(k)
+        (folder / "notebooks").mkdir(parents=True)
+        (folder / "_toc.yml").touch()
+        (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+        command = [sys.executable, "-c", FIVE_TIMES]
+        processes.append(subprocess.Popen(command, cwd=folder, stderr=-1, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, said
+    assert [line.splitlines()[-1] for line in said] == [str(["executed"] * 5)] * 8
+    assert [(tmp_path / str(k) / "ran").read_text() for k in range(8)] == ["x" * 5] * 8
+    assert all(printed(tmp_path / str(k)) == "smoke 5 None\n" for k in range(8))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -247,3 +249,54 @@ def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, ma
     with pytest.warns(UserWarning, match="not the one that its name stands for"):
         assert store.get(other) is None
     assert not store.path(other).exists()
+
+
+# --------------------------------------------------------------------------------------------------- a disk of its own
+
+DISK = """
+mount -t tmpfs -o size=160k tmpfs "$1" && head -c 94208 /dev/zero > "$1/ballast" || exit 77
+run() {
+    "$2" -m capslib run negation_limitation --scale smoke --experiment sign --set points=20 --set epochs=300 --workers 1 \
+         --results-dir "$1/results" 2>&1
+    echo "status $?"
+}
+records() { find "$1/results" -type f | sort; }
+echo "--- full"; run "$@"; records "$@"
+echo "--- room"; rm "$1/ballast"; mount -o remount,size=4m "$1"; run "$@"; records "$@"
+echo "--- damaged"; find "$1/results" -name '*.json' -exec truncate -s 300 {} +
+mount -o remount,ro "$1"; "$2" -m capslib claims negation_limitation --json --results-dir "$1/results" 2>&1; echo "status $?"
+echo "--- read-only"; run "$@"
+"""
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
+    """A disk of 160 kB, in a mount namespace of its own: not all five records fit on it. Then there is room; then it is read-only."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no disk of its own: this system lets nobody here mount one")
+    (tmp_path / "disk").mkdir()
+    script = ["unshare", "-rm", "bash", "-c", DISK, "bash", tmp_path / "disk", sys.executable]
+    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, "COLUMNS": "400"})
+    if done.returncode == 77:
+        pytest.skip(f"no disk of its own: {done.stderr}")
+    said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
+
+    def kept(part: str) -> set[str]:
+        return {line for line in said[part].splitlines() if line.startswith(str(tmp_path))}
+
+    assert "status 2" in said["full"]
+    assert re.search(
+        rf"{tmp_path}/disk/results/\S+/\w+\.json cannot be written: No space left on device\. .*same command", said["full"]
+    )
+    assert 1 <= len(kept("full")) < 5
+    assert all(name.endswith(".json") for name in kept("full")), "something half-written stayed"
+
+    assert "status 0" in said["room"]
+    assert f"5 trials at scale smoke: {len(kept('full'))} have a record" in said["room"]
+    assert kept("full") < kept("room")
+    assert len(kept("room")) == 5
+
+    assert said["damaged"].count("it is not used, and could not be set aside: Read-only file system") == 5
+    assert "status 0" in said["damaged"]
+    assert "Results cannot be written to" in said["read-only"]
+    assert "status 2" in said["read-only"]
+    assert "Traceback" not in done.stdout
