@@ -132,9 +132,7 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
             )
         except PapermillExecutionError as error:
             what = f"cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
-        except (
-            RuntimeError
-        ) as error:  # nbclient's and jupyter_client's word for a kernel that is gone; those of a cell come as above
+        except RuntimeError as error:  # the kernel is gone; the errors of a cell, of this kind too, come as the one above
             place = "" if cells.current is None else f" in cell {cells.current}"
             what = f"{error}{place}. If no code ended it, memory ran out, and the system's log says so.\n"
         else:

@@ -206,7 +206,7 @@ def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
 
 def test_a_kernel_that_never_lives_is_said_too(book):
     (book / "ipykernel_launcher.py").write_text("raise SystemExit(1)")  # python -m looks into the working folder first
-    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\\."):
+    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\."):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
 
