@@ -209,18 +209,18 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_is_set_aside_and_its_trial_is_not_done(store, trial, make_record, damage):
+def test_a_damaged_record_is_set_aside_and_never_used(store, trial, make_record, damage):
     path = store.put(make_record(trial))
     spoilt = DAMAGES[damage](path.read_bytes())
     assert spoilt != path.read_bytes()
     path.write_bytes(spoilt)
     with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*set aside as {path.name}\.damaged-"):
-        assert not store.done(trial)
+        assert store.get(trial) is None
     assert not path.exists()
     assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
     assert list(store.records()) == []
     store.put(make_record(trial))
-    assert store.done(trial)
+    assert store.get(trial) == make_record(trial)
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_damaged(store, trial):
