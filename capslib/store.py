@@ -68,9 +68,9 @@ def leftovers(folder: Path, name: str = "") -> list[Path]:
     for path in folder.glob(".*-*-*-*"):
         stem, pid, _ = path.name.rsplit("-", 2)
         with contextlib.suppress(FileNotFoundError, ValueError):  # it is in its place by now; it is none of ours
-            old = time.time() - path.stat().st_mtime > 86_400
-            killed = stem.endswith(f"-{socket.gethostname()}") and not _lives(int(pid))
-            if stem.startswith(f".{name}") and (old or killed):
+            writer, old = int(pid), time.time() - path.stat().st_mtime > 86_400
+            killed = stem.endswith(f"-{socket.gethostname()}") and not _lives(writer)
+            if stem.startswith(f".{name}-" if name else ".") and (old or killed):
                 found.append(path)
     return found
 

@@ -92,8 +92,10 @@ def test_of_another_machine_only_what_is_a_day_old_counts_as_left(tmp_path, monk
     assert leftovers(tmp_path) == []
     os.utime(left, (0, 0))
     assert leftovers(tmp_path) == [left]
-    (tmp_path / ".file-of-somebody-else-entirely").touch()
-    assert leftovers(tmp_path) == [left]
+    (other := tmp_path / ".file-of-somebody-else-entirely").touch()
+    os.utime(other, (0, 0))
+    assert leftovers(tmp_path) == leftovers(tmp_path, "file") == [left]
+    assert leftovers(tmp_path, "fil") == []
 
 
 def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monkeypatch):
@@ -281,14 +283,15 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
     said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
 
     def kept(part: str) -> set[str]:
-        return {line for line in said[part].splitlines() if line.startswith(str(tmp_path))}
+        files = {Path(line) for line in said[part].splitlines() if line.startswith(str(tmp_path))}
+        assert all(re.fullmatch(r"\w+\.(json|pt)", file.name) for file in files), "something half-written stayed"
+        return {str(file) for file in files if file.suffix == ".json"}  # where the machine is slow there is a checkpoint too
 
     assert "status 2" in said["full"]
     assert re.search(
-        rf"{tmp_path}/disk/results/\S+/\w+\.json cannot be written: No space left on device\. .*same command", said["full"]
+        rf"{tmp_path}/disk/results/\S+\.(json|pt) cannot be written: No space left on device\. .*same command", said["full"]
     )
     assert 1 <= len(kept("full")) < 5
-    assert all(name.endswith(".json") for name in kept("full")), "something half-written stayed"
 
     assert "status 0" in said["room"]
     assert f"5 trials at scale smoke: {len(kept('full'))} have a record" in said["room"]
