@@ -1,0 +1,190 @@
+"""What is measured: the layers of the five papers at their sizes, every way to compute them, and whole training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capslib.losses import margin_loss, spread_loss
+from capslib.networks.negation_limitation import DeepCapsNet
+from capslib.routing import LazyVotes, RoutingResult, dynamic_routing, em_routing, make_routing, squash, use_path
+from capslib.routing.em import inverse_temperatures
+
+# ------------------------------------------------------------------------------------------ the plain form of the papers' lines
+
+
+def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
+    """Sabour et al. 2017, Procedure 1, a line at a time: broadcast, multiply, sum."""
+    logits = votes.new_zeros(votes.shape[:-1])
+    for iteration in range(iterations):
+        coupling = logits.softmax(dim=-1)
+        pose = squash((coupling[..., None] * votes).sum(dim=-3))
+        if iteration < iterations - 1:
+            logits = logits + (pose[..., None, :, :] * votes).sum(dim=-1)
+    return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
+
+
+def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3) -> RoutingResult:
+    """Hinton et al. 2018, Procedure 1, the same way; the E-step as a softmax of log-densities."""
+    J = votes.shape[-2]
+    coupling = torch.full_like(votes[..., 0], 1 / J)
+    for iteration, lamda in enumerate(inverse_temperatures(iterations)):
+        r = coupling * activation[..., None]
+        mass = r.sum(dim=-2)
+        mu = (r[..., None] * votes).sum(dim=-3) / mass[..., None]
+        square = (votes - mu[..., None, :, :]) ** 2
+        variance = (r[..., None] * square).sum(dim=-3) / mass[..., None] + 1e-12
+        cost = (beta_u[..., None] + variance.log() / 2) * mass[..., None]
+        logit = lamda * (beta_a - cost.sum(dim=-1))
+        if iteration < iterations - 1:
+            log_p = -(square / (2 * variance[..., None, :, :])).sum(dim=-1) - (variance.log() / 2).sum(dim=-1)[..., None, :]
+            coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)
+    return RoutingResult(mu, logit.sigmoid(), coupling)
+
+
+PATHS = ("textbook", "eager", "fast", "compiled")
+"""The plain form above, the book's definition, the fast path, and that after ``torch.compile``."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Routing of votes [N, I, J, D] given as a tensor, forward and backward. N counts images times positions."""
+
+    name: str
+    routing: str
+    shape: tuple[int, int, int, int]
+    paths: tuple[str, ...] = PATHS
+
+    @property
+    def votes_bytes(self) -> int:
+        return 4 * torch.Size(self.shape).numel()
+
+    @property
+    def least_bytes(self) -> int:
+        """What no implementation gets around: votes read forward and backward, their gradient written."""
+        return 3 * self.votes_bytes
+
+    def prepare(self, path: str, device: str) -> Callable[[], object]:
+        generator = torch.Generator(device).manual_seed(0)
+        N, I, J, _ = self.shape
+        votes = torch.randn(self.shape, generator=generator, device=device, requires_grad=True)
+        activation = torch.rand(N, I, generator=generator, device=device, requires_grad=True)
+        betas = [torch.zeros(J, device=device, requires_grad=True) for _ in range(2)]
+
+        def step() -> None:
+            votes.grad = None
+            if self.routing == "dynamic":
+                result = textbook_dynamic(votes) if path == "textbook" else dynamic_routing(votes, path=path)
+            else:
+                tensors = (votes, activation, *betas)
+                result = textbook_em(*tensors) if path == "textbook" else em_routing(*tensors, path=path)
+            (result.pose.square().sum() + result.activation.sum()).backward()
+
+        return step
+
+
+LAYERS = (
+    Layer("em_routing 68K, ConvCaps 1, batch 32", "em", (32 * 36, 9 * 8, 16, 16)),
+    Layer("em_routing 68K, ConvCaps 2, batch 32", "em", (32 * 16, 9 * 16, 16, 16)),
+    Layer("em_routing 68K, classes, batch 32", "em", (32, 16 * 16, 5, 16)),
+    Layer("em_routing 317K, ConvCaps 1, batch 8", "em", (8 * 36, 9 * 32, 32, 16)),
+    Layer("dynamic routing of CapsNet, batch 128", "dynamic", (128, 1152, 10, 16)),
+    Layer("negation_limitation, RBA, first hidden layer, batch 128", "dynamic", (128, 1152, 16, 12)),
+    Layer("negation_limitation, EM, first hidden layer, batch 128", "em", (128, 1152, 16, 10)),
+    Layer("negation_limitation, EM, hidden layer, batch 256", "em", (256, 16, 16, 10)),
+    Layer("sparse_unsupervised, 40 × 40 images, batch 16", "dynamic", (16, 4608, 10, 16)),
+    Layer("learned_routing, ConvCaps 1 by EM, batch 32", "em", (32 * 36, 9 * 8, 16, 16)),
+    Layer("inequality_anomaly, two classes, batch 64", "dynamic", (64, 2048, 2, 16)),
+)
+
+
+# ----------------------------------------------------------------------------------------------------------- training steps
+
+
+class MatrixCapsules(nn.Module):
+    """Matrix capsules in fields of K × K positions, EM among the parent types of one position: poses [N, H, W, B, 4, 4]."""
+
+    def __init__(self, types: int, parents: int, kernel: int, stride: int):
+        super().__init__()
+        self.kernel, self.stride, self.parents = kernel, stride, parents
+        self.weight = nn.Parameter(torch.randn(kernel * kernel * types, parents, 4, 4) * 0.3)
+        self.routing = make_routing("em", parents, 16)
+
+    def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
+        k, s = self.kernel, self.stride
+        fields = pose.unfold(1, k, s).unfold(2, k, s)  # [N, H', W', B, 4, 4, K, K]
+        N, H, W = fields.shape[:3]
+        poses = fields.permute(0, 1, 2, 6, 7, 3, 4, 5).reshape(N * H * W, -1, 4, 4)
+        a = activation.unfold(1, k, s).unfold(2, k, s).permute(0, 1, 2, 4, 5, 3).reshape(N * H * W, -1)
+        result = self.routing(LazyVotes(self.weight, poses), a)
+        return result.pose.reshape(N, H, W, self.parents, 4, 4), result.activation.reshape(N, H, W, self.parents)
+
+
+class MatrixCapsNet(nn.Module):
+    """The network of Hinton et al. 2018 as far as its cost goes: A filters, B, C, D types, five classes with shared matrices."""
+
+    def __init__(self, A: int, B: int, C: int, D: int):
+        super().__init__()
+        self.B = B
+        self.conv, self.primary = nn.Conv2d(2, A, 5, 2), nn.Conv2d(A, 17 * B, 1, bias=False)
+        self.capsules = nn.ModuleList([MatrixCapsules(B, C, 3, 2), MatrixCapsules(C, D, 3, 1)])
+        self.weight = nn.Parameter(torch.randn(D, 5, 4, 4) * 0.3)
+        self.routing = make_routing("em", 5, 16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Activations [N, 5] of images [N, 2, 32, 32]."""
+        maps = self.primary(self.conv(images).relu()).permute(0, 2, 3, 1)  # [N, 14, 14, 17 B]
+        pose, activation = maps[..., : 16 * self.B].unflatten(-1, (self.B, 4, 4)), maps[..., 16 * self.B :].sub(1).sigmoid()
+        for layer in self.capsules:
+            pose, activation = layer(pose, activation)
+        positions = pose.shape[1] * pose.shape[2]
+        weight = self.weight.repeat(positions, 1, 1, 1)  # one matrix for each type, at all positions
+        return self.routing(LazyVotes(weight, pose.flatten(1, 3)), activation.flatten(1)).activation
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step of a network: forward, backward and Adam."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    image: tuple[int, int, int]
+    batch: int
+    classes: int = 10
+    paths: tuple[str, ...] = ("eager", "fast", "compiled")
+
+    def prepare(self, path: str, device: str) -> Callable[[], object]:
+        torch.manual_seed(0)
+        network = self.build().to(device)
+        use_path(network, path)
+        optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+        images, labels = (
+            torch.randn(self.batch, *self.image, device=device),
+            torch.arange(self.batch, device=device) % self.classes,
+        )
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            output = network(images)
+            loss = spread_loss(output, labels, 0.2) if isinstance(output, Tensor) else margin_loss(output.activation, labels)
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+
+STEPS = (
+    Step("em_routing, 68K, batch 32", lambda: MatrixCapsNet(64, 8, 16, 16), (2, 32, 32), 32, 5),
+    Step("em_routing, 317K, batch 8", lambda: MatrixCapsNet(32, 32, 32, 32), (2, 32, 32), 8, 5),
+    Step("negation_limitation, RBA, 5 layers, batch 32", lambda: DeepCapsNet((1, 28, 28), depth=5, bias=0.1), (1, 28, 28), 32),
+    Step(
+        "negation_limitation, EM, 9 layers, batch 32",
+        lambda: DeepCapsNet((1, 28, 28), depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
+        (1, 28, 28),
+        32,
+    ),
+)
