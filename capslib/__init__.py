@@ -2,8 +2,8 @@
 
 The package is built in floors. A module imports only from floors below its own, or from rooms left of it on its own floor::
 
-    6  cli                                                              the command line, thin
-    5  ledger  claims  review  batch  notebooks                         all claims; verdicts; check records; run trials; execute notebooks
+    6  progress  cli                                                    how a run is shown; the command line, thin
+    5  ledger  claims  review  planning  batch  notebooks               claims; verdicts; check records; plan and run trials; notebooks
     4  papers                                                           each paper's experiments and what its claims ask of records
     3  trials  store  runs  settings  queries  statistics  training  frames  plots    records, their folder, one run; the fit loop; style
     2  data  networks                                                   named data sets; the papers' networks

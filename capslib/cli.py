@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +15,12 @@ from rich.table import Table
 from capslib import papers
 from capslib.errors import UserError
 from capslib.settings import Settings, parse
-from capslib.trials import Record, Trial
+from capslib.trials import Trial
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, fetch, verify.")
 app.add_typer(data_app, name="data")
-console = Console(stderr=True)
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
 out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
 
 Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
@@ -70,19 +70,21 @@ def run(
     change: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="run with this value instead")] = None,
     seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,
     device: str = "cpu",
-    workers: Annotated[int, typer.Option(help="processes; 0: one for each core")] = 0,
+    workers: Annotated[int, typer.Option(help="processes; 0: as many as there are cores, or as fit on the devices")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="dask scheduler, tcp://host:port")] = None,
     data_dir: DataDir = None,
     results_dir: ResultsDir = None,
-    dry_run: Annotated[bool, typer.Option(help="say what would run, and stop")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="run those again, too, that have failed")] = False,
+    dry_run: Annotated[bool, typer.Option(help="say what would run, how long and in how much memory, and stop")] = False,
 ) -> None:
-    """Run the trials that have no record yet, in parallel. Killed and started again, it goes on where it was."""
-    from capslib import batch
+    """Run the trials that have no record yet, in parallel. Stopped or killed and started again, it goes on where it was."""
+    from capslib import batch, planning, progress
 
     given = dict(
         scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler, data_dir=data_dir, results_dir=results_dir
     )
     session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
+    store, settings = session.store, session.settings
     trials: list[Trial] = []
     for stem in stems:
         names = experiment or list(papers.experiments(stem))
@@ -90,72 +92,21 @@ def run(
             raise UserError(f"The chapter {stem} has no experiments yet; its claims stand in the ledger as not run.")
         for name in names:
             trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
-    todo = [t for t in trials if not session.store.done(t)]
-    console.print(
-        f"{len(trials)} trials at scale {scale}: {len(trials) - len(todo)} have a record, {len(todo)} to run.", highlight=False
-    )
     if dry_run:
-        for trial in todo:
-            out.print(str(trial), highlight=False, markup=False)
+        plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
+        progress.Lines(console).plan(plan)
+        for trial in plan.todo:
+            out.print(f"{trial}  {progress.one(plan.known[trial.key])}", highlight=False, markup=False)
         return
-    label = _labels(todo)
     try:
-        with _progress(len(todo), label) as report:
-            records = batch.run(todo, session.store, session.settings, report=report)
-    except KeyboardInterrupt:
+        with progress.display(console) as display:
+            records = batch.run(trials, store, settings, display=display, retry_failed=retry_failed)
+    except KeyboardInterrupt as stopped:
         console.print("Stopped. The same command goes on from the last checkpoints.")
-        raise typer.Exit(130) from None
-    failed = [r for r in records if r.exit != "ok"]
-    if failed:
-        table = Table("trial", "exit", "message", title="failures")
-        for record in failed:
-            table.add_row(escape(label(record.trial)), record.exit, escape(record.message))
-        console.print(table)
+        raise typer.Exit(128 + getattr(stopped, "signal", signal.SIGINT)) from None
+    if failed := [r for r in records if r.exit != "ok"]:
+        console.print(progress.failures(failed, store))
         raise typer.Exit(1)
-
-
-def _labels(trials: list[Trial]) -> Callable[[Trial], str]:
-    """How to name each of these trials in short: by what tells it from the others."""
-    configs = [t.config for t in trials]
-    fields = [k for k in dict.fromkeys(k for c in configs for k in c) if len({str(c[k]) for c in configs if k in c}) > 1]
-
-    def label(trial: Trial) -> str:
-        arm = " ".join(f"{k}={trial.config[k]}" for k in fields if k in trial.config)
-        return f"{trial.experiment} {arm} seed={trial.seed}"
-
-    return label
-
-
-class _progress:
-    """A bar for all trials and, where trials run in this process, the step of the current one."""
-
-    def __init__(self, total: int, label: Callable[[Trial], str]):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self.progress = Progress(
-            TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.description}"), console=console,
-        )  # fmt: skip
-        self.task, self.label = self.progress.add_task("", total=total), label
-
-    def __enter__(self) -> Callable[[Trial, Record | None, str], None]:
-        self.progress.start()
-        return self.report
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def report(self, trial: Trial, record: Record | None, note: str) -> None:
-        if record is None:
-            self.progress.update(self.task, description=escape(note))
-            return
-        shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
-        self.progress.console.print(
-            f"{record.exit:>4}  {escape(self.label(trial))}  {shown}  {record.wall_seconds:.0f} s",
-            highlight=False,
-            soft_wrap=True,
-        )
-        self.progress.advance(self.task)
 
 
 @app.command()

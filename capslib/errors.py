@@ -1,4 +1,4 @@
-"""The one error that a user of the command line sees as a message instead of a traceback."""
+"""Errors that mean something to a user of the command line: a message, or a status of their own, instead of a traceback."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 class NotFinite(ArithmeticError):
     """Training met a NaN or an infinity. The message names the first layer or parameter that held one, and the step."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to stop, and did, with its checkpoints written. ``signal`` is what asked."""
+
+    def __init__(self, signal: int = 2):
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal

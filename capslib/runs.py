@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 import traceback
-import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from capslib.errors import NotFinite, UserError
+from filelock import FileLock, Timeout
+
+from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.store import Store
 from capslib.trials import Code, Context, Environment, Exit, Experiment, Outcome, Record, Trial
 
@@ -88,50 +90,113 @@ class _PeakMemory:
 def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Context) -> Record:
     """Run one trial, or take it up where an earlier run was killed, and keep its record.
 
-    A trial that ends in a NaN, out of memory or in an exception is recorded as such. :class:`UserError` (a missing data
-    set, say) and a keyboard interrupt are raised; the checkpoint stays, so the next run goes on from there.
+    A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its traceback in ``store.log(trial)``.
+    :class:`UserError` (a missing data set, say) and interrupts are raised; the checkpoint stays, so the next run goes on from
+    there.
     """
-    import torch
-
     config = experiment.config.model_validate(trial.config)
     context.checkpoint = store.checkpoint(trial) if context.checkpoint is None else context.checkpoint
     started, clock = datetime.now(UTC), time.perf_counter()
-    outcome, message = Outcome(metrics={}, routing_path="none"), ""
-    status: Exit = "ok"
+    outcome, status, message = Outcome(metrics={}, routing_path="none"), "ok", ""
     with _PeakMemory(context.device) as memory:
         try:
             outcome = experiment.run(config, context)
-        except NotFinite as error:
-            status, message = "nan", str(error)
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            status, message = "oom", str(error).splitlines()[0] if str(error) else type(error).__name__
         except UserError:
             raise
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            status = "error"
-            message = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
-            warnings.warn(f"{trial}: {traceback.format_exc()}", stacklevel=2)
+            status, message = _fault(error)
+            _log(trial, store, traceback.format_exc())
+    return _keep(
+        experiment, trial, store, status, message, outcome,
+        environment=_environment(context.device),
+        wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
+        peak_memory_bytes=memory.bytes,
+        started=started,
+        resumed_from=context.resumed_from,
+    )  # fmt: skip
+
+
+def run_unless_taken(
+    experiment: Experiment, trial: Trial, store: Store, context: Context, *, replaces: datetime | None = None, wait: bool = False
+) -> Record | None:
+    """Run a trial that has no record, unless another process runs it or ``context.stop()`` ends it: then None comes back.
+
+    The process that runs a trial holds the lock ``store.lock(trial)``, and a lock dies with its process, so a kill leaves none
+    behind. ``wait`` waits for it. A record that another process left in the meantime is given back instead of a second one;
+    ``replaces`` is when the one finished that is to be replaced.
+
+    The lock is the operating system's (flock). On a network file system without locks two processes may run the same trial at
+    once; the later record then replaces the earlier one, whole.
+    """
+    lock = FileLock(store.lock(trial))
+    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+    if context.stop():
+        return None
+    try:
+        with lock.acquire(blocking=wait, poll_interval=0.5, cancel_check=context.stop):
+            record = store.get(trial)
+            if record is not None and record.exit != "interrupted" and record.finished != replaces:
+                return record
+            if context.progress is not None:
+                context.progress(0, 0, "")
+            return run_trial(experiment, trial, store, context)
+    except (Timeout, Interrupted):
+        return None
+
+
+def record_death(experiment: Experiment, trial: Trial, store: Store, message: str) -> Record:
+    """Record that the process that ran a trial died in the middle of it, as far as the one that outlived it can tell."""
+    _log(trial, store, f"{message}\n")
+    environment = _environment("cpu").model_copy(update={"device": "unknown"})
+    return _keep(
+        experiment, trial, store, "error", message, Outcome(metrics={}, routing_path="none"),
+        environment=environment, wall_seconds=0, peak_memory_bytes=0, started=datetime.now(UTC), resumed_from=[],
+    )  # fmt: skip
+
+
+def _fault(error: Exception) -> tuple[Exit, str]:
+    import torch
+
+    if isinstance(error, NotFinite):
+        return "nan", str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(
+        error
+    ):  # torch's word on the CPU
+        return "oom", (str(error) or type(error).__name__).splitlines()[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return "error", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+
+
+def _log(trial: Trial, store: Store, text: str) -> None:
+    path = store.log(trial)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n")
+
+
+def _keep(
+    experiment: Experiment, trial: Trial, store: Store, status: Exit, message: str, outcome: Outcome, **measured: Any
+) -> Record:
     record = Record(
         key=trial.key,
         trial=trial,
-        deviations=experiment.deviations(config),
+        deviations=experiment.deviations(experiment.config.model_validate(trial.config)),
         metrics=outcome.metrics,
         series=outcome.series,
         data=outcome.data,
         code=_code(),
-        environment=_environment(context.device),
         routing_path=outcome.routing_path,
         parameters=outcome.parameters,
-        wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
-        peak_memory_bytes=memory.bytes,
-        started=started,
         finished=datetime.now(UTC),
         exit=status,
         message=message,
-        resumed_from=context.resumed_from,
+        **measured,
     )
     store.put(record)
-    if status in ("ok", "nan"):  # whatever else ended it, a next run may go on from there
-        context.checkpoint.unlink(missing_ok=True)
+    if status in ("ok", "nan"):  # after any other end a run that is asked for may go on from there
+        checkpoint = store.checkpoint(trial)
+        for path in (checkpoint, *checkpoint.parent.glob(f".{checkpoint.name}-*")):  # and what a kill left half-written
+            path.unlink(missing_ok=True)
+    if status == "ok":
+        store.log(trial).unlink(missing_ok=True)
     return record

@@ -50,24 +50,28 @@ class Settings(Model):
         except ValidationError as error:
             first = error.errors()[0]
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
-        check_device(settings.device)
+        check_device(settings.device, here=settings.scheduler is None)
         return settings
 
 
-def check_device(device: str) -> None:
-    """Raise :class:`UserError` unless a device of that name is on this machine. Asks the driver, which is quicker than torch."""
+def check_device(device: str, *, here: bool = True) -> None:
+    """Raise :class:`UserError` for a device that is not on this machine, or with ``here=False`` (trials run elsewhere) for a name
+    that no device has. Asks the driver, which is quicker than torch."""
     match = re.fullmatch(r"(cpu|cuda|mps)(?::(\d+))?", device)
     if match is None:
         raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
     kind, index = match[1], int(match[2] or 0)
-    if kind == "cuda" and index >= (count := _cuda_devices()):
+    if not here:
+        return
+    if kind == "cuda" and index >= (count := cuda_devices()):
         there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
         raise UserError(f"There is no {device} here: {there} found. Use --device cpu, or a machine with an NVIDIA driver.")
     if kind == "mps" and sys.platform != "darwin":
         raise UserError("There is no mps device here: it exists on Apple machines only. Use --device cpu.")
 
 
-def _cuda_devices() -> int:
+def cuda_devices() -> int:
+    """How many CUDA devices a process started here would see."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return 0
     try:

@@ -124,6 +124,14 @@ class Store:
     def checkpoint(self, trial: Trial) -> Path:
         return self.root / ".checkpoints" / f"{trial.key}.pt"
 
+    def lock(self, trial: Trial) -> Path:
+        """The file that a process locks while it runs the trial."""
+        return self.root / ".locks" / f"{trial.key}.lock"
+
+    def log(self, trial: Trial) -> Path:
+        """The tracebacks of a trial that failed."""
+        return self.root / ".logs" / f"{trial.key}.log"
+
     def check_writable(self) -> None:
         """Raise :class:`UserError` unless a file can be made here. Asking the file system is the only test that holds."""
         try:
@@ -146,11 +154,6 @@ class Store:
             set_aside(path, "its trial is not the one that its name stands for")
             return None
         return record
-
-    def done(self, trial: Trial) -> bool:
-        """Whether the trial needs no further run: it ended, well or in a NaN that would come again."""
-        record = self.get(trial)
-        return record is not None and record.exit in ("ok", "nan")
 
     def put(self, record: Record) -> Path:
         path = self.path(record.trial)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from capslib.errors import NotFinite
+from capslib.errors import Interrupted, NotFinite
 from capslib.routing import use_path
 from capslib.runs import code_hash
 from capslib.store import seal, set_aside, unseal, write_atomically
@@ -86,10 +86,11 @@ def fit(
 
     ``evaluate(model)`` gives metrics after every epoch; ``transform(batch, generator)`` augments a batch with a generator of
     its own step. ``bfloat16`` runs the forward pass under autocast (routings stay in float32). Checkpoints go to
-    ``context.checkpoint`` every ``context.checkpoint_seconds``. Losses are looked at every ``guard_every`` steps (1 on the
+    ``context.checkpoint`` every ``context.checkpoint_seconds`` and when ``context.stop()``. Losses are looked at every ``guard_every`` steps (1 on the
     CPU, 50 on a GPU, where looking means waiting).
 
-    Raises :class:`NotFinite`, naming the step and the first layer, as soon as the loss or a gradient is not finite.
+    Raises :class:`NotFinite`, naming the step and the first layer, as soon as the loss or a gradient is not finite, and
+    :class:`Interrupted` when ``context.stop()`` says so.
     """
     device = inputs.device
     per_epoch = -(-len(inputs) // batch_size)
@@ -178,10 +179,13 @@ class _Run:
             torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)
 
     def save_if_due(self) -> None:
-        path = self.context.checkpoint
-        if path is not None and time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
+        """Write a checkpoint when it is time, and before ending by :class:`Interrupted` when the run is asked to stop."""
+        path, stop = self.context.checkpoint, self.context.stop()
+        if path is not None and (stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds):
             write_atomically(path, seal(_dump(self.state())))
             self.saved = time.perf_counter()
+        if stop:
+            raise Interrupted
 
     def resume(self) -> None:
         path = self.context.checkpoint

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -149,7 +150,10 @@ class Context:
     device: str = "cpu"
     data_dir: Path | None = None
     checkpoint: Path | None = None
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
+    """Wall time between two checkpoints; a run that is killed loses no more than that."""
+    stop: Callable[[], bool] = lambda: False
+    """Asked after every step: when it says yes, the run writes a checkpoint and raises :class:`capslib.errors.Interrupted`."""
     progress: Callable[[int, int, str], None] | None = None
     """Called as ``progress(step, steps, note)``."""
     resumed_from: list[int] = field(default_factory=list)

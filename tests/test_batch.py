@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import dask
 import pytest
+import toys
 
+import capslib
 from capslib import batch, cli, papers
 from capslib.errors import UserError
 from capslib.settings import Settings
 from capslib.store import Store
-from capslib.trials import Metric, Outcome, Record, Trial
+from capslib.trials import Record, Trial
 
 STEM = "negation_limitation"
 
@@ -23,11 +27,32 @@ STEM = "negation_limitation"
 @pytest.fixture
 def tiny() -> list[Trial]:
     """All arms of the sign experiment on twenty points; no data set is needed."""
-    return papers.experiments(STEM)["sign"].trials("cpu", seeds=[0], change={"points": 20, "epochs": 1})
+    return papers.experiments(STEM)["sign"].trials("cpu", seeds=[0], change={"points": 20, "epochs": 2})
 
 
-def run(trials: list[Trial], store: Store, **settings: object) -> list[Record]:
-    return batch.run(trials, store, Settings(scale="cpu", **settings))
+class Told(batch.Display):
+    """A display that remembers what it is told."""
+
+    def __init__(self):
+        self.plans, self.steps, self.ends, self.said = [], [], [], []
+
+    def plan(self, plan):
+        self.plans.append(plan)
+
+    def step(self, trial, step, steps, note):
+        self.steps.append((trial.key, step, steps, note))
+
+    def finish(self, trial, record):
+        self.ends.append((trial.key, record))
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def run(
+    trials: list[Trial], store: Store, display: Told | None = None, *, retry_failed=False, **settings: object
+) -> list[Record]:
+    return batch.run(trials, store, Settings(**{"scale": "cpu", **settings}), display=display, retry_failed=retry_failed)
 
 
 def numbers(store: Store) -> dict[str, tuple]:
@@ -44,18 +69,23 @@ def here(tiny, tmp_path) -> Store:
 
 
 def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
-    store, told = Store(tmp_path / "cluster"), []
-    settings = Settings(scale="cpu", workers=2)
-    records = batch.run(tiny, store, settings, report=lambda trial, record, note: told.append((trial.key, record)))
+    store, told = Store(tmp_path / "cluster"), Told()
+    records = run(tiny, store, told, workers=2)
     assert len(numbers(here)) == len(tiny) > 1
     assert numbers(store) == numbers(here)
     assert {r.key for r in records} == {t.key for t in tiny}
-    assert dict(told) == {r.key: r for r in records}
+    assert dict(told.ends) == {r.key: r for r in records}
+    assert {key for key, *_ in told.steps} == {t.key for t in tiny}, "workers say how far they are"
+
+
+# ---------------------------------------------------------------------------------------------- a scheduler of one's own
 
 
 @contextlib.contextmanager
-def process(*words: str):
-    with subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+def process(*words: str, folder: Path | None = None):
+    """A module run in a folder, which comes first where Python looks for others."""
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([sys.executable, "-m", *words], cwd=folder, **quiet) as running:
         try:
             yield running
         finally:
@@ -63,28 +93,92 @@ def process(*words: str):
             running.wait(30)
 
 
-def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path):
-    file, quiet = tmp_path / "scheduler.json", ("--no-dashboard", "--scheduler-file")
-    with process("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet, str(file)) as scheduler:
-        for _ in range(600):
-            if file.exists() and file.stat().st_size:
-                break
-            assert scheduler.poll() is None
-            time.sleep(0.1)
+@pytest.fixture
+def scheduler(tmp_path):
+    """A scheduler process of one's own: its address, and how to start a worker process on it."""
+    file = tmp_path / "scheduler.json"
+    quiet = ("--no-dashboard", "--scheduler-file", str(file))
+    with process("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet) as running:
+        until(lambda: (file.exists() and file.stat().st_size) or running.poll() is not None)
         address = json.loads(file.read_text())["address"]
-        with process("distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1", *quiet, str(file)):
-            store = Store(tmp_path / "cluster")
-            assert len(run(tiny, store, scheduler=address)) == len(tiny)
+        with contextlib.ExitStack() as workers:
+
+            def worker(nthreads: int = 1, folder: Path | None = None) -> None:
+                words = ("distributed.cli.dask_worker", "--no-nanny", "--nthreads", str(nthreads), *quiet)
+                workers.enter_context(process(*words, folder=folder))
+
+            yield address, worker
+
+
+def until(true, seconds: float = 300) -> None:
+    """Wait for something that has to come; how long it takes depends on the machine."""
+    for _ in range(int(seconds * 100)):
+        if true():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not come")
+
+
+def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, scheduler):
+    address, worker = scheduler
+    worker()
+    worker()
+    store, told = Store(tmp_path / "cluster"), Told()
+    assert len(run(tiny, store, told, scheduler=address)) == len(tiny)
     assert numbers(store) == numbers(here)
+    assert told.plans[0].devices is None
+    assert {key for key, *_ in told.steps} == {t.key for t in tiny}
+
+
+def test_a_worker_with_another_capslib_is_refused(tiny, store, tmp_path, scheduler, monkeypatch):
+    package = Path(capslib.__file__).parent
+    shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "other" / "capslib" / "losses.py").open("a") as file:
+        file.write("# another version\n")
+    address, worker = scheduler
+    worker(folder=tmp_path / "other")
+    with distributed_client(address) as client:
+        client.wait_for_workers(1, timeout=300)
+    with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
+        run(tiny, store, scheduler=address)
+    monkeypatch.setattr(batch, "_check_workers", lambda client: None)  # as if it had joined a moment later
+    with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
+        run(tiny, store, scheduler=address)
+    assert list(store.records()) == []
+
+
+def test_a_worker_of_many_threads_is_refused(tiny, store, scheduler):
+    address, worker = scheduler
+    worker(nthreads=2)
+    with distributed_client(address) as client:
+        client.wait_for_workers(1, timeout=300)
+    with pytest.raises(UserError, match="--nthreads 1"):
+        run(tiny, store, scheduler=address)
+
+
+def distributed_client(address: str):
+    from distributed import Client
+
+    return Client(address)
+
+
+# ---------------------------------------------------------------------------------------------------- what has a record
 
 
 def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
     files = {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")}
-    monkeypatch.setattr(batch, "_run_here", lambda *_: pytest.fail("a trial was run"))
-    monkeypatch.setattr(batch, "_run_on_cluster", lambda *_: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a trial was run"))
     for workers in (1, 2):
         assert run(tiny, here, workers=workers) == []
     assert {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")} == files
+
+
+def test_each_record_is_looked_at_once_before_a_run(tiny, here, monkeypatch):
+    looked = []
+    monkeypatch.setattr(Store, "get", lambda store, trial: looked.append(trial.key))
+    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: iter(())))
+    run(tiny, here, workers=1)
+    assert sorted(looked) == sorted(t.key for t in tiny)
 
 
 def test_only_what_is_missing_runs(tiny, here):
@@ -100,99 +194,177 @@ def test_only_what_is_missing_runs(tiny, here):
 
 
 @pytest.fixture
-def toy(monkeypatch, make_experiment):
-    """An experiment of sizes 1, 2, 3 that goes wrong at size 2 as long as ``toy.error`` is set."""
+def toy(monkeypatch, tmp_path):
+    """``toy("well", "raises", …)``: trials that do this, in this process or in workers."""
+    monkeypatch.setitem(papers.experiments(STEM), "toy", toys.TOY)
 
-    def run_toy(config, context):
-        ran.append(config.size)
-        if config.size == 2 and experiment_error:
-            raise experiment_error[0]
-        if context.progress:
-            context.progress(1, 2, "half way")
-        return Outcome(metrics={"size": Metric(value=config.size, n=1, unit="things")})
+    def make(*does: str, scale: str = "cpu", seed: int = 0) -> list[Trial]:
+        configs = [toys.ToyConfig(does=what, size=n, folder=str(tmp_path)) for n, what in enumerate(does, start=1)]
+        return [toys.TOY.trial(scale, config, seed) for config in configs]
 
-    ran: list[int] = []
-    experiment_error: list[Exception] = [RuntimeError("out of luck")]
-    experiment = make_experiment(run_toy)
-    monkeypatch.setitem(papers.experiments(STEM), "toy", experiment)
-    return experiment, experiment_error, ran
+    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
+        yield make
 
 
-@pytest.mark.filterwarnings("ignore:.*out of luck")
-def test_a_trial_that_fails_stops_no_other_and_is_tried_again(toy, store):
-    experiment, error, ran = toy
-    trials = experiment.trials("smoke")
-    assert [r.exit for r in run(trials, store, workers=1)] == ["ok", "error", "ok"]
-    error.clear()
-    assert [r.exit for r in run(trials, store, workers=1)] == ["ok"]
-    assert ran == [1, 2, 3, 2]
+def times_run(folder: Path) -> dict[str, int]:
+    return {p.name.removeprefix("ran "): len(p.read_text().split()) for p in folder.glob("ran *")}
 
 
-def test_a_missing_data_set_stops_everything(toy, store):
-    experiment, error, ran = toy
-    error[:] = [UserError("no data")]
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, tmp_path, workers):
+    trials = toy("well", "raises", "nan", "oom", "well")
+    records = {r.trial.config["size"]: r for r in run(trials, store, workers=workers)}
+    assert [records[n].exit for n in (1, 2, 3, 4, 5)] == ["ok", "error", "nan", "oom", "ok"]
+    assert "RuntimeError: out of luck (toys.py:" in records[2].message
+    assert "step 3" in records[3].message
+    assert "can't allocate memory" in records[4].message
+    logs = {p.stem: p.read_text() for p in (store.root / ".logs").iterdir()}
+    assert logs.keys() == {t.key for t in trials[1:4]}
+    assert all("Traceback" in text for text in logs.values())
+    assert 'raise RuntimeError("out of luck")' in logs[trials[1].key]
+
+
+def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypatch):
+    trials, told = toy("well", "raises", "nan"), Told()
+    run(trials, store, workers=1)
+    assert run(trials, store, told, workers=1) == []
+    assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 1, "nan 3 0": 1}
+    assert told.plans[0].failed.keys() == {t.key for t in trials[1:]}
+    cured = toys.TOY.run
+    monkeypatch.setitem(cured.__globals__, "NotFinite", KeyError)  # it fails differently now
+    assert [r.exit for r in run(trials, store, workers=1, retry_failed=True)] == ["error", "error"]
+    assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 2, "nan 3 0": 2}
+    assert store.get(trials[2]).message.startswith("KeyError")
+
+
+def test_a_trial_that_ends_well_leaves_no_log_and_no_checkpoint(toy, store, make_record):
+    (trial,) = toy("well")
+    store.put(make_record(trial, exit="error"))
+    half = store.checkpoint(trial).with_name(f".{store.checkpoint(trial).name}-abc")  # a kill came while it was being written
+    for path in (store.log(trial), store.checkpoint(trial), half):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert [r.exit for r in run([trial], store, workers=1, retry_failed=True)] == ["ok"]
+    assert not store.log(trial).exists()
+    assert not list(store.checkpoint(trial).parent.iterdir())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_missing_data_set_stops_everything(toy, store, tmp_path, workers):
     with pytest.raises(UserError, match="no data"):
-        run(experiment.trials("smoke"), store, workers=1)
-    assert ran == [1, 2]
+        run(toy("lacks", "lacks", "lacks"), store, workers=workers)
+    assert list(store.records()) == []
 
 
-@pytest.mark.filterwarnings("ignore:.*out of luck")
-@pytest.mark.parametrize(("fails", "status"), [(True, 1), (False, 0)])
-def test_the_exit_status_tells(toy, store, monkeypatch, capsys, fails, status):
-    if not fails:
-        toy[1].clear()
-    words = [
-        "capslib",
-        "run",
-        STEM,
-        "--scale",
-        "smoke",
-        "--experiment",
-        "toy",
-        "--workers",
-        "1",
-        "--results-dir",
-        str(store.root),
-    ]
-    monkeypatch.setattr(sys, "argv", words)
+@pytest.mark.parametrize(("does", "status"), [("raises", 1), ("well", 0)])
+def test_the_exit_status_tells(toy, store, tmp_path, monkeypatch, capsys, does, status):
+    toy()
+    words = ["capslib", "run", STEM, "--scale", "smoke", "--experiment", "toy", "--where", "size=1", "--workers", "1"]
+    more = ["--set", f"does={does}", "--set", f"folder={tmp_path}", "--results-dir", str(store.root)]
+    monkeypatch.setattr(sys, "argv", [*words, *more])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == status
-    assert len(list(store.records())) == 3
-    assert ("RuntimeError: out of luck" in " ".join(capsys.readouterr().err.split())) is fails
+    assert len(list(store.records())) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("RuntimeError: out of luck" in said and ".logs" in said) is (does == "raises")
 
 
 def test_data_are_asked_for_before_anything_starts(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "_run_on_cluster", lambda *_: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a cluster was started"))
     trials = papers.experiments(STEM)["depth"].trials("cpu", seeds=[0])
     with pytest.raises(UserError, match="mnist"):
         run(trials, store, workers=2, data_dir=tmp_path / "none")
 
 
 def test_notes_of_a_running_trial_are_passed_on(toy, store):
-    experiment, error, _ = toy
-    error.clear()
-    told = []
-    settings = Settings(scale="smoke", workers=1)
-    batch.run(experiment.trials("smoke"), store, settings, report=lambda trial, record, note: told.append((record is None, note)))
-    assert told == [(True, "1/2 half way"), (False, "")] * 3
+    told = Told()
+    trials = toy("well", "well")
+    run(trials, store, told, workers=1)
+    assert told.steps == [(t.key, *more) for t in trials for more in ((0, 0, ""), (1, 2, "half way"))]
+
+
+# ------------------------------------------------------------------------------------------------- workers that die
+
+
+def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, store, tmp_path):
+    trials = toy("dies", "well", "dies once", "dies further on", "well", "well")
+    records = {r.trial.config["size"]: r for r in run(trials, store, workers=2)}
+    assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
+    assert "its worker process died 4 times" in records[1].message
+    assert records[1].message in store.log(trials[0]).read_text()
+    times = times_run(tmp_path)
+    assert (times["dies once 3 0"], times["dies further on 4 0"]) == (2, 6)
+    assert times["dies 1 0"] <= 4  # dask counts it too when a worker dies that was about to start it
+    assert [times[f"well {n} 0"] for n in (2, 5, 6)] == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------------ two at once
+
+
+def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
+    """The other process is played by a lock of our own; it ends, with a record, when we have nothing else left to do."""
+    from filelock import FileLock
+
+    trials = toy("well", "well", "well")
+    lock = FileLock(store.lock(trials[0]))
+    store.lock(trials[0]).parent.mkdir(parents=True)
+    lock.acquire()
+
+    class Other(Told):
+        def say(self, text):
+            super().say(text)
+            assert [r.trial.config["size"] for r in store.records()] == [2, 3] or len(list(store.records())) == 2
+            store.put(make(trials[0]))
+            lock.release()
+
+    def make(trial):
+        record = next(store.records())
+        return record.model_copy(update={"trial": trial, "key": trial.key, "message": "by the other"})
+
+    told = Other()
+    records = {r.trial.config["size"]: r for r in run(trials, store, told, workers=1)}
+    assert len(told.said) == 1
+    assert "1 trials are being run by another process" in told.said[0]
+    assert times_run(tmp_path) == {"well 2 0": 1, "well 3 0": 1}
+    assert records[1].message == "by the other"
+
+
+def test_what_another_process_gave_up_is_taken_over(toy, store, tmp_path):
+    from filelock import FileLock
+
+    trials = toy("well", "well")
+    lock = FileLock(store.lock(trials[0]))
+    store.lock(trials[0]).parent.mkdir(parents=True)
+    lock.acquire()
+    told = Told()
+    told.say = lambda text: lock.release()
+    assert {r.trial.config["size"] for r in run(trials, store, told, workers=1)} == {1, 2}
+    assert times_run(tmp_path) == {"well 1 0": 1, "well 2 0": 1}
+
+
+def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_record):
+    """Both saw the same failure; the second finds that it has been replaced meanwhile, by a failure again."""
+    (trial,) = toy("raises")
+    store.put(make_record(trial, exit="error"))
+
+    class Slow(Told):
+        def plan(self, plan):
+            run([trial], store, workers=1, retry_failed=True)  # the other is quicker
+
+    (record,) = run([trial], store, Slow(), workers=1, retry_failed=True)
+    assert times_run(tmp_path) == {"raises 1 0": 1}
+    assert record == store.get(trial)
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-@pytest.mark.parametrize(
-    ("settings", "trials", "workers"),
-    [
-        (Settings(scale="smoke"), 100, 1),
-        (Settings(scale="cpu"), 100, 4),
-        (Settings(scale="cpu"), 3, 3),
-        (Settings(scale="paper", device="cuda:0"), 100, 1),
-    ],
-)
-def test_how_many_workers_there_are(monkeypatch, settings, trials, workers):
-    monkeypatch.setattr(batch.os, "cpu_count", lambda: 4)
-    assert batch.default_workers(settings, trials) == workers
+def test_a_session_passes_its_display_on(toy, tmp_path):
+    toy()
+    told = Told()
+    batch.Session.start(results_dir=tmp_path / "x").run(STEM, "toy", display=told, change={"folder": str(tmp_path)})
+    assert [r.metrics["size"].value for _, r in told.ends] == [1, 2, 3]
 
 
 def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch):
@@ -212,15 +384,15 @@ def test_smoke_records_belong_to_the_code_that_made_them(tmp_path, monkeypatch):
 
 
 def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path):
-    _, error, ran = toy
-    error.clear()
+    toy()
     session = batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=2)
-    first = session.run(STEM, "toy", where={"size": 1})
+    there = {"folder": str(tmp_path)}
+    first = session.run(STEM, "toy", where={"size": 1}, change=there)
     assert [(r.trial.config["size"], r.trial.seed) for r in first] == [(1, 0), (1, 1)]
-    everything = session.run(STEM, "toy")
+    everything = session.run(STEM, "toy", change=there)
     assert [(r.trial.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
     assert everything[0] == first[0]
-    assert sorted(ran) == [1, 1, 2, 2, 3, 3]
+    assert times_run(tmp_path) == {f"well {n} {s}": 1 for s in (0, 1) for n in (1, 2, 3)}
 
 
 def test_a_session_refuses_what_it_cannot_do(tmp_path):
@@ -236,23 +408,12 @@ def test_a_session_refuses_what_it_cannot_do(tmp_path):
         session.trials("em_routing", "sign")
 
 
-def test_the_path_of_a_relative_results_folder_is_that_of_the_client(tiny, tmp_path, monkeypatch):
+def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypatch):
     """Workers may have another working folder."""
     monkeypatch.chdir(tmp_path)
     sent = []
-    monkeypatch.setattr(batch, "_client", lambda *_: contextlib.nullcontext((Recorder(sent), 1)))
-    monkeypatch.setattr("distributed.as_completed", lambda futures: [])
-    run(tiny, Store(Path("records")), workers=2)
-    assert {words[1] for words in sent} == {str(tmp_path / "records")}
-    assert {words[0] for words in sent} == {t.model_dump_json() for t in tiny}
-
-
-class Recorder:
-    """A client that only remembers what it was asked to send."""
-
-    def __init__(self, sent: list):
-        self.sent = sent
-
-    def submit(self, function, *words, **options):
-        self.sent.append(words)
-        return object()
+    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())))
+    run(tiny, Store(Path("records")), workers=2, data_dir=Path("data"))
+    assert {task.results for task in sent} == {tmp_path / "records"}
+    assert {task.settings.data_dir for task in sent} == {tmp_path / "data"}
+    assert [task.trial for task in sent] == tiny

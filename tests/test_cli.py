@@ -6,14 +6,11 @@ of the time that capslib takes to start, was not imported.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,7 +150,26 @@ def test_a_dry_run_lists_trials_and_runs_none(capslib, tmp_path):
     assert len(lines) == count
     assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in lines)
     assert "torch" not in done.imported
+    assert all(line.endswith("no record to go by") for line in lines)
+    assert "no earlier record tells how long they take" in done.message
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_dry_run_says_what_to_expect_by_earlier_records(capslib, tmp_path):
+    place = ("--results-dir", tmp_path / "records")
+    assert capslib(*TINY, *place).status == 0
+    done = capslib(*TINY, *place, "--set", "epochs=2", "--dry-run")
+    assert done.status == 0, done.message
+    assert len(done.out.splitlines()) == ARMS
+    assert all(" MB (1 record with other epochs)" in line for line in done.out.splitlines())
+    assert "By earlier records " in done.message
+    assert "torch" not in done.imported
+
+
+def test_a_device_has_to_be_here_only_if_trials_run_here(capslib):
+    done = capslib(*run("--experiment", "sign", "--device", "cuda", "--scheduler", "tcp://127.0.0.1:9"))
+    assert done.status == 2
+    assert "No scheduler answers" in done.message
 
 
 TINY = ("run", CHAPTER, "--scale", "smoke", "--experiment", "sign", "--set", "points=20", "--set", "epochs=1", "--workers", "1")
@@ -247,22 +263,3 @@ def test_the_data_commands_work_without_data(capslib, tmp_path, words):
     assert done.status == 0, done.message
     assert words == ("verify",) or all(name in done.out for name in ("mnist", "digits", "kmnist"))
     assert "torch" not in done.imported
-
-
-def test_an_interrupt_ends_with_status_130_and_says_how_to_go_on(tmp_path):
-    words = ("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--workers", "1", "--results-dir", str(tmp_path))
-    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
-    command = [sys.executable, "-m", "capslib", *words]  # an interrupt in the middle of importing torch ends Python by the signal
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as process:
-        for line in process.stderr:
-            if "to run" in line:
-                break
-        time.sleep(1)  # into the imports or the first steps; anywhere will do
-        process.send_signal(signal.SIGINT)
-        try:
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode in (130, -signal.SIGINT), said  # a shell shows both as 130
-    assert "The same command goes on" in said
-    assert not list(tmp_path.rglob("*.json"))

@@ -72,7 +72,7 @@ def test_a_name_far_from_all_others_gets_no_suggestion():
     ],
 )
 def test_a_cuda_device_has_to_be_there(monkeypatch, devices, name, says):
-    monkeypatch.setattr(module, "_cuda_devices", lambda: devices)
+    monkeypatch.setattr(module, "cuda_devices", lambda: devices)
     if not says:
         return check_device(name)
     with pytest.raises(UserError, match=says):
@@ -92,7 +92,7 @@ def test_mps_is_on_apple_machines(monkeypatch, platform):
 def test_devices_that_are_hidden_are_not_there(monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("the driver was asked"))
-    assert module._cuda_devices() == 0
+    assert module.cuda_devices() == 0
 
 
 def test_the_driver_is_believed_only_if_it_starts(monkeypatch):
@@ -111,13 +111,13 @@ def test_the_driver_is_believed_only_if_it_starts(monkeypatch):
 
     for status, count in ((0, 3), (100, 0)):
         monkeypatch.setattr(ctypes, "CDLL", lambda name, status=status: Driver(status))
-        assert module._cuda_devices() == count
+        assert module.cuda_devices() == count
 
     def missing(name):
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert module._cuda_devices() == 0
+    assert module.cuda_devices() == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- name=value

@@ -184,15 +184,6 @@ def test_a_record_comes_back_as_it_was(store, trial, make_record):
     assert list(store.records("em_routing")) == []
 
 
-@pytest.mark.parametrize(
-    ("exit", "done"), [("ok", True), ("nan", True), ("oom", False), ("error", False), ("interrupted", False)]
-)
-def test_what_ended_by_its_own_fault_is_not_run_again_and_what_did_not_is(store, trial, make_record, exit, done):
-    assert not store.done(trial)
-    store.put(make_record(trial, exit=exit))
-    assert store.done(trial) is done
-
-
 DAMAGES = {
     "empty": lambda whole: b"",
     "cut at the start": lambda whole: whole[:1],

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from capslib.errors import NotFinite, UserError
+from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.layers import DenseCapsules, as_capsules
 from capslib.losses import margin_loss
 from capslib.papers import experiments
@@ -214,6 +214,28 @@ def test_stopped_before_any_step_it_goes_on_to_the_same_end(tmp_path, undisturbe
     assert (second.seconds_before > 0) == (saved > 0)
 
 
+@pytest.mark.parametrize("guard_every", [1, 5])
+@pytest.mark.parametrize("step", [1, 6, 7, 12, STEPS])
+def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_path, undisturbed, step, guard_every):
+    """However long it is until the next checkpoint is due; where losses are looked at less often, at the next look."""
+    steps = []
+
+    def context(**more) -> Context:
+        return Context(seed=0, checkpoint=tmp_path / "run.pt", checkpoint_seconds=1e9, **more)
+
+    def count(batch, generator):
+        steps.append(1)
+        return batch
+
+    with pytest.raises(Interrupted):
+        train(context(stop=lambda: len(steps) >= step), evaluate=evaluation, transform=count, guard_every=guard_every)
+    looks = {k for k in range(1, STEPS + 1) if k % guard_every == 0 or k % PER_EPOCH == 0}
+    assert len(steps) == min(k for k in looks if k >= step)
+    second = context()
+    assert asdict(train(second, evaluate=evaluation, guard_every=guard_every)) == undisturbed
+    assert second.resumed_from == [len(steps)]
+
+
 def test_a_run_that_was_killed_after_its_last_step_only_reports(tmp_path, undisturbed):
     path, calls = tmp_path / "run.pt", []
     train(Context(seed=0, checkpoint=path, checkpoint_seconds=0), evaluate=evaluation)
@@ -405,7 +427,7 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
         delay = moments.uniform(0.0001, 0.02)  # seconds; a step takes some milliseconds
         done = subprocess.run([*command, how, str(moments.randint(10, 50)), str(delay)])
         assert done.returncode == -by
-        assert not store.done(trial)
+        assert store.get(trial) is None
     subprocess.run([*command, "never", "0", "0"], check=True)
 
     record = store.get(trial)
