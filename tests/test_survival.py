@@ -16,6 +16,7 @@ import pytest
 import toys
 
 from capslib import batch, papers
+from capslib.review import review
 from capslib.settings import Settings
 from capslib.store import Store
 
@@ -193,7 +194,7 @@ def test_thirty_trials_survive_twenty_kills_with_the_same_numbers(capslib, tmp_p
 
     records = {r.key: r for r in store.records()}
     assert len(store.paths()) == len(records) == 30
-    assert [p for p in store.problems() if "uncommitted" not in p] == []
+    assert [p for p in review(store).problems if "uncommitted" not in p] == []
     assert not list(store.root.glob(".checkpoints/*"))
     assert sum(len(r.resumed_from) for r in records.values()) >= 4, "nothing was taken up again"
     undisturbed = Store(tmp_path / "undisturbed")
