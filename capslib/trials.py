@@ -25,8 +25,8 @@ from capslib.errors import UserError, unknown
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Exit = Literal["ok", "nan", "oom", "interrupted", "error"]
-RoutingPath = Literal["eager", "fast", "compiled", "none"]
-"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled, or there was none."""
+RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
+"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled or in kernels, or there was none."""
 Plain = bool | int | float | str | None
 
 

@@ -36,8 +36,9 @@ def at_least_one(iterations: int) -> None:
         raise ValueError(f"a routing needs at least one iteration, not {iterations}")
 
 
-Path = Literal["eager", "fast", "compiled"]
-"""How a routing is computed: as its definition is written, in chunks by its core, or by its core after ``torch.compile``."""
+Path = Literal["eager", "fast", "compiled", "triton"]
+"""How a routing is computed: as its definition is written, in chunks by its core, by its core after ``torch.compile``, or by
+kernels of its own for a GPU."""
 
 
 class Routing(nn.Module):

@@ -14,7 +14,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +97,8 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
             if path == "eager" or torch.compiler.is_compiling():  # a compiler that sees the caller sees the loop itself
                 result = definition(votes.form() if isinstance(votes, LazyVotes) else votes, **arguments)
             else:
-                result = _in_chunks(routing.core, votes, arguments, path == "compiled")
+                kernels = _kernels(routing.core, given.device, wide) if path == "triton" else None
+                result = _in_chunks(_Plan(routing.core, kernels, path == "compiled"), votes, arguments)
         return RoutingResult(*(t.to(given.dtype) for t in result))
 
     routing.core = _core_by_autograd(definition)
@@ -126,7 +127,7 @@ def _core_by_autograd(definition: Callable[..., RoutingResult]) -> Core:
     return Core(forward, backward, lambda *outputs, **arguments: RoutingResult(*outputs))
 
 
-def _in_chunks(core: Core, votes: Tensor | LazyVotes, arguments: dict[str, Any], compiled: bool) -> RoutingResult:
+def _in_chunks(plan: _Plan, votes: Tensor | LazyVotes, arguments: dict[str, Any]) -> RoutingResult:
     if isinstance(votes, LazyVotes):
         lead, (weight, source) = votes.pose.shape[:1], votes
     else:
@@ -134,23 +135,38 @@ def _in_chunks(core: Core, votes: Tensor | LazyVotes, arguments: dict[str, Any],
     if "activation" in arguments:
         arguments["activation"] = arguments["activation"].expand(*lead, source.shape[1]).reshape(-1, source.shape[1])
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
-    plan = _Plan(core, {k: v for k, v in arguments.items() if k not in tensors}, tuple(tensors), compiled)
+    plan = plan._replace(options={k: v for k, v in arguments.items() if k not in tensors}, names=tuple(tensors))
     outputs = _Chunked.apply(plan, weight, source, *tensors.values())
-    result = core.finish(*outputs, **arguments)
+    result = plan.core.finish(*outputs, **arguments)
     return RoutingResult(*(t.reshape(*lead, *t.shape[1:]) for t in result))
 
 
 class _Plan(NamedTuple):
-    """What a chunk is run with, apart from tensors."""
+    """What the examples are run with, apart from tensors: ``kernels``, if there are any, do the work of the core."""
 
     core: Core
-    options: Mapping[str, Any]
-    names: tuple[str, ...]
+    kernels: Core | None
     compiled: bool
+    options: Mapping[str, Any] = types.MappingProxyType({})
+    names: tuple[str, ...] = ()
 
     def arguments(self, tensors: tuple[Tensor, ...], chunk: slice) -> dict[str, Any]:
         of_chunk = {n: t[chunk] if n == "activation" else t for n, t in zip(self.names, tensors, strict=True)}
         return {**of_chunk, **self.options}
+
+    def runs(
+        self, direction: str, weight: Tensor | None, source: Tensor, block: slice, *to_votes: Tensor
+    ) -> Iterator[tuple[slice, Callable]]:
+        """The chunks of a block, and for each what runs it "forward" or "backward", there with what is to hold the gradient."""
+        if self.kernels is not None:  # which form the votes themselves
+            yield block, functools.partial(getattr(self.kernels, direction), weight, source[block], *to_votes)
+            return
+        votes, run = source[block] if weight is None else LazyVotes(weight, source[block]).form(), _RUN[direction]
+        for chunk, whole in _chunks(votes):
+            of_chunk = [t[chunk] for t in (votes, *to_votes)]
+            compiled = self.compiled and whole
+            this = _for_shape(run, self.core, of_chunk[0].shape, votes.dtype, votes.device) if compiled else run
+            yield _shift(chunk, block), functools.partial(this, getattr(self.core, direction), *of_chunk)
 
 
 class _Chunked(torch.autograd.Function):
@@ -160,14 +176,8 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, weight: Tensor | None, source: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         done: list[tuple[Tensor, ...]] = []
         for block in _blocks(weight, source):
-            votes = _form(weight, source[block])
-            for chunk, whole in _chunks(votes):
-                run = (
-                    _for_shape(_run_forward, plan.core, votes[chunk].shape, votes.dtype, votes.device)
-                    if plan.compiled and whole
-                    else _run_forward
-                )
-                outputs, kept = run(plan.core.forward, votes[chunk], plan.arguments(tensors, _shift(chunk, block)))
+            for part, run in plan.runs("forward", weight, source, block):
+                outputs, kept = run(**plan.arguments(tensors, part))
                 done.append((*outputs, *kept))
         joined = tuple(torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*done, strict=True))
         ctx.plan, ctx.counts = plan, (2, len(tensors), len(outputs))
@@ -186,25 +196,10 @@ class _Chunked(torch.autograd.Function):
             n: torch.zeros_like(t, memory_format=torch.contiguous_format) for n, t in zip(plan.names, tensors, strict=True)
         }
         for block in _blocks(weight, source):
-            votes = _form(weight, source[block])
-            to_votes = to_source if weight is None else torch.empty_like(votes)
-            for chunk, whole in _chunks(votes):
-                part = _shift(chunk, block)
-                run = (
-                    _for_shape(_run_backward, plan.core, votes[chunk].shape, votes.dtype, votes.device)
-                    if plan.compiled and whole
-                    else _run_backward
-                )
-                to_arguments = run(
-                    plan.core.backward,
-                    votes[chunk],
-                    to_votes[chunk],
-                    tuple(o[part] for o in outputs),
-                    tuple(k[part] for k in kept),
-                    tuple(g[part] for g in gradients),
-                    plan.arguments(tensors, part),
-                )
-                for name, gradient in to_arguments.items():
+            to_votes = to_source if weight is None else source.new_empty(len(source[block]), *weight.shape[:-1])
+            for part, run in plan.runs("backward", weight, source, block, to_votes):
+                of_part = [tuple(t[part] for t in some) for some in (outputs, kept, gradients)]
+                for name, gradient in run(*of_part, **plan.arguments(tensors, part)).items():
                     to_tensors[name][part if name == "activation" else ...] += gradient
             if weight is not None:
                 of_weight, to_source[block] = LazyVotes(weight, source[block]).pull(to_votes)
@@ -212,7 +207,7 @@ class _Chunked(torch.autograd.Function):
         return None, to_weight, to_source, *to_tensors.values()
 
 
-def _run_forward(forward: Callable, votes: Tensor, arguments: dict[str, Any]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _run_forward(forward: Callable, votes: Tensor, **arguments: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     return forward(rearrange(votes, "n i j d -> n j d i").contiguous(), **arguments)
 
 
@@ -223,11 +218,14 @@ def _run_backward(
     outputs: tuple[Tensor, ...],
     kept: tuple[Tensor, ...],
     gradients: tuple[Tensor, ...],
-    arguments: dict[str, Any],
+    **arguments: Any,
 ) -> dict[str, Tensor]:
     gradient, others = backward(rearrange(votes, "n i j d -> n j d i").contiguous(), outputs, kept, gradients, **arguments)
     to_votes.copy_(rearrange(gradient, "n j d i -> n i j d"))
     return others
+
+
+_RUN = {"forward": _run_forward, "backward": _run_backward}
 
 
 def _split(tensors: tuple[Tensor, ...], counts: tuple[int, ...]) -> list[tuple[Tensor, ...]]:
@@ -237,10 +235,6 @@ def _split(tensors: tuple[Tensor, ...], counts: tuple[int, ...]) -> list[tuple[T
 
 def _shift(chunk: slice, block: slice) -> slice:
     return slice(block.start + chunk.start, block.start + chunk.stop)
-
-
-def _form(weight: Tensor | None, source: Tensor) -> Tensor:
-    return source if weight is None else LazyVotes(weight, source).form()
 
 
 def _slices(total: int, size: int) -> list[slice]:
@@ -265,17 +259,44 @@ def _chunks(votes: Tensor) -> list[tuple[slice, bool]]:
     return [(chunk, chunk.stop - chunk.start == size) for chunk in _slices(len(votes), size)]
 
 
-# ----------------------------------------------------------------------------------------------------------- torch.compile
+# ------------------------------------------------------------------------------------------------- Triton and torch.compile
 
 
 def use_path(network: nn.Module, path: Path) -> Path:
-    """Let every routing in ``network`` compute on this path, and say which it is: "fast" where the compiler does not work."""
-    if path == "compiled" and not _compiler_works(next(network.parameters()).device):
+    """Let every routing in ``network`` compute on this path, or on what is left where this machine cannot, and say which it is.
+
+    On a GPU "compiled" is "triton", the core's own kernels, if they pass a test there. Where they do not, or the network is in
+    float64, it is "compiled", and "fast" where the compiler does not work.
+    """
+    parameter = next(network.parameters(), torch.empty(0))
+    if path == "triton" or (path == "compiled" and parameter.is_cuda):
+        path = "triton" if parameter.dtype != torch.float64 and _kernels_work(parameter.device) else "compiled"
+    if path == "compiled" and not _compiler_works(parameter.device):
         path = "fast"
     for module in network.modules():
         if isinstance(module, Routing):
             module.path = path
     return path
+
+
+def _kernels(core: Core, device: torch.device, dtype: torch.dtype) -> Core | None:
+    """The kernels of a core, if it has some for these tensors; a routing on the path "triton" without them is a fast one."""
+    try:
+        from capslib.routing import kernels  # here and not above, for it needs Triton
+    except ImportError:
+        return None
+    return kernels.CORES.get(core) if dtype == torch.float32 and kernels.run_on(device) else None
+
+
+@functools.cache
+def _kernels_work(device: torch.device) -> bool:
+    """Whether the Triton kernels run here and compute what they should. Tried once, on a few random numbers."""
+    try:
+        from capslib.routing import kernels
+
+        return kernels.agree(device)
+    except Exception:  # whatever is missing: Triton, its compiler, a GPU that it knows
+        return False
 
 
 @functools.cache

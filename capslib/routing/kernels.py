@@ -1,0 +1,312 @@
+"""The cores of the fast path as Triton kernels, for a GPU: votes are formed in its registers and never reach its memory.
+
+One program does what belongs to one parent j of one example n in one iteration. It goes over the children a tile at a time, as
+often as the arithmetic asks for, and forms their votes anew each time. What couples the parents of a child, a softmax and its
+gradient, stays in PyTorch, and so does all that has neither children nor dimensions.
+
+A core here takes ``weight`` [I, J, D, d] and poses [N, I, d], or None and votes [N, I, J, D], where one of
+:mod:`capslib.routing.fast` takes votes; the rest is the same, the arithmetic too but for what comments say. Importing this file
+needs Triton, which comes with PyTorch for CUDA. On a machine without a GPU, TRITON_INTERPRET=1 runs the kernels in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from capslib.routing import dynamic, em
+from capslib.routing.base import Path, squash
+from capslib.routing.fast import Core, LazyVotes
+
+Tensors = tuple[Tensor, ...]
+TILE = 4096
+"""Numbers of a tile at most (votes, each as the d products it is the sum of): what the registers of one program hold."""
+MASS_FLOOR, VARIANCE_FLOOR = tl.constexpr(em.MASS_FLOOR), tl.constexpr(em.VARIANCE_FLOOR)
+TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
+
+
+def run_on(device: torch.device) -> bool:
+    """Whether kernels can be started for tensors of this device."""
+    return device.type == "cuda" or triton.knobs.runtime.interpret
+
+
+def _launch(kernel: Any, weight: Tensor | None, source: Tensor, *tensors: Tensor, J: int, D: int, **options: Any) -> None:
+    """Run a kernel for every parent of every example. Tiles have powers of two as sizes: B children, E ≥ D, F ≥ K = d."""
+    N, I = source.shape[:2]
+    K = 0 if weight is None else weight.shape[-1]
+    E, wide = triton.next_power_of_2(D), triton.next_power_of_2(max(1, K))
+    B = min(triton.next_power_of_2(I), max(1, TILE // (E * wide)))
+    with torch.cuda.device_of(source):
+        pointers = [t.contiguous() for t in (source, source if weight is None else weight, *tensors)]
+        kernel[(N, J)](*pointers, **options, I=I, J=J, D=D, K=K, B=B, E=E, F=wide)
+
+
+@triton.jit
+def _tile(source, weight, n, j, start,
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    """Children [B] and which are there; places [B, E] in a tensor [N, I, J, D] and which are there; votes [B, E], else zero."""
+    child, dim, inner = start + tl.arange(0, B), tl.arange(0, E), tl.arange(0, F)
+    there = child < I
+    inside = there[:, None] & (dim < D)[None, :]
+    place = ((n * I + child[:, None]) * J + j) * D + dim[None, :]
+    if K == 0:
+        votes = tl.load(source + place, mask=inside, other=0.0)
+    else:
+        at = ((child[:, None] * J + j) * D + dim[None, :])[:, :, None] * K + inner[None, None, :]
+        W = tl.load(weight + at, mask=inside[:, :, None] & (inner < K)[None, None, :], other=0.0)
+        at = (n * I + child[:, None]) * K + inner[None, :]
+        u = tl.load(source + at, mask=there[:, None] & (inner < K)[None, :], other=0.0)
+        votes = tl.sum(W * u[:, None, :], axis=2)
+    return child, there, place, inside, votes
+
+
+# ---------------------------------------------------------------------------------------------------------------------- EM
+
+
+@triton.jit
+def _em_forward(source, weight, coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density,
+    lamda, spread, offset, last: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
+    parent = n * J + j
+    m, mean, var = 0.0, tl.zeros([E], tl.float32), tl.zeros([E], tl.float32)
+    for start in range(0, I, B):
+        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
+        m += tl.sum(r)
+        mean += tl.sum(r[:, None] * votes, axis=0)
+    mean /= tl.maximum(m, MASS_FLOOR)
+    for start in range(0, I, B):
+        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
+        deviation = votes - mean[None, :]
+        var += tl.sum(r[:, None] * (deviation * deviation), axis=0)
+    var = var / tl.maximum(m, MASS_FLOOR) + offset
+    floored = tl.where(dim < D, tl.maximum(var, VARIANCE_FLOOR), 1.0)
+    log_variance = tl.sum(tl.log(floored))
+    cost = (D * tl.load(beta_u + j) + log_variance * spread) * m
+    tl.store(mass + parent, m)
+    tl.store(mu + parent * D + dim, mean, dim < D)
+    tl.store(variance + parent * D + dim, var, dim < D)
+    tl.store(logit + parent, lamda * (tl.load(beta_a + j) - cost))
+    if not last:
+        for start in range(0, I, B):
+            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            deviation = votes - mean[None, :]
+            distance = tl.sum(deviation * deviation / floored[None, :], axis=1)
+            tl.store(log_density + parent * I + child, -(log_variance + distance) / 2, there)
+
+
+@triton.jit
+def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes,
+    lamda, spread, offset, last: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
+    parent = n * J + j
+    m = tl.load(mass + parent)
+    mean = tl.load(mu + parent * D + dim, dim < D, 0.0)
+    var = tl.load(variance + parent * D + dim, dim < D, 1.0)
+    floored, has_mass = tl.maximum(var, VARIANCE_FLOOR), m >= MASS_FLOOR
+    to_cost = -lamda * tl.load(to_logit + parent)
+    to_mass = to_cost * (D * tl.load(beta_u + j) + tl.sum(tl.log(floored)) * spread)
+    to_mean = tl.zeros([E], tl.float32)
+    to_log_variance = to_mean + spread * m * to_cost
+    if last:
+        to_mean = tl.load(to_mu + parent * D + dim, dim < D, 0.0)
+    else:  # E-step
+        for start in range(0, I, B):
+            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            deviation = votes - mean[None, :]
+            g = tl.load(to_log_p + parent * I + child, there, 0.0)[:, None]
+            to_mean += tl.sum(g * deviation, axis=0) / floored
+            to_log_variance += tl.sum(g * (deviation * deviation / floored[None, :] - 1), axis=0) / 2
+    to_variance = tl.where((var >= VARIANCE_FLOOR) & (dim < D), to_log_variance / floored, 0.0)
+    to_mean -= tl.where(has_mass, 0.0, 2 * to_variance * mean * (1 - m / MASS_FLOOR))  # shares of no mass are no mean
+    # The gradient of the shares, less its mean under them: that is what makes mu of the votes, and the variance of the squares.
+    mean_vote, mean_square = tl.where(has_mass, mean, 0.0), tl.where(has_mass, var - offset, 0.0)
+    floored_mass = tl.maximum(m, MASS_FLOOR)
+    for start in range(0, I, B):
+        child, there, place, inside, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
+        deviation, share = votes - mean[None, :], (r / floored_mass)[:, None]
+        square = deviation * deviation
+        to_share = to_variance[None, :] * (square - mean_square[None, :]) + to_mean[None, :] * (votes - mean_vote[None, :])
+        tl.store(to_r + parent * I + child, tl.sum(to_share, axis=1) / floored_mass + to_mass, there)
+        to_vote = to_mean[None, :] * share + 2 * deviation * to_variance[None, :] * share
+        if not last:
+            g = tl.load(to_log_p + parent * I + child, there, 0.0)[:, None]
+            to_vote += tl.load(to_votes + place, inside, 0.0) - deviation * g / floored[None, :]
+        tl.store(to_votes + place, to_vote, inside)
+
+
+def _em_run_forward(
+    weight: Tensor | None, source: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, **options: Any
+) -> tuple[Tensors, Tensors]:
+    (N, I), (J, D) = source.shape[:2], source.shape[2:] if weight is None else weight.shape[1:3]
+    coupling = source.new_full((N, J, I), 1 / J)
+    steps, couplings = [], []
+    for last, numbers in _em_numbers(**options):
+        (mass, logit), (mu, variance) = source.new_empty(2, N, J), source.new_empty(2, N, J, D)
+        log_density = torch.empty_like(coupling)
+        tensors = (coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density)
+        _launch(_em_forward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        steps.append((mass, variance, mu, logit))
+        couplings.append(coupling)
+        if not last:
+            coupling = (F.logsigmoid(logit)[..., None] + log_density).softmax(dim=1)
+    return (mu, logit, coupling), (*(t for step in steps for t in step), *couplings[1:-1])
+
+
+def _em_run_backward(
+    weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
+) -> dict[str, Tensor]:
+    activation, beta_u, beta_a, iterations = (arguments[name] for name in ("activation", "beta_u", "beta_a", "iterations"))
+    (to_mu, to_logit, to_coupling), (J, D) = gradients, outputs[0].shape[1:]
+    couplings = (torch.full_like(outputs[2], 1 / J), *kept[4 * iterations :], outputs[2])
+    to_activation, to_beta_u, to_beta_a = torch.zeros_like(activation), torch.zeros_like(beta_u), torch.zeros_like(beta_a)
+    to_log_p = to_r = torch.empty_like(outputs[2])
+    for iteration, (last, numbers) in reversed(list(enumerate(_em_numbers(**arguments)))):
+        (mass, variance, mu, logit), coupling = kept[4 * iteration : 4 * iteration + 4], couplings[iteration]
+        if not last:
+            after = couplings[iteration + 1]
+            to_log_p = after * (to_coupling - (after * to_coupling).sum(dim=1, keepdim=True))
+            to_logit = to_log_p.sum(dim=-1) * (-logit).sigmoid()
+        to_r = torch.empty_like(coupling)
+        tensors = (coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes)
+        _launch(_em_backward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        to_beta_a += (numbers["lamda"] * to_logit).sum(dim=0)
+        to_beta_u -= (numbers["lamda"] * D * mass * to_logit).sum(dim=0)
+        to_activation += (to_r * coupling).sum(dim=1)
+        to_coupling = to_r * activation[:, None] + (to_coupling if last else 0)
+    return {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
+
+
+def _em_numbers(*, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, **_: object) -> list:
+    """Of every iteration, whether it is the last, and the numbers it runs with."""
+    temperatures = em._temperatures(iterations, inverse_temperature)
+    numbers = [{"lamda": float(t), "spread": em._SPREAD[spread], "offset": float(variance_offset)} for t in temperatures]
+    return [(iteration == iterations - 1, of_this) for iteration, of_this in enumerate(numbers)]
+
+
+# ----------------------------------------------------------------------------------------------------------------- dynamic
+
+
+@triton.jit
+def _dynamic_forward(source, weight, coupling, bias, pre_activation, logits, last: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
+    parent = n * J + j
+    s = tl.load(bias + j * D + dim, dim < D, 0.0)
+    for start in range(0, I, B):
+        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        s += tl.sum(tl.load(coupling + parent * I + child, there, 0.0)[:, None] * votes, axis=0)
+    tl.store(pre_activation + parent * D + dim, s, dim < D)
+    if not last:
+        square = tl.sum(s * s)
+        pose = s * (tl.sqrt(square) / (1 + square))
+        for start in range(0, I, B):
+            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            at = logits + parent * I + child
+            tl.store(at, tl.load(at, there, 0.0) + tl.sum(pose[None, :] * votes, axis=1), there)
+
+
+@triton.jit
+def _dynamic_backward(source, weight, coupling, pre_activation, to_pose, to_logits, to_pre_activation, to_coupling, to_votes,
+    last: tl.constexpr,
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
+    parent = n * J + j
+    s = tl.load(pre_activation + parent * D + dim, dim < D, 0.0)
+    square = tl.sum(s * s)
+    norm = tl.sqrt(square)
+    scale, to_v = norm / (1 + square), tl.zeros([E], tl.float32)
+    if last:
+        to_v = tl.load(to_pose + parent * D + dim, dim < D, 0.0)
+    else:
+        for start in range(0, I, B):
+            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            to_v += tl.sum(tl.load(to_logits + parent * I + child, there, 0.0)[:, None] * votes, axis=0)
+    along = tl.sum(s / tl.maximum(norm, TINY) * to_v)
+    to_s = scale * to_v + s * along * (1 - square) / ((1 + square) * (1 + square))
+    tl.store(to_pre_activation + parent * D + dim, to_s, dim < D)
+    for start in range(0, I, B):
+        child, there, place, inside, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        tl.store(to_coupling + parent * I + child, tl.sum(to_s[None, :] * votes, axis=1), there)
+        to_vote = to_s[None, :] * tl.load(coupling + parent * I + child, there, 0.0)[:, None]
+        if not last:
+            g = tl.load(to_logits + parent * I + child, there, 0.0)[:, None]
+            to_vote += tl.load(to_votes + place, inside, 0.0) + (s * scale)[None, :] * g
+        tl.store(to_votes + place, to_vote, inside)
+
+
+def _dynamic_run_forward(
+    weight: Tensor | None, source: Tensor, *, iterations: int, bias: Tensor | None
+) -> tuple[Tensors, Tensors]:
+    (N, I), (J, D) = source.shape[:2], source.shape[2:] if weight is None else weight.shape[1:3]
+    added = source.new_zeros(J, D) if bias is None else bias
+    logits, coupling, kept, couplings = source.new_zeros(N, J, I), source.new_full((N, J, I), 1 / J), [], []
+    for iteration in range(iterations):
+        s, last = source.new_empty(N, J, D), iteration == iterations - 1
+        _launch(_dynamic_forward, weight, source, coupling, added, s, logits, J=J, D=D, last=last)
+        kept.append(s)
+        couplings.append(coupling)
+        if not last:
+            coupling = logits.softmax(dim=1)
+    return (squash(s), coupling), (*kept, *couplings[1:-1])
+
+
+def _dynamic_run_backward(
+    weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
+) -> dict[str, Tensor]:
+    (to_pose, to_coupling), iterations = gradients, arguments["iterations"]
+    couplings = (torch.full_like(outputs[1], 1 / outputs[1].shape[1]), *kept[iterations:], outputs[1])
+    to_logits, to_bias = torch.zeros_like(outputs[1]), 0
+    for iteration in reversed(range(iterations)):
+        s, coupling, last = kept[iteration], couplings[iteration], iteration == iterations - 1
+        to_s, of_this = torch.empty_like(s), torch.empty_like(coupling)
+        tensors = (coupling, s, to_pose, to_logits, to_s, of_this, to_votes)
+        _launch(_dynamic_backward, weight, source, *tensors, J=s.shape[1], D=s.shape[2], last=last)
+        to_bias = to_bias + to_s
+        to_coupling = of_this + to_coupling if last else of_this
+        to_logits = to_logits + coupling * (to_coupling - (coupling * to_coupling).sum(dim=1, keepdim=True))
+    return {} if arguments["bias"] is None else {"bias": to_bias.sum(dim=0)}
+
+
+# ------------------------------------------------------------------------------------------------------------------- in use
+
+CORES = {
+    em.em_routing.core: Core(_em_run_forward, _em_run_backward, em._finish),
+    dynamic.dynamic_routing.core: Core(_dynamic_run_forward, _dynamic_run_backward, dynamic._finish),
+}
+"""The kernels of each core of the fast path that has some."""
+
+
+def agree(device: torch.device) -> bool:
+    """Whether the kernels give on this device what the definitions give, values and gradients, for children of two tiles."""
+    if not run_on(device):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((70, 2, 5, 6), (2, 70, 6), (2, 70), (2,), (2,), (2, 5))
+    weight, pose, activation, *betas, bias = (torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes)
+    given = [LazyVotes(weight, pose).form()], 1e-3
+    formed = [weight, pose], 1e-2  # the matrix products of its gradient may be allowed to run in TF32
+    for routing, tensors in ((em.em_routing, [activation, *betas, bias]), (dynamic.dynamic_routing, [bias])):
+        for votes, tolerance in (given, formed):
+
+            def outcome(path: Path, dtype: torch.dtype, votes=votes, tensors=tensors, routing=routing) -> list[Tensor]:
+                leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (*votes, *tensors)]
+                first, rest = leaves[: len(votes)], leaves[len(votes) : -1]
+                result = routing(LazyVotes(*first) if len(first) == 2 else first[0], *rest, bias=leaves[-1], path=path)
+                sum((t * torch.linspace(-1, 2, t.numel(), device=device).view_as(t)).sum() for t in result).backward()
+                return [t.detach() for t in (*result, *(leaf.grad for leaf in leaves))]
+
+            with torch.enable_grad():
+                pairs = zip(outcome("triton", torch.float32), outcome("eager", torch.float64), strict=True)
+            if not all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs):
+                return False
+    return True
