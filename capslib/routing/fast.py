@@ -49,6 +49,12 @@ class LazyVotes(NamedTuple):
         weight, pose, votes = self._equation
         return einsum(self.weight, self.pose, f"{weight}, {pose} -> {votes}").flatten(3)
 
+    def empty(self) -> Tensor:
+        """A tensor [N, I, J, D] to hold their gradient."""
+        I, J, *dims = self.weight.shape
+        D = dims[0] if self.pose.ndim == 3 else self.pose.shape[2] * dims[1]
+        return self.pose.new_empty(len(self.pose), I, J, D)
+
     def pull(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of weight and pose from that of the votes."""
         weight, pose, votes = self._equation
@@ -158,8 +164,10 @@ class _Plan(NamedTuple):
         self, direction: str, weight: Tensor | None, source: Tensor, block: slice, *to_votes: Tensor
     ) -> Iterator[tuple[slice, Callable]]:
         """The chunks of a block, and for each what runs it "forward" or "backward", there with what is to hold the gradient."""
-        if self.kernels is not None:  # which form the votes themselves
-            yield block, functools.partial(getattr(self.kernels, direction), weight, source[block], *to_votes)
+        if self.kernels is not None:  # they form the votes of vector capsules themselves
+            vectors = weight is None or source.ndim == 3
+            votes = (weight, source[block]) if vectors else (None, LazyVotes(weight, source[block]).form())
+            yield block, functools.partial(getattr(self.kernels, direction), *votes, *to_votes)
             return
         votes, run = source[block] if weight is None else LazyVotes(weight, source[block]).form(), _RUN[direction]
         for chunk, whole in _chunks(votes):
@@ -196,7 +204,7 @@ class _Chunked(torch.autograd.Function):
             n: torch.zeros_like(t, memory_format=torch.contiguous_format) for n, t in zip(plan.names, tensors, strict=True)
         }
         for block in _blocks(weight, source):
-            to_votes = to_source if weight is None else source.new_empty(len(source[block]), *weight.shape[:-1])
+            to_votes = to_source if weight is None else LazyVotes(weight, source[block]).empty()
             for part, run in plan.runs("backward", weight, source, block, to_votes):
                 of_part = [tuple(t[part] for t in some) for some in (outputs, kept, gradients)]
                 for name, gradient in run(*of_part, **plan.arguments(tensors, part)).items():

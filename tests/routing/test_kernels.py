@@ -139,6 +139,14 @@ class TestInterpreted:
     def test_iterations_and_tiles(self, name, iterations, tiles):
         assert_kernels_are_exact(name, *draw(True, seed=iterations), iterations=iterations, bias=0.1)
 
+    @each_routing
+    def test_matrix_capsules(self, name, monkeypatch):
+        """Their votes are formed for the kernels."""
+        monkeypatch.setitem(globals(), "DIM", 4)
+        generator = torch.Generator().manual_seed(0)
+        votes = [torch.randn(*s, 2, 2, generator=generator) for s in ((CHILDREN, PARENTS), (N, CHILDREN))]
+        assert_kernels_are_exact(name, votes, torch.rand(N, CHILDREN, generator=generator), bias=0.1)
+
     def test_the_examples_may_come_in_blocks(self, monkeypatch):
         monkeypatch.setitem(fast.BLOCK_BYTES, "cpu", 1)
         assert_kernels_are_exact("em", *draw(True), bias=0.1)
