@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capslib.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from capslib.costs import Work
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -174,6 +177,8 @@ class Experiment:
     seeds: Mapping[Scale, Sequence[int]]
     run: Callable[[Any, Context], Outcome]
     deviations: Callable[[Any], list[Deviation]]
+    work: Callable[[Any], Work] | None = None
+    """What a trial of a configuration costs, see :mod:`capslib.costs`; None where nobody has counted."""
 
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
         return Trial(

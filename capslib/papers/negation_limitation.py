@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from capslib.costs import Layer, Work, after, capsules, convolution, dense, steps
+from capslib.data.registry import dataset
 from capslib.queries import Above, Count, Order, Property, Query, Select, Value
 from capslib.trials import Config, Context, DataFingerprint, Deviation, Experiment, Metric, Outcome, Scale
 
@@ -321,6 +323,53 @@ def negated_grid(scale: Scale) -> list[NegatedConfig]:
     return list(configs())
 
 
+# ------------------------------------------------------------------------------------------------------------------- costs
+
+
+def _stack(routing: str, batch: int, sizes: Sequence[tuple[int, int]], iterations: int) -> list[Layer]:
+    """The layers of a ``CapsuleStack``."""
+    return [
+        layer
+        for (children, child_dim), (parents, dim) in itertools.pairwise(sizes)
+        for layer in capsules(routing, batch, children, parents, dim, child_dim, iterations=iterations)
+    ]
+
+
+def symmetry_work(config: SymmetryConfig) -> Work:
+    """At most: as if every stack were the deepest and were trained."""
+    layers = _stack(config.routing, config.inputs, [(config.capsules, config.dim)] * (config.max_depth + 1), config.max_iterations)
+    return Work(config.max_depth * config.max_iterations, tuple(layers))
+
+
+def sign_work(config: SignConfig) -> Work:
+    sizes = [(1, 1), (config.hidden, 1), (2, 1)]
+    layers = _stack(config.routing, config.batch_size, sizes, config.iterations)
+    points = config.points + 2
+    return Work(steps(config.epochs, config.batch_size, points, points), tuple(layers))
+
+
+def depth_work(config: DepthConfig, images: int = 1) -> Work:
+    """Where a trial sees every image in so many versions: ``images``."""
+    splits, batch = dataset(config.data).splits, config.batch_size
+    (train, channels, *size), (test, *_) = splits["train"], splits["test"]
+    size = tuple(side // config.downsample for side in size)
+    features = after(size, config.kernel)
+    grid = after(features, config.kernel, 2)
+    children, pixels = config.primary_types * grid[0] * grid[1], channels * size[0] * size[1]
+    sizes = [(children, 8), *[(16, config.hidden_dim)] * (config.depth - 2), (10, 16)]
+    layers = (
+        convolution(batch, channels, config.filters, config.kernel, features, first=True),
+        convolution(batch, config.filters, 8 * config.primary_types, config.kernel, grid, stride=2),
+        *_stack(config.routing, batch, sizes, config.iterations),
+        *(dense(batch, a, b) for a, b in itertools.pairwise((10 * 16, *config.decoder, pixels))),
+    )
+    return Work(steps(config.epochs, batch, images * train, images * test), layers, data=4 * images * (train + test) * pixels)
+
+
+def negated_work(config: NegatedConfig) -> Work:
+    return depth_work(config, images=2)
+
+
 # ------------------------------------------------------------------------------------------------------------------ shared
 
 
@@ -429,13 +478,13 @@ EXPERIMENTS = {
     e.name: e
     for e in (
         Experiment("symmetry", STEM, 2, "Is a stack of capsule layers odd without a bias, and not with one?", SymmetryConfig,
-                   symmetry_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_symmetry, symmetry_deviations),
+                   symmetry_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_symmetry, symmetry_deviations, symmetry_work),
         Experiment("sign", STEM, 1, "Can a capsule network tell a number from its negative?", SignConfig,
-                   sign_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2, 3, 4)), run_sign, sign_deviations),
+                   sign_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2, 3, 4)), run_sign, sign_deviations, sign_work),
         Experiment("depth", STEM, 1, "How deep can a CapsNet be and still train?", DepthConfig,
-                   depth_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_depth, depth_deviations),
+                   depth_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_depth, depth_deviations, depth_work),
         Experiment("negated", STEM, 1, "Can a CapsNet tell an image from its negative?", NegatedConfig,
-                   negated_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_negated, negated_deviations),
+                   negated_grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), run_negated, negated_deviations, negated_work),
     )
 }  # fmt: skip
 
