@@ -99,12 +99,8 @@ class Runs:
 
     def pick(self, paper: str, select: Select, *scales: Scale) -> list[Record]:
         """The selected records by seed."""
-        where = {k: list(v) if isinstance(v, tuple) else v for k, v in select.where.items()}
-        return [
-            r
-            for r in self._found.get((paper, select.experiment), ())
-            if r.trial.scale in scales and all(k in r.trial.config and r.trial.config[k] == v for k, v in where.items())
-        ]
+        found = self._found.get((paper, select.experiment), ())
+        return [r for r in found if r.trial.scale in scales and select.takes(r.trial)]
 
 
 class _Undecided(Exception):

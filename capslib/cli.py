@@ -95,8 +95,8 @@ def run(
     if dry_run:
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
         progress.Lines(console).plan(plan)
-        for trial in plan.todo:
-            out.print(f"{trial}  {progress.one(plan.known[trial.key])}", highlight=False, markup=False)
+        for line in progress.costs(plan, settings):
+            out.print(line, highlight=False, markup=False)
         return
     try:
         with progress.display(console) as display:

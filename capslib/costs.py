@@ -8,7 +8,7 @@ are the better estimate. ``tests/test_costs.py`` holds the FLOPs against torch's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 FLOAT = 4
@@ -23,6 +23,7 @@ class Layer:
 
     ``flops`` are those of matrix products and convolutions, ``bytes`` what is read and written; what is done element by element
     costs its bytes. ``kept`` are the bytes that wait for the backward pass, ``votes`` those of the votes if all were formed at once.
+    ``calls`` is about how many operations the device is called for.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Layer:
     parameters: int = 0
     kept: int = 0
     votes: int = 0
+    calls: int = 8
 
 
 def _product(name: str, flops: int, read: int, weights: int, written: int, first: bool) -> Layer:
@@ -79,9 +81,10 @@ def capsules(
     weights = children * parents * dim * inner if weights is None else weights
     products, passes = ROUTED[routing](iterations)
     couplings, poses = batch * children * parents, batch * parents * dim
+    kept = FLOAT * iterations * (couplings + 2 * poses)
     return (
         Layer("votes", 4 * 2 * votes * inner, FLOAT * 4 * (votes + weights), weights, FLOAT * batch * children * inner, FLOAT * votes),
-        Layer(routing, products * 2 * votes, passes * FLOAT * votes, 0, FLOAT * iterations * (couplings + 2 * poses)),
+        Layer(routing, products * 2 * votes, passes * FLOAT * votes, kept=kept, calls=2 * passes),
     )
 
 
@@ -115,7 +118,7 @@ A pass is counted as if it went to memory. Chunks that stay in a cache, and kern
 
 @dataclass(frozen=True)
 class Device:
-    """Rates that training sustains: FLOP/s of matrix products, bytes/s of memory, seconds to call a layer and to start a trial.
+    """Rates that training sustains: FLOP/s of matrix products, bytes/s of memory, seconds for a call and to start a trial.
 
     ``block`` is how many bytes of votes are formed at once (``BLOCK_BYTES`` of ``capslib.routing.fast``), ``process`` the memory of
     a process beside its tensors where that counts as the trial's.
@@ -131,12 +134,17 @@ class Device:
 
 
 DEVICES: Mapping[str, Device] = {
-    # TF32: three quarters of the 495 TFLOP/s of the data sheet; memory: a copy reaches 4.3 of its 4.8 TB/s. Calls: some thirty kernels,
-    # forward and backward, at about 10 µs each from Python. Start: the process, the data, the compiler.
-    "cuda": Device("one NVIDIA H200", 370e12, 4.3e12, 0.3e-3, 30.0, 1 << 30, 0),
-    "cpu": Device("one CPU core", 40e9, 10e9, 0.2e-3, 10.0, 32 << 20, 350 << 20),
+    # Three quarters of the 495 TFLOP/s that the data sheet gives for TF32; a copy reaches 4.3 of its 4.8 TB/s. A kernel takes Python
+    # about 10 µs to launch, and a process about half a minute to start, load its data and compile its routings.
+    "cuda": Device("one NVIDIA H200", 370e12, 4.3e12, 10e-6, 30.0, 1 << 30, 0),
+    # A core of a server reaches 90 GFLOP/s in one large product and 25 GB/s in one large copy; layers of a training step, half of that.
+    "cpu": Device("one CPU core", 40e9, 10e9, 10e-6, 10.0, 32 << 20, 350 << 20),
 }
 """By kind of device, as torch names it."""
+
+
+REST = 40
+"""Calls of a step for what has no layer: the batch, the loss, the accuracy, the look at whether all is finite."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ class Work:
     @property
     def step(self) -> tuple[Layer, ...]:
         """The layers of a step, the optimiser's update among them."""
-        return (*self.layers, Layer("Adam", 0, FLOAT * ADAM_PASSES * self.parameters))
+        return (*self.layers, Layer("Adam", 0, FLOAT * ADAM_PASSES * self.parameters, calls=ADAM_PASSES))
 
     @property
     def flops(self) -> int:
@@ -173,10 +181,19 @@ class Work:
         block = max((min(layer.votes, device.block) for layer in self.layers), default=0)
         return device.process + self.data + 4 * FLOAT * self.parameters + sum(layer.kept for layer in self.layers) + 3 * block
 
+    def step_seconds(self, device: Device) -> float:
+        """Of a step: its layers one after another, and the calls, as if nothing of them overlapped."""
+        busy = sum(max(layer.flops / device.flops, layer.bytes / device.bandwidth) for layer in self.step)
+        calls = device.call * (REST + sum(layer.calls for layer in self.step))
+        return busy + calls
+
     def seconds(self, device: Device) -> float:
         """Of the whole trial."""
-        busy = sum(max(layer.flops / device.flops, layer.bytes / device.bandwidth) + device.call for layer in self.step)
-        return device.start + self.steps * busy
+        return device.start + self.steps * self.step_seconds(device)
+
+    def __str__(self) -> str:
+        """``11750 steps of 303 GFLOP and 6.1 GB``."""
+        return f"{self.steps:.0f} steps of {si(self.flops, 'FLOP')} and {si(self.bytes, 'B')}"
 
 
 def steps(epochs: int, batch: int, train: int, test: int = 0) -> float:
@@ -184,6 +201,13 @@ def steps(epochs: int, batch: int, train: int, test: int = 0) -> float:
     return epochs * (math.ceil(train / batch) + test / batch / 3)
 
 
-def total(works: Iterable[Work], device: Device) -> float:
-    """Seconds of trials one after another."""
-    return sum(work.seconds(device) for work in works)
+def on(device: Device, works: Collection[Work]) -> str:
+    """``12.3 min and at most 2.3 GB on one NVIDIA H200``: trials one after another."""
+    minutes, most = sum(w.seconds(device) for w in works) / 60, max(w.memory(device) for w in works)
+    return f"{minutes:.1f} min and at most {si(most, 'B')} on {device.name}"
+
+
+def si(number: float, unit: str) -> str:
+    """``3.21 GB``: three digits and a prefix."""
+    power = max(0, min(6, int(math.log10(max(1.0, number)) + 1e-3) // 3))
+    return f"{number / 1000**power:.3g} {' kMGTPE'[power].strip()}{unit}"

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from capslib import papers
+from capslib.costs import DEVICES
 from capslib.settings import Settings, cuda_devices
 from capslib.store import Store
 from capslib.trials import Record, Trial
@@ -33,6 +35,7 @@ def estimate(trial: Trial, device: str, records: Sequence[Record]) -> Estimate:
     """What the trial will take on ``device``: the median time and the largest memory of the nearest earlier trials.
 
     Those are of the same experiment, scale and kind of device (CPU or GPU), and differ in the fewest fields of the configuration.
+    Where there are none, what is :func:`expected`.
     """
     alike = [
         r
@@ -42,7 +45,7 @@ def estimate(trial: Trial, device: str, records: Sequence[Record]) -> Estimate:
         and r.environment.device.startswith("CPU") == (device == "cpu")
     ]
     if not alike:
-        return Estimate(None, None, "no record to go by")
+        return expected(trial, device)
 
     def differs(record: Record) -> list[str]:
         return [name for name, value in trial.config.items() if record.trial.config.get(name) != value]
@@ -55,6 +58,14 @@ def estimate(trial: Trial, device: str, records: Sequence[Record]) -> Estimate:
         memory=max(r.peak_memory_bytes for r in near),
         basis=f"{len(near)} record{'s' * (len(near) > 1)}" + (f" with other {other}" if other else ""),
     )
+
+
+def expected(trial: Trial, device: str) -> Estimate:
+    """What the trial will take by the model of :mod:`capslib.costs`, where its experiment has counted and the device has rates."""
+    work, rates = papers.work(trial), DEVICES.get(device.partition(":")[0])
+    if work is None or rates is None:
+        return Estimate(None, None, "no record to go by")
+    return Estimate(work.seconds(rates), work.memory(rates), f"by the cost model, on {rates.name}")
 
 
 @dataclass(frozen=True)

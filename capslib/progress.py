@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,10 +13,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from capslib import papers
 from capslib.batch import Display
+from capslib.costs import DEVICES, on
 from capslib.planning import Estimate, Plan
+from capslib.settings import Settings
 from capslib.store import Store
 from capslib.trials import Record, Trial
+
+CARD = DEVICES["cuda"]
 
 
 def display(console: Console) -> Lines:
@@ -133,7 +138,7 @@ def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
 
 
 def summary(plan: Plan) -> list[str]:
-    """What is going to happen, in two sentences: how many trials, and what they will take together by earlier records."""
+    """What is going to happen, in two sentences: how many trials, and what they will take together."""
     scale = f" at scale {plan.todo[0].scale}" if plan.todo else ""
     failed = len(plan.failed.keys() - plan.known.keys())
     failures = f" (of a failure: {failed}; --retry-failed runs those again)" if failed else ""
@@ -144,11 +149,11 @@ def summary(plan: Plan) -> list[str]:
     where = f"{workers} worker{'s' * (workers > 1)}" if workers else "the workers of the scheduler"
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
-        return [first, f"On {where}; no earlier record tells how long they take."]
+        return [first, f"On {where}; nothing tells how long they take."]
     shared = f", {duration(sum(seconds) / workers)} on {where}" if workers else f", shared by {where}"
     missing = f"; {len(plan.todo) - len(seconds)} without an estimate come on top" if len(seconds) < len(plan.todo) else ""
     memory = decimal(max(e.memory or 0 for e in plan.known.values()))
-    return [first, f"By earlier records {duration(sum(seconds))} in all{shared}, at most {memory} each{missing}."]
+    return [first, f"Expected: {duration(sum(seconds))} in all{shared}, at most {memory} each{missing}."]
 
 
 def one(known: Estimate) -> str:
@@ -156,6 +161,31 @@ def one(known: Estimate) -> str:
     if known.seconds is None or known.memory is None:
         return known.basis
     return f"about {duration(known.seconds)}, {decimal(known.memory)} ({known.basis})"
+
+
+def costs(plan: Plan, settings: Settings) -> Iterator[str]:
+    """A line for each trial with what it takes and costs, one for each claim that waits for some of them, and one for all of them.
+
+    At paper scale, which is made for a large GPU, each says by the cost model what it takes on one, whatever is here.
+    """
+    works = {t.key: work for t in plan.todo if (work := papers.work(t))}
+
+    def together(trials: Sequence[Trial]) -> str:
+        known = [plan.known[t.key] for t in trials]
+        seconds = [e.seconds for e in known if e.seconds is not None]
+        here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}"
+        counted = [works[t.key] for t in trials if t.key in works]
+        return "; ".join([here, *([on(CARD, counted)] if counted and settings.scale == "paper" else [])])
+
+    for trial in plan.todo:
+        yield "; ".join(filter(None, [f"{trial}  {together([trial])}", str(works.get(trial.key, ""))]))
+    todo = {t.key for t in plan.todo}
+    for stem in sorted({t.paper for t in plan.todo}):
+        for claim, trials in papers.needs(stem, settings.scale).items():
+            if waits := [t for t in trials if t.key in todo]:
+                yield f"{claim}: {len(waits)} trials, {together(waits)}"
+    if plan.todo:
+        yield f"all: {len(plan.todo)} trials, {together(plan.todo)}"
 
 
 def duration(seconds: float) -> str:

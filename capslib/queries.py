@@ -5,9 +5,12 @@ A query never holds a result. It says which records to look at and what to compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capslib.trials import Trial
 
 CONVERGED = "loss_change_last_quarter"
 """Metric of a record: change of the training loss over the last quarter of the run, as a share of the initial loss."""
@@ -21,6 +24,11 @@ class Select:
 
     experiment: str
     where: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes(self, trial: Trial) -> bool:
+        """Whether it is one of these."""
+        where = {k: list(v) if isinstance(v, tuple) else v for k, v in self.where.items()}
+        return trial.experiment == self.experiment and all(k in trial.config and trial.config[k] == v for k, v in where.items())
 
 
 @dataclass(frozen=True)
@@ -87,3 +95,14 @@ class Count:
 
 
 Query = Value | Order | Above | Property | Count
+
+
+def selects(query: Query) -> Iterator[Select]:
+    """What a query looks at, its parts' selections included."""
+    if isinstance(query, Count):
+        for part in query.parts.values():
+            yield from selects(part)
+    elif isinstance(query, Order):
+        yield from (query.better, query.worse)
+    else:
+        yield query.select

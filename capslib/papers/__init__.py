@@ -10,10 +10,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from capslib.errors import unknown
+from capslib.queries import selects
 
 if TYPE_CHECKING:
+    from capslib.costs import Work
     from capslib.queries import Query
-    from capslib.trials import Experiment
+    from capslib.trials import Experiment, Scale, Trial
 
 
 @dataclass(frozen=True)
@@ -102,3 +104,16 @@ def experiments(stem: str) -> Mapping[str, Experiment]:
 def queries(stem: str) -> Mapping[str, Query]:
     """The query of each claim of a chapter that has one, by claim id; empty while it has not moved in."""
     return getattr(module(stem), "QUERIES", {})
+
+
+def work(trial: Trial) -> Work | None:
+    """What a trial costs by the model of :mod:`capslib.costs`; None where its experiment has not counted."""
+    experiment = experiments(trial.paper)[trial.experiment]
+    return experiment.work and experiment.work(experiment.config.model_validate(trial.config))
+
+
+def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
+    """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
+    trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
+    wanted = {claim: list(selects(query)) for claim, query in queries(stem).items()}
+    return {claim: [t for t in trials if any(s.takes(t) for s in chosen)] for claim, chosen in wanted.items()}
