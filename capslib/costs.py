@@ -35,7 +35,7 @@ class Layer:
     calls: int = 8
 
 
-def _product(name: str, flops: int, read: int, weights: int, written: int, first: bool) -> Layer:
+def _product(name: str, flops: int, read: int, weights: int, written: int, first: bool = False) -> Layer:
     """A product with weights, and the nonlinearity behind it. ``flops`` and the other counts, of numbers, are of the forward pass.
 
     Forward it reads input and weights and writes the output. Backward there are two products of the same size, for the gradients of
@@ -53,12 +53,13 @@ def convolution(
     """A convolution without padding, of square kernels, to feature maps of ``output`` = (H', W')."""
     inputs = math.prod((side - 1) * stride + kernel for side in output)
     weights, pixels = channels * filters * kernel**2, math.prod(output)
-    return _product("convolution", 2 * batch * pixels * weights, batch * channels * inputs, weights, batch * filters * pixels, first)
+    flops, read, written = 2 * batch * pixels * weights, batch * channels * inputs, batch * filters * pixels
+    return _product("convolution", flops, read, weights, written, first)
 
 
-def dense(batch: int, inputs: int, outputs: int, *, first: bool = False) -> Layer:
+def dense(batch: int, inputs: int, outputs: int) -> Layer:
     """A dense layer on ``batch`` rows."""
-    return _product("dense", 2 * batch * inputs * outputs, batch * inputs, inputs * outputs, batch * outputs, first)
+    return _product("dense", 2 * batch * inputs * outputs, batch * inputs, inputs * outputs, batch * outputs)
 
 
 def after(size: tuple[int, int], kernel: int, stride: int = 1) -> tuple[int, int]:
@@ -67,7 +68,15 @@ def after(size: tuple[int, int], kernel: int, stride: int = 1) -> tuple[int, int
 
 
 def capsules(
-    routing: str, batch: int, children: int, parents: int, dim: int, inner: int, *, iterations: int = 3, weights: int | None = None
+    routing: str,
+    batch: int,
+    children: int,
+    parents: int,
+    dim: int,
+    inner: int,
+    *,
+    iterations: int = 3,
+    weights: int | None = None,
 ) -> tuple[Layer, Layer]:
     """Votes of ``children`` I for ``parents`` J of ``dim`` D, and their routing in T ``iterations``. ``routing`` is a key of ``ROUTED``.
 
@@ -80,11 +89,10 @@ def capsules(
     votes = batch * children * parents * dim
     weights = children * parents * dim * inner if weights is None else weights
     products, passes = ROUTED[routing](iterations)
-    couplings, poses = batch * children * parents, batch * parents * dim
-    kept = FLOAT * iterations * (couplings + 2 * poses)
+    poses, couplings = batch * children * inner, iterations * batch * parents * (children + 2 * dim)
     return (
-        Layer("votes", 4 * 2 * votes * inner, FLOAT * 4 * (votes + weights), weights, FLOAT * batch * children * inner, FLOAT * votes),
-        Layer(routing, products * 2 * votes, passes * FLOAT * votes, kept=kept, calls=2 * passes),
+        Layer("votes", 8 * votes * inner, FLOAT * 4 * (votes + weights), weights, FLOAT * poses, FLOAT * votes),
+        Layer(routing, 2 * votes * products, FLOAT * votes * passes, kept=FLOAT * couplings, calls=2 * passes),
     )
 
 
@@ -138,7 +146,7 @@ DEVICES: Mapping[str, Device] = {
     # about 10 µs to launch, and a process about half a minute to start, load its data and compile its routings.
     "cuda": Device("one NVIDIA H200", 370e12, 4.3e12, 10e-6, 30.0, 1 << 30, 0),
     # A core of a server reaches 90 GFLOP/s in one large product and 25 GB/s in one large copy; layers of a training step, half of that.
-    "cpu": Device("one CPU core", 40e9, 10e9, 10e-6, 10.0, 32 << 20, 350 << 20),
+    "cpu": Device("one CPU core", 40e9, 10e9, 10e-6, 5.0, 32 << 20, 350 << 20),
 }
 """By kind of device, as torch names it."""
 
@@ -192,8 +200,9 @@ class Work:
         return device.start + self.steps * self.step_seconds(device)
 
     def __str__(self) -> str:
-        """``11750 steps of 303 GFLOP and 6.1 GB``."""
-        return f"{self.steps:.0f} steps of {si(self.flops, 'FLOP')} and {si(self.bytes, 'B')}"
+        """``11750 steps of 303 GFLOP and 6.1 GB, 3.56 PFLOP and 71.7 TB in all``."""
+        one, whole = ((si(n * self.flops, "FLOP"), si(n * self.bytes, "B")) for n in (1, self.steps))
+        return f"{self.steps:.0f} steps of {' and '.join(one)}, {' and '.join(whole)} in all"
 
 
 def steps(epochs: int, batch: int, train: int, test: int = 0) -> float:
@@ -209,5 +218,6 @@ def on(device: Device, works: Collection[Work]) -> str:
 
 def si(number: float, unit: str) -> str:
     """``3.21 GB``: three digits and a prefix."""
-    power = max(0, min(6, int(math.log10(max(1.0, number)) + 1e-3) // 3))
+    number = float(f"{number:.2e}")
+    power = min(6, int(math.log10(max(1.0, number))) // 3)
     return f"{number / 1000**power:.3g} {' kMGTPE'[power].strip()}{unit}"

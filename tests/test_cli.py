@@ -141,14 +141,18 @@ def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
 # ------------------------------------------------------------------------------------------------------------ good input
 
 
-def test_a_dry_run_lists_trials_and_runs_none(capslib, tmp_path):
+def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capslib, tmp_path):
     done = capslib("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--dry-run")
     assert done.status == 0, done.message
     count = len(experiments(CHAPTER)["sign"].trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
     lines = done.out.splitlines()
-    assert len(lines) == count
-    assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in lines)
+    trials, claims = lines[:count], lines[count:]
+    assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in trials)
+    assert all("FLOP and " in line and line.endswith("on one NVIDIA H200") for line in trials)
+    assert [line.partition(" trials, ")[0] for line in claims] == [
+        *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"all: {count}",
+    ]  # fmt: skip
     assert "torch" not in done.imported
     assert all(line.endswith("no record to go by") for line in lines)
     assert "no earlier record tells how long they take" in done.message

@@ -337,8 +337,10 @@ def _stack(routing: str, batch: int, sizes: Sequence[tuple[int, int]], iteration
 
 def symmetry_work(config: SymmetryConfig) -> Work:
     """At most: as if every stack were the deepest and were trained."""
-    layers = _stack(config.routing, config.inputs, [(config.capsules, config.dim)] * (config.max_depth + 1), config.max_iterations)
-    return Work(config.max_depth * config.max_iterations, tuple(layers))
+    sizes = [(config.capsules, config.dim)] * (config.max_depth + 1)
+    return Work(
+        config.max_depth * config.max_iterations, tuple(_stack(config.routing, config.inputs, sizes, config.max_iterations))
+    )
 
 
 def sign_work(config: SignConfig) -> Work:

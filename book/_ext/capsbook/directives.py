@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -177,6 +179,32 @@ class RecordSchema(SphinxDirective):
         return [evidence_html(draw="schema", of=())]
 
 
+class Costs(SphinxDirective):
+    """``{costs} runs``, ``{costs} hours``, ``{costs} claims``: a table of ``benchmarks/chapters.py``, computed as the page is read."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        root = self.env.capsbook.root
+        path = root / "benchmarks" / "chapters.py"
+        for source in (path, root / "capslib" / "costs.py", *sorted((root / "capslib" / "papers").glob("*.py"))):
+            self.env.capsbook.use(self.env.docname, source)
+        spec = importlib.util.spec_from_file_location("capsbook_costs", path)
+        chapters = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(chapters)
+        tables = {
+            "runs": lambda: (chapters.COLUMNS, chapters.rows(chapters.runs())),
+            "hours": lambda: (chapters.HOURS_COLUMNS, chapters.hours(chapters.runs())),
+            "claims": lambda: (chapters.CLAIM_COLUMNS, ((f"{{claim}}`{name}`", *row) for name, *row in chapters.claims())),
+        }
+        if self.arguments[0] not in tables:
+            logger.warning(f"costs: no table {self.arguments[0]!r}", location=self.get_location(), type="capsbook")
+            return []
+        columns, rows = tables[self.arguments[0]]()
+        lines = [columns, ["---"] * len(columns), *rows]
+        return self.parse_text_to_nodes("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
 class LiveSource(SphinxDirective):
     """``{live-source} capslib.module.name``: its source as it stands today.
 
@@ -336,6 +364,7 @@ DIRECTIVES = {
     "masthead": Masthead,
     "record-schema": RecordSchema,
     "live-source": LiveSource,
+    "costs": Costs,
 }
 ROLES = {"claim": ClaimRole, "ours": OursRole, "theirs": TheirsRole, "count": CountRole}
 
