@@ -146,7 +146,7 @@ DEVICES: Mapping[str, Device] = {
     # about 10 µs to launch, and a process about half a minute to start, load its data and compile its routings.
     "cuda": Device("one NVIDIA H200", 370e12, 4.3e12, 10e-6, 30.0, 1 << 30, 0),
     # A core of a server reaches 90 GFLOP/s in one large product and 25 GB/s in one large copy; layers of a training step, half of that.
-    "cpu": Device("one CPU core", 40e9, 10e9, 10e-6, 5.0, 32 << 20, 350 << 20),
+    "cpu": Device("one CPU core", 40e9, 10e9, 10e-6, 5.0, 32 << 20, 512 << 20),
 }
 """By kind of device, as torch names it."""
 
@@ -157,11 +157,11 @@ REST = 40
 
 @dataclass(frozen=True)
 class Work:
-    """A trial: so many training steps through these layers and Adam. ``data`` bytes stay on the device."""
+    """A trial: so many training steps through these layers and Adam. ``beside`` are the bytes of its data and its evaluation."""
 
     steps: float
     layers: tuple[Layer, ...]
-    data: int = 0
+    beside: int = 0
 
     @property
     def parameters(self) -> int:
@@ -187,7 +187,7 @@ class Work:
         """Peak, in bytes: weights with gradient and two moments, what waits for the backward pass, and a block of votes three times
         (the votes, their gradient, and a copy that has another layout)."""
         block = max((min(layer.votes, device.block) for layer in self.layers), default=0)
-        return device.process + self.data + 4 * FLOAT * self.parameters + sum(layer.kept for layer in self.layers) + 3 * block
+        return device.process + self.beside + 4 * FLOAT * self.parameters + sum(layer.kept for layer in self.layers) + 3 * block
 
     def step_seconds(self, device: Device) -> float:
         """Of a step: its layers one after another, and the calls, as if nothing of them overlapped."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capslib.costs import Layer, Work, after, capsules, convolution, dense, steps
+from capslib.costs import FLOAT, Layer, Work, after, capsules, convolution, dense, steps
 from capslib.data.registry import dataset
 from capslib.queries import Above, Count, Order, Property, Query, Select, Value
 from capslib.trials import Config, Context, DataFingerprint, Deviation, Experiment, Metric, Outcome, Scale
@@ -353,8 +353,8 @@ def sign_work(config: SignConfig) -> Work:
 def depth_work(config: DepthConfig, images: int = 1) -> Work:
     """Where a trial sees every image in so many versions: ``images``."""
     splits, batch = dataset(config.data).splits, config.batch_size
-    (train, channels, *size), (test, *_) = splits["train"], splits["test"]
-    size = tuple(side // config.downsample for side in size)
+    (train, channels, *full), (test, *_) = splits["train"], splits["test"]
+    size = tuple(side // config.downsample for side in full)
     features = after(size, config.kernel)
     grid = after(features, config.kernel, 2)
     children, pixels = config.primary_types * grid[0] * grid[1], channels * size[0] * size[1]
@@ -365,7 +365,10 @@ def depth_work(config: DepthConfig, images: int = 1) -> Work:
         *_stack(config.routing, batch, sizes, config.iterations),
         *(dense(batch, a, b) for a, b in itertools.pairwise((10 * 16, *config.decoder, pixels))),
     )
-    return Work(steps(config.epochs, batch, images * train, images * test), layers, data=4 * images * (train + test) * pixels)
+    prepared = 3 * train * channels * full[0] * full[1]  # the training images as numbers, standardised, and one copy on the way
+    evaluated = 2 * 1000 * config.filters * features[0] * features[1]  # what the convolution makes of a batch of test images
+    resident = images * (train + test) * pixels
+    return Work(steps(config.epochs, batch, images * train, images * test), layers, FLOAT * (prepared + evaluated + resident))
 
 
 def negated_work(config: NegatedConfig) -> Work:
