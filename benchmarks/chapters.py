@@ -91,10 +91,10 @@ def em_routing() -> Iterator[Run]:
         return Run("em_routing", name, rows * SEEDS, Work(count, layers))
 
     for iterations in (1, 2, 5):
-        yield run(f"{iterations} iterations", matrix_network(batch, iterations))
-    yield run("3 iterations: itself, no coordinates, margin, cross entropy, mixing", main, rows=5)
+        yield run(f"T = {iterations}", matrix_network(batch, iterations))
+    yield run("T = 3: itself, no coordinates, margin, cross entropy, mixing", main, rows=5)
     yield run("vector poses, with and without coordinates", matrix_network(batch, vector=True), rows=2)
-    yield run("68K parameters", matrix_network(batch, A=64, B=8, C=16, D=16))
+    yield run("A = 64, 68K parameters", matrix_network(batch, A=64, B=8, C=16, D=16))
     yield run("CNN", cnn)
     yield run("novel azimuths and elevations, capsules", main, rows=2, count=long / 3)
     yield run("novel azimuths and elevations, CNN", cnn, rows=2, count=long / 3)
@@ -240,10 +240,10 @@ def rows(found: list[Run]) -> Iterator[tuple[str, ...]]:
     for stem, of_paper in itertools.groupby(found, key=lambda run: run.stem):
         listed = list(of_paper)
         title = papers.PAPERS[stem].short + (" (planned)" if listed[0].planned else "")
-        for run in listed:
+        for number, run in enumerate(listed):
             work = run.work
             yield (
-                title, run.name, str(run.trials), f"{work.steps:.0f}", si(work.flops, "FLOP"), si(work.bytes, "B"),
+                "" if number else title, run.name, str(run.trials), f"{work.steps:.0f}", si(work.flops, "FLOP"), si(work.bytes, "B"),
                 si(work.memory(CARD), "B"), si(work.flops * work.steps, "FLOP"), f"{work.seconds(CARD) / 60:.1f}", f"{run.minutes:.0f}"
             )  # fmt: skip
         yield _sum(title, listed)

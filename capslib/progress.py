@@ -183,9 +183,9 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
     for stem in sorted({t.paper for t in plan.todo}):
         for claim, trials in papers.needs(stem, settings.scale).items():
             if waits := [t for t in trials if t.key in todo]:
-                yield f"{claim}: {len(waits)} trials, {together(waits)}"
+                yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together(waits)}"
     if plan.todo:
-        yield f"all: {len(plan.todo)} trials, {together(plan.todo)}"
+        yield f"all: {len(plan.todo)} trial{'s' * (len(plan.todo) > 1)}, {together(plan.todo)}"
 
 
 def duration(seconds: float) -> str:

@@ -138,6 +138,9 @@ def test_the_tables_of_all_papers_add_up():
     assert sum(run.trials for run in runs if run.stem == "negation_limitation") == len(built)
     as_it_is, *others = ([float(cell) for cell in row[1:]] for row in chapters.hours(runs))
     assert all(new <= old for other in others for new, old in zip(other, as_it_is, strict=True))
+    *of_papers, _ = as_it_is
+    long = [stem for stem, spent in zip(papers.STEMS, of_papers, strict=True) if spent > 24]
+    assert long == ["em_routing"], "book/costs.md says so"
 
 
 def test_costs_on_a_device_are_told_together():
