@@ -19,6 +19,7 @@ import json
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +45,8 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_":
 long: every step then faults all its pages in again."""
 POLL = 0.5
 """Seconds between two looks at whether a cluster has finished something or a signal has come."""
+GIVEN_UP, REPLACEMENTS = 5.0, 10
+"""Seconds after which a worker without a process is replaced, and how often each may be before anything has finished."""
 
 
 class Display:
@@ -278,6 +281,9 @@ class _Cluster:
 
     def __init__(self, client: Client, display: Display, stop: _Signals):
         self.client, self.display, self.stop = client, display, stop
+        self.local = client.cluster  # None where the workers are the user's
+        self.dead: dict[int, float] = {}
+        self.replaced = 0
         self.trials: dict[str, Trial] = {}
         self.call = f"capslib {client.id}"  # the topic of what its workers tell
         client.subscribe_topic(self.call, self._told)
@@ -301,12 +307,35 @@ class _Cluster:
                 told = True
                 for task in self._tell_workers(pending):  # again each time: a worker may have died and come back
                     yield task.trial, None
+            self._replace_dead_workers()
             for future in [f for f in pending if f.done()]:
+                self.replaced = 0
                 task, progress = pending.pop(future)
                 if _died(future) and _progress(task) > progress:  # it got further, so nothing speaks against going on
                     pending |= [self._submit(task)]
                 else:
                     yield task.trial, _record(task, future)
+
+    def _replace_dead_workers(self) -> None:
+        """A nanny restarts a worker that dies, but gives up on one that dies while it starts: then another nanny has to come."""
+        if self.local is None:
+            return
+        now, before = time.monotonic(), self.dead
+        self.dead = {n: before.get(n, now) for n, nanny in self.local.workers.items() if not nanny.is_alive()}
+        gone = [n for n, since in self.dead.items() if now - since > GIVEN_UP]
+        if not gone:
+            return
+        self.replaced += len(gone)
+        if self.replaced > REPLACEMENTS * len(self.local.worker_spec):
+            raise UserError("The worker processes die while they start. `--workers 1` runs in this process, and shows why.")
+
+        async def replace() -> None:
+            for nanny in map(self.local.workers.pop, gone):
+                await nanny.close(timeout=5)
+            await self.local._correct_state_internal()  # starts what is in its plan and not among its workers
+
+        with contextlib.suppress(Exception):  # one that dies again while it starts is found again
+            self.local.sync(replace)
 
     def _submit(self, task: Task) -> tuple[Future, tuple[Task, int]]:
         future = self.client.submit(_run_on_worker, task.model_dump_json(), self.call, pure=False)

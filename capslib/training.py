@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,50 +99,125 @@ def fit(
     per_epoch = -(-len(inputs) // batch_size)
     steps = epochs * per_epoch
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    path = use_path(model, "compiled" if steps >= WORTH_COMPILING else "fast")
-    run = _Run(model, optimizer, steps, device, context)
-    run.resume()
-    if guard > 1:
-        run.remember()
+    with _arithmetic(model, device), _Run(model, optimizer, steps, device, context) as run:
+        path = use_path(model, "compiled" if steps >= WORTH_COMPILING else "fast")
+        gradients = _Gradients(model, loss, bfloat16, batch_size if device.type == "cuda" else None)
+        run.resume()
+        if guard > 1:
+            run.remember()
 
-    while run.step < steps:
-        step, (epoch, within) = run.step, divmod(run.step, per_epoch)
-        if within == 0 or run.order is None:
-            run.order = permutation(len(inputs), context.seed, epoch).to(device)
-        batch = run.order[within * batch_size : (within + 1) * batch_size]
-        x, y = inputs[batch], targets[batch]
-        if transform is not None:
-            x = transform(x, torch.Generator(device).manual_seed(context.seed * 1_000_003 + step))
-        model.train()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):
-            value, scores = loss(model, x, y)
+        while run.step < steps:
+            step, (epoch, within) = run.step, divmod(run.step, per_epoch)
+            if within == 0 or run.order is None:
+                run.order = permutation(len(inputs), context.seed, epoch).to(device)
+            batch = run.order[within * batch_size : (within + 1) * batch_size]
+            x, y = inputs[batch], targets[batch]
+            if transform is not None:
+                x = transform(x, torch.Generator(device).manual_seed(context.seed * 1_000_003 + step))
+            model.train()
+            run.curves[step] = gradients(x, y)
+
+            looked = (step + 1) % guard == 0 or within == per_epoch - 1
+            if looked and not run.finite(guard):
+                if guard == 1:
+                    raise NotFinite(f"step {step + 1}: {blame(model, lambda: gradients.forward(x, y))}")  # noqa: B023
+                run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
+                guard = 1
+                continue
+            optimizer.step()
+            run.step += 1
+
+            if within == per_epoch - 1:
+                if evaluate is not None:
+                    model.eval()
+                    for name, metric in evaluate(model).items():
+                        run.epochs.setdefault(name, []).append(metric)
+                if guard > 1:
+                    run.remember()
+                if context.progress is not None:
+                    context.progress(run.step, steps, f"loss {run.curves[step, 0]:.3f}")
+            if looked:  # a state that nobody has looked at may be spoilt already
+                run.save_if_due()
+        return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs, path)
+
+
+@contextlib.contextmanager
+def _arithmetic(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """On CUDA: convolutions and dense layers in TF32, on channels-last weights. Routings see to their own float32."""
+    if device.type != "cuda":
+        yield
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+class _Gradients:
+    """Loss, accuracy and gradients of a batch. With ``capture`` they are recorded once, as a CUDA graph for batches of that size.
+
+    A step of a small network is hundreds of short kernels, and launching them takes longer than running them; a graph launches
+    once. Whatever cannot be captured goes on step by step, and so does a batch of another size, the last one of an epoch.
+    """
+
+    WARM_UP = 3
+    """Batches before the recording: compilers and libraries have to be through with what they do once."""
+
+    def __init__(self, model: nn.Module, loss: Loss, bfloat16: bool, capture: int | None):
+        self.model, self.loss, self.bfloat16, self.capture = model, loss, bfloat16, capture
+        self.seen = 0
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Loss and accuracy [2] of inputs [N, …] and targets [N]; the gradients are in the parameters."""
+        if len(x) != self.capture:
+            return self._run(x, y)
+        if self.replay is None:
+            self.seen += 1
+            if self.seen <= self.WARM_UP or not self._record(x, y):
+                return self._run(x, y)
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.replay()
+        for parameter, gradient in self.recorded:  # an uncaptured batch in between has put its own there
+            parameter.grad = gradient
+        return self.result
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
+            return self.loss(self.model, x, y)
+
+    def _run(self, x: Tensor, y: Tensor) -> Tensor:
+        self.model.zero_grad(set_to_none=True)
+        value, scores = self.forward(x, y)
         value.backward()
-        run.curves[step, 0] = value.detach()
-        run.curves[step, 1] = (scores.argmax(dim=-1) == y).float().mean()
+        return torch.stack([value.detach().float(), (scores.argmax(dim=-1) == y).float().mean()])
 
-        looked = (step + 1) % guard == 0 or within == per_epoch - 1
-        if looked and not run.finite(guard):
-            if guard == 1:
-                raise NotFinite(f"step {step + 1}: {blame(model, lambda: loss(model, x, y))}")  # noqa: B023
-            run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
-            guard = 1
-            continue
-        optimizer.step()
-        run.step += 1
+    def _record(self, x: Tensor, y: Tensor) -> bool:
+        self.x, self.y = x.clone(), y.clone()
+        try:
+            self.result, self.replay = _captured(lambda: self._run(self.x, self.y))
+        except RuntimeError as error:
+            warnings.warn(f"This training step cannot be captured, and runs uncaptured: {error}", stacklevel=2)
+            self.capture = None
+            return False
+        self.recorded = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
+        return True
 
-        if within == per_epoch - 1:
-            if evaluate is not None:
-                model.eval()
-                for name, metric in evaluate(model).items():
-                    run.epochs.setdefault(name, []).append(metric)
-            if guard > 1:
-                run.remember()
-            if context.progress is not None:
-                context.progress(run.step, steps, f"loss {run.curves[step, 0]:.3f}")
-        if looked:  # a state that nobody has looked at may be spoilt already
-            run.save_if_due()
-    return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs, path)
+
+def _captured(function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+    """Record what ``function`` launches as a CUDA graph: the tensor that it returns, and what fills it anew."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return result, graph.replay
 
 
 class _Run:
@@ -153,7 +231,17 @@ class _Run:
         self.order: Tensor | None = None
         self.started = self.saved = time.perf_counter()
         self.earlier = 0.0
-        self.snapshot = b""
+        self.snapshot: dict[str, object] = {}
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Future | None = None
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.writer.shutdown()  # whoever takes the checkpoint away has to find it whole
+        if not any(error):
+            self._written()
 
     def state(self) -> dict[str, object]:
         return {
@@ -182,16 +270,24 @@ class _Run:
         """Write a checkpoint when it is time, and before ending by :class:`Interrupted` when the run is asked to stop."""
         path, stop = self.context.checkpoint, self.context.stop()
         if path is not None and (stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds):
-            write_atomically(path, seal(_dump(self.state())))
+            self._written()
+            state = _copied(self.state(), torch.device("cpu"))  # the next step changes it; the disk can take its time
+            self.writing = self.writer.submit(lambda: write_atomically(path, seal(_dump(state))))
             self.saved = time.perf_counter()
         if stop:
+            self._written()
             raise Interrupted
+
+    def _written(self) -> None:
+        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
+        if self.writing is not None:
+            self.writing.result()
 
     def resume(self) -> None:
         path = self.context.checkpoint
         if path is None or not path.exists():
             return
-        fresh = _dump(self.state())
+        fresh = _copied(self.state(), self.device)
         try:
             state = _load(unseal(path.read_bytes()), self.device)
             if state["curves"].shape != self.curves.shape:
@@ -201,7 +297,7 @@ class _Run:
             self.restore(state)
             resumed_from, seconds = [*state["resumed_from"], self.step], state["seconds"]
         except Exception as error:  # torch.load raises whatever the damaged bytes happen to break
-            self.restore(_load(fresh, self.device))  # a checkpoint is used whole or not at all
+            self.restore(fresh)  # a checkpoint is used whole or not at all
             set_aside(path, f"{type(error).__name__}: {error}".splitlines()[0])
             return
         self.context.resumed_from[:] = resumed_from
@@ -209,16 +305,25 @@ class _Run:
 
     def remember(self) -> None:
         """Keep a copy of the state to go back to when a NaN is found some steps after it arose."""
-        self.snapshot = _dump(self.state())
+        self.snapshot = _copied(self.state(), self.device)
 
     def rewind(self) -> None:
-        self.restore(_load(self.snapshot, self.device))
+        self.restore(_copied(self.snapshot, self.device))
 
     def finite(self, window: int) -> bool:
         """Whether the losses of the last ``window`` steps and all gradients of the last one are finite."""
         losses = self.curves[max(0, self.step + 1 - window) : self.step + 1, 0]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         return bool(torch.cat([losses, torch.stack(torch._foreach_norm(gradients))]).isfinite().all())
+
+
+def _copied(thing: Any, device: torch.device) -> Any:
+    """The same state with tensors of its own on ``device``."""
+    if isinstance(thing, Tensor):
+        return thing.detach().to(device, copy=True)
+    if isinstance(thing, dict):
+        return {key: _copied(value, device) for key, value in thing.items()}
+    return [_copied(value, device) for value in thing] if isinstance(thing, list) else thing
 
 
 def _dump(state: dict[str, object]) -> bytes:

@@ -106,6 +106,27 @@ def test_workers_end_when_their_parent_is_killed(capslib, tmp_path):
     until(lambda: not any(child.is_running() for child in children))
 
 
+def test_workers_that_die_while_they_start_are_replaced(capslib, tmp_path):
+    """Their nannies give them up, and without workers a run would wait for ever."""
+    running = capslib(*toy(tmp_path, "waits"), "--workers", 2)
+    parent, killed = psutil.Process(running.pid), set()
+
+    def kill_newcomers() -> bool:
+        for child in parent.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.pid not in killed and "spawn_main" in " ".join(child.cmdline()):
+                    killed.add(child.pid)
+                    child.kill()
+        return len(killed) >= 4  # two that had come up or not, and two more within milliseconds of their start
+
+    until(lambda: len(pids(tmp_path)) == 2)
+    until(kill_newcomers)
+    (tmp_path / "go").touch()
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 0, said
+    assert len(list(Store(tmp_path / "results").records())) == 3
+
+
 def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
     runs = [capslib(*toy(tmp_path, "waits"), "--seeds", 2, "--workers", 2) for _ in range(2)]
     until(lambda: len(pids(tmp_path)) == 4)  # all four workers run a trial, each another one

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from capslib import training
 from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.layers import DenseCapsules, as_capsules
 from capslib.losses import margin_loss
@@ -63,6 +64,35 @@ def train(context: Context, *extra: nn.Module, model: nn.Module | None = None, *
 def evaluation(model: nn.Module) -> dict[str, float]:
     assert not model.training
     return {"accuracy": accuracy(model, *blobs())}
+
+
+class Recorder:
+    """What a CUDA graph does, without one: it keeps the tensors of one call, and fills them anew when it is replayed."""
+
+    def __init__(self, model: nn.Module, monkeypatch, breaks: bool = False):
+        self.model, self.breaks, self.recorded, self.replayed = model, breaks, 0, 0
+        gradients = training._Gradients
+        monkeypatch.setattr(training, "_captured", self.captured)
+        monkeypatch.setattr(training, "_Gradients", lambda model, loss, bfloat16, _: gradients(model, loss, bfloat16, BATCH))
+
+    def captured(self, function):
+        if self.breaks:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.recorded += 1
+        random = torch.get_rng_state()
+        result = function()
+        kept = [p.grad for p in self.model.parameters()]
+        torch.set_rng_state(random)  # nothing runs while a graph is recorded
+
+        def replay() -> None:
+            self.replayed += 1
+            result.copy_(function())
+            for parameter, gradient in zip(self.model.parameters(), kept, strict=True):
+                if gradient is not None:
+                    gradient.copy_(parameter.grad)
+                parameter.grad = None  # whoever reads it before it is put back finds nothing
+
+        return result, replay
 
 
 # ----------------------------------------------------------------------------------------------------------- it learns
@@ -483,6 +513,25 @@ def test_a_loss_that_is_not_finite_is_enough():
 
 def test_looking_less_often_changes_no_number(undisturbed):
     assert asdict(train(Context(seed=0), evaluate=evaluation, guard_every=4)) == undisturbed
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["captured", "cannot be captured"])
+def test_a_captured_step_changes_no_number(undisturbed, monkeypatch, breaks):
+    """Whole batches are replayed after a warm-up, the short one at the end of an epoch is not."""
+    model, training_warm_up = network(), training._Gradients.WARM_UP
+    recorder = Recorder(model, monkeypatch, breaks)
+    with pytest.warns(UserWarning, match="cannot be captured") if breaks else contextlib.nullcontext():
+        history = train(Context(seed=0), model=model, evaluate=evaluation)
+    assert (history.loss, history.epochs) == (undisturbed["loss"], undisturbed["epochs"])
+    whole = EPOCHS * (PER_EPOCH - 1)
+    assert (recorder.recorded, recorder.replayed) == ((0, 0) if breaks else (1, whole - training_warm_up))
+
+
+def test_a_nan_in_a_captured_step_is_traced_like_any_other(monkeypatch):
+    model = network(Spoil(10))
+    Recorder(model, monkeypatch)
+    with pytest.raises(NotFinite, match="Spoil"):
+        train(Context(seed=0), model=model, guard_every=5)
 
 
 def test_a_spoilt_state_is_never_the_one_to_go_on_from(tmp_path):

@@ -10,6 +10,7 @@ definition, chunk by chunk. Either agrees with the definition in values and grad
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -99,7 +100,7 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         wide = torch.promote_types(given.dtype, torch.float32)
         arguments = {k: v.to(wide) if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not votes}
         votes = LazyVotes(*(t.to(wide) for t in votes)) if isinstance(votes, LazyVotes) else votes.to(wide)
-        with torch.autocast(given.device.type, enabled=False):
+        with torch.autocast(given.device.type, enabled=False), _float32_products(given.device):
             if path == "eager" or torch.compiler.is_compiling():  # a compiler that sees the caller sees the loop itself
                 result = definition(votes.form() if isinstance(votes, LazyVotes) else votes, **arguments)
             else:
@@ -111,6 +112,20 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     path = inspect.Parameter("path", inspect.Parameter.KEYWORD_ONLY, default="fast", annotation=Path)
     routing.__signature__ = signature.replace(parameters=[*signature.parameters.values(), path])
     return routing
+
+
+@contextlib.contextmanager
+def _float32_products(device: torch.device) -> Iterator[None]:
+    """No TF32 in a routing, whatever the rest of the network runs in: it has ten bits of mantissa."""
+    before = torch.get_float32_matmul_precision()
+    if device.type != "cuda" or before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _core_by_autograd(definition: Callable[..., RoutingResult]) -> Core:
@@ -194,6 +209,11 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        with _float32_products(gradients[0].device):
+            return _Chunked._backward(ctx, *gradients)
+
+    @staticmethod
+    def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # once_differentiable would drop a second derivative without a word
             raise RuntimeError("The fast path has a first derivative only: for the gradient of a gradient take path='eager'.")
         plan = ctx.plan

@@ -203,6 +203,18 @@ def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
     assert torch.equal(layer(pose, activation).pose, expected)
 
 
+@pytest.mark.parametrize(("device", "inside"), [("cuda", "highest"), ("cpu", "high")])
+def test_on_a_gpu_a_routing_takes_no_part_in_tf32(device, inside):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with fast._float32_products(torch.device(device)):
+            assert torch.get_float32_matmul_precision() == inside
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_the_paths_are_a_switch_of_the_module():
     stack = torch.nn.Sequential(DenseCapsules(4, 3, 2, 2), DenseCapsules(3, 2, 2, 2, routing="em"))
     assert [layer.routing.path for layer in stack] == ["fast", "fast"]
