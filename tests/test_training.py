@@ -88,7 +88,7 @@ class Recorder:
             self.replayed += 1
             result.copy_(function())
             for parameter, gradient in zip(self.model.parameters(), kept, strict=True):
-                if gradient is not None:
+                if gradient is not None and parameter.grad is not None:  # of a replayed step all are
                     gradient.copy_(parameter.grad)
                 parameter.grad = None  # whoever reads it before it is put back finds nothing
 
