@@ -13,6 +13,7 @@ Where one worker is enough, it is this process. Whatever is killed, a trial goes
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -320,8 +321,9 @@ class _Cluster:
         """A nanny restarts a worker that dies, but gives up on one that dies while it starts: then another nanny has to come."""
         if self.local is None:
             return
-        now, before = time.monotonic(), self.dead
-        self.dead = {n: before.get(n, now) for n, nanny in self.local.workers.items() if not nanny.is_alive()}
+        now, before, workers = time.monotonic(), self.dead, self.local.workers
+        alive = {n for n, nanny in workers.items() if nanny.is_alive()}
+        self.dead = {n: before.get(n, now) for n in self.local.worker_spec if n not in alive}
         gone = [n for n, since in self.dead.items() if now - since > GIVEN_UP]
         if not gone:
             return
@@ -330,12 +332,15 @@ class _Cluster:
             raise UserError("The worker processes die while they start. `--workers 1` runs in this process, and shows why.")
 
         async def replace() -> None:
-            for nanny in map(self.local.workers.pop, gone):
-                await nanny.close(timeout=5)
+            for nanny in [workers.pop(n) for n in gone if n in workers]:
+                with contextlib.suppress(Exception):  # it may wait for its process, which is no more
+                    await asyncio.wait_for(nanny.close(timeout=1), 2)
             await self.local._correct_state_internal()  # starts what is in its plan and not among its workers
 
+        for n in gone:
+            self.dead[n] = now  # the next one has as long
         with contextlib.suppress(Exception):  # one that dies again while it starts is found again
-            self.local.sync(replace)
+            self.local.sync(replace, callback_timeout=60)
 
     def _submit(self, task: Task) -> tuple[Future, tuple[Task, int]]:
         future = self.client.submit(_run_on_worker, task.model_dump_json(), self.call, pure=False)

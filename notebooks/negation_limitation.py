@@ -478,17 +478,17 @@ plt.show()
 #
 # ### Is it the symmetry, or the scale?
 #
-# With $W$ drawn at 0.1 the squash shrinks vectors layer by layer: for small $s$ it gives $\lVert v \rVert \approx \lVert s \rVert^2$. A bias of 0.1 also repairs that. Two control arms
-# tell the causes apart: a bias that *starts at zero* (the symmetry can be broken, the scale is not helped), and *no bias with larger weights* (the
-# symmetry stays, the scale is helped).
+# With $W$ drawn at 0.1 the squash shrinks vectors layer by layer: for small $s$ it gives $\lVert v \rVert \approx \lVert s \rVert^2$. A bias of 0.1 also repairs that. Control arms
+# tell the causes apart: a bias that *starts at zero* (the symmetry can be broken, the scale is not helped), *no bias with larger weights* and *no bias
+# at unit length*, where $W$ of every layer is scaled on a first batch until $\lVert s \rVert$ has mean one (the symmetry stays, the scale is helped).
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Length of the class capsules at the start of training by depth for the four arms. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer; a larger weight scale or a bias keeps it up."}, "figure": {"caption": "Mean length of the class capsules of untrained stacks, by depth. At the paper's weight scale the signal is gone after a few layers, unless a bias carries it. No bias and a bias from 0 coincide.", "name": "fig-signal"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Length of the class capsules at the start of training by depth for the five arms. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; a start at unit length or a bias keeps it up."}, "figure": {"caption": "Mean length of the class capsules of untrained stacks, by depth. At the paper's weight scale the signal is gone after a few layers, unless a bias carries it. No bias and a bias from 0 coincide.", "name": "fig-signal"}}
 ARM_NAMES = {
     (False, 0.1, 0.1): "no bias",
     (True, 0.1, 0.1): "bias 0.1",
     (True, 0.0, 0.1): "bias from 0",
     (False, 0.1, 0.3): "no bias, W 0.3",
-    (False, 0.1, 0.5): "no bias, W 0.5",
+    (False, 0.1, "unit"): "no bias, unit length",
 }
 ARM_COLORS = dict(zip(ARM_NAMES.values(), (plots.INK, BLUE, "#2a9d74", "#c99a2e", ORANGE), strict=True))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
@@ -499,7 +499,10 @@ for (bias, start, std), name in ARM_NAMES.items():
     for layers in (2, 3, 4, 5, 6):
         with seeded(0), torch.no_grad():
             sizes = [(72, 8), *[(16, 12)] * (layers - 2), (10, 16)]
-            stack = CapsuleStack(sizes, routing="dynamic", weight_std=std, bias=start if bias else None).double()
+            weights = {} if std == "unit" else {"weight_std": std}
+            stack = CapsuleStack(sizes, routing="dynamic", bias=start if bias else None, **weights).double()
+            if std == "unit":
+                stack.start_at_unit_length(primary)
             lengths.append(float(stack(primary)[1].mean()))
     axis.semilogy(range(2, 7), lengths, "o-", color=ARM_COLORS[name], label=name)
 axis.set(xlabel="capsule layers", ylabel="mean length", xticks=range(2, 7))
@@ -508,23 +511,53 @@ plt.show()
 
 
 # %% tags=["hide-input"]
-def arms(records: list) -> pd.DataFrame:
-    """Test accuracy in percent, RBA: mean over seeds of every arm, by depth."""
-    table = frames.metrics(frames.select(records, "depth", routing="dynamic"))
+def arms(records: list, routing: str = "dynamic") -> pd.DataFrame:
+    """Test accuracy in percent: mean over seeds of every arm, by depth."""
+    table = frames.metrics(frames.select(records, "depth", routing=routing))
     table["arm"] = [ARM_NAMES[b, s, w] for b, s, w in zip(table["bias"], table["bias_start"], table["weight_std"], strict=True)]
     return 100 * table.pivot_table(index="arm", columns="depth", values="test_accuracy", sort=False).sort_index(axis=1)
 
 
 on_record = frames.select(committed, "depth", scale="cpu", data="mnist")
-both = {"MNIST, cpu scale": arms(on_record)} if on_record else {}
-both[f"{here}, {scale} scale, this build"] = arms(depth)
+routings = [r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)]
+both = {f"{plots.ROUTING_NAMES[r]} on MNIST, cpu scale": arms(on_record, r) for r in routings}
+both[f"RBA on {here}, {scale} scale, this build"] = arms(depth)
 pd.concat(both, axis=1, names=["", "layers"]).style.format("{:.1f}", na_rep="–")
 
 # %% [markdown]
-# A bias that starts at zero does not help at this depth, and larger weights without a bias do: the odd network trains. That points to the scale of the signal and away
-# from the symmetry. One seed on a stand-in decides nothing; the same arms on MNIST are the next batch of this chapter, and the claims on depth
-# ({claim}`NEG-W-4`, {claim}`NEG-W-5`) say what the paper says, which is that bias and depth interact, and not why.
+# The arms differ only in how W and the bias start, and a network of unit length is as odd as one that fades. Where the first trains and the second does not, the scale
+# of the signal has decided and not the symmetry; where a bias from zero stays at chance with the arm without one, breaking the symmetry has not helped.
+# The claims on depth ({claim}`NEG-W-4`, {claim}`NEG-W-5`) say what the paper says, which is that bias and depth interact, and not why.
 #
+# ### What is left to the symmetry
+#
+# The theorems speak of inputs that *arrive* as negatives of each other. In a CapsNet a convolution with a bias and a ReLU stands in front of the capsules, and behind it $-x$ is
+# nobody's negative. So give every image a partner: its negative, with the label $(y + 5) \bmod 10$. An odd front end (no bias, tanh for ReLU)
+# hands it on as a negative, and then a stack without bias can be right on one image of a pair at most, whatever it learns.
+
+# %%
+negated = session.run(STEM, "negated")
+
+
+# %% tags=["hide-input"]
+def pairs(records: list) -> pd.DataFrame:
+    """Test accuracy in percent on images and their negatives: mean over seeds."""
+    table = frames.metrics(frames.select(records, "negated"))
+    table["front end"] = table["front"].map({"odd": "odd: −x arrives as a negative", "relu": "ReLU, as in the paper"})
+    table["routing"] = table["routing"].map(plots.ROUTING_NAMES)
+    table["capsules"] = table["bias"].map({True: "with bias", False: "without bias"})
+    return 100 * table.pivot_table(index=["front end", "capsules"], columns="routing", values="test_accuracy")
+
+
+on_record = frames.select(committed, "negated", scale="cpu")
+both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
+both[f"{here}, {scale} scale, this build"] = pairs(negated)
+pd.concat(both, axis=1, names=["", "routing"]).style.format("{:.1f}", na_rep="–")
+
+# %% tags=["hide-input"]
+verdicts("NEG-W-10")
+
+# %% [markdown]
 # ### The EM half of Table 1 hangs on 10⁻⁸
 #
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the

@@ -26,6 +26,15 @@ class CapsuleStack(nn.Module):
             for (children, child_dim), (parents, parent_dim) in itertools.pairwise(sizes)
         )
 
+    @torch.no_grad()
+    def start_at_unit_length(self, pose: Tensor) -> None:
+        """Scale W layer by layer, so that for these poses s_j = Σ_i û_{j|i}/J, of equal couplings, has mean length one."""
+        pose, activation = as_capsules(pose)
+        for layer in self.layers:
+            s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
+            layer.weight /= torch.linalg.vector_norm(s, dim=-1).mean()
+            pose, activation, _ = layer(pose, activation)
+
     def forward(self, pose: Tensor) -> tuple[Tensor, Tensor]:
         pose, activation = as_capsules(pose)
         for layer in self.layers:
@@ -99,15 +108,6 @@ class DeepCapsNet(nn.Module):
     def primary_capsules(self, images: Tensor) -> Tensor:
         """Poses [N, I, 8] of the primary capsules."""
         return self.primary(self.nonlinearity(self.conv(images)))[0]
-
-    @torch.no_grad()
-    def start_at_unit_length(self, images: Tensor) -> None:
-        """Scale W layer by layer, so that on these images s_j = Σ_i û_{j|i}/J, of equal couplings, has mean length one."""
-        pose, activation = as_capsules(self.primary_capsules(images))
-        for layer in self.capsules.layers:
-            s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
-            layer.weight /= torch.linalg.vector_norm(s, dim=-1).mean()
-            pose, activation, _ = layer(pose, activation)
 
     def forward(self, images: Tensor) -> CapsNetOutput:
         pose, activation = self.capsules(self.primary_capsules(images))

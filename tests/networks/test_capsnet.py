@@ -87,8 +87,8 @@ def test_an_odd_front_end_passes_negatives_on(routing):
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
 def test_a_start_at_unit_length(routing):
     network, x = DeepCapsNet((1, 8, 8), depth=5, routing=routing, **SMALL), torch.randn(16, 1, 8, 8)
-    network.start_at_unit_length(x)
     pose = network.primary_capsules(x)
+    network.capsules.start_at_unit_length(pose)
     activation = pose.norm(dim=-1)
     for layer in network.capsules.layers:
         equal = torch.full((16, pose.shape[1], layer.weight.shape[1]), 1 / layer.weight.shape[1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -205,6 +207,38 @@ class Costs(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
+class Benchmarks(SphinxDirective):
+    """``{benchmarks} layer`` or ``{benchmarks} step``: the committed tables of ``benchmarks/results``, machine by machine."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        folder = self.env.capsbook.root / "benchmarks" / "results"
+        text: list[str] = []
+        for path in sorted(folder.glob("*.csv")):
+            self.env.capsbook.use(self.env.docname, path)
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = [row for row in csv.DictReader(file) if row["kind"] == self.arguments[0]]
+            if not rows:
+                continue
+            text += [
+                "**{machine}** (torch {torch}, {date}): copies {copy_gb_per_second} GB/s, multiplies large matrices at "
+                "{matrix_gflop_per_second} GFLOP/s.".format(**rows[0]),
+                "",
+                "| case | path | milliseconds | times as fast | peak MiB | of the first | times the limit |",
+                "|---|---|--:|--:|--:|--:|--:|",
+            ]
+            for before, row in itertools.pairwise([{"name": ""}, *rows]):
+                case = row["name"] if row["name"] != before["name"] else ""
+                share = f"{100 * float(row['memory_share']):.0f} %"
+                cells = (case, row["path"], row["milliseconds"], row["faster"], row["peak_mib"], share, row["times_limit"] or "–")
+                text.append(f"| {' | '.join(cells)} |")
+            text.append("")
+        if not text:
+            logger.warning(f"benchmarks: no {self.arguments[0]!r} in {folder}", location=self.get_location(), type="capsbook")
+        return self.parse_text_to_nodes("\n".join(text))
+
+
 class LiveSource(SphinxDirective):
     """``{live-source} capslib.module.name``: its source as it stands today.
 
@@ -364,6 +398,7 @@ DIRECTIVES = {
     "masthead": Masthead,
     "record-schema": RecordSchema,
     "live-source": LiveSource,
+    "benchmarks": Benchmarks,
     "costs": Costs,
 }
 ROLES = {"claim": ClaimRole, "ours": OursRole, "theirs": TheirsRole, "count": CountRole}
