@@ -97,7 +97,9 @@ def test_the_free_memory_of_this_machine_is_a_number_of_bytes():
 # ------------------------------------------------------------------------------------------------------------ estimates
 
 
-def test_an_estimate_is_of_the_nearest_records(trial, make_record):
+def test_an_estimate_is_of_the_nearest_records(trial, make_record, monkeypatch):
+    monkeypatch.setattr(planning.papers, "work", lambda trial: None)  # the cost model has its own test
+
     def record(seconds: float, memory: int, seed: int, exit: str = "ok", device: str = "CPU (x86_64)", **config: object):
         other = trial.model_copy(update={"config": {**trial.config, **config}, "seed": seed})
         made = make_record(other, wall_seconds=seconds, peak_memory_bytes=memory, exit=exit)

@@ -40,7 +40,7 @@ def test_lines_for_a_file(shown):
     assert text.replace("\n", "").isprintable()
     lines = text.splitlines()
     assert lines[0] == "5 trials at scale cpu: 2 have a record, 3 to run."
-    assert lines[1] == "By earlier records 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
+    assert lines[1] == "Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
     assert lines[2:5] == [f"start  sign seed={seed}" for seed in range(3)]
     assert lines[5].startswith("   ok  sign seed=0  train_accuracy=0.5  1.5 s  [1/3")
     assert lines[6].startswith("  nan  sign seed=1  step 3 [of 1]  1.5 s  [2/3")
@@ -74,7 +74,7 @@ def test_what_is_not_known_is_said(trial, make_record):
     assert summary((), failed={"x": make_record(trial)})[0].endswith(
         "(of a failure: 1; --retry-failed runs those again), 0 to run."
     )
-    assert summary((None, None))[1] == "On 1 worker; no earlier record tells how long they take."
+    assert summary((None, None))[1] == "On 1 worker; nothing tells how long they take."
     assert summary((7200.0, None))[1].endswith("at most 1.0 GB each; 1 without an estimate come on top.")
     assert "shared by the workers of the scheduler" in summary((60.0,), devices=None)[1]
     assert progress.one(Estimate(7200, 3 * 10**8, "2 records")) == "about 2 h 0 min, 300.0 MB (2 records)"

@@ -117,10 +117,10 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 @contextlib.contextmanager
 def _float32_products(device: torch.device) -> Iterator[None]:
     """No TF32 in a routing, whatever the rest of the network runs in: it has ten bits of mantissa."""
-    before = torch.get_float32_matmul_precision()
-    if device.type != "cuda" or before == "highest":
+    if device.type != "cuda" or torch.compiler.is_compiling():
         yield
         return
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         yield

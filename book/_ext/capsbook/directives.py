@@ -230,8 +230,17 @@ class Benchmarks(SphinxDirective):
             ]
             for before, row in itertools.pairwise([{"name": ""}, *rows]):
                 case = row["name"] if row["name"] != before["name"] else ""
-                share = f"{100 * float(row['memory_share']):.0f} %"
-                cells = (case, row["path"], row["milliseconds"], row["faster"], row["peak_mib"], share, row["times_limit"] or "–")
+                share = f"{100 * float(row['memory_share']):.0f}\N{NO-BREAK SPACE}%"
+                time = float(row["milliseconds"])
+                cells = (
+                    case,
+                    row["path"],
+                    f"{time:.0f}" if time >= 100 else f"{time:.1f}",
+                    row["faster"],
+                    row["peak_mib"],
+                    share,
+                    row["times_limit"] or "–",
+                )
                 text.append(f"| {' | '.join(cells)} |")
             text.append("")
         if not text:
