@@ -19,13 +19,14 @@ each type over the positions that see it (the released code); separately at each
 class Competition(NamedTuple):
     """Children seen from several positions at once: what their parents at P positions, with I slots each, have to know.
 
-    ``child`` [P·I] says which child is in each slot, and ``slots`` [children, V] in which slots each child is, filled up with
-    P·I. With ``per_type`` only parents of one type compete with each other. Couplings [N·P, J, I] have the slots of an example
+    ``child`` [P·I] says which child is in each slot, ``slots`` [children, V] in which slots each child is, filled up with P·I, and
+    ``seen`` [P, I] by how many positions the child of each slot is seen. With ``per_type`` only parents of one type compete with each other. Couplings [N·P, J, I] have the slots of an example
     in P neighbouring rows.
     """
 
     child: Tensor
     slots: Tensor
+    seen: Tensor
     positions: int
     per_type: bool = False
 
@@ -39,7 +40,8 @@ class Competition(NamedTuple):
 
     def first(self, like: Tensor) -> Tensor:
         """Couplings [N·P, J, I] to begin with: equal, and as many as there are parents; in the released code, as there are types."""
-        return torch.full_like(like, 1 / like.shape[1]) if self.per_type else self.softmax(torch.zeros_like(like))
+        equal = torch.full_like(like, 1 / like.shape[1])
+        return equal if self.per_type else (equal.unflatten(0, (-1, self.positions)) / self.seen[:, None]).flatten(0, 1)
 
     def softmax(self, logits: Tensor) -> Tensor:
         weight = (logits - self.over(logits, "amax")).exp()
@@ -89,4 +91,5 @@ def convolutional(
     for slot, of in enumerate(child.tolist()):
         found[of].append(slot)
     slots = torch.tensor(list(zip(*itertools.zip_longest(*found, fillvalue=len(child)), strict=True)))
-    return Competition(child.to(device), slots.to(device), rows * columns, normalise == "positions-per-type")
+    seen = (slots < len(child)).sum(dim=1)[child].view(rows * columns, -1)
+    return Competition(child.to(device), slots.to(device), seen.to(device), rows * columns, normalise == "positions-per-type")

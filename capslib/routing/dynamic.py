@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from einops import einsum
+from einops import einsum, rearrange
 from torch import Tensor
 
 from capslib.routing.base import Routing, RoutingResult, at_least_one, squash
-from capslib.routing.competition import Competition, softmax, softmax_gradient
-from capslib.routing.fast import Core, routing_function
+from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
+from capslib.routing.fast import Core, materialised, routing_function
 
 
 @routing_function
@@ -37,12 +37,12 @@ def _forward(
     votes: Tensor, *, iterations: int, bias: Tensor | None, competition: Competition | None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The loop on a chunk: poses and couplings. Kept: s_j of every iteration, c_ij of those between the first and the last."""
-    logits, coupling, kept, couplings = None, softmax(torch.zeros_like(votes[:, :, 0]), competition, dim=1), [], []
+    logits, coupling, kept, couplings = None, _first(votes, competition), [], []
     for iteration in range(iterations):
         s = (coupling[:, :, None] @ votes.mT).squeeze(2)  # [n, J, D]
         if bias is not None:
             s = s + bias
-        pose = squash(s)
+        pose = materialised(squash(s))
         kept.append(s)
         couplings.append(coupling)
         if iteration < iterations - 1:
@@ -62,32 +62,38 @@ def _backward(
     bias: Tensor | None,
     competition: Competition | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loop from its end. The votes meet a gradient as outer products only, so all of them are added up in one product."""
-    couplings = [softmax(torch.zeros_like(votes[:, :, 0]), competition, dim=1), *kept[iterations:], outputs[1]]
+    """The loop from its end. The votes meet a gradient as outer products only, so all of them are added up at once."""
+    couplings = [_first(votes, competition), *kept[iterations:], outputs[1]]
     to_pose, to_coupling = gradients
-    to_logits, to_bias, parents, children = None, 0, [], []
+    to_logits, to_bias, to_votes = None, 0, 0
     for iteration in reversed(range(iterations)):
         s, coupling = kept[iteration], couplings[iteration]
         norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
         scale, direction = norm / (1 + norm.square()), s / norm.clamp_min(torch.finfo(s.dtype).tiny)
         if to_logits is not None:  # of the next iteration, whose logits are ours plus the agreement
             to_pose = (to_logits[:, :, None] @ votes.mT).squeeze(2)
-            parents.append(s * scale)
-            children.append(to_logits)
+            to_votes = to_votes + _outer(to_logits, materialised(s * scale))
             to_coupling = 0
         along = (direction * to_pose).sum(dim=-1, keepdim=True)
-        to_s = scale * to_pose + s * along * (1 - norm.square()) / (1 + norm.square()).square()
+        to_s = materialised(scale * to_pose + s * along * (1 - norm.square()) / (1 + norm.square()).square())
         to_bias = to_bias + to_s
-        parents.append(to_s)
-        children.append(coupling)
+        to_votes = to_votes + _outer(coupling, to_s)
         if iteration > 0:
             to_coupling = to_coupling + (to_s[:, :, None] @ votes).squeeze(2)
             step = softmax_gradient(coupling, to_coupling, competition)
-            to_logits = step if to_logits is None else to_logits + step
-    to_votes = torch.zeros_like(votes)
-    for parent, child in zip(parents, children, strict=True):
-        to_votes.addcmul_(parent[..., None], child[:, :, None])
-    return to_votes, {} if bias is None else {"bias": to_bias.sum(dim=0)}
+            to_logits = materialised(step if to_logits is None else to_logits + step)
+    return rearrange(to_votes, "n i j d -> n j d i"), {} if bias is None else {"bias": to_bias.sum(dim=0)}
+
+
+def _first(votes: Tensor, competition: Competition | None) -> Tensor:
+    """The couplings [n, J, I] of logits that are all zero; a constant, where a compiler can see that it is one."""
+    like = votes[:, :, 0]
+    return uniform(like, dim=1) if competition is None else softmax(torch.zeros_like(like), competition, dim=1)
+
+
+def _outer(child: Tensor, parent: Tensor) -> Tensor:
+    """[n, J, I] times [n, J, D] in the order in which the gradient of the votes lies in memory, [n, I, J, D]."""
+    return child.mT[..., None] * parent[:, None]
 
 
 def _finish(pose: Tensor, coupling: Tensor, **_: object) -> RoutingResult:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from capslib.routing.base import Routing, RoutingResult, at_least_one
 from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
-from capslib.routing.fast import Core, routing_function
+from capslib.routing.fast import Core, materialised, routing_function
 
 VARIANCE_FLOOR = 1e-12
 """A cluster of equal votes has no spread; this keeps the logarithm of its variance finite. Real clusters never come near it."""
@@ -132,14 +132,15 @@ def _forward(
         mu = (votes @ share[..., None]).squeeze(-1)  # [n, J, D]
         square = (votes - mu[..., None]).square()  # [n, J, D, I]
         variance = (square @ share[..., None]).squeeze(-1) + variance_offset
-        log_variance = variance.clamp_min(VARIANCE_FLOOR).log()
-        cost = (D * beta_u + log_variance.sum(dim=-1) * _SPREAD[spread]) * mass
+        floored = variance.clamp_min(VARIANCE_FLOOR)
+        log_variance = floored.log().sum(dim=-1)
+        cost = (D * beta_u + log_variance * _SPREAD[spread]) * mass
         logit = lamda * (beta_a - cost)  # [n, J]
         for of_all, this in zip((variances, mus, logits, couplings), (variance, mu, logit, coupling), strict=True):
             of_all.append(this)
         if iteration < iterations - 1:
-            distance = ((-log_variance).exp()[:, :, None] @ square).squeeze(2)  # [n, J, I]
-            log_p = F.logsigmoid(logit) - log_variance.sum(dim=-1) / 2  # constants cancel in the softmax
+            distance = (materialised(1 / floored)[:, :, None] @ square).squeeze(2)  # [n, J, I]
+            log_p = materialised(F.logsigmoid(logit) - log_variance / 2)  # constants cancel in the softmax
             coupling = softmax(log_p[..., None] - distance / 2, competition, dim=1)
     return (mu, logit, coupling), (*variances, *mus[:-1], *logits[:-1], *couplings[1:-1])  # the first couplings are uniform
 
@@ -174,16 +175,17 @@ def _backward(
         variance, mu, logit, coupling = (of_all[iteration] for of_all in (variances, mus, logits, couplings))
         mass, share = _shares(coupling, activation)
         floored = variance.clamp_min(VARIANCE_FLOOR)
+        precision = materialised(1 / floored)
         deviation = votes - mu[..., None]
         square = deviation.square()
         to_log_variance, last = 0, iteration == iterations - 1
         if not last:  # E-step: from the couplings of the next iteration
             after = couplings[iteration + 1]
-            to_log_p = softmax_gradient(after, to_coupling, competition)  # [n, J, I]
+            to_log_p = materialised(softmax_gradient(after, to_coupling, competition))  # [n, J, I]
             to_parent, to_distance = to_log_p.sum(dim=-1), -to_log_p / 2
             to_logit = to_parent * (-logit).sigmoid()
-            to_log_variance = -to_parent[..., None] / 2 - (square @ to_distance[..., None]).squeeze(-1) / floored
-            to_mu = -2 * (deviation @ to_distance[..., None]).squeeze(-1) / floored
+            to_log_variance = -to_parent[..., None] / 2 - (square @ to_distance[..., None]).squeeze(-1) * precision
+            to_mu = -2 * (deviation @ to_distance[..., None]).squeeze(-1) * precision
         # M-step: the activation, then the variance, then the mean
         lamda = temperatures[iteration]
         to_cost = -lamda * to_logit
@@ -191,17 +193,18 @@ def _backward(
         to_beta_u += (D * mass * to_cost).sum(dim=0)
         to_mass = to_cost * (D * beta_u + floored.log().sum(dim=-1) * _SPREAD[spread])
         to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
-        to_variance = (to_log_variance / floored).masked_fill(variance < VARIANCE_FLOOR, 0)
-        to_mu = to_mu - 2 * to_variance * mu * (1 - share.sum(dim=-1))[..., None]  # shares of a parent without mass are no mean
+        to_variance = materialised((to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0))
+        without = 1 - share.sum(dim=-1, keepdim=True)  # shares of a parent without mass are no mean
+        to_mu = materialised(to_mu - 2 * to_variance * mu * without)
         to_share = (to_variance[:, :, None] @ square + to_mu[:, :, None] @ votes).squeeze(2)
         weight = to_variance[..., None] * share[:, :, None]
         if not last:
-            weight = weight + to_distance[:, :, None] / floored[..., None]
+            weight = weight + to_distance[:, :, None] * precision[..., None]
         to_votes += 2 * deviation * weight + to_mu[..., None] * share[:, :, None]
         normed = (to_share * share).sum(dim=-1).masked_fill(mass < MASS_FLOOR, 0)
         to_r = (to_share - normed[..., None]) / mass.clamp_min(MASS_FLOOR)[..., None] + to_mass[..., None]
         to_activation += (to_r * coupling).sum(dim=1)
-        to_coupling = to_r * activation[:, None] + (to_coupling if last else 0)
+        to_coupling = materialised(to_r * activation[:, None] + (to_coupling if last else 0))
     return to_votes, {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
 
 
@@ -213,7 +216,7 @@ def _shares(coupling: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
     """The mass of every parent [n, J], and how it is made up of the children [n, J, I]."""
     r = coupling * activation[:, None]
     mass = r.sum(dim=-1)
-    return mass, r / mass.clamp_min(MASS_FLOOR)[..., None]
+    return mass, materialised(r / mass.clamp_min(MASS_FLOOR)[..., None])
 
 
 def _finish(

@@ -122,6 +122,12 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     return routing
 
 
+def materialised(few: Tensor) -> Tensor:
+    """The same tensor, which a compiler has to write down. It would rather compute it anew at every use, and a core uses the few
+    numbers of a parent once for each vote; through a view by strides it cannot look."""
+    return few.as_strided(few.shape, few.stride())
+
+
 @contextlib.contextmanager
 def _float32_products(device: torch.device) -> Iterator[None]:
     """No TF32 in a routing, whatever the rest of the network runs in: it has ten bits of mantissa."""
