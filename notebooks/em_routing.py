@@ -51,15 +51,6 @@ ledger = claims.ledger(STEM)
 CAPSULES, CNN, BLUE, GREEN = (plots.ROUTING_COLORS[name] for name in ("em", "cnn", "dynamic", "similarity"))
 
 
-def verdicts(*ids: str):
-    """The table under an experiment; an id that ends in a dash stands for all claims that start with it."""
-    chosen = [c for i in ids for c in ledger if c == i or (i.endswith("-") and c.startswith(i))]
-    table = claims.table(STEM, chosen).replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
-    width = "11rem" if table["Paper"].str.len().max() > 20 else "4rem"
-    style = table.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
-    return style.set_properties(subset=["Claim", "Verdict", "95 % interval"], **{"white-space": "nowrap"})
-
-
 def best(experiment: str, own: list, **where: object) -> list:
     """The records that a figure shows: of the scale that has most of them, those of this page at smoke scale if there are no others."""
     found = list({r.key: r for r in [*frames.select(committed, experiment), *own]}.values())
@@ -284,7 +275,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(standing(of_norb))
-verdicts("EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12", "EM-W-13", "EM-W-14", "EM-W-15")
+claims.page_table(STEM, "EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12", "EM-W-13", "EM-W-14", "EM-W-15")
 
 # %% [markdown]
 # The rows are claims about the paper's own network and wait for a GPU; a reduced network can decide the orders, {claim}`EM-W-10` to {claim}`EM-W-15`. Every independent implementation that we
@@ -302,7 +293,7 @@ table.insert(0, "seeds", found.groupby(["data", "network", "scale"])["seed"].nun
 names = {"test_error": "test error", "same_images_error": "one crop, some images", "multi_crop_error": "13 crops, same images"}
 display(table.rename(columns=names).style.format(precision=1, na_rep="–"))
 texts = "center-crop", "multi-crop", "reduction", "small-68k", "mnist", "cifar10", "norb", "sabour"
-verdicts("EM-W-17", *(f"EM-X-{name}" for name in texts))
+claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 
 # %% [markdown]
 # ### How many parameters?
@@ -314,7 +305,7 @@ sizes = session.run(STEM, "sizes")
 counted = frames.metrics(best("sizes", sizes)).groupby("network")[["parameters"]].first().loc[["main", "small", "cnn"]]
 counted["paper"] = [f"{ledger[f'EM-X-params-{name}'].value:,.0f}" for name in counted.index]
 display(counted.style.format({"parameters": "{:,.0f}"}))
-verdicts("EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
+claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 
 # %% [markdown]
 # Built from the text, the networks have almost the printed numbers of parameters, but these do not have the printed ratio: {claim}`EM-X-param-ratio-cnn` says fifteen.
@@ -340,7 +331,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(standing(best("viewpoint", viewpoint)))
-verdicts("EM-T2-", "EM-W-16", "EM-X-viewpoint-")
+claims.page_table(STEM, "EM-T2-", "EM-W-16", "EM-X-viewpoint-")
 
 # %% [markdown]
 # ### Do votes find each other? (Figures 2 and B.2)
@@ -364,7 +355,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(standing(inside))
-verdicts("EM-W-1")
+claims.page_table(STEM, "EM-W-1")
 
 # %% [markdown]
 # ### Dead capsules and the margin (§4.1)
@@ -378,7 +369,7 @@ table = found.groupby(["margin", "scale"])[list(layers)].mean().rename(columns=l
 table.insert(0, "from … to", [f"{margin_at(0, m):.2f} … {margin_at(1, m):.2f}" for m, _ in table.index])
 display(Markdown("Share of capsule types that are dead, by schedule of the margin:"))
 display(table.style.format(precision=2))
-verdicts("EM-W-6")
+claims.page_table(STEM, "EM-W-6")
 
 # %% [markdown]
 # ### Attacks (Figure 3, §6)
@@ -424,7 +415,7 @@ gradients = (
 gradients.columns = ["log₁₀(CNN's / capsules')", "exact zeros, capsules", "exact zeros, CNN"]
 display(Markdown("Size of the input's gradient, and how much of it is exactly zero (the ReLUs of a CNN can mask it):"))
 display(gradients.style.format(precision=3))
-verdicts("EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM-W-9")
+claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
 # ### One free energy? (Appendix A)
@@ -459,7 +450,7 @@ table = found.groupby("form", sort=False)[steps].max().set_axis(["M-step", "logi
 table["draws that rise (%)"] = 100 * found.groupby("form")["share_that_rises"].mean()
 display(Markdown("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):"))
 display(table.loc[[name for name, _ in KINDS.values()]].style.format("{:.2g}"))
-verdicts("EM-W-8")
+claims.page_table(STEM, "EM-W-8")
 
 # %% [markdown]
 # Each update lowers *some* free energy, and no form here is that of all three: the M-step lowers the printed one, which the logistic and the E-step may raise. Nor can another function do it:

@@ -46,17 +46,6 @@ ledger = claims.ledger(STEM)
 BLUE, ORANGE = plots.ROUTING_COLORS["dynamic"], plots.ROUTING_COLORS["em"]
 
 
-def verdicts(*ids: str):
-    """The table under an experiment; an id that ends in a dash stands for all claims that start with it."""
-    chosen = [c for i in ids for c in ledger if c == i or (i.endswith("-") and c.startswith(i))]
-    table = claims.table(STEM, chosen).replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
-    worded = table["Paper"].str.len().max() > 20
-    style = table.style.hide(axis="index").set_properties(
-        subset=["Claim", "Verdict", "95 % interval"], **{"white-space": "nowrap"}
-    )
-    return style.set_properties(subset=["Paper"], **{"min-width": "14rem" if worded else "4rem"})
-
-
 # %% [markdown]
 # ## In one minute
 #
@@ -203,7 +192,7 @@ axes[0].legend(loc="center right")
 plt.show()
 
 # %% tags=["hide-input"]
-verdicts("NEG-W-1", "NEG-W-2", "NEG-W-3")
+claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% [markdown]
 # Both theorems hold exactly: floating-point negation is exact, so the differences without a bias are zeros and no rounding errors. {claim}`NEG-W-3`
@@ -264,7 +253,7 @@ axes[1].legend(loc="center right")
 plt.show()
 
 # %% tags=["hide-input"]
-verdicts("NEG-T1-")
+claims.page_table(STEM, "NEG-T1-")
 
 # %% [markdown]
 # Without a bias the accuracy is 50 % exactly, in every seed and from the first epoch to the last: of each pair (x, −x) the network gets one right. The
@@ -329,7 +318,7 @@ axes[0].set_ylabel("test accuracy (%)")
 plt.show()
 
 # %% tags=["hide-input"]
-verdicts("NEG-W-4", "NEG-W-5", "NEG-W-5-")
+claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 
 # %% tags=["hide-input"]
@@ -385,7 +374,7 @@ for axis in axes[1]:
 plt.show()
 
 # %% tags=["hide-input"]
-verdicts("NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
+claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 
 # %% [markdown]
 # ## Deviations
@@ -563,7 +552,7 @@ both[f"{here}, {scale} scale, this build"] = pairs(negated)
 pd.concat(both, axis=1, names=["", "routing"]).style.format("{:.1f}", na_rep="–")
 
 # %% tags=["hide-input"]
-verdicts("NEG-W-10")
+claims.page_table(STEM, "NEG-W-10")
 
 # %% [markdown]
 # ### The EM half of Table 1 hangs on 10⁻⁸

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capslib.claims import STATUSES, Claim, Verdict, counts, judge, ledger, table, to_json, verdicts
+from capslib.claims import STATUSES, Claim, Verdict, counts, judge, ledger, page_table, table, to_json, verdicts
 from capslib.errors import UserError
 from capslib.papers import experiments, queries
 from capslib.queries import CONVERGED, Above, Count, Order, Property, Select, Value
@@ -550,6 +550,16 @@ def test_records_in_a_store_become_verdicts_tables_and_json(tmp_path):
     assert sorted(row["records"]) == sorted(r.key for r in records)
     with pytest.raises(UserError, match="Unknown claim"):
         table(CHAPTER, ["NEG-T1-rba"], store)
+
+
+def test_a_page_shows_groups_of_claims_in_the_order_asked_for(tmp_path):
+    shown = page_table(CHAPTER, "NEG-W-4", "NEG-T1-", store=Store(tmp_path))
+    assert shown.data["Claim"][0] == "NEG-W-4"
+    assert list(shown.data["Claim"][1:]) == [name for name in ledger(CHAPTER) if name.startswith("NEG-T1-")]
+    assert "NEG-T1-" in shown.to_html()
+    for wrong in ("NEG-T1", "NEG-T7-"):
+        with pytest.raises(UserError, match="Unknown claim"):
+            page_table(CHAPTER, wrong, store=Store(tmp_path))
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):

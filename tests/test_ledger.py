@@ -1,4 +1,4 @@
-"""The ledger: complete, unambiguous, and in step with the chapters that have moved in."""
+"""The ledger: complete and unambiguous."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections import Counter
 
 import pytest
 
-from capslib import queries as q
-from capslib.claims import HIGHER_IS_BETTER, QUERIES_OF_KIND
+from capslib.claims import HIGHER_IS_BETTER
 from capslib.errors import UserError
 from capslib.ledger import COLUMNS, LEDGER, ledger, read_ledger
-from capslib.papers import STEMS, experiments, module, queries
+from capslib.papers import STEMS
 
 NUMBERS = {  # rows with a number of the paper, by the place where the paper has them
     ("em_routing", "Table 1"): 12,
@@ -187,43 +186,3 @@ def test_the_files_are_tidy():
         assert b"\r" not in text, path.name
         assert text.endswith(b"\n"), path.name
     assert {p.stem for p in LEDGER.glob("*.csv")} == set(STEMS)
-
-
-# ----------------------------------------------------------------------------- chapters that have moved in
-
-MOVED_IN = [stem for stem in STEMS if module(stem) is not None]
-
-
-def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
-    """Every selection in a query, with the plain query that it belongs to."""
-    match query:
-        case q.Count():
-            return [pair for part in query.parts.values() for pair in selects(part)]
-        case q.Order():
-            return [(query.better, query), (query.worse, query)]
-        case _:
-            return [(query.select, query)]
-
-
-@pytest.mark.parametrize("stem", MOVED_IN)
-def test_queries_and_ledger_agree(stem):
-    claims, asked = ledger(stem), queries(stem)
-    assert set(asked) <= set(claims), "a query has no row in the ledger"
-    assert not [n for n, c in claims.items() if not c.not_run and n not in asked], "a runnable claim has neither query nor reason"
-    assert not [n for n in asked if claims[n].not_run], "a claim that is said to be not run has a query"
-    for name, query in asked.items():
-        assert isinstance(query, QUERIES_OF_KIND[claims[name].kind]), name
-
-
-@pytest.mark.parametrize("stem", MOVED_IN)
-def test_every_selection_finds_one_configuration_in_the_chapter(stem):
-    """A field that does not exist selects nothing for ever; one that is left open would mix configurations."""
-    for name, query in queries(stem).items():
-        for select, plain in selects(query):
-            experiment = experiments(stem)[select.experiment]
-            assert set(select.where) <= set(experiment.config.model_fields), f"{name}: {select}"
-            paper_only = isinstance(plain, q.Value) or getattr(plain, "paper_scale_only", False)
-            for scale in ("paper",) if paper_only else ("paper", "cpu"):
-                configs = [c.model_dump(mode="json") for c in experiment.grid(scale)]
-                found = [c for c in configs if all(c[k] == v for k, v in select.where.items())]
-                assert len(found) == 1 or (isinstance(plain, q.Property) and found), f"{name} at {scale} scale: {select}"

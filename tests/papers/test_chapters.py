@@ -1,0 +1,80 @@
+"""What holds for every chapter that has moved in: its grids, and its queries in step with the ledger."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from capslib import queries as q
+from capslib.claims import QUERIES_OF_KIND
+from capslib.data.registry import dataset
+from capslib.ledger import ledger
+from capslib.papers import STEMS, experiments, module, queries
+from capslib.trials import SCALES, Config
+
+MOVED_IN = [stem for stem in STEMS if module(stem) is not None]
+
+
+def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
+    """Every selection in a query, with the plain query that it belongs to."""
+    match query:
+        case q.Count():
+            return [pair for part in query.parts.values() for pair in selects(part)]
+        case q.Order():
+            return [(query.better, query), (query.worse, query)]
+        case _:
+            return [(query.select, query)]
+
+
+@pytest.mark.parametrize("stem", MOVED_IN)
+def test_queries_and_ledger_agree(stem):
+    claims, asked = ledger(stem), queries(stem)
+    assert set(asked) <= set(claims), "a query has no row in the ledger"
+    assert not [n for n, c in claims.items() if not c.not_run and n not in asked], "a runnable claim has neither query nor reason"
+    assert not [n for n in asked if claims[n].not_run], "a claim that is said to be not run has a query"
+    for name, query in asked.items():
+        assert isinstance(query, QUERIES_OF_KIND[claims[name].kind]), name
+
+
+@pytest.mark.parametrize("stem", MOVED_IN)
+def test_every_selection_finds_one_configuration_in_the_chapter(stem):
+    """A field that does not exist selects nothing for ever; one that is left open would mix configurations."""
+    for name, query in queries(stem).items():
+        for select, plain in selects(query):
+            experiment = experiments(stem)[select.experiment]
+            assert set(select.where) <= set(experiment.config.model_fields), f"{name}: {select}"
+            paper_only = isinstance(plain, q.Value) or getattr(plain, "paper_scale_only", False)
+            for scale in ("paper",) if paper_only else ("paper", "cpu"):
+                configs = [c.model_dump(mode="json") for c in experiment.grid(scale)]
+                found = [c for c in configs if all(c[k] == v for k, v in select.where.items())]
+                assert len(found) == 1 or (isinstance(plain, q.Property) and found), f"{name} at {scale} scale: {select}"
+
+
+@pytest.mark.parametrize("stem", MOVED_IN)
+def test_every_test_that_a_claim_names_exists(stem):
+    root = Path(__file__).parents[2]
+    for query in queries(stem).values():
+        for _, plain in selects(query):
+            if isinstance(plain, q.Property):
+                file, _, function = plain.test.partition("::")
+                tree = ast.parse((root / file).read_text(encoding="utf-8"))
+                assert function in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], plain.test
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in MOVED_IN for name in experiments(stem)])
+def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, scale):
+    experiment = experiments(stem)[name]
+    configs = list(experiment.grid(scale))
+    assert len(configs) == len(set(configs)) > 0
+    assert all(experiment.config.model_validate_json(c.model_dump_json()) == c for c in configs)
+    assert len({t.key for t in experiment.trials(scale)}) == len(configs) * len(experiment.seeds[scale])
+    assert scale == "smoke" or len(experiment.seeds[scale]) >= 3
+    assert {stands_in(c) for c in configs} <= {None, scale == "smoke"}
+
+
+def stands_in(config: Config) -> bool | None:
+    """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
+    return dataset(config.data).stand_in if "data" in type(config).model_fields else None
