@@ -269,12 +269,16 @@ class EMRouting(Routing):
         )  # fmt: skip
 
     @torch.no_grad()
-    def start_at_half(self, votes: Tensor, activation: Tensor, competition: Competition | None = None) -> None:
-        """Set β and λ so that, for votes [N, I, J, D], about half of the parents are active after every iteration.
+    def start_at_half(
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None, deviation: float = 0.25
+    ) -> None:
+        """Set β and λ so that, for votes [N, I, J, D], the parents are about half active after every iteration.
 
-        The cost per unit of mass then has mean zero for each parent, and λ is one over the deviation of the cost. The authors
-        chose their constants to the same end. ``beta_scale`` becomes what moves a logit by about one, so that a step of an
-        optimiser means the same in every layer.
+        The cost per unit of mass then has mean zero for each parent, and λ gives the logits this ``deviation``: a quarter keeps
+        activations between 0.38 and 0.62 and the logistic nearly linear. Wider ones cost the spread loss more than equal ones
+        do, and a class layer that starts with them can learn to make them equal and nothing else. The authors chose their
+        constants to the same end. ``beta_scale`` becomes what moves a logit by about one, so that a step of an optimiser means
+        the same in every layer.
         """
         iterations, D = self.iterations, votes.shape[-1]
         self.beta_scale, self.beta_u.data[:], self.beta_a.data[:] = (1.0, 1.0), 0, 0
@@ -287,9 +291,9 @@ class EMRouting(Routing):
             variance = variance + self.options["variance_offset"]
             spread = variance.clamp_min(VARIANCE_FLOOR).log().sum(dim=-1) * _SPREAD[self.options["spread"]]  # [N, J]
             mean = spread.flatten(0, -2).mean(dim=0)
-            deviation = float(((spread - mean) * mass).std().clamp_min(MASS_FLOOR))
-            self.inverse_temperature = 1 / (deviation * (1 - 0.95**self.iterations))
-            self.beta_scale = deviation / (D * float(mass.mean().clamp_min(MASS_FLOOR))), deviation
+            unit = float(((spread - mean) * mass).std().clamp_min(MASS_FLOOR)) / deviation  # of cost, which is one of the logit
+            self.inverse_temperature = 1 / (unit * (1 - 0.95**self.iterations))
+            self.beta_scale = unit / (D * float(mass.mean().clamp_min(MASS_FLOOR))), unit
             self.beta_u.data[:] = -mean / (D * self.beta_scale[0])
         self.iterations = iterations
 
