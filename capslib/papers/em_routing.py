@@ -328,12 +328,12 @@ REDUCED: dict[Scale, dict[str, Any]] = {
     "smoke": dict(
         data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
     ),
-    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=4, batch_size=32, decay="cosine"),
+    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=8, batch_size=32),
     "paper": {},
 }
 MNIST: dict[Scale, dict[str, Any]] = {
     "smoke": dict(data="digits", resize=24, crop=20, jitter=False),
-    "cpu": dict(data="mnist", resize=28, crop=24, jitter=False, epochs=2, batch_size=64),
+    "cpu": dict(data="mnist", resize=28, crop=24, jitter=False, epochs=4, batch_size=64),
     "paper": dict(data="mnist", resize=28, crop=24, jitter=False),
 }
 ABLATIONS: tuple[dict[str, Any], ...] = (
@@ -427,7 +427,7 @@ def run_viewpoint(config: ViewpointConfig, context: Context) -> Outcome:
 
 
 def viewpoint_grid(scale: Scale) -> list[ViewpointConfig]:
-    longer = {"smoke": 3, "cpu": 10, "paper": 100}[scale]  # a third of the images
+    longer = {"smoke": 3, "cpu": 16, "paper": 100}[scale]  # a third of the images
     return [ViewpointConfig(**{**REDUCED[scale], "epochs": longer, "factor": f}) for f in ("azimuth", "elevation")]
 
 
