@@ -157,7 +157,7 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
     history = training.History([1.0] * 8, [0.5] * 8, {"test_error": [50.0]})
     monkeypatch.setattr(training, "fit", lambda network, *_, **options: seen.update(options, network=network) or history)
     config = tiny(TrainingConfig(data="toys", weight_decay=0.25))
-    for decay, rates in {"exponential": (1, 0.96**10, 0.96**20), "cosine": (1, 0.5, 0)}.items():
+    for decay, rates in {"exponential": (1, 0.96**50, 0.96**100), "cosine": (1, 0.5, 0)}.items():
         chapter._train(
             config.model_copy(update={"decay": decay}), Context(seed=0), *chapter._load(config, Context(seed=0))[:1], dict
         )
