@@ -348,7 +348,8 @@ cells.pivot(index=["table", "data", "arm"], columns="layers", values="value").fi
 # the order: at which depths a bias makes the difference between learning and chance. For RBA on MNIST it draws the paper's picture: up to three
 # layers the bias makes no difference of a point, from four on everything depends on it. EM on MNIST draws it with
 # the edge at seven layers, where one seed trains without a bias and others do not. The deepest stay at chance for the whole run; but their loss still
-# moves at its end, and seven layers start as late as that, so whether they ever would is not decided. Fashion-MNIST has yet to run.
+# moves at its end, and seven layers start as late as that, so whether they ever would is not decided. On Fashion-MNIST RBA does the same
+# (87.7, 87.5, 10.1 and 10.0 % without a bias at two to five layers, 87.7, 87.5, 86.9 and 85.1 % with one); EM has yet to run there.
 #
 # ### When does learning start? (Figure 2)
 #
