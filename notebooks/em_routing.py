@@ -190,7 +190,7 @@ plt.show()
 # |---|---|
 # | Starts of $\beta_u$, $\beta_a$, λ and its schedule | Not in the paper. Released code: $\lambda_t = \lambda\,(1 - 0.95^{t+1})$ and constants for each layer; `preset="released"` has them in the symbols of the paper. |
 # | … in a network of another size | The authors wanted half of all capsules active. `preset="calibrated"`, our default, sets β and λ to that end on 16 images; `"printed"` is Procedure 1 with β = 0. |
-# | Who competes for a child? | The text says all parents that see it. In the released code only the positions of one type do. Our main network follows the release, which made the numbers; the text's way runs beside it. |
+# | Who competes for a child? | The text says all parents that see it. In the released code only the positions of one type do. Our main network follows the release, which is the authors' own code; the text's way runs beside it. |
 # | Zero variances | Not mentioned. Released code: 5·10⁻⁴ is added. |
 # | Means | Released code keeps a tenth of the mean before, `smoothing=0.1`. In the released preset only. |
 # | One $\beta$ for all capsules or for each? | §2 says each, §3 says all. One for each type, as the code has it. |
@@ -585,8 +585,8 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# A normal distribution in sixteen dimensions that is fitted to three or four points says little about the next image. The main network of this chapter therefore competes as in the release, which made the
-# paper's numbers, and the printed competition runs beside it. Error of networks that differ in this and in their iterations only:
+# A normal distribution in sixteen dimensions that is fitted to three or four points says little about the next image. The main network of this chapter therefore competes as in the release, the authors'
+# own code, and the printed competition runs beside it. Error of networks that differ in this and in their iterations only:
 
 # %% tags=["hide-input"]
 setting = {**MAIN, "normalise": None, "iterations": None}

@@ -692,7 +692,7 @@ _RESIZED = Deviation(
 )  # fmt: skip
 _COMPETITION = Deviation(
     what="who competes for a child", paper="all parents that see it (text); the positions of each type (release)",
-    ours="as in the release", why="it made the numbers; as printed, three iterations hardly learn, and are arms of their own",
+    ours="as in the release", why="the authors' own code; as printed, three iterations hardly learn, and are arms of their own",
 )  # fmt: skip
 _CONSTANTS = {
     "calibrated": Deviation(
