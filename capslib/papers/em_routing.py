@@ -692,7 +692,7 @@ _RESIZED = Deviation(
 )  # fmt: skip
 _COMPETITION = Deviation(
     what="who competes for a child", paper="all parents that see it (text); the positions of each type (release)",
-    ours="as in the release", why="the authors' own code; as printed, three iterations hardly learn, and are arms of their own",
+    ours="as in the release", why="the authors' own code; as printed, few children are left to a parent, which is an arm of its own",
 )  # fmt: skip
 _CONSTANTS = {
     "calibrated": Deviation(
@@ -719,7 +719,7 @@ def training_deviations(config: TrainingConfig) -> list[Deviation]:
     found = differences(config, setting, arm, "budget of this scale")
     found.append(
         Deviation(what="length of the training", paper="not stated; the release's flag says 2,000,000 steps", ours=f"{config.epochs} epochs",
-                  why="schedules of margin and learning rate are stretched to it")
+                  why="400,000 steps of the margin's schedule and 2,000,000 of the learning rate's are stretched to it")
     )  # fmt: skip
     if config.model == "cnn":
         return [*found, Deviation(what="dropout of the CNN", paper="rate not stated", ours="0.5", why="the usual rate")]

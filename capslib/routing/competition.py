@@ -20,8 +20,8 @@ class Competition(NamedTuple):
     """Children seen from several positions at once: what their parents at P positions, with I slots each, have to know.
 
     ``child`` [P·I] says which child is in each slot, ``slots`` [children, V] in which slots each child is, filled up with P·I, and
-    ``seen`` [P, I] by how many positions the child of each slot is seen. With ``per_type`` only parents of one type compete with each other. Couplings [N·P, J, I] have the slots of an example
-    in P neighbouring rows.
+    ``seen`` [P, I] by how many positions the child of each slot is seen. With ``per_type`` only parents of one type compete with
+    each other. Couplings [N·P, J, I] have the slots of an example in P neighbouring rows.
     """
 
     child: Tensor

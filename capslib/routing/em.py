@@ -194,8 +194,8 @@ def _backward(
         to_mass = to_cost * (D * beta_u + floored.log().sum(dim=-1) * _SPREAD[spread])
         to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
         to_variance = materialised((to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0))
-        without = 1 - share.sum(dim=-1, keepdim=True)  # shares of a parent without mass are no mean
-        to_mu = materialised(to_mu - 2 * to_variance * mu * without)
+        missing = 1 - share.sum(dim=-1, keepdim=True)  # shares of a parent without mass are no mean
+        to_mu = materialised(to_mu - 2 * to_variance * mu * missing)
         to_share = (to_variance[:, :, None] @ square + to_mu[:, :, None] @ votes).squeeze(2)
         weight = to_variance[..., None] * share[:, :, None]
         if not last:

@@ -123,8 +123,11 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 
 
 def materialised(few: Tensor) -> Tensor:
-    """The same tensor, which a compiler has to write down. It would rather compute it anew at every use, and a core uses the few
-    numbers of a parent once for each vote; through a view by strides it cannot look."""
+    """The same tensor, which a compiler has to write down.
+
+    It would rather compute anew, at every use, what has ``few`` numbers, and a core uses those of a parent, and couplings, once for
+    each number of a vote. Through a view by strides it cannot look.
+    """
     return few.as_strided(few.shape, few.stride())
 
 

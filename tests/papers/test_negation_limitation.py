@@ -14,7 +14,7 @@ from capslib.networks.negation_limitation import CapsuleStack
 from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, DepthConfig, SignConfig, _routing_deviations
 from capslib.routing import em_routing
 from capslib.runs import run_trial
-from capslib.trials import Context
+from capslib.trials import SCALES, Context
 
 TOLERANCE = 1e-12
 ROUNDING = 1e-8
@@ -116,6 +116,12 @@ def run(name: str, store, seed: int = 0, *, where=None, **change):
     experiment = EXPERIMENTS[name]
     (trial,) = experiment.trials("smoke", seeds=[seed], where=where, change=change)
     return run_trial(experiment, trial, store, Context(seed=seed))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_images_are_those_of_the_paper_or_a_stand_in_at_smoke_scale(scale):
+    for name, sets in (("depth", {"mnist", "fashion_mnist"}), ("negated", {"mnist"})):
+        assert {c.data for c in EXPERIMENTS[name].grid(scale)} == ({"digits"} if scale == "smoke" else sets)
 
 
 def asked(query: q.Query) -> list[tuple[q.Select, str, q.Query]]:
