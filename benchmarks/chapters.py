@@ -16,7 +16,7 @@ from rich.table import Table
 
 from capslib import papers
 from capslib.costs import DEVICES, FLOAT, ROUTED, Device, Layer, Work, after, capsules, convolution, dense, si, steps
-from capslib.papers.em_routing import SMALL, capsule_layers
+from capslib.papers.em_routing.trained import SMALL, capsule_layers
 from capslib.trials import Config
 
 SEEDS = 3

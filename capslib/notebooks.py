@@ -49,7 +49,11 @@ def fingerprint(stem: str, settings: Settings) -> str:
         digest.update(text.encode() + b"\0")
     others = set(papers.STEMS) - {stem}
     package = Path(__file__).parent
-    files = [p for p in package.rglob("*") if p.suffix in (".py", ".csv") and p.stem not in others]
+    files = [
+        path
+        for path in package.rglob("*")
+        if path.suffix in (".py", ".csv") and others.isdisjoint(path.relative_to(package).with_suffix("").parts)
+    ]
     files += Store(settings.results_dir).paths(stem)
     for path in (source(stem), *sorted(files)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

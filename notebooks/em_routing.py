@@ -37,7 +37,9 @@ from capslib.data.transforms import center_crop, standardise, to_float
 from capslib.layers import ConvCapsules
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.papers.em_routing import ABLATIONS, EXPERIMENTS, STEM, TrainingConfig, margin_at
+from capslib.papers.em_routing import EXPERIMENTS, STEM
+from capslib.papers.em_routing.ablations import ABLATIONS
+from capslib.papers.em_routing.trained import TrainingConfig, margin_at
 from capslib.routing import em_routing
 from capslib.store import Store
 from capslib.training import seeded

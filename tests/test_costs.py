@@ -13,8 +13,10 @@ from capslib.costs import DEVICES, FLOAT, Work, capsules, on, si, steps
 from capslib.layers import DenseCapsules
 from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
-from capslib.papers.em_routing import SMALL, TrainingConfig, training_work
-from capslib.papers.negation_limitation import DepthConfig, depth_work
+from capslib.papers.em_routing.trained import SMALL, TrainingConfig
+from capslib.papers.em_routing.trained import work as training_work
+from capslib.papers.negation_limitation.depth import DepthConfig
+from capslib.papers.negation_limitation.depth import work as depth_work
 from capslib.routing.fast import BLOCK_BYTES
 
 chapters = pytest.importorskip("benchmarks.chapters", reason="benchmarks/ stands beside the package in a checkout only")

@@ -94,7 +94,7 @@ CHANGES = {
     "the notebook": lambda book, *_: append(book / "notebooks" / f"{STEM}.py"),
     "the routing": lambda book, *_: append(book / "capslib" / "routing" / "em.py"),
     "the training loop": lambda book, *_: append(book / "capslib" / "training.py"),
-    "its experiments": lambda book, *_: append(book / "capslib" / "papers" / f"{STEM}.py"),
+    "its experiments": lambda book, *_: append(book / "capslib" / "papers" / STEM / "__init__.py"),
     "its networks": lambda book, *_: append(book / "capslib" / "networks" / f"{STEM}.py"),
     "its ledger": lambda book, *_: append(book / "capslib" / "ledger" / f"{STEM}.csv"),
     "a new file": lambda book, *_: (book / "capslib" / "new.py").touch(),
@@ -102,7 +102,7 @@ CHANGES = {
     "a new record": put_a_record,
 }
 NO_CHANGES = {
-    "the experiments of another paper": lambda book, *_: (book / "capslib" / "papers" / "em_routing.py").write_text("x = 1"),
+    "the experiments of another paper": lambda book, *_: append(book / "capslib" / "papers" / "em_routing" / "attacks.py"),
     "the networks of another paper": lambda book, *_: (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1"),
     "the ledger of another paper": lambda book, *_: append(book / "capslib" / "ledger" / "em_routing.csv"),
     "the notebook of another paper": lambda book, *_: (book / "notebooks" / "em_routing.py").touch(),

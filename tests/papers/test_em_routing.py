@@ -19,8 +19,9 @@ from capslib.errors import Interrupted
 from capslib.layers import ClassCapsules, ConvCapsules
 from capslib.ledger import ledger
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.papers import em_routing as chapter
-from capslib.papers.em_routing import EXPERIMENTS, QUERIES, SMALL, TrainingConfig, margin_at, matched, vote_histogram
+from capslib.papers.em_routing import EXPERIMENTS, QUERIES, ablations, trained
+from capslib.papers.em_routing.trained import SMALL, TrainingConfig, margin_at
+from capslib.papers.em_routing.viewpoint import matched
 from capslib.runs import run_trial
 from capslib.trials import Config, Context, Metric, Outcome
 
@@ -158,8 +159,8 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
     monkeypatch.setattr(training, "fit", lambda network, *_, **options: seen.update(options, network=network) or history)
     config = tiny(TrainingConfig(data="toys", weight_decay=0.25))
     for decay, rates in {"exponential": (1, 0.96**50, 0.96**100), "cosine": (1, 0.5, 0)}.items():
-        chapter._train(
-            config.model_copy(update={"decay": decay}), Context(seed=0), *chapter._load(config, Context(seed=0))[:1], dict
+        trained.fit_network(
+            config.model_copy(update={"decay": decay}), Context(seed=0), *trained.load_splits(config, Context(seed=0))[:1], dict
         )
         steps = seen["epochs"] * math.ceil(40 / seen["batch_size"])
         groups = seen["optimizer"].param_groups
@@ -177,7 +178,7 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
 
 def test_the_loss_that_is_asked_for_is_taken_with_the_margin_of_the_step():
     scores, labels = torch.tensor([[0.5, 0.1], [0.2, 0.9]]), torch.tensor([0, 0])
-    of = lambda margin, **change: float(chapter._losses(TrainingConfig(**change), scores, labels, margin))  # noqa: E731
+    of = lambda margin, **change: float(trained.losses(TrainingConfig(**change), scores, labels, margin))  # noqa: E731
     assert of(0.2) == pytest.approx((0 + 0.9**2) / 2)
     assert of(0.9) == pytest.approx((0.5**2 + 1.6**2) / 2)
     assert (
@@ -256,29 +257,29 @@ def test_votes_are_counted_by_distance_for_right_and_wrong_classes():
     right = torch.tensor([[True, False, False], [False, False, True]])
     distance = torch.tensor([[[0.001, 0.015, 0.399]], [[0.5, 9.0, 0.012]]])  # [N = 2, I = 1, J = 3]
     mass = torch.tensor([[[0.5, 0.3, 0.2]], [[0.1, 0.2, 0.4]]])
-    found = vote_histogram(distance, mass, right)
-    assert found.shape == (2, chapter.BINS)
+    found = ablations.vote_histogram(distance, mass, right)
+    assert found.shape == (2, ablations.BINS)
     assert {k: round(v, 6) for k, v in enumerate(found[0].tolist()) if v} == {0: 0.5, 1: 0.4}
     assert {k: round(v, 6) for k, v in enumerate(found[1].tolist()) if v} == {
         1: 0.15,
-        chapter.BINS - 1: 0.25,
+        ablations.BINS - 1: 0.25,
     }  # two wrong classes
 
 
 def test_histograms_hold_the_mass_of_all_assignments():
     """A child of a class layer gives away all of itself, so over the classes the mass is that of the active children."""
     config = tiny(TrainingConfig(data="toys", sizes=(6, 3, 3, 3)))
-    train, test, _ = chapter._load(config, Context(seed=0))
-    network = chapter._build(config, Context(seed=0), train)
-    metrics, curves = chapter._look_inside(config, network, test)
-    second = network.layers(chapter._seen(config, test.images))[1].result.activation
+    train, test, _ = trained.load_splits(config, Context(seed=0))
+    network = trained.build(config, Context(seed=0), train)
+    metrics, curves = ablations.look_inside(config, network, test)
+    second = network.layers(trained.seen(config, test.images))[1].result.activation
     active, wrong = second.flatten(1).sum(dim=1).mean().item(), 4
     for t in (1, 2, 3):
         right_mass, wrong_mass = (sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong"))
         assert right_mass + wrong * wrong_mass == pytest.approx(active, rel=1e-3)
         for kind in ("right", "wrong"):
             close = sum(
-                v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < chapter.CLOSE - 1e-9
+                v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < ablations.CLOSE - 1e-9
             )
             assert metrics[f"close_{kind}_{t}"].value == pytest.approx(close, abs=1e-4)
     assert network.classes.routing.iterations == config.iterations

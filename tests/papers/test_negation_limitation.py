@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from capslib import queries as q
 from capslib.networks.negation_limitation import CapsuleStack
-from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, DepthConfig, SignConfig, _routing_deviations
+from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, stacks
+from capslib.papers.negation_limitation.depth import DepthConfig
+from capslib.papers.negation_limitation.sign import SignConfig
 from capslib.routing import em_routing
 from capslib.runs import run_trial
 from capslib.trials import SCALES, Context
@@ -200,7 +202,7 @@ def test_the_papers_own_setting_deviates_in_no_field(name, config):
     for setting in experiment.grid("paper"):
         deviations = experiment.deviations(setting)
         assert fields(deviations) == set()
-        assert all(d in deviations for d in _routing_deviations(setting.routing))
+        assert all(d in deviations for d in stacks.deviations(setting.routing))
 
 
 @pytest.mark.parametrize("name", ["sign", "depth"])

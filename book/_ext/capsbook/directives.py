@@ -189,7 +189,7 @@ class Costs(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = self.env.capsbook.root
         path = root / "benchmarks" / "chapters.py"
-        for source in (path, root / "capslib" / "costs.py", *sorted((root / "capslib" / "papers").glob("*.py"))):
+        for source in (path, root / "capslib" / "costs.py", *sorted((root / "capslib" / "papers").rglob("*.py"))):
             self.env.capsbook.use(self.env.docname, source)
         spec = importlib.util.spec_from_file_location("capsbook_costs", path)
         chapters = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

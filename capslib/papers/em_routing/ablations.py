@@ -1,0 +1,154 @@
+"""Test error of the main network and its ablations (Table 1, §5), and where its votes lie (Fig. 2, B.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capslib.papers.common import abscissa, thinned
+from capslib.papers.em_routing import trained
+from capslib.papers.em_routing.trained import REDUCED, SMALL, Split, TrainingConfig
+from capslib.trials import Context, Metric, Outcome, Scale
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def run(config: TrainingConfig, context: Context) -> Outcome:
+    """Train one network and measure its test error; of capsules, also how near their votes are and how many are dead."""
+    train, test, fingerprint = trained.load_splits(config, context)
+    network, history = trained.fit_network(
+        config, context, train, lambda model: {"test_error": trained.error_of(config, model, test)}
+    )
+    curve, n = history.epochs["test_error"], len(test.labels)
+    metrics = {
+        "test_error": Metric(value=curve[-1], n=n, unit="percent"),
+        "best_test_error": Metric(value=min(curve), n=n, unit="percent"),
+        "loss_change_last_quarter": trained.flattening_of_error(history),
+    }
+    series = {"epochs": abscissa(len(curve)), "test_error": curve, **thinned(history)}
+    if config.multi_crop:
+        some = test.some(config.multi_crop)
+        found = {
+            "multi_crop_error": trained.error_of_crops(config, network, some),
+            "same_images_error": trained.error_of(config, network, some),
+        }
+        found["multi_crop_gain"] = found["same_images_error"] - found["multi_crop_error"]
+        found["fewer_errors_than_2.56"] = 100 * (1 - found["multi_crop_error"] / 2.56)
+        metrics |= {name: Metric(value=value, n=len(some.labels), unit="percent") for name, value in found.items()}
+    if config.model == "capsules":
+        more, curves = look_inside(config, network, test.some(500))
+        metrics |= more
+        series |= curves
+    return Outcome(
+        metrics=metrics, series=series, data=[fingerprint],
+        parameters=sum(p.numel() for p in network.parameters()),
+        routing_path="none" if config.model == "cnn" else history.routing_path,
+    )  # fmt: skip
+
+
+CLOSE, BINS, WIDTH = 0.05, 40, 0.01
+"""A vote is close within this distance of its parent's mean (Fig. 2); the bins of the histograms."""
+
+
+def vote_histogram(distance: Tensor, mass: Tensor, right: Tensor) -> Tensor:
+    """How much mass a right and a wrong class get from votes at each distance, summed over images: float64 [2, BINS].
+
+    ``distance`` and ``mass`` [N, I, J] are of every child's vote for every class, ``right`` [N, J] is true for one class an image.
+    """
+    import torch
+
+    bins = (distance / WIDTH).long().clamp_max(BINS - 1)
+    found = []
+    for kind in (right, ~right):
+        chosen = kind[:, None].expand_as(bins)
+        found.append(torch.bincount(bins[chosen], mass[chosen].double(), BINS) / kind[0].sum())
+    return torch.stack(found)
+
+
+def look_inside(config: TrainingConfig, network: nn.Module, split: Split) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+    """Distances of the votes for the classes from their means after each iteration, and capsules that are never active.
+
+    Distances are Euclidean and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the mass that a class gets
+    from an image, for right and for wrong classes. A capsule type is dead where no test image makes it more active than 0.05.
+    """
+    import torch
+
+    histograms = torch.zeros(config.iterations, 2, BINS, dtype=torch.float64)  # iteration, right or wrong, distance
+    most: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for images, labels in zip(*(t.split(50) for t in split), strict=True):
+            pose, activation = network.primary_capsules(trained.seen(config, images))
+            grids = {"primary": activation}
+            for name in ("capsules1", "capsules2"):
+                pose, activation, _ = getattr(network, name)(pose, activation)
+                grids[name] = activation
+            for name, grid in grids.items():
+                top = grid.amax(dim=(0, 1, 2))
+                most[name] = torch.maximum(most[name], top) if name in most else top
+            votes, children = network.classes.votes(pose), activation.flatten(1)
+            right = torch.nn.functional.one_hot(labels, votes.shape[2]).bool()  # [N, J]
+            routing = network.classes.routing
+            for routing.iterations in range(1, config.iterations + 1):
+                result = routing(votes, children)
+                mass = result.coupling * children[..., None]  # [N, I, J]
+                distance = torch.linalg.vector_norm(votes - result.pose[:, None], dim=-1)
+                histograms[routing.iterations - 1] += vote_histogram(distance, mass, right).cpu() / len(split.labels)
+    close = histograms[..., : round(CLOSE / WIDTH)].sum(dim=-1)  # mass a class gets from votes that are close, per image
+    n = len(split.labels)
+    metrics = {
+        f"close_{kind}_{t + 1}": Metric(value=float(close[t, k]), n=n, unit="children")
+        for t in range(config.iterations)
+        for k, kind in enumerate(("right", "wrong"))
+    }
+    if close[-1].sum() > 0:
+        metrics["close_share_right"] = Metric(value=float(close[-1, 0] / close[-1].sum()), n=n, unit="fraction")
+    dead = {name: (top < 0.05).double() for name, top in most.items()}
+    metrics |= {f"dead_{name}": Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
+    metrics["dead"] = Metric(value=float(torch.cat([*dead.values()]).mean()), n=sum(map(len, dead.values())), unit="fraction")
+    series = {
+        f"votes_{kind}_{t + 1}": [round(v, 6) for v in histograms[t, k].tolist()]
+        for t in range(config.iterations)
+        for k, kind in enumerate(("right", "wrong"))
+    }
+    return metrics, {"distances": [round(WIDTH * k, 3) for k in range(BINS)], **series}
+
+
+MNIST: dict[Scale, dict[str, Any]] = {
+    "smoke": dict(data="digits", resize=24, crop=20, jitter=False),
+    "cpu": dict(data="mnist", resize=28, crop=24, jitter=False, epochs=4, batch_size=64),
+    "paper": dict(data="mnist", resize=28, crop=24, jitter=False),
+}
+ABLATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"iterations": t} for t in (1, 2, 5)),
+    {"pose": "vector"},
+    {"coordinates": False},
+    {"pose": "vector", "coordinates": False},
+    {"loss": "margin"},
+    {"loss": "cross_entropy"},
+    {"activation": "mixing"},
+    {"model": "cnn"},
+)
+"""The rows of Table 1, and the mixing proportions of §5, as differences from the main network."""
+OURS: tuple[dict[str, Any], ...] = (
+    *({"iterations": t, "normalise": n} for t in (1, 2, 3, 5) for n in ("types+positions", "types-per-position")),
+    *({"preset": p} for p in ("released", "printed")),
+    {"margin": "fixed"},
+    {"margin": "linear"},
+)
+"""Arms of our own: who competes for a child, the constants, the schedule of the margin."""
+
+
+def grid(scale: Scale) -> list[TrainingConfig]:
+    crops = {"smoke": 30, "cpu": 2000, "paper": 24_300}[scale]
+    ablations = (
+        [{"multi_crop": crops}, *ABLATIONS[1:]]
+        if scale != "smoke"
+        else [{"multi_crop": crops}, {"iterations": 1}, {"model": "cnn"}]
+    )
+    rest: list[dict[str, Any]] = [MNIST[scale]]
+    if scale != "smoke":
+        rest += OURS
+    if scale == "paper":
+        rest += [{"network": "small", "sizes": SMALL}, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
+    return [TrainingConfig(**{**REDUCED[scale], **arm}) for arm in (*ablations, *rest)]

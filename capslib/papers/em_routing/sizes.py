@@ -1,0 +1,52 @@
+"""The networks of the paper, built and counted (§2, §5)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+from capslib.costs import Work
+from capslib.papers.em_routing import trained
+from capslib.papers.em_routing.trained import SMALL, TrainingConfig
+from capslib.trials import Config, Context, Metric, Outcome, Scale
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class SizesConfig(Config):
+    """The networks of the paper, built and counted."""
+
+    network: Literal["main", "small", "cnn"]
+
+
+def run(config: SizesConfig, context: Context) -> Outcome:
+    from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
+
+    def count(module: nn.Module) -> int:
+        return sum(p.numel() for p in module.parameters())
+
+    shape = (2, 32, 32)
+    main, small, cnn = MatrixCapsNet(shape), MatrixCapsNet(shape, sizes=SMALL), BaselineCNN(shape)
+    network = {"main": main, "small": small, "cnn": cnn}[config.network]
+    metrics = {"parameters": Metric(value=count(network), n=1, unit="count")}
+    if config.network == "cnn":
+        metrics["times_main"] = Metric(value=count(cnn) / count(main), n=1, unit="ratio")
+    else:
+        metrics["ciresan_times"] = Metric(value=2.7e6 / count(network), n=1, unit="ratio")
+        layers = [network.capsules1, network.capsules2, network.classes]
+        beside = sum(count(layer) - layer.weight.numel() - 2 * layer.weight.shape[-3] for layer in layers)
+        metrics["beside_matrices_and_two_biases"] = Metric(value=abs(beside), n=len(layers), unit="count")
+    return Outcome(metrics=metrics, parameters=count(network), routing_path="none")
+
+
+def grid(scale: Scale) -> list[SizesConfig]:
+    return [SizesConfig(network=n) for n in ("main", "small", "cnn")]
+
+
+def work(config: SizesConfig) -> Work:
+    """At most: as if a network took a step."""
+    built = TrainingConfig(
+        model="cnn" if config.network == "cnn" else "capsules", sizes=SMALL if config.network == "small" else (32,) * 4
+    )
+    return dataclasses.replace(trained.work(built), steps=1)

@@ -1,0 +1,85 @@
+"""Theorems 1 and 2 (§3): random stacks of capsule layers and their symmetry under negation."""
+
+from __future__ import annotations
+
+import itertools
+
+from pydantic import Field
+
+from capslib.costs import Work
+from capslib.papers.negation_limitation import stacks
+from capslib.trials import Config, Context, Deviation, Metric, Outcome, Scale
+
+
+class SymmetryConfig(Config):
+    """Random stacks of capsule layers, and how far they are from f(−x) = −f(x)."""
+
+    routing: stacks.RoutingName
+    bias: bool
+    max_depth: int = Field(9, ge=1, le=32)
+    max_iterations: int = Field(5, ge=1, le=20)
+    capsules: int = Field(6, ge=1)
+    dim: int = Field(8, ge=1)
+    inputs: int = Field(64, ge=1)
+
+
+def run(config: SymmetryConfig, context: Context) -> Outcome:
+    """Draw a stack for every depth and number of iterations, in float64, and compare f(x) with f(−x)."""
+    import torch
+
+    from capslib.networks.negation_limitation import CapsuleStack
+    from capslib.training import seeded
+
+    odd, even = torch.zeros(2, config.max_depth, config.max_iterations, dtype=torch.float64)
+    with seeded(context.seed), torch.no_grad():
+        for depth, iterations in itertools.product(range(1, config.max_depth + 1), range(1, config.max_iterations + 1)):
+            sizes = [(config.capsules, config.dim)] * (depth + 1)
+            options = {} if config.routing == "dynamic" else {"beta_std": 1.0}
+            stack = CapsuleStack(
+                sizes, routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=1.0, **options
+            ).double()
+            for name, parameter in stack.named_parameters():
+                if name.endswith("bias"):
+                    torch.nn.init.normal_(parameter, std=0.1)  # any; a larger one lets deep stacks forget their input altogether
+            x = torch.randn(config.inputs, config.capsules, config.dim, dtype=torch.float64)
+            (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
+            odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
+            even[depth - 1, iterations - 1] = (activation - negated_activation).abs().max()
+    n = config.inputs * odd.numel()
+
+    def metric(value: torch.Tensor) -> Metric:
+        return Metric(value=float(value), n=n, unit="absolute difference")
+
+    return Outcome(
+        metrics={
+            "odd_violation": metric(odd.max()),
+            "even_violation": metric(even.max()),
+            "least_odd_violation": metric(odd.min()),
+            "least_even_violation_one_layer": metric(even[0].min()),
+            "even_violation_one_layer": metric(even[0].max()),
+            "least_even_violation_deeper": metric(even[1:].min() if config.max_depth > 1 else even.min()),
+        },
+        series={
+            "depths": list(map(float, range(1, config.max_depth + 1))),
+            "odd_violation": odd.amax(dim=1).tolist(),
+            "even_violation": even.amax(dim=1).tolist(),
+        },
+    )
+
+
+def grid(scale: Scale) -> list[SymmetryConfig]:
+    budget = {"max_iterations": 3, "inputs": 16} if scale == "smoke" else {}
+    return [SymmetryConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
+
+
+def work(config: SymmetryConfig) -> Work:
+    """At most: as if every stack were the deepest and were trained."""
+    sizes = [(config.capsules, config.dim)] * (config.max_depth + 1)
+    return Work(
+        config.max_depth * config.max_iterations,
+        tuple(stacks.layers(config.routing, config.inputs, sizes, config.max_iterations)),
+    )
+
+
+def deviations(config: SymmetryConfig) -> list[Deviation]:
+    return stacks.deviations(config.routing)
