@@ -465,13 +465,18 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
 
 
 def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
-    """:func:`table` in the shape of a page. An id that ends in a dash stands for all claims of the paper that start with it."""
+    """:func:`table` in the shape of a page, without columns that say nothing of any of these claims.
+
+    An id that ends in a dash stands for all claims of the paper that start with it.
+    """
     groups = {of: [name for name in ledger(stem) if of.endswith("-") and name.startswith(of)] or [of] for of in ids}
     found = table(stem, [name for group in groups.values() for name in group], store)
     found = found.replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
     width = "12rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
+    found = found.loc[:, (found != "").any()]
     style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
-    return style.set_properties(subset=["Claim", "Verdict", "95 % interval"], **{"white-space": "nowrap"})
+    narrow = found.columns.intersection(["Claim", "Verdict", "95 % interval"])
+    return style.set_properties(subset=narrow, **{"white-space": "nowrap"})
 
 
 def counts(found: Iterable[Verdict]) -> dict[Status, int]:

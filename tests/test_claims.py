@@ -557,9 +557,18 @@ def test_a_page_shows_groups_of_claims_in_the_order_asked_for(tmp_path):
     assert shown.data["Claim"][0] == "NEG-W-4"
     assert list(shown.data["Claim"][1:]) == [name for name in ledger(CHAPTER) if name.startswith("NEG-T1-")]
     assert "NEG-T1-" in shown.to_html()
+    assert list(shown.data) == ["Claim", "Paper", "Verdict"], "nothing is known of these"
     for wrong in ("NEG-T1", "NEG-T7-"):
         with pytest.raises(UserError, match="Unknown claim"):
             page_table(CHAPTER, wrong, store=Store(tmp_path))
+
+
+def test_a_page_leaves_out_columns_that_are_empty_for_all_of_its_claims(tmp_path):
+    store = Store(tmp_path)
+    name, _ = answered(store)
+    everything = ["Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict"]
+    assert list(page_table(CHAPTER, name, "NEG-W-9", store=store).data) == everything
+    assert list(page_table(CHAPTER, "NEG-W-9", store=store).data) == ["Claim", "Paper", "Verdict"]
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
