@@ -213,9 +213,9 @@ class _Plan(NamedTuple):
             return
         votes, run = source[block] if weight is None else LazyVotes(weight, source[block]).form(), _RUN[direction]
         for chunk, whole in _chunks(votes[0].numel(), votes, self.together):
-            of_chunk = [t[chunk] for t in (votes, *to_votes)]
-            compiled = self.compiled and whole
-            this = _for_shape(run, self.core, of_chunk[0].shape, votes.dtype, votes.device) if compiled else run
+            of_chunk, this = [t[chunk] for t in (votes, *to_votes)], run
+            if self.compiled and whole:
+                this = _for_layout(run, self.core, of_chunk[0].shape, votes.stride(), votes.dtype, votes.device)
             yield _shift(chunk, block), functools.partial(this, getattr(self.core, direction), *of_chunk)
 
     def runs_of_matrices(
@@ -230,7 +230,7 @@ class _Plan(NamedTuple):
         for chunk, whole in _chunks(J * B * I * pose.shape[1], pose, self.together):
             part, run = pose[chunk], _RUN_MATRICES[direction]
             if self.compiled and whole:
-                run = _for_shape(run, self.core, weight.shape, part.shape, pose.dtype, pose.device)
+                run = _for_layout(run, self.core, weight.shape, part.shape, pose.dtype, pose.device)
             to_part = [gradients[0], None if gradients[1] is None else gradients[1][chunk]] if gradients else []
             yield chunk, functools.partial(run, getattr(self.core, direction), weight, part, *to_part)
 
@@ -454,6 +454,6 @@ def _compiler_works(device: torch.device) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _for_shape(run: Callable, core: Core, *shape: object) -> Callable:
-    """A compiled copy of ``run`` for one shape: the compiler gives up on a code object that has met too many of them."""
+def _for_layout(run: Callable, core: Core, *layout: object) -> Callable:
+    """A compiled copy of ``run`` for one shape and its strides: the compiler gives up on a code object that has met too many."""
     return torch.compile(types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__), dynamic=False)

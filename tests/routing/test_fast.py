@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from pathlib import Path
@@ -224,6 +225,23 @@ def test_compiled_is_the_definition(name, monkeypatch):
     expected = gradients_and_values(routing, "eager", *tensors)
     assert use_path(routing, "compiled") == "compiled"
     assert_close(gradients_and_values(routing, "compiled", *tensors), expected, 1e-9)
+
+
+@each_routing
+def test_what_is_compiled_is_compiled_once(name, monkeypatch):
+    """Batches of other lengths leave other strides in their votes, and the compiler gives up on a function that has met eight."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(fast, "_compiler_works", lambda device: True)
+    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * CHILDREN * PARENTS * DIM * 8)
+    fast._for_layout.cache_clear()
+    routing, ((weight, pose), activation) = build(name, 0.1, iterations=2), draw("random", "vectors")
+    try:
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for length in (4, 6):
+                gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
+        assert fast._for_layout.cache_info().currsize == 4  # there and back, for two lengths
+    finally:
+        fast._for_layout.cache_clear()
 
 
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
