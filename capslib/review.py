@@ -19,7 +19,7 @@ from capslib.runs import git, hash_of
 from capslib.store import Store, leftovers, reason
 from capslib.trials import Experiment, Record, Scale
 
-ABSCISSAS = ("steps", "epochs", "depths")
+ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps")
 """The series of a record over which its curves are drawn: each curve is as long as one of them."""
 
 
@@ -43,14 +43,15 @@ def review(store: Store, paper: str | None = None) -> Review:
         except OSError as error:
             problems.append(f"{name}: cannot be read: {error.strerror}")
     for name, record in records.items():
-        found = (*_itself(record), *_place(name, record), *_experiment(record), *_data(record), *_code(record))
+        found = (*faults(record), *_place(name, record), *_experiment(record), *_data(record), *_code(record))
         problems += [f"{name}: {what}" for what in found]
     problems += _each_other(records)
     problems += _strays(store, paper)
     return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _asides(record)])
 
 
-def _itself(record: Record) -> Iterator[str]:
+def faults(record: Record) -> Iterator[str]:
+    """What is wrong with a record that can be told from the record alone."""
     if record.exit == "cut":
         yield "a rehearsal (--max-steps), which is not for others: run it again without, or take the file out"
         return

@@ -22,6 +22,7 @@ from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers.em_routing import EXPERIMENTS, QUERIES, ablations, trained
 from capslib.papers.em_routing.trained import SMALL, TrainingConfig, margin_at
 from capslib.papers.em_routing.viewpoint import matched
+from capslib.review import faults
 from capslib.runs import run_trial
 from capslib.trials import Config, Context, Metric, Outcome
 
@@ -67,12 +68,14 @@ def arms(name: str, scale: str) -> list[Config]:
 
 
 @pytest.mark.parametrize(("name", "scale"), [(n, s) for n in EXPERIMENTS for s in ("cpu", "paper")])
-def test_every_arm_runs_and_measures_finite_numbers(name, scale):
+def test_every_arm_runs_and_leaves_a_sound_record_of_finite_numbers(name, scale, make_record):
     for config in arms(name, scale):
         outcome = measured(name, tiny(config))
         assert outcome.metrics
         assert all(math.isfinite(m.value) and m.n > 0 for m in outcome.metrics.values()), config
         assert all(map(math.isfinite, itertools.chain(*outcome.series.values())))
+        trial = EXPERIMENTS[name].trial(scale, tiny(config), 0)
+        assert list(faults(make_record(trial, metrics=outcome.metrics, series=outcome.series))) == []
         assert (outcome.parameters > 0) == (name != "free_energy")
         assert [d.name for d in outcome.data] == ([tiny(config).data] if name in TRAINED else [])
 

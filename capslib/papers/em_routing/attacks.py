@@ -92,7 +92,8 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     if 0.2 in config.epsilons:
         found["cnn_fgsm_accuracy_at_0.2"] = curves["fgsm_cnn"][config.epsilons.index(0.2)]
     found["zero_gap"] = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
-    metrics |= {name: Metric(value=value, n=len(y), unit="fraction") for name, value in found.items()}
+    units = {name: "difference of fractions" if name.endswith("_gap") else "fraction" for name in found}
+    metrics |= {name: Metric(value=value, n=len(y), unit=units[name]) for name, value in found.items()}
     sizes = [float(gradients[name].abs().mean().clamp_min(1e-30)) for name in ("cnn", "capsules")]
     metrics["gradient_orders"] = Metric(value=math.log10(sizes[0] / sizes[1]), n=len(y), unit="count")
     metrics["loss_change_last_quarter"] = trained.flattening_of_error(networks["capsules"].history)
