@@ -475,7 +475,7 @@ def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
     width = "12rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
     found = found.loc[:, (found != "").any()]
     style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
-    narrow = found.columns.intersection(["Claim", "Verdict", "95 % interval"])
+    narrow = found.columns.intersection(["Claim", "95 % interval"])
     return style.set_properties(subset=narrow, **{"white-space": "nowrap"})
 
 
