@@ -1,7 +1,8 @@
 """``python -m benchmarks [--device cuda] [--only WORDS]``: measure, print, and write the machine's table.
 
 Every figure comes from a process of its own, so that no measurement inherits the memory of another; the machine's limits are
-measured before and after, and the better of both counts. Time is the median of several steps after the first ones.
+measured before and after, and the better of both counts. Time is the median of several steps after the first ones. The machine's
+table is that of one whole run: what ``--only`` chooses is printed, and written where ``--out`` says.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the table")
+    parser.add_argument("--out", type=Path, help="folder of the table; default: benchmarks/results, for a whole run")
     parser.add_argument("--measure", nargs=3, metavar=("KIND", "NUMBER", "PATH"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -39,6 +40,8 @@ def main() -> None:
 
     from benchmarks.cases import LAYERS, STEPS
 
+    if not any(given.only in case.name for case in (*LAYERS, *STEPS)):
+        parser.error(f"no case is called {given.only!r}: {', '.join(case.name for case in (*LAYERS, *STEPS))}")
     limits = [_in_a_process("limits", 0, "-", given)]
     rows: list[dict[str, object]] = []
     for kind, cases in (("layer", LAYERS), ("step", STEPS)):
@@ -61,7 +64,9 @@ def main() -> None:
     limits.append(_in_a_process("limits", 0, "-", given))
     best = {name: max(l[name] for l in limits) for name in limits[0]}
     print(f"copy {best['bytes_per_second'] / 1e9:.1f} GB/s, matrix product {best['flops_per_second'] / 1e9:.0f} GFLOP/s")
-    _write(rows, best, given)
+    folder = given.out or (None if given.only else RESULTS)
+    if folder:
+        print(f"written to {_write(rows, best, given, folder)}")
 
 
 def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) -> dict[str, float]:
@@ -135,13 +140,13 @@ def _limits(device: str) -> dict[str, float]:
     return {"bytes_per_second": 2 * 4 * a.numel() / copy, "flops_per_second": 2 * m.shape[0] ** 3 / product}
 
 
-def _write(rows: list[dict[str, object]], limits: dict[str, float], given: argparse.Namespace) -> None:
+def _write(rows: list[dict[str, object]], limits: dict[str, float], given: argparse.Namespace, folder: Path) -> Path:
     import torch
 
     cuda = given.device.startswith("cuda")
     machine = torch.cuda.get_device_name(given.device) if cuda else f"{platform.machine()}, {_cores(given)} threads"
-    given.out.mkdir(parents=True, exist_ok=True)
-    place = given.out / f"{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.csv"
     about = {
         "machine": machine, "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "copy_gb_per_second": round(limits["bytes_per_second"] / 1e9, 1),
@@ -151,7 +156,7 @@ def _write(rows: list[dict[str, object]], limits: dict[str, float], given: argpa
         table = csv.DictWriter(file, [*COLUMNS, *about])
         table.writeheader()
         table.writerows({**row, **about} for row in rows)
-    print(f"written to {place}")
+    return place
 
 
 def _cores(given: argparse.Namespace) -> int:
