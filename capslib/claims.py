@@ -472,7 +472,7 @@ def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
     groups = {of: [name for name in ledger(stem) if of.endswith("-") and name.startswith(of)] or [of] for of in ids}
     found = table(stem, [name for group in groups.values() for name in group], store)
     found = found.replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
-    width = "12rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
+    width = "10rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
     found = found.loc[:, (found != "").any()]
     style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
     narrow = found.columns.intersection(["Claim", "95 % interval"])

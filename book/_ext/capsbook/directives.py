@@ -225,7 +225,7 @@ class Benchmarks(SphinxDirective):
                 "**{machine}** (torch {torch}, {date}): copies {copy_gb_per_second} GB/s, multiplies large matrices at "
                 "{matrix_gflop_per_second} GFLOP/s.".format(**rows[0]),
                 "",
-                "| case | path | milliseconds | times as fast | peak MiB | of the first | times the limit |",
+                "| case | path | ms | times as fast | peak MiB | of the first | times the limit |",
                 "|---|---|--:|--:|--:|--:|--:|",
             ]
             for before, row in itertools.pairwise([{"name": ""}, *rows]):
