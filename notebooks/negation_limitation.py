@@ -341,7 +341,7 @@ cells = pd.DataFrame([(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.star
 cells.columns = ["table", "data", "arm", "layers", "value"]
 display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of 3 seeds*."))
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
-    shown = cells[cells["table"] == of_table].replace({"arm": {"bias": "bias", "nobias": "none"}})
+    shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
     shown = shown.pivot(index=["data", "arm"], columns="layers", values="value")
     display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
 

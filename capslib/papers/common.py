@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.trials import Config, Deviation, Metric
+from capslib.trials import Config, Deviation, Metric, Scale
 
 if TYPE_CHECKING:
     from capslib.training import History
+
+
+SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2))
+"""The seeds of an experiment whose paper does not say how often it ran."""
 
 
 def abscissa(n: int) -> list[float]:

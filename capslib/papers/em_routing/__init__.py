@@ -5,14 +5,14 @@ Torch is imported where an experiment runs, not here: configurations and claims 
 
 from __future__ import annotations
 
+from capslib.papers.common import SEEDS
 from capslib.papers.em_routing import ablations, attacks, free_energy, sizes, trained, viewpoint
 from capslib.papers.em_routing.queries import QUERIES
-from capslib.trials import Experiment, Scale
+from capslib.trials import Experiment
 
 __all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
 
 STEM = "em_routing"
-SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2))
 EXPERIMENTS = {
     e.name: e
     for e in (

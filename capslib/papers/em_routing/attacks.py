@@ -83,17 +83,19 @@ def run(config: AttackConfig, context: Context) -> Outcome:
         kept = [value for value, epsilon in zip(curves[name], config.epsilons, strict=True) if epsilon > 0]
         return sum(kept) / len(kept)
 
-    found = {
+    gaps = {
         f"{attack}_gap": over_steps(f"{attack}_capsules") - over_steps(f"{attack}_cnn") for attack in ("fgsm", "bim", "transfer")
     }
-    found["targeted_gap"] = over_steps("targeted_cnn") - over_steps("targeted_capsules")
-    found["least_fgsm_accuracy"] = min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])
-    found["least_cnn_fgsm_accuracy"] = min(curves["fgsm_cnn"])
+    gaps["targeted_gap"] = over_steps("targeted_cnn") - over_steps("targeted_capsules")
+    gaps["zero_gap"] = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
+    accuracies = {
+        "least_fgsm_accuracy": min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"]),
+        "least_cnn_fgsm_accuracy": min(curves["fgsm_cnn"]),
+    }
     if 0.2 in config.epsilons:
-        found["cnn_fgsm_accuracy_at_0.2"] = curves["fgsm_cnn"][config.epsilons.index(0.2)]
-    found["zero_gap"] = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
-    units = {name: "difference of fractions" if name.endswith("_gap") else "fraction" for name in found}
-    metrics |= {name: Metric(value=value, n=len(y), unit=units[name]) for name, value in found.items()}
+        accuracies["cnn_fgsm_accuracy_at_0.2"] = curves["fgsm_cnn"][config.epsilons.index(0.2)]
+    for found, unit in ((gaps, "difference of fractions"), (accuracies, "fraction")):
+        metrics |= {name: Metric(value=value, n=len(y), unit=unit) for name, value in found.items()}
     sizes = [float(gradients[name].abs().mean().clamp_min(1e-30)) for name in ("cnn", "capsules")]
     metrics["gradient_orders"] = Metric(value=math.log10(sizes[0] / sizes[1]), n=len(y), unit="count")
     metrics["loss_change_last_quarter"] = trained.flattening_of_error(networks["capsules"].history)

@@ -5,6 +5,7 @@ Torch is imported where an experiment runs, not here: configurations and claims 
 
 from __future__ import annotations
 
+from capslib.papers.common import SEEDS
 from capslib.papers.negation_limitation import depth, negated, sign, symmetry
 from capslib.papers.negation_limitation.queries import QUERIES
 from capslib.trials import Experiment
@@ -16,12 +17,12 @@ EXPERIMENTS = {
     e.name: e
     for e in (
         Experiment("symmetry", STEM, 2, "Is a stack of capsule layers odd without a bias, and not with one?", symmetry.SymmetryConfig,
-                   symmetry.grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), symmetry.run, symmetry.deviations, symmetry.work),
+                   symmetry.grid, SEEDS, symmetry.run, symmetry.deviations, symmetry.work),
         Experiment("sign", STEM, 1, "Can a capsule network tell a number from its negative?", sign.SignConfig,
-                   sign.grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2, 3, 4)), sign.run, sign.deviations, sign.work),
+                   sign.grid, SEEDS | {"paper": (0, 1, 2, 3, 4)}, sign.run, sign.deviations, sign.work),
         Experiment("depth", STEM, 1, "How deep can a CapsNet be and still train?", depth.DepthConfig,
-                   depth.grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), depth.run, depth.deviations, depth.work),
+                   depth.grid, SEEDS, depth.run, depth.deviations, depth.work),
         Experiment("negated", STEM, 1, "Can a CapsNet tell an image from its negative?", negated.NegatedConfig,
-                   negated.grid, dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)), negated.run, negated.deviations, negated.work),
+                   negated.grid, SEEDS, negated.run, negated.deviations, negated.work),
     )
 }  # fmt: skip
