@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from capslib.routing.competition import Competition
+if TYPE_CHECKING:
+    from capslib.routing.competition import Competition
 
 
 class RoutingResult(NamedTuple):

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
+from einops import rearrange, repeat
 from torch import Tensor
 from torch.nn import functional as F
+
+from capslib.routing.fast import materialised
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
 """Over which parents the couplings of a child sum to one: over all that see it (Hinton et al. 2018, Procedure 1); separately for
@@ -19,29 +22,38 @@ each type over the positions that see it (the released code); separately at each
 class Competition(NamedTuple):
     """Children seen from several positions at once: what their parents at P positions, with I slots each, have to know.
 
-    ``child`` [P·I] says which child is in each slot, ``slots`` [children, V] in which slots each child is, filled up with P·I, and
-    ``seen`` [P, I] by how many positions the child of each slot is seen. With ``per_type`` only parents of one type compete with
-    each other. Couplings [N·P, J, I] have the slots of an example in P neighbouring rows.
+    Slots of a field are ordered by place, then by the ``types`` of child at it, F·types = I; types at one place are seen alike.
+    ``place`` [P·F] says which place is in each part of a field, ``parts`` [places, V] in which parts each place is, filled up with
+    P·F, and ``seen`` [P, F] by how many positions it is seen. With ``per_type`` only parents of one type compete with each other.
+    Couplings [N·P, J, I] have the slots of an example in P neighbouring rows.
     """
 
-    child: Tensor
-    slots: Tensor
+    place: Tensor
+    parts: Tensor
     seen: Tensor
     positions: int
+    types: int
     per_type: bool = False
 
     def over(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
-        """The largest of, or the sum over, all that compete for a child: [N·P, J, I] to something that broadcasts with it."""
+        """The largest of, or the sum over, all that compete for a child: [N·P, J, I] to something that broadcasts with it.
+
+        Gathers are of all types of a place, which are neighbours in memory, and each is written down: a compiler would rather
+        look every slot up anew where its sum is used.
+        """
         x = x if self.per_type else getattr(x, reduce)(dim=1, keepdim=True)
-        x = x.unflatten(0, (-1, self.positions)).transpose(1, 2).flatten(2)  # [N, 1 or J, P·I]
-        x = F.pad(x, (0, 1), value=-torch.inf if reduce == "amax" else 0.0)
-        x = getattr(x[..., self.slots], reduce)(dim=-1)[..., self.child]
-        return x.unflatten(-1, (self.positions, -1)).transpose(1, 2).flatten(0, 1)
+        x = rearrange(x, "(n p) j (f t) -> n j (p f) t", p=self.positions, t=self.types)
+        x = materialised(F.pad(x, (0, 0, 0, 1), value=-torch.inf if reduce == "amax" else 0.0).contiguous())
+        x = materialised(getattr(x[:, :, self.parts], reduce)(dim=3).contiguous())  # [N, 1 or J, places, types]
+        return rearrange(x[:, :, self.place], "n j (p f) t -> (n p) j (f t)", p=self.positions)
 
     def first(self, like: Tensor) -> Tensor:
         """Couplings [N·P, J, I] to begin with: equal, and as many as there are parents; in the released code, as there are types."""
         equal = torch.full_like(like, 1 / like.shape[1])
-        return equal if self.per_type else (equal.unflatten(0, (-1, self.positions)) / self.seen[:, None]).flatten(0, 1)
+        if self.per_type:
+            return equal
+        seen = repeat(self.seen, "p f -> (n p) 1 (f t)", n=len(like) // self.positions, t=self.types)
+        return equal / seen
 
     def softmax(self, logits: Tensor) -> Tensor:
         weight = (logits - self.over(logits, "amax")).exp()
@@ -78,18 +90,18 @@ def convolutional(
 ) -> Competition | None:
     """The competition of a convolutional layer over a grid of ``size`` (H, W) with ``types`` child types at each place.
 
-    Slots are ordered (row in the kernel, column, type). Children that no field reaches, where stride and kernel do not fit, have
-    no slot. None for "types-per-position": then each field is a layer of its own.
+    Slots are ordered (row in the kernel, column, type). Places that no field reaches, where stride and kernel do not fit, are in
+    no part. None for "types-per-position": then each field is a layer of its own.
     """
     if normalise == "types-per-position":
         return None
     rows, columns = ((side - kernel) // stride + 1 for side in size)
-    place = torch.arange(size[0] * size[1]).view(size)
-    fields = place.unfold(0, kernel, stride).unfold(1, kernel, stride).reshape(rows * columns, -1)  # [P, K·K]
-    child = (fields[..., None] * types + torch.arange(types)).flatten()  # [P·I]
-    found: list[list[int]] = [[] for _ in range(size[0] * size[1] * types)]
-    for slot, of in enumerate(child.tolist()):
-        found[of].append(slot)
-    slots = torch.tensor(list(zip(*itertools.zip_longest(*found, fillvalue=len(child)), strict=True)))
-    seen = (slots < len(child)).sum(dim=1)[child].view(rows * columns, -1)
-    return Competition(child.to(device), slots.to(device), seen.to(device), rows * columns, normalise == "positions-per-type")
+    places = torch.arange(size[0] * size[1]).view(size)
+    place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
+    found: list[list[int]] = [[] for _ in range(places.numel())]
+    for part, of in enumerate(place.tolist()):
+        found[of].append(part)
+    parts = torch.tensor(list(zip(*itertools.zip_longest(*found, fillvalue=len(place)), strict=True)))
+    seen = (parts < len(place)).sum(dim=1)[place].view(rows * columns, -1)
+    tables = (t.to(device) for t in (place, parts, seen))
+    return Competition(*tables, rows * columns, types, normalise == "positions-per-type")
