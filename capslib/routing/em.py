@@ -97,6 +97,13 @@ def _log_odds(mass: Tensor, activation: Tensor) -> Tensor:
     return mass.clamp_min(MASS_FLOOR).log() - rest.clamp_min(MASS_FLOOR).log()
 
 
+def _log_odds_gradient(mass: Tensor, activation: Tensor, to_logit: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of mass [..., J] and activation [..., 1], the same for every child, from that of these logits."""
+    rest = activation.sum(dim=-1, keepdim=True) - mass
+    of_mass, of_rest = ((to_logit / x.clamp_min(MASS_FLOOR)).masked_fill(x < MASS_FLOOR, 0) for x in (mass, rest))
+    return of_mass + of_rest, -of_rest.sum(dim=-1, keepdim=True)
+
+
 def _capsules(mu: Tensor, logit: Tensor, bias: Tensor | None, vector: bool, length_offset: float) -> tuple[Tensor, Tensor]:
     """Poses [..., J, D] and activations [..., J] of means and logits; the poses of vector capsules are as long as they are active."""
     a = logit.sigmoid()  # [..., J]  a_j
@@ -120,6 +127,7 @@ def _forward(
     inverse_temperature: Sequence[float] | None,
     spread: Spread,
     variance_offset: float,
+    mixing: bool,
     competition: Competition | None,
     **_: object,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -135,7 +143,7 @@ def _forward(
         floored = variance.clamp_min(VARIANCE_FLOOR)
         log_variance = floored.log().sum(dim=-1)
         cost = (D * beta_u + log_variance * _SPREAD[spread]) * mass
-        logit = lamda * (beta_a - cost)  # [n, J]
+        logit = _log_odds(mass, activation) if mixing else lamda * (beta_a - cost)  # [n, J]
         for of_all, this in zip((variances, mus, logits, couplings), (variance, mu, logit, coupling), strict=True):
             of_all.append(this)
         if iteration < iterations - 1:
@@ -158,6 +166,7 @@ def _backward(
     inverse_temperature: Sequence[float] | None,
     spread: Spread,
     variance_offset: float,
+    mixing: bool,
     competition: Competition | None,
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -187,11 +196,14 @@ def _backward(
             to_log_variance = -to_parent[..., None] / 2 - (square @ to_distance[..., None]).squeeze(-1) * precision
             to_mu = -2 * (deviation @ to_distance[..., None]).squeeze(-1) * precision
         # M-step: the activation, then the variance, then the mean
-        lamda = temperatures[iteration]
+        lamda = 0 if mixing else temperatures[iteration]
         to_cost = -lamda * to_logit
         to_beta_a += (lamda * to_logit).sum(dim=0)
         to_beta_u += (D * mass * to_cost).sum(dim=0)
         to_mass = to_cost * (D * beta_u + floored.log().sum(dim=-1) * _SPREAD[spread])
+        if mixing:
+            to_mass, to_all = _log_odds_gradient(mass, activation, to_logit)
+            to_activation += to_all
         to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
         to_variance = materialised((to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0))
         missing = 1 - share.sum(dim=-1, keepdim=True)  # shares of a parent without mass are no mean
@@ -225,8 +237,8 @@ def _finish(
     return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling.transpose(-1, -2))
 
 
-def _covers(*, smoothing: float, mixing: bool, **_: object) -> bool:
-    return not (smoothing or mixing)
+def _covers(*, smoothing: float, **_: object) -> bool:
+    return not smoothing
 
 
 em_routing.core = Core(_forward, _backward, _finish, _covers)

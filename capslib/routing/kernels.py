@@ -157,6 +157,8 @@ def _em_run_forward(
         log_density = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density)
         _launch(_em_forward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        if options["mixing"]:
+            logit = em._log_odds(mass, activation)
         steps.append((mass, variance, mu, logit))
         couplings.append(coupling)
         if not last:
@@ -182,6 +184,10 @@ def _em_run_backward(
         to_r = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes)
         _launch(_em_backward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        if arguments["mixing"]:
+            to_mass, to_all = em._log_odds_gradient(mass, activation, to_logit)
+            to_r += to_mass[..., None]
+            to_activation += to_all
         to_beta_a += (numbers["lamda"] * to_logit).sum(dim=0)
         to_beta_u -= (numbers["lamda"] * D * mass * to_logit).sum(dim=0)
         to_activation += (to_r * coupling).sum(dim=1)
@@ -189,10 +195,15 @@ def _em_run_backward(
     return {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
 
 
-def _em_numbers(*, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, **_: object) -> list:
-    """Of every iteration, whether it is the last, and the numbers it runs with."""
+def _em_numbers(
+    *, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, mixing: bool, **_: object
+) -> list:
+    """Of every iteration, whether it is the last, and the numbers it runs with: no cost in mixing proportions."""
     temperatures = em._temperatures(iterations, inverse_temperature)
-    numbers = [{"lamda": float(t), "spread": em._SPREAD[spread], "offset": float(variance_offset)} for t in temperatures]
+    numbers = [
+        {"lamda": 0.0 if mixing else float(t), "spread": em._SPREAD[spread], "offset": float(variance_offset)}
+        for t in temperatures
+    ]
     return [(iteration == iterations - 1, of_this) for iteration, of_this in enumerate(numbers)]
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from capslib.layers import DenseCapsules
-from capslib.routing import LazyVotes, fast, make_routing, use_path
+from capslib.routing import LazyVotes, em_routing, fast, make_routing, use_path
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with PyTorch for CUDA, or by pip install triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -146,6 +146,18 @@ class TestInterpreted:
         generator = torch.Generator().manual_seed(0)
         votes = [torch.randn(*s, 2, 2, generator=generator) for s in ((CHILDREN, PARENTS), (N, CHILDREN))]
         assert_kernels_are_exact(name, votes, torch.rand(N, CHILDREN, generator=generator), bias=0.1)
+
+    def test_mixing_proportions(self):
+        """The gradients of β are zero, and nothing at all in the definition, so they stay out."""
+        votes, activation = draw(False)
+        found = {}
+        for path, dtype in (("triton", torch.float32), ("eager", torch.float64)):
+            leaves = [t.to(dtype, copy=True).requires_grad_() for t in (*votes, activation)]
+            result = em_routing(*leaves, *torch.zeros(2, PARENTS, dtype=dtype), mixing=True, path=path)
+            sum((t * torch.linspace(-1, 2, t.numel(), dtype=dtype).view_as(t)).sum() for t in result).backward()
+            found[path] = [*result, *(t.grad for t in leaves)]
+        for ours, exact in zip(found["triton"], found["eager"], strict=True):
+            assert (ours - exact).abs().max().item() <= 1e-4 * exact.abs().max().item()
 
     def test_the_examples_may_come_in_blocks(self, monkeypatch):
         monkeypatch.setitem(fast.BLOCK_BYTES, "cpu", 1)
