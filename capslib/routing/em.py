@@ -127,6 +127,7 @@ def _forward(
     inverse_temperature: Sequence[float] | None,
     spread: Spread,
     variance_offset: float,
+    smoothing: float,
     mixing: bool,
     competition: Competition | None,
     **_: object,
@@ -135,9 +136,11 @@ def _forward(
     D = votes.shape[2]
     coupling = uniform(votes[:, :, 0], competition, dim=1)
     variances, mus, logits, couplings = [], [], [], []
+    mu = torch.zeros_like(votes[..., 0])
     for iteration, lamda in enumerate(_temperatures(iterations, inverse_temperature)):
         mass, share = _shares(coupling, activation)
-        mu = (votes @ share[..., None]).squeeze(-1)  # [n, J, D]
+        mean = (votes @ share[..., None]).squeeze(-1)  # [n, J, D]
+        mu = materialised((1 - smoothing) * mean + smoothing * mu) if smoothing else mean
         square = (votes - mu[..., None]).square()  # [n, J, D, I]
         variance = (square @ share[..., None]).squeeze(-1) + variance_offset
         floored = variance.clamp_min(VARIANCE_FLOOR)
@@ -166,6 +169,7 @@ def _backward(
     inverse_temperature: Sequence[float] | None,
     spread: Spread,
     variance_offset: float,
+    smoothing: float,
     mixing: bool,
     competition: Competition | None,
     **_: object,
@@ -179,7 +183,7 @@ def _backward(
     temperatures = _temperatures(iterations, inverse_temperature)
     to_votes, to_activation = torch.zeros_like(votes), torch.zeros_like(activation)
     to_beta_u, to_beta_a = torch.zeros_like(beta_u), torch.zeros_like(beta_a)
-    to_mu, to_logit, to_coupling = gradients
+    (to_mu, to_logit, to_coupling), from_next = gradients, 0
     for iteration in reversed(range(iterations)):
         variance, mu, logit, coupling = (of_all[iteration] for of_all in (variances, mus, logits, couplings))
         mass, share = _shares(coupling, activation)
@@ -206,13 +210,16 @@ def _backward(
             to_activation += to_all
         to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
         to_variance = materialised((to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0))
-        missing = 1 - share.sum(dim=-1, keepdim=True)  # shares of a parent without mass are no mean
-        to_mu = materialised(to_mu - 2 * to_variance * mu * missing)
-        to_share = (to_variance[:, :, None] @ square + to_mu[:, :, None] @ votes).squeeze(2)
+        off = mu * (1 - share.sum(dim=-1, keepdim=True))  # how far from μ the mean is; shares of a parent without mass are none
+        if smoothing:
+            off = off + (mu - mus[iteration - 1] if iteration else mu) * (smoothing / (1 - smoothing))
+        to_mu = to_mu + from_next - 2 * to_variance * off
+        to_mean, from_next = materialised((1 - smoothing) * to_mu), smoothing * to_mu
+        to_share = (to_variance[:, :, None] @ square + to_mean[:, :, None] @ votes).squeeze(2)
         weight = to_variance[..., None] * share[:, :, None]
         if not last:
             weight = weight + to_distance[:, :, None] * precision[..., None]
-        to_votes += 2 * deviation * weight + to_mu[..., None] * share[:, :, None]
+        to_votes += 2 * deviation * weight + to_mean[..., None] * share[:, :, None]
         normed = (to_share * share).sum(dim=-1).masked_fill(mass < MASS_FLOOR, 0)
         to_r = (to_share - normed[..., None]) / mass.clamp_min(MASS_FLOOR)[..., None] + to_mass[..., None]
         to_activation += (to_r * coupling).sum(dim=1)
@@ -237,11 +244,7 @@ def _finish(
     return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling.transpose(-1, -2))
 
 
-def _covers(*, smoothing: float, **_: object) -> bool:
-    return not smoothing
-
-
-em_routing.core = Core(_forward, _backward, _finish, _covers)
+em_routing.core = Core(_forward, _backward, _finish)
 
 
 class EMRouting(Routing):

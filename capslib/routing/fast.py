@@ -78,8 +78,8 @@ class Core(NamedTuple):
     ``forward(votes, **arguments)`` takes votes [n, J, D, I] and gives ``(outputs, kept)``, tuples of tensors [n, …];
     ``backward(votes, outputs, kept, gradients, **arguments)`` takes them back with the gradients of the outputs
     and gives those of the votes and, by name, of the other tensors. Neither is seen by autograd. ``finish(*outputs, **arguments)`` makes the
-    :class:`RoutingResult` of the outputs of all chunks, and is. ``covers(**options)`` says of the rest of the arguments whether
-    the core can do with them; where not, autograd goes through the definition.
+    :class:`RoutingResult` of the outputs of all chunks, and is. ``covers(**arguments)`` says whether the core can do with these;
+    where not, autograd goes through the definition, and the core does the work of kernels.
     """
 
     forward: Callable[..., tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
@@ -112,7 +112,7 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
                 result = definition(votes.form() if isinstance(votes, LazyVotes) else votes, **arguments)
             else:
                 core = routing.core if routing.core.covers(**arguments) else general
-                kernels = _kernels(core, given.device, wide) if path == "triton" else None
+                kernels = _kernels(core, given.device, wide, arguments) if path == "triton" else None
                 result = _in_chunks(_Plan(core, kernels, path == "compiled", isinstance(votes, LazyVotes)), votes, arguments)
         return RoutingResult(*(t.to(given.dtype) for t in result))
 
@@ -421,13 +421,14 @@ def use_path(network: nn.Module, path: Path) -> Path:
     return path
 
 
-def _kernels(core: Core, device: torch.device, dtype: torch.dtype) -> Core | None:
-    """The kernels of a core, if it has some for these tensors; a routing on the path "triton" without them is a fast one."""
+def _kernels(core: Core, device: torch.device, dtype: torch.dtype, arguments: dict[str, Any]) -> Core | None:
+    """The kernels of a core, if it has some for these arguments; a routing on the path "triton" without them is a fast one."""
     try:
         from capslib.routing import kernels  # here and not above, for it needs Triton
     except ImportError:
         return None
-    return kernels.CORES.get(core) if dtype == torch.float32 and kernels.run_on(device) else None
+    found = kernels.CORES.get(core) if dtype == torch.float32 and kernels.run_on(device) else None
+    return found if found and found.covers(**arguments) else None
 
 
 @functools.cache

@@ -295,7 +295,7 @@ def _dynamic_run_backward(
 # ------------------------------------------------------------------------------------------------------------------- in use
 
 CORES = {
-    em.em_routing.core: Core(_em_run_forward, _em_run_backward, em._finish, em._covers),
+    em.em_routing.core: Core(_em_run_forward, _em_run_backward, em._finish, lambda *, smoothing, **_: not smoothing),
     dynamic.dynamic_routing.core: Core(_dynamic_run_forward, _dynamic_run_backward, dynamic._finish),
 }
 """The kernels of each core of the fast path that has some."""

@@ -89,11 +89,12 @@ def test_values_and_gradients_are_those_of_the_definition(name, bias, given, kin
     assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), tolerance)
 
 
+@pytest.mark.parametrize("options", [{"mixing": True}, {"smoothing": 0.1}, {"mixing": True, "smoothing": 0.3}], ids=str)
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive", "one active child"])
-def test_mixing_proportions_are_those_of_the_definition(kind, chunks):
-    routing, tensors = build("em", 0.1, mixing=True), draw(kind, "votes")
+def test_variants_of_em_are_those_of_the_definition(kind, options, chunks):
+    routing, tensors = build("em", 0.1, **options), draw(kind, "votes")
     for beta in (routing.beta_u, routing.beta_a):
-        beta.requires_grad_(False)  # they have no part in it
+        beta.requires_grad_(not options.get("mixing"))  # they have no part in it
     assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), 1e-9)
 
 

@@ -147,13 +147,14 @@ class TestInterpreted:
         votes = [torch.randn(*s, 2, 2, generator=generator) for s in ((CHILDREN, PARENTS), (N, CHILDREN))]
         assert_kernels_are_exact(name, votes, torch.rand(N, CHILDREN, generator=generator), bias=0.1)
 
-    def test_mixing_proportions(self):
-        """The gradients of β are zero, and nothing at all in the definition, so they stay out."""
+    @pytest.mark.parametrize("options", [{"mixing": True}, {"smoothing": 0.1}], ids=str)
+    def test_variants(self, options):
+        """There are no kernels for smoothed means; the core does their work. The gradients of β stay out: mixing has none."""
         votes, activation = draw(False)
         found = {}
         for path, dtype in (("triton", torch.float32), ("eager", torch.float64)):
             leaves = [t.to(dtype, copy=True).requires_grad_() for t in (*votes, activation)]
-            result = em_routing(*leaves, *torch.zeros(2, PARENTS, dtype=dtype), mixing=True, path=path)
+            result = em_routing(*leaves, *torch.zeros(2, PARENTS, dtype=dtype), path=path, **options)
             sum((t * torch.linspace(-1, 2, t.numel(), dtype=dtype).view_as(t)).sum() for t in result).backward()
             found[path] = [*result, *(t.grad for t in leaves)]
         for ours, exact in zip(found["triton"], found["eager"], strict=True):
