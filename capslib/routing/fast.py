@@ -194,6 +194,11 @@ class _Plan(NamedTuple):
         """How many neighbouring rows compete with each other and cannot be taken apart."""
         return 1 if self.options.get("competition") is None else self.options["competition"].positions
 
+    @property
+    def constants(self) -> tuple[object, ...]:
+        """What a compiler takes for constants, as something to look up."""
+        return self.core, self.names, *((name, _hashable(value)) for name, value in self.options.items())
+
     def forms_in_chunks(self, source: Tensor) -> bool:
         """Whether these are poses of matrix capsules, [N, I, a, k], and no kernels take their votes."""
         return source.ndim == 4 and self.lazy and self.kernels is None
@@ -215,7 +220,7 @@ class _Plan(NamedTuple):
         for chunk, whole in _chunks(votes[0].numel(), votes, self.together):
             of_chunk, this = [t[chunk] for t in (votes, *to_votes)], run
             if self.compiled and whole:
-                this = _for_layout(run, self.core, of_chunk[0].shape, votes.stride(), votes.dtype, votes.device)
+                this = _compiled_for(run, *self.constants, of_chunk[0].shape, votes.stride(), votes.dtype, votes.device)
             yield _shift(chunk, block), functools.partial(this, getattr(self.core, direction), *of_chunk)
 
     def runs_of_matrices(
@@ -230,7 +235,7 @@ class _Plan(NamedTuple):
         for chunk, whole in _chunks(J * B * I * pose.shape[1], pose, self.together):
             part, run = pose[chunk], _RUN_MATRICES[direction]
             if self.compiled and whole:
-                run = _for_layout(run, self.core, weight.shape, part.shape, pose.dtype, pose.device)
+                run = _compiled_for(run, *self.constants, weight.shape, part.shape, pose.dtype, pose.device)
             to_part = [gradients[0], None if gradients[1] is None else gradients[1][chunk]] if gradients else []
             yield chunk, functools.partial(run, getattr(self.core, direction), weight, part, *to_part)
 
@@ -454,7 +459,15 @@ def _compiler_works(device: torch.device) -> bool:
         return False
 
 
+def _hashable(option: object) -> object:
+    return tuple(option) if isinstance(option, list) else option
+
+
 @functools.lru_cache(maxsize=256)
-def _for_layout(run: Callable, core: Core, *layout: object) -> Callable:
-    """A compiled copy of ``run`` for one shape and its strides: the compiler gives up on a code object that has met too many."""
+def _compiled_for(run: Callable, *constants: object) -> Callable:
+    """A compiled copy of ``run`` for one shape, its strides, and all options of one routing.
+
+    The compiler makes a function anew for each of them, and gives up on a code object that it has made eight times: in a process
+    that trains one network after another it would soon be without.
+    """
     return torch.compile(types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__), dynamic=False)

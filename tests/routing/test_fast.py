@@ -13,7 +13,17 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from capslib.layers import DenseCapsules
-from capslib.routing import ROUTINGS, LazyVotes, Routing, RoutingResult, fast, make_routing, routing_function, use_path
+from capslib.routing import (
+    ROUTINGS,
+    LazyVotes,
+    Routing,
+    RoutingResult,
+    em_routing,
+    fast,
+    make_routing,
+    routing_function,
+    use_path,
+)
 
 N, CHILDREN, PARENTS, DIM = 7, 8, 3, 4
 each_routing = pytest.mark.parametrize("name", ROUTINGS)
@@ -238,19 +248,33 @@ def test_compiled_is_the_definition(name, monkeypatch):
 
 @each_routing
 def test_what_is_compiled_is_compiled_once(name, monkeypatch):
-    """Batches of other lengths leave other strides in their votes, and the compiler gives up on a function that has met eight."""
+    """Batches of other lengths leave other strides in their votes, other networks have other constants, and the compiler gives up
+    on a function that has met eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     monkeypatch.setattr(fast, "_compiler_works", lambda device: True)
     monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * CHILDREN * PARENTS * DIM * 8)
-    fast._for_layout.cache_clear()
-    routing, ((weight, pose), activation) = build(name, 0.1, iterations=2), draw("random", "vectors")
+    fast._compiled_for.cache_clear()
+    (weight, pose), activation = draw("random", "vectors")
     try:
         with torch._dynamo.config.patch(error_on_recompile=True):
-            for length in (4, 6):
-                gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
-        assert fast._for_layout.cache_info().currsize == 4  # there and back, for two lengths
+            for iterations in (1, 2):
+                routing = build(name, 0.1, iterations=iterations)
+                for length in (4, 6, 4):
+                    gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
+        assert fast._compiled_for.cache_info().currsize == 8  # there and back, for two lengths and two routings
     finally:
-        fast._for_layout.cache_clear()
+        fast._compiled_for.cache_clear()
+
+
+def test_options_that_are_lists_compile_too(monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    (votes,), activation = draw("random", "votes")
+    betas = torch.zeros(2, PARENTS, dtype=votes.dtype)
+    ours, expected = (
+        em_routing(votes, activation, *betas, iterations=2, inverse_temperature=[0.1, 0.2], path=path)
+        for path in ("compiled", "eager")
+    )
+    assert_close([*ours], [*expected], 1e-9)
 
 
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
