@@ -172,11 +172,19 @@ def _in_chunks(plan: _Plan, votes: Tensor | LazyVotes, arguments: dict[str, Any]
         lead, weight, source = votes.shape[:-3], None, votes.reshape(-1, *votes.shape[-3:])
     if "activation" in arguments:
         arguments["activation"] = arguments["activation"].expand(*lead, source.shape[1]).reshape(-1, source.shape[1])
+    if (
+        plan.compiled and source.device.type == "cpu"
+    ):  # of numbers the compiler makes constants, and of other ones another function
+        arguments = {k: source.new_tensor(v) if _is_numbers(v) else v for k, v in arguments.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     plan = plan._replace(options={k: v for k, v in arguments.items() if k not in tensors}, names=tuple(tensors))
     outputs = _Chunked.apply(plan, weight, source, *tensors.values())
     result = plan.core.finish(*outputs, **arguments)
     return RoutingResult(*(t.reshape(*lead, *t.shape[1:]) for t in result))
+
+
+def _is_numbers(option: object) -> bool:
+    return isinstance(option, (list, tuple)) and all(isinstance(number, (int, float)) for number in option)
 
 
 class _Plan(NamedTuple):
@@ -196,8 +204,8 @@ class _Plan(NamedTuple):
 
     @property
     def constants(self) -> tuple[object, ...]:
-        """What a compiler takes for constants, as something to look up."""
-        return self.core, self.names, *((name, _hashable(value)) for name, value in self.options.items())
+        """What a compiler takes for constants."""
+        return self.core, self.names, *self.options.items()
 
     def forms_in_chunks(self, source: Tensor) -> bool:
         """Whether these are poses of matrix capsules, [N, I, a, k], and no kernels take their votes."""
@@ -457,10 +465,6 @@ def _compiler_works(device: torch.device) -> bool:
         return not torch._dynamo.config.disable and bool(torch.compile(lambda x: x + 1)(torch.zeros(1, device=device)) == 1)
     except Exception:  # whatever is missing: the compiler, its headers, a writable cache
         return False
-
-
-def _hashable(option: object) -> object:
-    return tuple(option) if isinstance(option, list) else option
 
 
 @functools.lru_cache(maxsize=256)

@@ -266,15 +266,22 @@ def test_what_is_compiled_is_compiled_once(name, monkeypatch):
         fast._compiled_for.cache_clear()
 
 
-def test_options_that_are_lists_compile_too(monkeypatch):
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_networks_that_differ_in_temperature_share_what_is_compiled(sequence, monkeypatch):
+    """Every seed sets its own λ, and compiling takes a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    fast._compiled_for.cache_clear()
     (votes,), activation = draw("random", "votes")
     betas = torch.zeros(2, PARENTS, dtype=votes.dtype)
-    ours, expected = (
-        em_routing(votes, activation, *betas, iterations=2, inverse_temperature=[0.1, 0.2], path=path)
-        for path in ("compiled", "eager")
-    )
-    assert_close([*ours], [*expected], 1e-9)
+    try:
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for lamda in (0.1, 0.2):
+                options = {"iterations": 2, "inverse_temperature": sequence([lamda, 0.3])}
+                ours, expected = (em_routing(votes, activation, *betas, path=path, **options) for path in ("compiled", "eager"))
+                assert_close([*ours], [*expected], 1e-9)
+        assert fast._compiled_for.cache_info().currsize == 1
+    finally:
+        fast._compiled_for.cache_clear()
 
 
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
