@@ -210,9 +210,8 @@ def _backward(
             to_activation += to_all
         to_log_variance = to_log_variance + (_SPREAD[spread] * mass * to_cost)[..., None]
         to_variance = materialised((to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0))
-        off = mu * (1 - share.sum(dim=-1, keepdim=True))  # how far from μ the mean is; shares of a parent without mass are none
-        if smoothing:
-            off = off + (mu - mus[iteration - 1] if iteration else mu) * (smoothing / (1 - smoothing))
+        # Σ_i s_ij (V_ij − μ_j): not zero where μ is smoothed, nor where a parent has no mass, whose shares are no mean
+        off = (deviation @ share[..., None]).squeeze(-1) if smoothing else mu * (1 - share.sum(dim=-1, keepdim=True))
         to_mu = to_mu + from_next - 2 * to_variance * off
         to_mean, from_next = materialised((1 - smoothing) * to_mu), smoothing * to_mu
         to_share = (to_variance[:, :, None] @ square + to_mean[:, :, None] @ votes).squeeze(2)
