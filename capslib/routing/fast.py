@@ -78,8 +78,8 @@ class Core(NamedTuple):
     ``forward(votes, **arguments)`` takes votes [n, J, D, I] and gives ``(outputs, kept)``, tuples of tensors [n, …];
     ``backward(votes, outputs, kept, gradients, **arguments)`` takes them back with the gradients of the outputs
     and gives those of the votes and, by name, of the other tensors. Neither is seen by autograd. ``finish(*outputs, **arguments)`` makes the
-    :class:`RoutingResult` of the outputs of all chunks, and is. ``covers(**arguments)`` says whether the core can do with these;
-    where not, autograd goes through the definition, and the core does the work of kernels.
+    :class:`RoutingResult` of the outputs of all chunks, and is. ``covers(**arguments)`` says of kernels whether they can do
+    with these; where not, the core that they stand for does.
     """
 
     forward: Callable[..., tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
@@ -96,7 +96,7 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     mantissa are not enough: whatever the input's dtype and under whichever autocast, the loop runs in at least float32, and the
     result has the input's dtype. ``routing.core`` is the :class:`Core` of the fast path.
     """
-    signature, general = inspect.signature(definition), _core_by_autograd(definition)
+    signature = inspect.signature(definition)
 
     @functools.wraps(definition)
     def routing(votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object) -> RoutingResult:
@@ -111,12 +111,12 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
             if path == "eager" or torch.compiler.is_compiling():  # a compiler that sees the caller sees the loop itself
                 result = definition(votes.form() if isinstance(votes, LazyVotes) else votes, **arguments)
             else:
-                core = routing.core if routing.core.covers(**arguments) else general
-                kernels = _kernels(core, given.device, wide, arguments) if path == "triton" else None
-                result = _in_chunks(_Plan(core, kernels, path == "compiled", isinstance(votes, LazyVotes)), votes, arguments)
+                kernels = _kernels(routing.core, given.device, wide, arguments) if path == "triton" else None
+                plan = _Plan(routing.core, kernels, path == "compiled", isinstance(votes, LazyVotes))
+                result = _in_chunks(plan, votes, arguments)
         return RoutingResult(*(t.to(given.dtype) for t in result))
 
-    routing.core = general
+    routing.core = _core_by_autograd(definition)
     path = inspect.Parameter("path", inspect.Parameter.KEYWORD_ONLY, default="fast", annotation=Path)
     routing.__signature__ = signature.replace(parameters=[*signature.parameters.values(), path])
     return routing
@@ -172,15 +172,22 @@ def _in_chunks(plan: _Plan, votes: Tensor | LazyVotes, arguments: dict[str, Any]
         lead, weight, source = votes.shape[:-3], None, votes.reshape(-1, *votes.shape[-3:])
     if "activation" in arguments:
         arguments["activation"] = arguments["activation"].expand(*lead, source.shape[1]).reshape(-1, source.shape[1])
-    if (
-        plan.compiled and source.device.type == "cpu"
-    ):  # of numbers the compiler makes constants, and of other ones another function
+    if plan.compiled and source.device.type == "cpu":  # a compiler takes numbers for constants, and compiles anew for others
         arguments = {k: source.new_tensor(v) if _is_numbers(v) else v for k, v in arguments.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     plan = plan._replace(options={k: v for k, v in arguments.items() if k not in tensors}, names=tuple(tensors))
     outputs = _Chunked.apply(plan, weight, source, *tensors.values())
     result = plan.core.finish(*outputs, **arguments)
     return RoutingResult(*(t.reshape(*lead, *t.shape[1:]) for t in result))
+
+
+def _hashable(option: object) -> object:
+    """The option, or, of one that cannot be looked up, what it looks like: the compiler checks for itself whether they are alike."""
+    try:
+        hash(option)
+    except TypeError:
+        return repr(option)
+    return option
 
 
 def _is_numbers(option: object) -> bool:
@@ -204,8 +211,8 @@ class _Plan(NamedTuple):
 
     @property
     def constants(self) -> tuple[object, ...]:
-        """What a compiler takes for constants."""
-        return self.core, self.names, *self.options.items()
+        """What a compiler takes for constants, as something to look up."""
+        return self.core, self.names, *((name, _hashable(option)) for name, option in self.options.items())
 
     def forms_in_chunks(self, source: Tensor) -> bool:
         """Whether these are poses of matrix capsules, [N, I, a, k], and no kernels take their votes."""

@@ -284,6 +284,28 @@ def test_networks_that_differ_in_temperature_share_what_is_compiled(sequence, mo
         fast._compiled_for.cache_clear()
 
 
+def test_options_that_cannot_be_looked_up_compile_too(monkeypatch):
+    """What they look like finds the function, and the compiler still sees whether they are alike."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+
+    class Silent(dict):
+        def __repr__(self):
+            return "…"
+
+    @routing_function
+    def scaled_mean(votes, activation, *, by: dict):
+        pose = by["factor"] * votes.mean(dim=-3)
+        return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), torch.ones_like(votes[..., 0]))
+
+    (votes,), activation = draw("random", "votes")
+    for by in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):
+        assert_close(
+            [*scaled_mean(votes, activation, by=by, path="compiled")],
+            [*scaled_mean(votes, activation, by=by, path="eager")],
+            1e-9,
+        )
+
+
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler here")
