@@ -175,8 +175,6 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
         mean = math.fsum(numbers) / len(numbers) if numbers else None
         shown = replace(shown, n=len(numbers), unit=unit, ours=mean, test_n=tests)
         _check_replicates(query, used, seeds, len(numbers))
-        for arm in arms if query.final else ():
-            _check_rest([r for r in arm if r.trial.seed in seeds])
     except _Undecided as why:
         if why.status == "not run":
             shown = replace(shown, ours=None, scale=None)
@@ -211,7 +209,7 @@ def _check_one_configuration(select: Select, arm: list[Record]) -> None:
 
 
 def _check_replicates(query: Value | Above | Order, used: list[Record], seeds: set[int], n: int) -> None:
-    """Raise unless enough replicates ended well."""
+    """Raise unless enough replicates ended well, and, where the end of training is what counts, had come to rest."""
     many = "pairs of runs with one seed" if isinstance(query, Order) else "seeds"
     if not seeds:
         raise _Undecided("not run", "The two arms have no seed in common.")
@@ -220,21 +218,16 @@ def _check_replicates(query: Value | Above | Order, used: list[Record], seeds: s
     if n < SEEDS:
         status: Status = "not run" if isinstance(query, Value) else "inconclusive"
         raise _Undecided(status, f"There are {n} of the {SEEDS} {many} that a decision needs.")
-
-
-def _check_rest(arm: list[Record]) -> None:
-    """Raise unless the runs of one arm had come to rest, where the end of training is what counts."""
-    if silent := [r for r in arm if CONVERGED not in r.metrics]:
-        raise _Undecided("inconclusive", f"Not converged, as far as is known: {_list(silent)} recorded no convergence check.")
-    changes = [abs(r.metrics[CONVERGED].value) for r in arm]
-    mean, limit = math.fsum(changes) / len(changes), CONVERGED_BELOW
-    if mean > limit or max(changes) > 2 * limit:
-        moving = [r for r, change in zip(arm, changes, strict=True) if change > limit]
-        raise _Undecided(
-            "inconclusive",
-            f"Not converged: over the last quarter the loss of {_list(moving)} moved by up to {max(changes):.1%} of its start, "
-            f"of all {len(arm)} by {mean:.1%} on average (limits {2 * limit:.0%} and {limit:.0%}).",
-        )
+    if query.final:
+        if silent := [r for r in used if CONVERGED not in r.metrics]:
+            raise _Undecided("inconclusive", f"Not converged, as far as is known: {_list(silent)} recorded no convergence check.")
+        if moving := [r for r in used if abs(r.metrics[CONVERGED].value) > CONVERGED_BELOW]:
+            most = max(abs(r.metrics[CONVERGED].value) for r in moving)
+            raise _Undecided(
+                "inconclusive",
+                f"Not converged: over the last quarter the loss of {_list(moving)} moved by up to {most:.1%} of its start "
+                f"(limit {CONVERGED_BELOW:.0%}).",
+            )
 
 
 def _named(select: Select) -> str:

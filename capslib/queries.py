@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 CONVERGED = "loss_change_last_quarter"
 """Metric of a record: change of the training loss over the last quarter of the run, as a share of the initial loss."""
 CONVERGED_BELOW = 0.02
-"""Runs whose loss still moves by more than this share, on average over the seeds of an arm, cannot decide a claim about final
-accuracy, nor can a single one that moves by more than twice that. Which examples fall into the stretches that are compared moves
-the check of one run of eight epochs by about 0.007, so a limit for every single run would be harder to keep the more seeds there are."""
+"""A run whose loss still moves by more than this share cannot decide a claim about final accuracy."""
 
 
 @dataclass(frozen=True)

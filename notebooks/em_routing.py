@@ -74,7 +74,7 @@ def standing(records: list) -> Markdown:
 # it vote for the poses of wholes by a learned matrix; as a viewpoint multiplies all poses alike, votes that agree go on agreeing, and {term}`EM routing` finds them as clusters. They
 # report 45 % fewer errors on smallNORB than the best result before, two thirds of a CNN's errors on new viewpoints, and more resistance to attacks. Of the
 # {count}`claims of em_routing` claims {count}`judged of em_routing` are judged so far; the rest wait for their {doc}`records </book/scorecard>`. In a reduced network on real smallNORB every
-# iteration of routing costs accuracy ({claim}`EM-W-10`), and a CNN of its size errs less ({claim}`EM-W-14`). Two things surprised us: no single
+# iteration of routing has cost accuracy so far, and a CNN of its size errs less, but training had not come to rest in every run, which leaves {claim}`EM-W-10` and {claim}`EM-W-14` open. Two things surprised us: no single
 # free energy falls with all three updates of the procedure as it is printed ({claim}`EM-W-8`), and in the released code the parents of a convolutional layer compete with copies of themselves,
 # not with each other.
 
@@ -433,8 +433,8 @@ display(gradients.style.format(precision=3))
 claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
-# As far as it has run, the reduced network falls to one step along its gradient about as fast as the CNN, which starts from a lower error. Many small steps leave it a few images at steps at which the CNN
-# has none. No gradient of either is exactly zero, so neither hides behind one.
+# As far as it has run, the reduced network falls to one step along its gradient about as fast as the CNN, which starts from a lower error. Many small steps leave it a few images more.
+# No gradient of either is exactly zero, so neither hides behind one.
 #
 # ### One free energy? (Appendix A)
 #
