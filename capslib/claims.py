@@ -222,10 +222,10 @@ def _check_replicates(query: Value | Above | Order, used: list[Record], seeds: s
         if silent := [r for r in used if CONVERGED not in r.metrics]:
             raise _Undecided("inconclusive", f"Not converged, as far as is known: {_list(silent)} recorded no convergence check.")
         if moving := [r for r in used if abs(r.metrics[CONVERGED].value) > CONVERGED_BELOW]:
-            most = max(abs(r.metrics[CONVERGED].value) for r in moving)
+            most = max((r.metrics[CONVERGED] for r in moving), key=lambda metric: abs(metric.value))
             raise _Undecided(
                 "inconclusive",
-                f"Not converged: over the last quarter the loss of {_list(moving)} moved by up to {most:.1%} of its start "
+                f"Not converged: over the last quarter {_list(moving)} still moved by up to {abs(most.value):.1%}, as {most.unit} "
                 f"(limit {CONVERGED_BELOW:.0%}).",
             )
 

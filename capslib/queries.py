@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from capslib.trials import Trial
 
 CONVERGED = "loss_change_last_quarter"
-"""Metric of a record: change of the training loss over the last quarter of the run, as a share of the initial loss."""
+"""Metric of a record: how far the training loss, or its error, moved over the last quarter; its unit says a share of what."""
 CONVERGED_BELOW = 0.02
 """A run whose loss still moves by more than this share cannot decide a claim about final accuracy."""
 

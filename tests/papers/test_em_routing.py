@@ -179,6 +179,24 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
         assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
+@pytest.mark.parametrize(
+    ("right", "moved"),
+    [
+        ([0.5] * 16, 0),
+        ([0] * 12 + [0.25, 0.75, 0.25, 0.75], 0.5),  # four epochs of four steps: the third and the last
+        ([0] * 8 + [0.75, 0.25, 0.75, 0.25] + [0] * 4, 0.5),  # falling back is moving
+        ([1, 1, 1, 1] + [0] * 4 + [0.5] * 8, 0),  # what came before does not count
+        ([0.2], 0),
+        ([0, 0.4], 0.4),
+    ],
+    ids=["flat", "better", "worse", "early", "one step", "two steps"],
+)
+def test_how_far_the_training_error_still_moved(right, moved):
+    config = tiny(TrainingConfig(data="toys")).model_copy(update={"batch_size": 10})
+    metric = trained.flattening_of_error(config, training.History([1.0] * len(right), right), 39)
+    assert metric.value == pytest.approx(moved / 0.8)  # five classes: guessing errs in four of five cases
+
+
 def test_the_loss_that_is_asked_for_is_taken_with_the_margin_of_the_step():
     scores, labels = torch.tensor([[0.5, 0.1], [0.2, 0.9]]), torch.tensor([0, 0])
     of = lambda margin, **change: float(trained.losses(TrainingConfig(**change), scores, labels, margin))  # noqa: E731

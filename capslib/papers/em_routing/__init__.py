@@ -16,11 +16,11 @@ STEM = "em_routing"
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment("test_error", STEM, 1, "What does each part of the design add?", trained.TrainingConfig,
-                   ablations.grid, SEEDS, ablations.run, trained.deviations, trained.work),
-        Experiment("viewpoint", STEM, 1, "Do capsules recognise from viewpoints that they never saw?", viewpoint.ViewpointConfig,
+        Experiment("test_error", STEM, 2, "What does each part of the design add?", trained.TrainingConfig,
+                   ablations.grid, SEEDS, ablations.run, trained.deviations, ablations.work),
+        Experiment("viewpoint", STEM, 2, "Do capsules recognise from viewpoints that they never saw?", viewpoint.ViewpointConfig,
                    viewpoint.grid, SEEDS, viewpoint.run, viewpoint.deviations, viewpoint.work),
-        Experiment("attacks", STEM, 1, "Are capsules harder to fool?", attacks.AttackConfig,
+        Experiment("attacks", STEM, 2, "Are capsules harder to fool?", attacks.AttackConfig,
                    attacks.grid, SEEDS, attacks.run, attacks.deviations, attacks.work),
         Experiment("free_energy", STEM, 1, "Does every step of EM routing lower a free energy?", free_energy.FreeEnergyConfig,
                    free_energy.grid, SEEDS, free_energy.run, lambda config: [], free_energy.work),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from capslib.costs import Work
 from capslib.papers.common import abscissa, thinned
 from capslib.papers.em_routing import trained
 from capslib.papers.em_routing.trained import REDUCED, SMALL, Split, TrainingConfig
@@ -13,19 +14,23 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+AFTER_EPOCH = 5000
+"""Test images that a network is tried on after every epoch, for its curve; on all of them at the end."""
+
+
 def run(config: TrainingConfig, context: Context) -> Outcome:
     """Train one network and measure its test error; of capsules, also how near their votes are and how many are dead."""
     train, test, fingerprint = trained.load_splits(config, context)
+    few = test.some(AFTER_EPOCH)
     network, history = trained.fit_network(
-        config, context, train, lambda model: {"test_error": trained.error_of(config, model, test)}
+        config, context, train, lambda model: {"error_of_some": trained.error_of(config, model, few)}
     )
-    curve, n = history.epochs["test_error"], len(test.labels)
+    curve = history.epochs["error_of_some"]
     metrics = {
-        "test_error": Metric(value=curve[-1], n=n, unit="percent"),
-        "best_test_error": Metric(value=min(curve), n=n, unit="percent"),
-        "loss_change_last_quarter": trained.flattening_of_error(history),
+        "test_error": Metric(value=trained.error_of(config, network, test), n=len(test.labels), unit="percent"),
+        "loss_change_last_quarter": trained.flattening_of_error(config, history, len(train.labels)),
     }
-    series = {"epochs": abscissa(len(curve)), "test_error": curve, **thinned(history)}
+    series = {"epochs": abscissa(len(curve)), "error_of_some": curve, **thinned(history)}
     if config.multi_crop:
         some = test.some(config.multi_crop)
         found = {
@@ -137,6 +142,10 @@ OURS: tuple[dict[str, Any], ...] = (
     {"margin": "linear"},
 )
 """Arms of our own: who competes for a child, the constants, the schedule of the margin."""
+
+
+def work(config: TrainingConfig) -> Work:
+    return trained.work(config, tested=AFTER_EPOCH)
 
 
 def grid(scale: Scale) -> list[TrainingConfig]:

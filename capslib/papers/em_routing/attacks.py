@@ -38,7 +38,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     from capslib.networks.em_routing import MatrixCapsNet
 
     train, test, fingerprint = trained.load_splits(config, context)
-    n, alone = len(test.labels), dataclasses.replace(context, checkpoint=None)
+    alone = dataclasses.replace(context, checkpoint=None)
     some = test.some(config.attacked)
     x, y = trained.seen(config, some.images), some.labels
     plain = center_crop(to_float(some.images), config.crop)
@@ -46,9 +46,9 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     bounds = (-mean / std, (1 - mean) / std)
     cnn = config.model_copy(update={"model": "cnn"})
     networks = {
-        "cnn": trained.fit_network(cnn, alone, train, lambda net: {"test_error": trained.error_of(cnn, net, test)}),
+        "cnn": trained.fit_network(cnn, alone, train, lambda net: {}),
         "source": trained.fit_network(cnn, dataclasses.replace(alone, seed=context.seed + 1000), train, lambda net: {}),
-        "capsules": trained.fit_network(config, context, train, lambda net: {"test_error": trained.error_of(config, net, test)}),
+        "capsules": trained.fit_network(config, context, train, lambda net: {}),
     }
 
     def cross_entropy(name: str) -> attacks.Loss:
@@ -74,7 +74,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
         )
         within = gradients[name][..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
         metrics[f"zero_share_{name}"] = Metric(value=attacks.zero_share(within), n=len(y), unit="fraction")
-        metrics[f"{name}_error"] = Metric(value=networks[name].history.epochs["test_error"][-1], n=n, unit="percent")
+        metrics[f"{name}_error"] = Metric(value=trained.error_of(config, net, test), n=len(test.labels), unit="percent")
     curves["fgsm_spread_capsules"] = attacks.robustness(
         networks["capsules"].network, spread, x, y, config.epsilons, bounds=bounds
     )
@@ -98,7 +98,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
         metrics |= {name: Metric(value=value, n=len(y), unit=unit) for name, value in found.items()}
     sizes = [float(gradients[name].abs().mean().clamp_min(1e-30)) for name in ("cnn", "capsules")]
     metrics["gradient_orders"] = Metric(value=math.log10(sizes[0] / sizes[1]), n=len(y), unit="count")
-    metrics["loss_change_last_quarter"] = trained.flattening_of_error(networks["capsules"].history)
+    metrics["loss_change_last_quarter"] = trained.flattening_of_error(config, networks["capsules"].history, len(train.labels))
     return Outcome(
         metrics=metrics, series={**curves, **thinned(networks["capsules"].history)}, data=[fingerprint],
         parameters=sum(p.numel() for p in networks["capsules"].network.parameters()),

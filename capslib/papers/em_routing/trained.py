@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,7 +10,7 @@ from pydantic import Field
 
 from capslib.costs import FLOAT, Layer, Work, after, capsules, convolution, dense, steps
 from capslib.data.registry import dataset
-from capslib.papers.common import differences, flattening
+from capslib.papers.common import differences
 from capslib.trials import Config, Context, DataFingerprint, Deviation, Metric, Scale
 
 if TYPE_CHECKING:
@@ -213,10 +212,18 @@ def error_of_crops(config: TrainingConfig, network: nn.Module, split: Split) -> 
     return 100 * (1 - accuracy(scores, *split, batch_size=50))
 
 
-def flattening_of_error(history: History) -> Metric:
-    """The check for convergence, on the training error: the spread loss itself rises with its margin."""
-    of_error = flattening(dataclasses.replace(history, loss=[1 - a for a in history.accuracy]))
-    return of_error.model_copy(update={"unit": "share of the initial training error"})
+def flattening_of_error(config: TrainingConfig, history: History, images: int) -> Metric:
+    """The check for convergence: how far the training error moved over the last quarter, as a share of that of guessing.
+
+    The error, for the spread loss itself rises with its margin; of the epoch that ends at three quarters and of the last, which
+    see the same ``images``; and one base for all arms, for what an arm errs in its first steps is less the quicker it learns.
+    """
+    right = history.accuracy
+    corner = max(1, len(right) * 3 // 4)
+    window = min(corner, -(-images // config.batch_size))
+    moved = abs(sum(right[corner - window : corner]) - sum(right[-window:])) / window
+    guessing = 1 - 1 / len(dataset(config.data).classes)
+    return Metric(value=moved / guessing, n=len(right), unit="share of the error of guessing")
 
 
 SMALL = (64, 8, 16, 16)
@@ -224,7 +231,7 @@ REDUCED: dict[Scale, dict[str, Any]] = {
     "smoke": dict(
         data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
     ),
-    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=8, batch_size=32),
+    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=12, batch_size=32),
     "paper": {},
 }
 
@@ -255,8 +262,8 @@ def capsule_layers(
     )
 
 
-def work(config: TrainingConfig, cnns: int = 0, share: float = 1.0) -> Work:
-    """What a training takes, beside it those of so many CNNs; ``share`` of the training images."""
+def work(config: TrainingConfig, cnns: int = 0, share: float = 1.0, tested: int = 0) -> Work:
+    """What a training takes, beside it those of so many CNNs; ``share`` of the training images, after each epoch ``tested`` test images (0: all)."""
     of, batch, size = dataset(config.data), config.batch_size, (config.crop, config.crop)
     (train, channels, *full), (test, *_), classes = of.splits["train"], of.splits["test"], len(of.classes)
     first, second, hidden = config.cnn
@@ -271,7 +278,7 @@ def work(config: TrainingConfig, cnns: int = 0, share: float = 1.0) -> Work:
     images = (train + test) * channels * (math.prod(full) + config.resize**2)  # as bytes, as they are and resized
     evaluated = FLOAT * 250 * config.sizes[0] * math.prod(size)
     layers = (*(cnn if config.model == "cnn" else caps), *cnn * cnns)
-    return Work(steps(config.epochs, batch, int(train * share), test), layers, images + evaluated)
+    return Work(steps(config.epochs, batch, int(train * share), tested or test), layers, images + evaluated)
 
 
 _RESIZED = Deviation(

@@ -59,7 +59,7 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
     metrics["reduction"] = Metric(value=100 * (1 - ours / cnn) if cnn else 0.0, n=len(novel.labels), unit="percent")
     gap = abs(metrics["cnn_familiar"].value - metrics["capsules_familiar"].value)
     metrics["mismatch"] = Metric(value=gap, n=len(known.labels), unit="percent")
-    metrics["loss_change_last_quarter"] = trained.flattening_of_error(found["capsules"])
+    metrics["loss_change_last_quarter"] = trained.flattening_of_error(config, found["capsules"], len(train.labels))
     curves = {f"{m}_{name}": h.epochs[name] for m, h in found.items() for name in ("familiar", "novel")}
     return Outcome(
         metrics=metrics, series={"epochs": abscissa(len(curves["cnn_novel"])), **curves, **thinned(found["capsules"])},
