@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from capslib.ledger import Claim, ledger
+from capslib.ledger import Claim, grouped, ledger
 from capslib.papers import PAPERS, experiments, module, queries
 from capslib.queries import CONVERGED, CONVERGED_BELOW, Above, Count, Order, Property, Query, Select, Value
 from capslib.statistics import interval
@@ -263,7 +263,7 @@ def _unit(claim: Claim, query: Value | Above | Order, used: list[Record]) -> tup
     return 1.0, claim.unit
 
 
-def _number(record: Record, metric: str) -> float:
+def _measured(record: Record, metric: str) -> float:
     """A metric of a record; ``parameters`` is the record's own count."""
     return record.metrics[metric].value if metric in record.metrics else float(record.parameters)
 
@@ -271,8 +271,8 @@ def _number(record: Record, metric: str) -> float:
 def _replicate(query: Value | Above | Order, pair: tuple[Record, ...]) -> float:
     """One replicate: the metric itself, or how far the better arm is ahead of the worse."""
     if not isinstance(query, Order):
-        return _number(pair[0], query.metric)
-    ahead = _number(pair[0], query.metric) - _number(pair[1], query.metric)
+        return _measured(pair[0], query.metric)
+    ahead = _measured(pair[0], query.metric) - _measured(pair[1], query.metric)
     return ahead if query.higher_is_better else -ahead
 
 
@@ -282,12 +282,12 @@ def _decide_value(claim: Claim, query: Value, found: tuple[float, float], many: 
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
     ours = f"our 95 % interval {_span(found)} of {many}"
     if low - slack <= value <= high + slack:
-        return "reproduced", f"The paper's {_text(value)} lies within {ours}, widened by {_text(tolerance)}."
+        return "reproduced", f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}."
     above = low > value
     beaten = query.better_counts and HIGHER_IS_BETTER.get(claim.metric) is above
     status: Status = "better" if beaten else "not reproduced"
     where = f"{'below' if above else 'above'} {ours}"
-    return status, f"The paper's {_text(value)} lies {where}, by more than the tolerance of {_text(tolerance)}."
+    return status, f"The paper's {number(value)} lies {where}, by more than the tolerance of {number(tolerance)}."
 
 
 def _decide(query: Above | Order, found: tuple[float, float], many: str, factor: float) -> tuple[Status, str]:
@@ -304,7 +304,7 @@ def _decide(query: Above | Order, found: tuple[float, float], many: str, factor:
             inside, outside = low > bound, high < bound
     status: Status = "reproduced" if inside else "contradicted" if outside else "inconclusive"
     lies = {"reproduced": "lies", "contradicted": "does not lie", "inconclusive": "does not lie wholly"}[status]
-    asked = f"{asked} {_text(bound)}".replace("± ", "±")
+    asked = f"{asked} {number(bound)}".replace("± ", "±")
     return status, f"The 95 % interval {_span(found)} of the {what} over {many} {lies} {asked}."
 
 
@@ -319,11 +319,11 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     shown = Verdict(claim, "inconclusive", "", n=len(arm), scale=scale, name=name, **_sources(arm))
     if failed := [r for r in arm if r.exit == "nan"]:
         return replace(shown, reason=f"Failed replicates: {_list(failed)} ended in a NaN.")
-    worst = (min if query.above else max)(arm, key=lambda r: _number(r, query.metric))
-    ours, held = _number(worst, query.metric), worst.metrics.get(query.metric)
+    worst = (min if query.above else max)(arm, key=lambda r: _measured(r, query.metric))
+    ours, held = _measured(worst, query.metric), worst.metrics.get(query.metric)
     holds = ours >= query.bound if query.above else ours <= query.bound
-    asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {_text(query.bound)}"
-    reason = f"The worst of {len(arm)} record{'s' if len(arm) > 1 else ''} has {_text(ours)}, {asked}; tested in {query.test}."
+    asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
+    reason = f"The worst of {len(arm)} record{'s' if len(arm) > 1 else ''} has {number(ours)}, {asked}; tested in {query.test}."
     shown = replace(shown, unit=held.unit if held else claim.unit, test_n=held.n if held else 0)
     return replace(shown, status="holds" if holds else "fails", ours=ours, reason=reason)
 
@@ -422,15 +422,15 @@ def _own(paper: str) -> Callable[[Record], bool]:
 # ---------------------------------------------------------------------------------------------------------- for readers
 
 
-def _text(value: float) -> str:
-    """A number as a table shows it: two decimals from ten on, four digits that count below."""
+def number(value: float) -> str:
+    """A number as a reader sees it: two decimals from ten on, four digits that count below, whole numbers in groups of three."""
     if value == int(value) and abs(value) < 1e9:
-        return f"{int(value)}"
+        return grouped(f"{int(value)}")
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
 def _span(found: tuple[float, float]) -> str:
-    return f"[{_text(found[0])}, {_text(found[1])}]"
+    return f"[{number(found[0])}, {number(found[1])}]"
 
 
 def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = None) -> pd.DataFrame:
@@ -449,13 +449,14 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
         if name not in found:
             raise unknown("claim", name, found)
         v = found[name]
+        same = v.interval is not None and v.interval[0] == v.interval[1]
         unit = f" {v.claim.unit}" if v.claim.unit in ("percent", "count") else ""
         rows.append(
             {
                 "Claim": name,
                 "Paper": (v.claim.printed + unit.replace(" percent", " %").replace(" count", "")) or v.claim.statement,
-                "Ours": "" if v.ours is None else _text(v.ours) + (" %" if v.unit == "percent" else ""),
-                "95 % interval": "" if v.interval is None else _span(v.interval),
+                "Ours": "" if v.ours is None else number(v.ours) + (" %" if v.unit == "percent" else ""),
+                "95 % interval": "all equal" if same else "" if v.interval is None else _span(v.interval),
                 "n": v.n or "",
                 "Scale": v.scale or "",
                 "Verdict": v.status + (" (on partial data)" if v.partial else ""),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capslib.claims import STATUSES, Claim, Verdict, counts, judge, ledger, page_table, table, to_json, verdicts
+from capslib.claims import STATUSES, Claim, Verdict, counts, judge, ledger, number, page_table, table, to_json, verdicts
 from capslib.errors import UserError
 from capslib.papers import experiments, queries
 from capslib.queries import CONVERGED, Above, Count, Order, Property, Select, Value
@@ -532,6 +532,7 @@ def test_records_in_a_store_become_verdicts_tables_and_json(tmp_path):
     assert list(shown.columns) == ["Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict"]
     assert shown.iloc[0]["Verdict"] == "reproduced"
     assert shown.iloc[0]["Paper"] == ledger()[name].printed + " %"
+    assert shown.iloc[0]["95 % interval"] == "all equal"
     row = {r["id"]: r for r in json.loads(to_json(found.values()))}[name]
     assert set(row) >= {
         "id",
@@ -550,6 +551,13 @@ def test_records_in_a_store_become_verdicts_tables_and_json(tmp_path):
     assert sorted(row["records"]) == sorted(r.key for r in records)
     with pytest.raises(UserError, match="Unknown claim"):
         table(CHAPTER, ["NEG-T1-rba"], store)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(4253349, "4 253 349"), (68618.0, "68 618"), (1024, "1024"), (12.345, "12.35"), (0.04567, "0.04567")]
+)
+def test_numbers_are_written_for_readers(value, text):
+    assert number(value) == text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def test_a_page_shows_groups_of_claims_in_the_order_asked_for(tmp_path):

@@ -62,6 +62,11 @@ class Claim(Model):
 COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "printed"))
 
 
+def grouped(digits: str) -> str:
+    """``316 650``: a whole number of five digits or more in groups of three, anything else as it is."""
+    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if digits.isdecimal() and len(digits) > 4 else digits
+
+
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
     """The claims of one CSV file by id, in its order. Raises :class:`UserError` that names the file and the line."""
     claims: dict[str, Claim] = {}
@@ -74,7 +79,7 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
                 place = f"{path}, line {rows.line_num}"
                 if None in row or None in row.values():
                     raise UserError(f"{place}: {len(COLUMNS)} fields are needed.")
-                printed = row["value"] + (f" ± {row['std']}" if row["std"] else "")
+                printed = grouped(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
                 numbers = {name: row[name] or None for name in ("value", "std", "tolerance")}
                 try:
                     claim = Claim.model_validate({**row, **numbers, "paper": stem, "printed": printed})

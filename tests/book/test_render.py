@@ -64,8 +64,6 @@ def test_numbers_as_text(verdict):
     assert evidence.theirs(verdict) == "99.70 %"
     assert evidence.basis(verdict) == "n = 5, paper scale"
     assert evidence.ours(Verdict(CLAIM, "not run", "")) == "not run"
-    assert evidence.number(0.04567) == "0.04567"
-    assert evidence.number(316650) == "316 650"
 
 
 def test_square_names_its_claim(verdict):

@@ -83,7 +83,7 @@ def _open(page, site, name, query=""):
 
 
 @pytest.mark.browser
-def test_pages_open_offline_and_fit_a_phone(page, site, pages):
+def test_pages_open_offline_and_fit_every_screen(page, site, pages):
     typeset = 0
     for path in pages:
         name = path.relative_to(site).as_posix()
@@ -94,7 +94,7 @@ def test_pages_open_offline_and_fit_a_phone(page, site, pages):
             page.wait_for_function(f"document.querySelectorAll('.math mjx-container').length >= {formulas}", timeout=20_000)
             assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, f"{name}: a formula that TeX does not understand"
             typeset += formulas
-        for width in (1280, 390):
+        for width in (1280, 1200, 1000, 390):
             page.set_viewport_size({"width": width, "height": 844})
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name} is {wide} px wide on a screen of {width}"

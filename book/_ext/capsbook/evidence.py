@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capslib.claims import verdicts
+from capslib.claims import number, verdicts
 from capslib.papers import PAPERS
 from capslib.store import Store
 from capslib.trials import Record
@@ -67,13 +67,6 @@ def load(results: Path) -> Evidence:
 
 
 # ----------------------------------------------------------------------------------------------------------- numbers as text
-
-
-def number(value: float) -> str:
-    """Two decimals from ten on, four significant digits below, none for whole numbers."""
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}".replace(",", " ")
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
 def with_unit(text: str, unit: str) -> str:
