@@ -296,7 +296,7 @@ found = frames.metrics(best("test_error", test_error, **{k: v for k, v in MAIN.i
 columns = [c for c in ("test_error", "same_images_error", "multi_crop_error") if c in found]
 table = found.groupby(["data", "network", "scale"])[columns].mean()
 table.insert(0, "seeds", found.groupby(["data", "network", "scale"])["seed"].nunique())
-names = {"test_error": "test error", "same_images_error": "one crop, some images", "multi_crop_error": "13 crops, same images"}
+names = {"test_error": "test error", "same_images_error": "one crop, same images", "multi_crop_error": "13 crops, same images"}
 display(table.rename(columns=names).style.format(precision=1, na_rep="–"))
 texts = "center-crop", "multi-crop", "reduction", "small-68k", "mnist", "cifar10", "norb", "sabour"
 claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))

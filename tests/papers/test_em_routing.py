@@ -179,6 +179,20 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
         assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
+def test_a_part_of_the_images_has_all_that_is_in_the_whole():
+    """The sets are sorted by their factors: equal steps through smallNORB miss every sixth lighting and an instance."""
+    whole = data.load("toys", "test")
+    config, context = TrainingConfig(data="toys", resize=22, images=500), Context(seed=0)
+    part, _ = trained.load_split(config, context, "test", None)
+    assert len(part.labels) == 500
+    assert len(part.some(60).labels) == 60
+    rows = trained._some(len(whole), 500)
+    assert part.labels.tolist() == whole["labels"][rows].tolist()
+    for factor in ("labels", "instance", "elevation", "azimuth", "lighting"):
+        assert set(whole[factor][rows].tolist()) == set(whole[factor].tolist()), factor
+    assert len(trained._some(7, 0)) == 7
+
+
 @pytest.mark.parametrize(
     ("right", "moved"),
     [
@@ -362,7 +376,7 @@ def test_at_other_scales_deviations_name_exactly_the_fields_that_a_budget_change
         ({"data": "cifar10"}, {"crops of CIFAR-10"}, {"size of smallNORB images"}),
         ({"model": "cnn"}, {"dropout of the CNN"}, {"start of β and λ"}),
     ],
-    ids=str,
+    ids=["main", "printed", "released", "vector", "mnist", "cifar10", "cnn"],
 )
 def test_an_arm_says_what_is_its_own(change, told, not_told):
     found = named("test_error", TrainingConfig(**change))

@@ -149,7 +149,7 @@ def work(config: TrainingConfig) -> Work:
 
 
 def grid(scale: Scale) -> list[TrainingConfig]:
-    crops = {"smoke": 30, "cpu": 2000, "paper": 24_300}[scale]
+    crops = 30 if scale == "smoke" else 24_300
     ablations = (
         [{"multi_crop": crops}, *ABLATIONS[1:]]
         if scale != "smoke"

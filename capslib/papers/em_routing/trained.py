@@ -43,7 +43,7 @@ class TrainingConfig(Config):
     resize: int = Field(48, ge=8, title="images are resized to")
     crop: int = Field(32, ge=17, title="pixels of a crop")
     jitter: bool = Field(True, title="brightness and contrast vary in training")
-    images: int = Field(0, ge=0, title="images of each split, evenly spaced (0: all)")
+    images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
     epochs: int = Field(100, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(64, ge=1, title="batch size")
     learning_rate: float = Field(3e-3, gt=0, le=1, title="Adam learning rate")
@@ -59,8 +59,9 @@ class Split(NamedTuple):
     labels: Tensor
 
     def some(self, most: int) -> Split:
-        """At most so many of them, evenly spaced; all if ``most`` is 0."""
-        return Split(*(_spaced(t, most) for t in self))
+        """At most so many of them, drawn once for all; all if ``most`` is 0."""
+        rows = _some(len(self.labels), most)
+        return Split(*(t[rows] for t in self))
 
 
 class Trained(NamedTuple):
@@ -68,8 +69,11 @@ class Trained(NamedTuple):
     history: History
 
 
-def _spaced(things: Any, most: int) -> Any:
-    return things[:: max(1, len(things) // most)][:most] if most else things
+def _some(n: int, most: int) -> Tensor:
+    """At most so many of ``n`` rows, in their order. Drawn: smallNORB is sorted by its factors, and equal steps would miss some."""
+    from capslib.training import permutation
+
+    return permutation(n, 0, 0)[: most or n].sort().values
 
 
 def load_splits(
@@ -92,7 +96,7 @@ def load_split(
 
     split = data.load(config.data, name, data_dir=context.data_dir)
     rows = np.arange(len(split)) if keep is None else keep(split).nonzero()[0]
-    rows = _spaced(rows, config.images if context.max_steps is None else 2 * config.batch_size)
+    rows = rows[_some(len(rows), config.images if context.max_steps is None else 2 * config.batch_size).numpy()]
     images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
     if images.shape[-1] != config.resize:
         size = (config.resize, config.resize)
