@@ -345,8 +345,8 @@ display(table.style.format(precision=1))
 claims.page_table(STEM, "EM-T2-", "EM-W-16", "EM-X-viewpoint-")
 
 # %% [markdown]
-# The paper stops the better network, its capsules, early. In the reduced setting the CNN is the better one, so it is taken after few epochs, and no epoch fits exactly: it errs on familiar
-# viewpoints a little less often. On novel ones it does so too, by about as much or more: so far nothing here speaks for capsules at new viewpoints.
+# The paper stops the better network, its capsules, early. Here either may be the better one, which is then taken where its error on familiar viewpoints first comes down to the other's final
+# one, on a line between two epochs.
 
 # %% [markdown]
 # ### Do votes find each other? (Figures 2 and B.2)
@@ -433,8 +433,7 @@ display(gradients.style.format(precision=3))
 claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
-# As far as it has run, the reduced network falls to one step along its gradient about as fast as the CNN, which starts from a lower error. Many small steps leave it a few images more.
-# No gradient of either is exactly zero, so neither hides behind one.
+# Accuracy at ε = 0 is what a network has without an attack; where the curves start apart, compare how they fall.
 #
 # ### One free energy? (Appendix A)
 #

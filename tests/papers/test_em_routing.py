@@ -21,7 +21,7 @@ from capslib.ledger import ledger
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers.em_routing import EXPERIMENTS, QUERIES, ablations, trained
 from capslib.papers.em_routing.trained import SMALL, TrainingConfig, margin_at
-from capslib.papers.em_routing.viewpoint import matched
+from capslib.papers.em_routing.viewpoint import after, matched
 from capslib.review import faults
 from capslib.runs import run_trial
 from capslib.trials import Config, Context, Metric, Outcome
@@ -262,15 +262,19 @@ def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_
 @pytest.mark.parametrize(
     ("cnn", "capsules", "epochs"),
     [
-        ([9, 5, 4], [8, 4, 2], (2, 1)),  # the capsules are better: where they were as the CNN is at its end
-        ([9, 3, 1], [8, 6, 5], (1, 2)),  # the CNN is better; 3 and 1 are nearest 5 at its second epoch
-        ([9, 5, 4, 5], [8, 4, 2, 3], (3, 1)),  # the worse at its end, even if it had the same error before
-        ([9, 4, 4], [4, 4, 4], (2, 2)),
-        ([9, 8, 7], [6, 5, 4], (2, 0)),  # never as bad: the nearest is the first
+        ([9, 5, 4], [8, 4, 2], (3, 2)),  # the capsules are better: where they were as the CNN is at its end
+        ([9, 3, 1], [8, 6, 5], (1 + 4 / 6, 3)),  # the CNN is better; its line from 9 to 3 meets 5 after four sixths
+        ([9, 5, 4, 5], [8, 4, 2, 3], (4, 1.75)),  # the worse at its end, even if it had the same error before
+        ([9, 3, 6, 2], [8, 6, 5, 5], (1 + 4 / 6, 4)),  # the first time
+        ([9, 4, 4], [4, 4, 4], (3, 3)),
+        ([9, 8, 7], [6, 5, 4], (3, 1)),  # never as bad: the nearest is the first
     ],
 )
 def test_models_are_compared_where_their_familiar_errors_match(cnn, capsules, epochs):
-    assert matched({"cnn": cnn, "capsules": capsules}) == dict(zip(("cnn", "capsules"), epochs, strict=True))
+    found = matched({"cnn": cnn, "capsules": capsules})
+    assert found == pytest.approx(dict(zip(("cnn", "capsules"), epochs, strict=True)))
+    if min(epochs) > 1:
+        assert after(cnn, found["cnn"]) == pytest.approx(after(capsules, found["capsules"]))
 
 
 def test_a_viewpoint_trial_tells_the_errors_of_its_matched_epochs():
@@ -279,9 +283,9 @@ def test_a_viewpoint_trial_tells_the_errors_of_its_matched_epochs():
         value = {name: m.value for name, m in outcome.metrics.items()}
         epochs = matched({m: outcome.series[f"{m}_familiar"] for m in ("cnn", "capsules")})
         for model, epoch in epochs.items():
-            assert value[f"{model}_epoch"] == epoch + 1
+            assert value[f"{model}_epoch"] == epoch
             for view in ("familiar", "novel"):
-                assert value[f"{model}_{view}"] == outcome.series[f"{model}_{view}"][epoch]
+                assert value[f"{model}_{view}"] == after(outcome.series[f"{model}_{view}"], epoch)
                 assert value[f"{model}_{view}_at_the_end"] == outcome.series[f"{model}_{view}"][-1]
         assert value["novel_gap"] == value["cnn_novel"] - value["capsules_novel"]
         assert value["mismatch"] == abs(value["cnn_familiar"] - value["capsules_familiar"])

@@ -22,20 +22,31 @@ class ViewpointConfig(TrainingConfig):
     factor: Literal["azimuth", "elevation"]
 
 
-def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, int]:
-    """At which epoch, from 0, to compare each model, by its errors on familiar viewpoints after every epoch.
+def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """After how many epochs to compare each model, by its errors on familiar viewpoints after every epoch.
 
-    The worse model at its end; a better one where its error came nearest to that, the first time.
+    The worse model at its end; a better one where its error first came down to that, on a line between two epochs, or after the
+    first epoch if it was down then already.
     """
     target = max(errors[-1] for errors in familiar.values())
-    return {
-        model: len(errors) - 1 if errors[-1] == target else min(range(len(errors)), key=lambda e: abs(errors[e] - target))
-        for model, errors in familiar.items()
-    }
+
+    def reached(errors: Sequence[float]) -> float:
+        if errors[-1] == target:
+            return len(errors)
+        first = next(k for k, error in enumerate(errors) if error <= target)
+        return first + (errors[first - 1] - target) / (errors[first - 1] - errors[first]) if first else 1.0
+
+    return {model: reached(errors) for model, errors in familiar.items()}
+
+
+def after(errors: Sequence[float], epochs: float) -> float:
+    """The error after so many epochs, on a line between two of them."""
+    whole = int(epochs)
+    return errors[whole - 1] if epochs == whole else errors[whole - 1] + (epochs - whole) * (errors[whole] - errors[whole - 1])
 
 
 def run(config: ViewpointConfig, context: Context) -> Outcome:
-    """Train both on the familiar viewpoints; the better one is taken where its familiar error was that of the other at its end."""
+    """Train both on the familiar viewpoints; the better one is taken where its familiar error came down to that of the other."""
     from capslib.data.viewpoints import familiar
 
     train, known, fingerprint = trained.load_splits(config, context, lambda split: familiar(split, config.factor))
@@ -51,9 +62,9 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
     for model, history in found.items():
         epoch = epochs[model]
         for name, split in (("familiar", known), ("novel", novel)):
-            metrics[f"{model}_{name}"] = Metric(value=history.epochs[name][epoch], n=len(split.labels), unit="percent")
+            metrics[f"{model}_{name}"] = Metric(value=after(history.epochs[name], epoch), n=len(split.labels), unit="percent")
             metrics[f"{model}_{name}_at_the_end"] = Metric(value=history.epochs[name][-1], n=len(split.labels), unit="percent")
-        metrics[f"{model}_epoch"] = Metric(value=epoch + 1, n=1, unit="epochs")
+        metrics[f"{model}_epoch"] = Metric(value=epoch, n=1, unit="epochs")
     cnn, ours = (metrics[f"{model}_novel"].value for model in ("cnn", "capsules"))
     metrics["novel_gap"] = Metric(value=cnn - ours, n=len(novel.labels), unit="percent")
     metrics["reduction"] = Metric(value=100 * (1 - ours / cnn) if cnn else 0.0, n=len(novel.labels), unit="percent")
@@ -80,6 +91,6 @@ def deviations(config: ViewpointConfig) -> list[Deviation]:
     return [
         *trained.deviations(config),
         Deviation(what="matched error", paper="the capsules are stopped at the CNN's familiar error",
-                  ours="the better model is taken at the epoch nearest to the other's final familiar error",
+                  ours="the better model is taken where its familiar error comes down to the other's final one, on a line between two epochs",
                   why="either may be the better one at a reduced scale"),
     ]  # fmt: skip
