@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +65,7 @@ COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "pr
 
 def grouped(digits: str) -> str:
     """``316 650``: a whole number of five digits or more in groups of three, anything else as it is."""
-    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if digits.isdecimal() and len(digits) > 4 else digits
+    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if re.fullmatch(r"-?\d{5,}", digits) else digits
 
 
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
