@@ -11,9 +11,10 @@ import contextlib
 import io
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -45,14 +46,17 @@ class History:
     def loss_change_last_quarter(self) -> float:
         """How much the loss still moved over the last quarter of the run, as a share of the loss at its start.
 
-        Each of the three losses is a mean over a twentieth of the steps: the first, the one that ends at three quarters,
-        and the last. Near zero the run has flattened; see ``capslib.queries.CONVERGED_BELOW``.
+        Losses are means over a twentieth of the steps. Near zero the run has flattened; see ``capslib.queries.CONVERGED_BELOW``.
         """
-        loss = torch.tensor(self.loss, dtype=torch.float64)
-        window = max(1, len(loss) // 20)
-        corner = max(window, len(loss) * 3 // 4)
-        start, before, end = loss[:window].mean(), loss[corner - window : corner].mean(), loss[-window:].mean()
-        return float((before - end).abs() / start.abs().clamp_min(1e-12))
+        window = max(1, len(self.loss) // 20)
+        return moved_over_last_quarter(self.loss, window) / max(abs(fmean(self.loss[:window])), 1e-12)
+
+
+def moved_over_last_quarter(values: Sequence[float], window: int) -> float:
+    """How far apart the means over the ``window`` values that end at three quarters and over the last ones are; at least 0."""
+    corner = max(1, len(values) * 3 // 4)
+    window = min(window, corner)
+    return abs(fmean(values[corner - window : corner]) - fmean(values[-window:]))
 
 
 def permutation(n: int, seed: int, epoch: int) -> Tensor:

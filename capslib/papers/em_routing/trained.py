@@ -222,12 +222,11 @@ def flattening_of_error(config: TrainingConfig, history: History, images: int) -
     The error, for the spread loss itself rises with its margin; of the epoch that ends at three quarters and of the last, which
     see the same ``images``; and one base for all arms, for what an arm errs in its first steps is less the quicker it learns.
     """
-    right = history.accuracy
-    corner = max(1, len(right) * 3 // 4)
-    window = min(corner, -(-images // config.batch_size))
-    moved = abs(sum(right[corner - window : corner]) - sum(right[-window:])) / window
+    from capslib.training import moved_over_last_quarter
+
+    moved = moved_over_last_quarter(history.accuracy, -(-images // config.batch_size))
     guessing = 1 - 1 / len(dataset(config.data).classes)
-    return Metric(value=moved / guessing, n=len(right), unit="share of the error of guessing")
+    return Metric(value=moved / guessing, n=len(history.accuracy), unit="share of the error of guessing")
 
 
 SMALL = (64, 8, 16, 16)
