@@ -271,6 +271,14 @@ class EMRouting(Routing):
         self.beta_scale, self.inverse_temperature = beta_scale, inverse_temperature
         self.options = {"spread": "deviation", "variance_offset": 0.0, "vector": False, "length_offset": 1e-8, **options}
 
+    def get_extra_state(self) -> Tensor:
+        """What :meth:`start_at_half` sets beside parameters, float64 [3], so that saved weights are the whole network."""
+        return torch.tensor([*self.beta_scale, self.inverse_temperature], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        *scale, self.inverse_temperature = state.tolist()
+        self.beta_scale = tuple(scale)
+
     def betas(self) -> tuple[Tensor, Tensor]:
         """β_u and β_a [J], in the units of the paper."""
         return self.beta_u * self.beta_scale[0], self.beta_a * self.beta_scale[1]
@@ -286,7 +294,7 @@ class EMRouting(Routing):
     def start_at_half(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None, deviation: float = 0.25
     ) -> None:
-        """Set β and λ so that, for votes [N, I, J, D], the parents are about half active after every iteration.
+        """Set β and λ so that, for votes [N, I, J, D], about half of the parents are active after the last iteration.
 
         The cost per unit of mass then has mean zero for each parent, and λ gives the logits this ``deviation``: a quarter keeps
         activations between 0.38 and 0.62 and the logistic nearly linear. Wider ones cost the spread loss more than equal ones

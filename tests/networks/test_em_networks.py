@@ -152,6 +152,13 @@ def test_a_start_at_half_is_a_function_of_weights_and_images():
     assert torch.equal(one(images(4)), two(images(4)))
 
 
+def test_saved_weights_are_the_whole_network():
+    one, two = network(), network(seed=1)
+    one.start_at_half(images(8))
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(one(images(4)), two(images(4)))
+
+
 @pytest.mark.parametrize("side", [17, 24, 32])
 def test_reach_is_how_far_the_gradients_go(side):
     torch.manual_seed(0)

@@ -8,8 +8,10 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from capslib import data, training
@@ -286,10 +288,20 @@ def test_a_viewpoint_trial_tells_the_errors_of_its_matched_epochs():
             assert value[f"{model}_epoch"] == epoch
             for view in ("familiar", "novel"):
                 assert value[f"{model}_{view}"] == after(outcome.series[f"{model}_{view}"], epoch)
-                assert value[f"{model}_{view}_at_the_end"] == outcome.series[f"{model}_{view}"][-1]
         assert value["novel_gap"] == value["cnn_novel"] - value["capsules_novel"]
-        assert value["mismatch"] == abs(value["cnn_familiar"] - value["capsules_familiar"])
         assert value["reduction"] == pytest.approx(100 * value["novel_gap"] / value["cnn_novel"])
+
+
+def test_an_attack_is_judged_by_what_is_left_of_a_networks_own_accuracy():
+    (config,) = arms("attacks", "smoke")
+    outcome = measured("attacks", tiny(config))
+    curves, value = outcome.series, {name: m.value for name, m in outcome.metrics.items()}
+    for attack in ("fgsm", "bim", "transfer"):
+        capsules, cnn = (np.array(curves[f"{attack}_{name}"]) for name in ("capsules", "cnn"))
+        assert capsules[0] > 0 < cnn[0], "ten images of which none is known show nothing"
+        assert value[f"{attack}_gap"] == pytest.approx(np.mean(capsules[1:] / capsules[0] - cnn[1:] / cnn[0]))
+    with pytest.raises(ValidationError, match="the first step is 0"):
+        type(config)(**{**config.model_dump(), "epsilons": (0.1, 0.2)})
 
 
 def test_votes_are_counted_by_distance_for_right_and_wrong_classes():
@@ -321,6 +333,8 @@ def test_histograms_hold_the_mass_of_all_assignments():
                 v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < ablations.CLOSE - 1e-9
             )
             assert metrics[f"close_{kind}_{t}"].value == pytest.approx(close, abs=1e-4)
+    right, wrong_ones = metrics["close_right_3"].value, wrong * metrics["close_wrong_3"].value
+    assert metrics["right_share_of_close"].value == pytest.approx(right / (right + wrong_ones))
     assert network.classes.routing.iterations == config.iterations
     dead = [metrics[f"dead_{name}"] for name in ("primary", "capsules1", "capsules2")]
     assert metrics["dead"].value == pytest.approx(sum(d.value * d.n for d in dead) / sum(d.n for d in dead))

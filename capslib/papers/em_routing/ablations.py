@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capslib.costs import Work
+from capslib.data.registry import dataset
 from capslib.papers.common import abscissa, thinned
 from capslib.papers.em_routing import trained
 from capslib.papers.em_routing.trained import REDUCED, SMALL, Split, TrainingConfig
@@ -73,8 +74,8 @@ def vote_histogram(distance: Tensor, mass: Tensor, right: Tensor) -> Tensor:
 def look_inside(config: TrainingConfig, network: nn.Module, split: Split) -> tuple[dict[str, Metric], dict[str, list[float]]]:
     """Distances of the votes for the classes from their means after each iteration, and capsules that are never active.
 
-    Distances are Euclidean and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the mass that a class gets
-    from an image, for right and for wrong classes. A capsule type is dead where no test image makes it more active than 0.05.
+    Distances are Euclidean, coordinates included, and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the
+    mass that one class gets from an image, for right and for wrong classes. A capsule type is dead where no test image makes it more active than 0.05.
     """
     import torch
 
@@ -105,8 +106,9 @@ def look_inside(config: TrainingConfig, network: nn.Module, split: Split) -> tup
         for t in range(config.iterations)
         for k, kind in enumerate(("right", "wrong"))
     }
-    if close[-1].sum() > 0:
-        metrics["close_share_right"] = Metric(value=float(close[-1, 0] / close[-1].sum()), n=n, unit="fraction")
+    of_all = close[-1] * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
+    if of_all.sum() > 0:
+        metrics["right_share_of_close"] = Metric(value=float(of_all[0] / of_all.sum()), n=n, unit="fraction")
     dead = {name: (top < 0.05).double() for name, top in most.items()}
     metrics |= {f"dead_{name}": Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
     metrics["dead"] = Metric(value=float(torch.cat([*dead.values()]).mean()), n=sum(map(len, dead.values())), unit="fraction")

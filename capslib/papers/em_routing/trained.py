@@ -298,7 +298,10 @@ _CONSTANTS = {
         ours="set layer by layer so that half of the capsules are active on 16 images",
         why="the authors' own criterion; from the released constants a network of another size gets next to no gradient",
     ),
-    "printed": Deviation(what="variance floor", paper="none (Procedure 1); 5e-4 (release)", ours="1e-12", why="as printed"),
+    "printed": Deviation(
+        what="start of β and λ, variance floor", paper="not stated (Procedure 1)", ours="β = 0, λ = 0.01 in all layers, 1e-12",
+        why="as little as a start needs",
+    ),
     "released": Deviation(
         what="ε in the mass", paper="1e-7, 1e-5 in the class layer (release)", ours="masses below 1e-8 count as 1e-8",
         why="the same but for parents without children",
@@ -324,6 +327,11 @@ def deviations(config: TrainingConfig) -> list[Deviation]:
     found.append(_CONSTANTS[config.preset])
     if config.normalise == "positions-per-type":
         found.append(_COMPETITION)
+        found.append(Deviation(what="windows that step by two", paper="as all others (text); other places grouped (release)",
+                               ours="as all others", why="the release's index arithmetic is exact for steps of one only"))  # fmt: skip
+        if config.activation == "mixing":
+            found.append(Deviation(what="mixing proportions", paper="shares among all parents", ours="shares among the positions of a type",
+                                   why="a child gives one unit to every type, as in the release"))  # fmt: skip
     if config.data == "smallnorb":
         found.append(_RESIZED)
     if config.data == "mnist":

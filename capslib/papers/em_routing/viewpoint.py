@@ -63,13 +63,10 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
         epoch = epochs[model]
         for name, split in (("familiar", known), ("novel", novel)):
             metrics[f"{model}_{name}"] = Metric(value=after(history.epochs[name], epoch), n=len(split.labels), unit="percent")
-            metrics[f"{model}_{name}_at_the_end"] = Metric(value=history.epochs[name][-1], n=len(split.labels), unit="percent")
         metrics[f"{model}_epoch"] = Metric(value=epoch, n=1, unit="epochs")
     cnn, ours = (metrics[f"{model}_novel"].value for model in ("cnn", "capsules"))
     metrics["novel_gap"] = Metric(value=cnn - ours, n=len(novel.labels), unit="percent")
     metrics["reduction"] = Metric(value=100 * (1 - ours / cnn) if cnn else 0.0, n=len(novel.labels), unit="percent")
-    gap = abs(metrics["cnn_familiar"].value - metrics["capsules_familiar"].value)
-    metrics["mismatch"] = Metric(value=gap, n=len(known.labels), unit="percent")
     metrics["loss_change_last_quarter"] = trained.flattening_of_error(config, found["capsules"], len(train.labels))
     curves = {f"{m}_{name}": h.epochs[name] for m, h in found.items() for name in ("familiar", "novel")}
     return Outcome(
