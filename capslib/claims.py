@@ -54,8 +54,8 @@ QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property"
 class Verdict:
     """What the records say to a claim.
 
-    ``ours`` and ``interval`` are in ``unit``: the mean of a value; for a comparison how far the better arm is ahead; for a
-    property the worst record. ``n`` counts replicates (seeds; for a property records), ``test_n`` what each was measured on
+    ``ours`` and ``interval`` are in ``unit``: the mean of a value; for a comparison how far the better arm is ahead (of percentages
+    in points); for a property the worst record. ``n`` counts replicates (seeds; for a property records), ``test_n`` what each was measured on
     (test images, say). ``reason`` says in a sentence why the status is what it is. ``records`` are the keys of the records used,
     ``partial`` says how their data differ from the complete original. ``parts`` are the named decisions behind a count.
     """
@@ -173,6 +173,7 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
         numbers = [_replicate(query, pair) * factor for pair in pairs]
         tests = min((r.metrics[query.metric].n for pair in pairs for r in pair if query.metric in r.metrics), default=0)
         mean = math.fsum(numbers) / len(numbers) if numbers else None
+        unit = "points" if isinstance(query, Order) and unit == "percent" else unit
         shown = replace(shown, n=len(numbers), unit=unit, ours=mean, test_n=tests)
         _check_replicates(query, used, seeds, len(numbers))
     except _Undecided as why:
@@ -429,6 +430,9 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
+_UNITS = {"percent": " %", "points": " points"}
+
+
 def _span(found: tuple[float, float]) -> str:
     return f"[{number(found[0])}, {number(found[1])}]"
 
@@ -455,7 +459,7 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
             {
                 "Claim": name,
                 "Paper": (v.claim.printed + unit.replace(" percent", " %").replace(" count", "")) or v.claim.statement,
-                "Ours": "" if v.ours is None else number(v.ours) + (" %" if v.unit == "percent" else ""),
+                "Ours": "" if v.ours is None else number(v.ours) + _UNITS.get(v.unit, ""),
                 "95 % interval": "all equal" if same else "" if v.interval is None else _span(v.interval),
                 "n": v.n or "",
                 "Scale": v.scale or "",

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 def metrics(records: Iterable[Record]) -> DataFrame:
-    """One row a record: configuration, seed, scale, exit, and every metric by name."""
+    """One row a record: configuration, seed, scale, exit, parameters, and every metric by name."""
     import pandas as pd
 
     return pd.DataFrame(
         {
             **r.trial.config,
+            "parameters": r.parameters,
             **{name: m.value for name, m in r.metrics.items()},
             "seed": r.trial.seed,
             "scale": r.trial.scale,
@@ -66,6 +67,8 @@ def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return " · ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -97,10 +100,11 @@ def costs(records: Iterable[Record]) -> DataFrame:
     )
     if table.empty:
         return table
-    grouped = table.groupby(["experiment", "scale", "device"]).agg(
-        trials=("seconds", "size"),
-        seconds_each=("seconds", "median"),
-        minutes=("seconds", lambda s: s.sum() / 60),
-        MiB=("memory", "max"),
-    )
-    return grouped.round({"seconds_each": 0, "minutes": 1, "MiB": 0}).reset_index()
+    of = table.groupby(["experiment", "scale", "device"])
+    columns = {
+        "trials": of["seconds"].size(),
+        "seconds each": of["seconds"].median().round(),
+        "minutes in all": (of["seconds"].sum() / 60).round(1),
+        "MiB at most": of["memory"].max().round(),
+    }
+    return pd.DataFrame(columns).reset_index()

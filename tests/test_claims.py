@@ -288,6 +288,12 @@ def test_a_bound_on_something_else_than_the_claims_number_keeps_its_own_unit():
     assert found.interval is not None
 
 
+def test_a_difference_of_percentages_is_in_points():
+    a, b = (runs([100 * v for v in values], arm=arm, unit="percent") for values, arm in ((GOOD, "a"), (BAD, "b")))
+    found = judge(claim("order"), ORDER, a + b)
+    assert (found.unit, found.ours) == ("points", pytest.approx(100 * (np.mean(GOOD) - np.mean(BAD))))
+
+
 def test_two_equal_arms_do_not_show_an_order():
     assert judge(ordered, ORDER, arms(GOOD, GOOD)).status == "inconclusive"
 

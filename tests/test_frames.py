@@ -64,7 +64,7 @@ def test_deviations_are_named_once_with_their_scales(records):
 
 def test_costs_by_experiment_scale_and_device(records):
     (row,) = frames.costs(records).to_dict("records")
-    assert (row["trials"], row["seconds_each"], row["minutes"], row["MiB"]) == (3, 60, 3, 2)
+    assert (row["trials"], row["seconds each"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
     assert frames.costs([]).empty
 
 

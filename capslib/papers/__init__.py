@@ -41,7 +41,7 @@ PAPERS: Mapping[str, Paper] = {
             "Hinton, Sabour, Frosst",
             2018,
             "hinton2018",
-            "Routing by expectation maximisation between matrix capsules halves the error on smallNORB, generalises to "
+            "Routing by expectation maximisation between matrix capsules nearly halves the error on smallNORB, generalises to "
             "novel viewpoints and resists adversarial images better than a convolutional network.",
         ),
         Paper(
