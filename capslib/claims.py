@@ -463,14 +463,15 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
                 "95 % interval": "all equal" if same else "" if v.interval is None else _span(v.interval),
                 "n": v.n or "",
                 "Scale": v.scale or "",
-                "Verdict": v.status + (" (on partial data)" if v.partial else ""),
+                "Verdict": v.status + (" (on partial data)" if v.partial and v.status != "not run" else ""),
             }
         )
     return pd.DataFrame(rows, columns=["Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict"])
 
 
 def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
-    """:func:`table` in the shape of a page, without columns that say nothing of any of these claims.
+    """:func:`table` in the shape of a page, which is not wide: intervals stand under numbers, the scale beside n, and columns that
+    say nothing of any of these claims are left out.
 
     An id that ends in a dash stands for all claims of the paper that start with it.
     """
@@ -478,9 +479,12 @@ def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
     found = table(stem, [name for group in groups.values() for name in group], store)
     found = found.replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
     width = "10rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
+    ours = "Ours (95\N{NO-BREAK SPACE}% interval)"
+    found.insert(2, ours, found.pop("Ours") + ("<br>" + found.pop("95 % interval")).replace("<br>", ""))
+    found["n"] = found["n"].astype(str) + (", " + found.pop("Scale")).replace(", ", "")
     found = found.loc[:, (found != "").any()]
     style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
-    narrow = found.columns.intersection(["Claim", "95 % interval"])
+    narrow = found.columns.intersection(["Claim", ours, "n"])
     return style.set_properties(subset=narrow, **{"white-space": "nowrap"})
 
 

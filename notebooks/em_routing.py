@@ -297,10 +297,10 @@ for name, (claim, difference) in ROWS.items():
     if len(runs):
         trained[name] = {
             "seeds": len(runs),
-            "parameters": f"{runs['parameters'].max():,}",
+            "parameters": claims.number(runs["parameters"].max()),
             "test error, mean (%)": runs["test_error"].mean(),
-            "worst seed": runs["test_error"].max(),
-            "still moving (%)": 100 * runs["loss_change_last_quarter"].max(),
+            "worst (%)": runs["test_error"].max(),
+            "still moves (%)": 100 * runs["loss_change_last_quarter"].max(),
         }
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 4.0))
 draw_errors(axis, shown)
@@ -308,7 +308,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(standing(of_norb))
-display(pd.DataFrame(trained).T.style.format("{:.1f}", subset=["test error, mean (%)", "worst seed", "still moving (%)"]))
+display(pd.DataFrame(trained).T.style.format("{:.1f}", subset=["test error, mean (%)", "worst (%)", "still moves (%)"]))
 claims.page_table(STEM, "EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12", "EM-W-13", "EM-W-14", "EM-W-15")
 
 # %% [markdown]
@@ -341,8 +341,8 @@ sizes = session.run(STEM, "sizes")
 
 # %% tags=["hide-input"]
 counted = frames.metrics(best("sizes", sizes)).groupby("network")[["parameters"]].first().loc[["main", "small", "cnn"]]
-counted["paper"] = [f"{ledger[f'EM-X-params-{name}'].value:,.0f}" for name in counted.index]
-display(counted.style.format({"parameters": "{:,.0f}"}))
+counted["paper"] = [ledger[f"EM-X-params-{name}"].value for name in counted.index]
+display(counted.style.format(claims.number))
 claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 
 # %% [markdown]
@@ -484,7 +484,8 @@ claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM
 # ```
 #
 # Two forms besides: *weighted*, with $a_j\, \mathrm{cost}_j$, is what the logistic minimises; *mixture*, with $\mathrm{cost}_j - m_j \ln a_j$, is what the E-step minimises. We follow them through every step on
-# 200 draws of random votes, in float64, with λ = 1 and nothing smoothed, as long as a draw's variances stay above zero. The *matched* E-step, $c_{ij} \propto p_{ij}^{a_j}$, is that of the weighted form.
+# 200 draws of random votes, in float64, with λ = 1 and nothing smoothed, as long as a draw's variances stay above zero. The *matched* E-step, that of the
+# weighted form, is $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$ with what parent $j$ pays for child $i$ alone, $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
 # %%
 energies = session.run(STEM, "free_energy")
@@ -599,12 +600,12 @@ for iterations, color in ((2, GREEN), (3, BLUE), (5, CAPSULES)):
         routed = em_routing(votes, ones, zeros, zeros, iterations=iterations, variance_offset=float(floor))
         single.append(float((routed.coupling.amax(dim=-1) > 0.999).float().mean()))
         largest.append(float(torch.autograd.grad(routed.activation.sum(), votes)[0].abs().max()))
-    axes[0].semilogx(floors, 100 * np.array(single), color=color, label=f"{iterations} iterations")
-    axes[1].loglog(floors, largest, color=color)
+    axes[0].semilogx(floors, 100 * np.array(single), color=color)
+    axes[1].loglog(floors, largest, color=color, label=f"{iterations} iterations")
 for axis, title in zip(axes, ("children of one parent only (%)", "largest gradient"), strict=True):
     axis.axvline(5e-4, color=plots.INK, lw=1, ls=":")
     axis.set(title=title, xlabel="variance floor")
-axes[0].legend(loc="upper right")
+axes[1].legend(loc="lower left")
 plt.show()
 
 # %% [markdown]

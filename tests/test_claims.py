@@ -581,8 +581,13 @@ def test_a_page_shows_groups_of_claims_in_the_order_asked_for(tmp_path):
 def test_a_page_leaves_out_columns_that_are_empty_for_all_of_its_claims(tmp_path):
     store = Store(tmp_path)
     name, _ = answered(store)
-    everything = ["Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict"]
-    assert list(page_table(CHAPTER, name, "NEG-W-9", store=store).data) == everything
+    shown = page_table(CHAPTER, name, "NEG-W-9", store=store).data
+    assert list(shown) == ["Claim", "Paper", "Ours (95\N{NO-BREAK SPACE}% interval)", "n", "Verdict"]
+    told = table(CHAPTER, [name], store).iloc[0]
+    assert shown.iloc[0, 2:4].tolist() == [
+        f"{told['Ours']}<br>{told['95 % interval']}".replace(" %", "\N{NO-BREAK SPACE}%"),
+        f"{told['n']}, {told['Scale']}",
+    ]
     assert list(page_table(CHAPTER, "NEG-W-9", store=store).data) == ["Claim", "Paper", "Verdict"]
 
 
