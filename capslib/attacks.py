@@ -87,22 +87,16 @@ def targeted_success(
     x: Tensor,
     targets: Iterable[int],
     epsilons: Sequence[float],
-    *,
-    labels: Tensor | None = None,
     **options: object,
 ) -> list[float]:
     """Share of ``x`` [N, …] that is taken for the target at each of ``epsilons``, a mean over ``targets`` (Hinton et al. 2018, §6).
 
-    That counts the images that are of the target's class already, so of C classes an accurate network gives 1/C at ε = 0. With
-    ``labels`` [N] they are left out. The rest is as in :func:`robustness`.
+    That counts the images that are of the target's class already, so of C classes a network gives 1/C at ε = 0. The rest is as
+    in :func:`robustness`.
     """
-    hit, counted = [], []
-    for target in targets:
-        aim = torch.full((len(x),), target, dtype=torch.long, device=x.device)
-        hit.append(_hits(scores, loss, x, aim, epsilons, targeted=True, **options))
-        counted.append(torch.ones_like(aim, dtype=torch.bool) if labels is None else labels != aim)
-    hit, counted = torch.cat(hit, dim=1), torch.cat(counted)  # [E, targets·N], [targets·N]
-    return hit[:, counted].double().mean(dim=1).tolist()
+    aims = (torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets)
+    hits = [_hits(scores, loss, x, aim, epsilons, targeted=True, **options) for aim in aims]  # of each target [E, N]
+    return torch.cat(hits, dim=1).double().mean(dim=1).tolist()
 
 
 def _hits(

@@ -160,14 +160,11 @@ def test_curves_are_their_points(steps, batch_size):
     options = dict(steps=steps, batch_size=batch_size, bounds=bounds)
     left = robustness(net, of_net, x, y, epsilons, **options)
     success = targeted_success(net, of_net, x, range(3), epsilons, **options)
-    of_others = targeted_success(net, of_net, x, range(3), epsilons, labels=y, **options)
     for e, epsilon in enumerate(epsilons):
         attack = dict(epsilon=epsilon, steps=steps, bounds=bounds)
         assert left[e] == pytest.approx((net(bim(of_net, x, y, **attack)).argmax(-1) == y).double().mean().item())
         hits = [net(bim(of_net, x, torch.full((5,), t), targeted=True, **attack)).argmax(-1) == t for t in range(3)]
         assert success[e] == pytest.approx(torch.stack(hits).double().mean().item())
-        wrong = torch.cat([hit[y != t] for t, hit in enumerate(hits)])
-        assert of_others[e] == pytest.approx(wrong.double().mean().item())
     assert len({*left, *success}) > 2  # these are curves
 
 
@@ -193,7 +190,6 @@ def test_a_black_box_is_judged_on_what_another_network_gives_away():
     right = scores(PIXELS).argmax(-1)
     assert robustness(scores, loss, PIXELS, right, [0.0, 5.0]) == [1, 0]
     assert targeted_success(scores, loss, PIXELS, [0, 1], [5.0]) == [1]
-    assert targeted_success(scores, loss, PIXELS, [0, 1], [0.0], labels=right) == [0]
     assert targeted_success(scores, loss, PIXELS, [0, 1], [0.0]) == [0.5]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -82,13 +81,3 @@ def jitter(
     mean = x.mean(dim=(2, 3), keepdim=True)
     low, high = contrast
     return mean + (low + (high - low) * factor) * (x - mean)
-
-
-def rotate(x: Tensor, degrees: float) -> Tensor:
-    """All images turned counter-clockwise about their centre by one angle: float [B, C, H, W], bilinear, zero from outside."""
-    (height, width), angle = x.shape[-2:], math.radians(degrees)
-    cos, sin = math.cos(angle), math.sin(angle)
-    # Where each pixel comes from, in coordinates that run from -1 to 1 along each side.
-    back = torch.tensor([[cos, -sin * height / width, 0], [sin * width / height, cos, 0]], dtype=x.dtype, device=x.device)
-    grid = F.affine_grid(back.expand(len(x), 2, 3), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, align_corners=False)
