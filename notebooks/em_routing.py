@@ -383,7 +383,7 @@ claims.page_table(STEM, "EM-T2-", "EM-W-16", "EM-X-viewpoint-")
 
 # %% [markdown]
 # The paper stops the better network, its capsules, early. Here either may be the better one, which is then taken where its error on familiar viewpoints first comes down to the other's final
-# one, on a line between two epochs.
+# one, on a line between two epochs. A quick learner is there within its first epoch, on the line from guessing.
 
 # %% [markdown]
 # ### Do votes find each other? (Figures 2 and B.2)

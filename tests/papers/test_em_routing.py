@@ -269,25 +269,27 @@ def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_
         ([9, 5, 4, 5], [8, 4, 2, 3], (4, 1.75)),  # the worse at its end, even if it had the same error before
         ([9, 3, 6, 2], [8, 6, 5, 5], (1 + 4 / 6, 4)),  # the first time
         ([9, 4, 4], [4, 4, 4], (3, 3)),
-        ([9, 8, 7], [6, 5, 4], (3, 1)),  # never as bad: the nearest is the first
+        ([9, 8, 7], [6, 5, 4], (3, 1 - 1 / 74)),  # within the first epoch
+        ([84, 83, 85], [81, 79, 82], (3, 0)),  # who learns nothing is compared with guessing
     ],
 )
 def test_models_are_compared_where_their_familiar_errors_match(cnn, capsules, epochs):
-    found = matched({"cnn": cnn, "capsules": capsules})
-    assert found == pytest.approx(dict(zip(("cnn", "capsules"), epochs, strict=True)))
-    if min(epochs) > 1:
-        assert after(cnn, found["cnn"]) == pytest.approx(after(capsules, found["capsules"]))
+    errors = {"cnn": [80, *cnn], "capsules": [80, *capsules]}
+    found = matched(errors)
+    assert found == pytest.approx(dict(zip(errors, epochs, strict=True)))
+    if max(cnn[-1], capsules[-1]) < 80:
+        assert after(errors["cnn"], found["cnn"]) == pytest.approx(after(errors["capsules"], found["capsules"]))
 
 
 def test_a_viewpoint_trial_tells_the_errors_of_its_matched_epochs():
     for config in arms("viewpoint", "smoke"):
         outcome = measured("viewpoint", tiny(config))
         value = {name: m.value for name, m in outcome.metrics.items()}
-        epochs = matched({m: outcome.series[f"{m}_familiar"] for m in ("cnn", "capsules")})
+        epochs = matched({m: [80, *outcome.series[f"{m}_familiar"]] for m in ("cnn", "capsules")})
         for model, epoch in epochs.items():
             assert value[f"{model}_epoch"] == epoch
             for view in ("familiar", "novel"):
-                assert value[f"{model}_{view}"] == after(outcome.series[f"{model}_{view}"], epoch)
+                assert value[f"{model}_{view}"] == after([80, *outcome.series[f"{model}_{view}"]], epoch)
         assert value["novel_gap"] == value["cnn_novel"] - value["capsules_novel"]
         assert value["reduction"] == pytest.approx(100 * value["novel_gap"] / value["cnn_novel"])
 
