@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import tempfile
@@ -119,6 +120,8 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
     with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells(console, stem, len(notebook.cells)) as cells:
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
         nbformat.write(notebook, before)
+        # For the kernel: threads that spin while they wait take the cores from others, and on a busy machine cost minutes.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             papermill.execute_notebook(
                 str(before),
