@@ -55,9 +55,10 @@ class Verdict:
     """What the records say to a claim.
 
     ``ours`` and ``interval`` are in ``unit``: the mean of a value; for a comparison how far the better arm is ahead (of percentages
-    in points); for a property the worst record. ``n`` counts replicates (seeds; for a property records), ``test_n`` what each was measured on
-    (test images, say). ``reason`` says in a sentence why the status is what it is. ``records`` are the keys of the records used,
-    ``partial`` says how their data differ from the complete original. ``parts`` are the named decisions behind a count.
+    in points); for a property the worst record. ``n`` counts replicates (seeds; for a property records), ``test_n`` what each was
+    measured on (test images, say). ``reason`` says in a sentence why the status is what it is. ``records`` are the keys of the
+    records used, ``partial`` says how their data differ from the complete original. ``parts`` are the named decisions behind a
+    count.
     """
 
     claim: Claim
@@ -480,8 +481,9 @@ def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
     found = found.replace(" %", "\N{NO-BREAK SPACE}%", regex=True)
     width = "10rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
     ours = "Ours (95\N{NO-BREAK SPACE}% interval)"
-    found.insert(2, ours, found.pop("Ours") + ("<br>" + found.pop("95 % interval")).replace("<br>", ""))
-    found["n"] = found["n"].astype(str) + (", " + found.pop("Scale")).replace(", ", "")
+    for name, between, one, other in ((ours, "<br>", "Ours", "95 % interval"), ("n", ", ", "n", "Scale")):
+        found[one] = [between.join(str(part) for part in pair if part) for pair in zip(found[one], found.pop(other), strict=True)]
+        found = found.rename(columns={one: name})
     found = found.loc[:, (found != "").any()]
     style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
     narrow = found.columns.intersection(["Claim", ours, "n"])

@@ -489,7 +489,7 @@ claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM
 # ```
 #
 # Two forms besides: *weighted*, with $a_j\, \mathrm{cost}_j$, is what the logistic minimises; *mixture*, with $\mathrm{cost}_j - m_j \ln a_j$, is what the E-step minimises. We follow them through every step on
-# 200 draws of random votes, in float64, with λ = 1 and nothing smoothed, as long as a draw's variances stay above zero. The *matched* E-step, that of the
+# many draws of random votes, in float64, with λ = 1 and nothing smoothed, as long as a draw's variances stay above zero. The *matched* E-step, that of the
 # weighted form, is $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$ with what parent $j$ pays for child $i$ alone, $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
 # %%

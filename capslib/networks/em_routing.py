@@ -26,8 +26,8 @@ PRESETS: Mapping[Preset, tuple[dict, dict]] = {
     "calibrated": ({"beta_std": 0.0, "variance_offset": 5e-4}, {"beta_std": 0.0, "variance_offset": 5e-4}),
 }  # fmt: skip
 """Keywords of EM routing in convolutional layers and in the class layer: Procedure 1 as printed, which has no constants, with β = 0
-and λ = 0.01; the constants of the released code, in the symbols of the paper; Procedure 1 with the released floor of the variance, and β and λ
-from a first batch (:meth:`MatrixCapsNet.start_at_half`)."""
+and λ = 0.01; the constants of the released code, in the symbols of the paper; Procedure 1 with the released floor of the variance,
+and β and λ from a first batch (:meth:`MatrixCapsNet.start_at_half`)."""
 
 
 class Routed(NamedTuple):

@@ -75,7 +75,8 @@ def look_inside(config: TrainingConfig, network: nn.Module, split: Split) -> tup
     """Distances of the votes for the classes from their means after each iteration, and capsules that are never active.
 
     Distances are Euclidean, coordinates included, and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the
-    mass that one class gets from an image, for right and for wrong classes. A capsule type is dead where no test image makes it more active than 0.05.
+    mass that one class gets from an image, for right and for wrong classes. A capsule type is dead where no test image makes it
+    more active than 0.05.
     """
     import torch
 
