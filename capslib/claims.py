@@ -174,7 +174,8 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
         numbers = [_replicate(query, pair) * factor for pair in pairs]
         tests = min((r.metrics[query.metric].n for pair in pairs for r in pair if query.metric in r.metrics), default=0)
         mean = math.fsum(numbers) / len(numbers) if numbers else None
-        unit = "points" if isinstance(query, Order) and unit == "percent" else unit
+        differs = isinstance(query, Order) or (isinstance(query, Above) and query.difference)
+        unit = "points" if differs and unit == "percent" else unit
         shown = replace(shown, n=len(numbers), unit=unit, ours=mean, test_n=tests)
         _check_replicates(query, used, seeds, len(numbers))
     except _Undecided as why:
@@ -431,7 +432,13 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
-_UNITS = {"percent": " %", "points": " points"}
+_BARE = ("", "fraction", "difference of fractions", "count", "ratio", "1")
+"""Units that a number is understood without."""
+
+
+def with_unit(text: str, unit: str) -> str:
+    """``99.7 %``, ``1.9 points``; fractions, counts and ratios stand alone."""
+    return text + ("" if not text or unit in _BARE else " %" if unit == "percent" else f" {unit}")
 
 
 def _span(found: tuple[float, float]) -> str:
@@ -455,12 +462,11 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
             raise unknown("claim", name, found)
         v = found[name]
         same = v.interval is not None and v.interval[0] == v.interval[1]
-        unit = f" {v.claim.unit}" if v.claim.unit in ("percent", "count") else ""
         rows.append(
             {
                 "Claim": name,
-                "Paper": (v.claim.printed + unit.replace(" percent", " %").replace(" count", "")) or v.claim.statement,
-                "Ours": "" if v.ours is None else number(v.ours) + _UNITS.get(v.unit, ""),
+                "Paper": with_unit(v.claim.printed, v.claim.unit) or v.claim.statement,
+                "Ours": "" if v.ours is None else with_unit(number(v.ours), v.unit),
                 "95 % interval": "all equal" if same else "" if v.interval is None else _span(v.interval),
                 "n": v.n or "",
                 "Scale": v.scale or "",

@@ -70,6 +70,8 @@ class Above:
     final: bool = True
     paper_scale_only: bool = False
     """For quantities that mean nothing in a reduced setting, such as a number of steps."""
+    difference: bool = False
+    """Whether the metric is one of two others, so that of percentages it is in points."""
 
 
 @dataclass(frozen=True)

@@ -292,6 +292,8 @@ def test_a_difference_of_percentages_is_in_points():
     a, b = (runs([100 * v for v in values], arm=arm, unit="percent") for values, arm in ((GOOD, "a"), (BAD, "b")))
     found = judge(claim("order"), ORDER, a + b)
     assert (found.unit, found.ours) == ("points", pytest.approx(100 * (np.mean(GOOD) - np.mean(BAD))))
+    for difference, unit in ((True, "points"), (False, "percent")):
+        assert judge(claim("order"), Above(A, "accuracy", 0, difference=difference), a).unit == unit
 
 
 def test_two_equal_arms_do_not_show_an_order():

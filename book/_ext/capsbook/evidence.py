@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capslib.claims import number, verdicts
+from capslib.claims import number, verdicts, with_unit
 from capslib.papers import PAPERS
 from capslib.store import Store
 from capslib.trials import Record
@@ -67,13 +67,6 @@ def load(results: Path) -> Evidence:
 
 
 # ----------------------------------------------------------------------------------------------------------- numbers as text
-
-
-def with_unit(text: str, unit: str) -> str:
-    """``99.7 %``; fractions and counts stand alone."""
-    if unit == "percent":
-        return f"{text} %"
-    return f"{text} {unit}" if unit not in ("", "fraction", "count") else text
 
 
 def theirs(verdict: Verdict) -> str:

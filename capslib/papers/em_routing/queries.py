@@ -99,6 +99,8 @@ QUERIES: dict[str, Query] = {
     }),
     "EM-W-14": _fewer({}, {"model": "cnn"}),
     "EM-W-15": _fewer({}, {"activation": "mixing"}),
-    "EM-W-16": Count({f"novel {factor}s": Above(_viewpoint(factor), "novel_gap", 0, final=False) for factor in _FACTORS.values()}),
-    "EM-W-17": Above(_arm(), "multi_crop_gain", 0, final=False),
+    "EM-W-16": Count({
+        f"novel {factor}s": Above(_viewpoint(factor), "novel_gap", 0, final=False, difference=True) for factor in _FACTORS.values()
+    }),
+    "EM-W-17": Above(_arm(), "multi_crop_gain", 0, final=False, difference=True),
 }  # fmt: skip
