@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from capslib.statistics import interval
 from capslib.trials import SCALES, Experiment, Record
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 
 def metrics(records: Iterable[Record]) -> DataFrame:
@@ -27,6 +28,23 @@ def metrics(records: Iterable[Record]) -> DataFrame:
         }
         for r in records
     )
+
+
+def means(table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1) -> DataFrame:
+    """Of each group of :func:`metrics`: how many seeds, and as text the mean and the 95 % interval of metrics, named by ``columns``.
+
+    A metric that no record of a group has is a dash there, and no column where no group has it.
+    """
+
+    def text(values: Series) -> str:
+        values = values.dropna()
+        found = interval(values)
+        between = "" if found is None else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
+        return f"{values.mean():.{digits}f}{between}".replace(" ", "\N{NO-BREAK SPACE}") if len(values) else "–"
+
+    of = table.groupby(by, sort=False)
+    metrics = [name for name in columns if name in table]
+    return of.size().to_frame("seeds").join(of[metrics].agg(text).rename(columns=dict(columns)))
 
 
 def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:

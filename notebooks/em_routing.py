@@ -290,32 +290,31 @@ def draw_errors(axis: plt.Axes, rows: dict[str, tuple[str, float | None, list[fl
 
 
 of_norb = [r for r in best("test_error", test_error) if r.trial.config["data"] in ("smallnorb", "toys")]
-shown, trained = {}, {}
+shown, trained = {}, []
 for name, (claim, difference) in ROWS.items():
     runs = frames.metrics(frames.select(of_norb, "test_error", **{**MAIN, **difference}))
     color = CNN if "model" in difference else CAPSULES
     shown[name] = color, ledger[claim].value, list(runs["test_error"]) if len(runs) else []
-    if len(runs):
-        trained[name] = {
-            "seeds": len(runs),
-            "parameters": claims.number(runs["parameters"].max()),
-            "test error, mean (%)": runs["test_error"].mean(),
-            "worst (%)": runs["test_error"].max(),
-            "still moves (%)": 100 * runs["loss_change_last_quarter"].max(),
-        }
+    trained.append(runs.assign(row=name))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 4.0))
 draw_errors(axis, shown)
 plt.show()
 
 # %% tags=["hide-input"]
 display(standing(of_norb))
-display(pd.DataFrame(trained).T.style.format("{:.1f}", subset=["test error, mean (%)", "worst (%)", "still moves (%)"]))
+trained = pd.concat(trained)
+table = frames.means(trained, "row", {"test_error": "test error (%)"}).rename_axis(None)
+of_row = trained.groupby("row")[["parameters", "test_error", "loss_change_last_quarter"]].max()
+table.insert(1, "parameters", of_row["parameters"].map(claims.number))
+table["worst (%)"] = of_row["test_error"]
+table["still moves (%)"] = 100 * of_row["loss_change_last_quarter"]
+display(table.style.format("{:.1f}", subset=["worst (%)", "still moves (%)"]))
 claims.page_table(STEM, "EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12", "EM-W-13", "EM-W-14", "EM-W-15")
 
 # %% [markdown]
 # The rows are claims about the paper's own network and wait for a GPU; a reduced network can decide the orders, {claim}`EM-W-10` to {claim}`EM-W-15`. Every independent implementation that we
-# know of finds two iterations easier to train than three {cite:p}`gritzman2019`, so {claim}`EM-W-10` is the one to watch. The last column of the first table says how far the training error moved over the
-# last quarter, as a share of guessing; runs above 2 % would decide nothing.
+# know of finds two iterations easier to train than three {cite:p}`gritzman2019`, so {claim}`EM-W-10` is the one to watch. In the first table errors are means over the seeds, with their 95 % intervals, on all
+# 24 300 test pairs. Its last column says how far the training error moved over the last quarter, as a share of guessing; runs above 2 % would decide nothing.
 #
 # In the reduced network one iteration errs least and five err most, with each of three seeds; two and three lie between, and their order is open. The CNN of its size errs less with every seed.
 # So do vector poses, though at the price of twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper; between spread and margin loss, and with or without
@@ -328,16 +327,14 @@ claims.page_table(STEM, "EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12"
 
 # %% tags=["hide-input"]
 found = frames.metrics(best("test_error", test_error, **{k: v for k, v in MAIN.items() if k != "network"}))
-columns = [c for c in ("test_error", "same_images_error", "multi_crop_error") if c in found]
-table = found.groupby(["data", "network", "scale"])[columns].mean()
-table.insert(0, "seeds", found.groupby(["data", "network", "scale"])["seed"].nunique())
-names = {"test_error": "test error", "same_images_error": "one crop, same images", "multi_crop_error": "13 crops, same images"}
-display(table.rename(columns=names).style.format(precision=1, na_rep="–"))
+errors = {"test_error": "test error (%)", "multi_crop_error": "with 13 crops (%)"}
+display(frames.means(found, ["data", "network", "scale"], errors).reset_index().style.hide(axis="index"))
 texts = "center-crop", "multi-crop", "reduction", "small-68k", "mnist", "cifar10", "norb", "sabour"
 claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 
 # %% [markdown]
-# The crops spare the reduced network 1.8 to 3.4 points, depending on the seed ({claim}`EM-W-17`); in the paper they spare the main network 0.4.
+# The crops spare the reduced network 1.8 to 3.4 points, depending on the seed ({claim}`EM-W-17`); in the paper they spare the main network 0.4. On MNIST the reduced network learned for four epochs
+# only, and errs on 2.6 % of the 10 000 test digits. The paper's 0.44 % is of the full network ({claim}`EM-X-mnist`).
 #
 # ### How many parameters?
 #

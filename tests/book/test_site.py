@@ -53,6 +53,10 @@ def test_every_picture_has_a_text(pages):
     assert not [(p.name, i.get("src")) for p, soup in pages.items() for i in soup.find_all("img") if not i.get("alt", "").strip()]
 
 
+def test_no_chapter_warns_its_readers(pages):
+    assert not [(p.name, said.text) for p, soup in pages.items() for said in soup.select(".output.stderr, .output.traceback")]
+
+
 def test_front_page_shows_every_claim(site, pages):
     front = pages[site / "book" / "intro.html"]
     matrix = front.select_one(".verdict-matrix")
