@@ -343,7 +343,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
         )
     parts = tuple(_answer(claim, part, runs, scale, label) for label, part in query.parts.items())
     named = {status: [p.name for p in parts if p.status == status] for status in STATUSES}
-    kept = len(named["reproduced"] + named["holds"])
+    kept = _kept(parts)
     against = named["contradicted"] + named["fails"]
     said = f"{kept} of {total} parts hold where {need} {'has' if need == 1 else 'have'} to"
     status: Status
@@ -370,6 +370,10 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
         parts=parts,
         name=name,
     )
+
+
+def _kept(parts: Iterable[Verdict]) -> int:
+    return sum(part.status in ("reproduced", "holds") for part in parts)
 
 
 def _few(names: list[str]) -> str:
@@ -441,6 +445,13 @@ def with_unit(text: str, unit: str) -> str:
     return text + ("" if not text or unit in _BARE else " %" if unit == "percent" else f" {unit}")
 
 
+def our_value(verdict: Verdict) -> str:
+    """Our value as text, with its unit; of a count how many of its parts hold; nothing where there is neither."""
+    if verdict.ours is not None:
+        return with_unit(number(verdict.ours), verdict.unit)
+    return f"{_kept(verdict.parts)} of {len(verdict.parts)} parts" if verdict.parts and verdict.status != "not run" else ""
+
+
 def _span(found: tuple[float, float]) -> str:
     return f"[{number(found[0])}, {number(found[1])}]"
 
@@ -466,7 +477,7 @@ def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = Non
             {
                 "Claim": name,
                 "Paper": with_unit(v.claim.printed, v.claim.unit) or v.claim.statement,
-                "Ours": "" if v.ours is None else with_unit(number(v.ours), v.unit),
+                "Ours": our_value(v),
                 "95 % interval": "all equal" if same else "" if v.interval is None else _span(v.interval),
                 "n": v.n or "",
                 "Scale": v.scale or "",

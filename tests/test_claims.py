@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capslib.claims import STATUSES, Claim, Verdict, counts, judge, ledger, number, page_table, table, to_json, verdicts
+from capslib.claims import (
+    STATUSES,
+    Claim,
+    Verdict,
+    counts,
+    judge,
+    ledger,
+    number,
+    our_value,
+    page_table,
+    table,
+    to_json,
+    verdicts,
+)
 from capslib.errors import UserError
 from capslib.papers import experiments, queries
 from capslib.queries import CONVERGED, Above, Count, Order, Property, Select, Value
@@ -403,6 +416,11 @@ def test_a_count_is_decided_by_its_parts(parts, at_least, status):
     assert [p.name for p in found.parts] == list(query.parts)
     if status == "not run":
         assert "not run: part" in found.reason
+
+
+def test_a_count_says_how_many_of_its_parts_hold():
+    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "1 of 2 parts"
+    assert our_value(judge(ordered, Count({"a": YES, "b": NONE}), arms())) == ""
 
 
 def test_a_count_of_properties_holds_or_fails():

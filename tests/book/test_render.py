@@ -64,6 +64,10 @@ def test_numbers_as_text(verdict):
     assert evidence.theirs(verdict) == "99.70 %"
     assert evidence.basis(verdict) == "n = 5, paper scale"
     assert evidence.ours(Verdict(CLAIM, "not run", "")) == "not run"
+    assert evidence.ours(Verdict(CLAIM, "inconclusive", "")) == "undecided"
+    count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "")))
+    assert evidence.ours(count) == "1 of 2 parts"
+    assert "here 1 of 2 parts" in evidence.describe(count)
 
 
 def test_square_names_its_claim(verdict):

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capslib.claims import number, verdicts, with_unit
+from capslib import claims
 from capslib.papers import PAPERS
 from capslib.store import Store
 from capslib.trials import Record
@@ -61,7 +61,7 @@ class Evidence:
 
 def load(results: Path) -> Evidence:
     """Judge every claim by the records in ``results``."""
-    judged = {v.claim.id: v for stem in PAPERS for v in verdicts(stem, store=Store(results))}
+    judged = {v.claim.id: v for stem in PAPERS for v in claims.verdicts(stem, store=Store(results))}
     files = {path.stem: path for path in sorted(results.glob("*/*/*.json"))}
     return Evidence(judged, {k: files[k] for v in judged.values() for k in v.records if k in files}, results)
 
@@ -72,15 +72,13 @@ def load(results: Path) -> Evidence:
 def theirs(verdict: Verdict) -> str:
     """The paper's value as the paper prints it, with its unit; *in words* where it gives no number."""
     claim = verdict.claim
-    return with_unit(claim.printed, claim.unit) if claim.value is not None else "in words"
+    return claims.with_unit(claim.printed, claim.unit) if claim.value is not None else "in words"
 
 
 def ours(verdict: Verdict) -> str:
     """Our value with its 95 % interval: ``99.81 % [99.6, 100]``; *not run* where there is none."""
-    if verdict.ours is None:
-        return "not run" if verdict.status == "not run" else "undecided"
-    text = with_unit(number(verdict.ours), verdict.unit)
-    return text if verdict.interval is None else f"{text} [{', '.join(map(number, verdict.interval))}]"
+    text = claims.our_value(verdict) or ("not run" if verdict.status == "not run" else "undecided")
+    return text if verdict.interval is None else f"{text} [{', '.join(map(claims.number, verdict.interval))}]"
 
 
 def basis(verdict: Verdict) -> str:
@@ -96,6 +94,6 @@ def describe(verdict: Verdict) -> str:
     parts = [f"{verdict.claim.id}: {verdict.status}", verdict.claim.statement]
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
-    if verdict.ours is not None:
+    if claims.our_value(verdict):
         parts.append(f"here {ours(verdict)}, {basis(verdict)}")
     return " · ".join(p.rstrip(".") for p in parts)
