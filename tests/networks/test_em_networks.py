@@ -37,6 +37,13 @@ def test_the_networks_have_the_parameters_of_the_paper():
     assert count(BaselineCNN(PAIRS)) == 4_253_349
 
 
+def test_the_network_for_cifar10():
+    """Three channels, ten classes, 256 filters (§5): 75·256 + 256, 256·17·32, twice 9·32·32·16 + 64, 32·10·16 + 20."""
+    cifar = MatrixCapsNet((3, 24, 24), 10, (256, 32, 32, 32))
+    assert count(cifar) == 19_456 + 139_264 + 2 * 147_520 + 5_140
+    assert cifar(images(1, (3, 24, 24))).shape == (1, 10)
+
+
 @pytest.mark.parametrize(("pose", "matrix"), [("matrix", 16), ("vector", 256)])
 @pytest.mark.parametrize("options", [{}, {"coordinates": False}, {"mixing": True}, {"preset": "released"}], ids=str)
 def test_parameters_of_a_small_network(pose, matrix, options):

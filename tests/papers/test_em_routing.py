@@ -337,8 +337,9 @@ def test_histograms_hold_the_mass_of_all_assignments():
                 v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < ablations.CLOSE - 1e-9
             )
             assert metrics[f"close_{kind}_{t}"].value == pytest.approx(close, abs=1e-4)
-    right, wrong_ones = metrics["close_right_3"].value, wrong * metrics["close_wrong_3"].value
-    assert metrics["right_share_of_close"].value == pytest.approx(right / (right + wrong_ones))
+    for t, name in ((1, "right_share_of_close_1"), (2, "right_share_of_close_2"), (3, "right_share_of_close")):
+        right, wrong_ones = metrics[f"close_right_{t}"].value, wrong * metrics[f"close_wrong_{t}"].value
+        assert metrics[name].value == pytest.approx(right / (right + wrong_ones))
     assert network.classes.routing.iterations == config.iterations
     dead = [metrics[f"dead_{name}"] for name in ("primary", "capsules1", "capsules2")]
     assert metrics["dead"].value == pytest.approx(sum(d.value * d.n for d in dead) / sum(d.n for d in dead))

@@ -62,7 +62,15 @@ def test_the_other_normalisers_sum_over_what_their_names_say(geometry):
         torch.testing.assert_close(mass, torch.ones_like(mass))
 
 
-def loops(layer: ConvCapsules, pose, activation, iterations: int):
+RIVALS = {
+    "types+positions": lambda y, x, i, h, w, j: (y, x, i),
+    "positions-per-type": lambda y, x, i, h, w, j: (y, x, i, j),
+    "types-per-position": lambda y, x, i, h, w, j: (y, x, i, h, w),
+}
+"""What edges have in common, from a child (row, column, type) to a parent, that compete with each other."""
+
+
+def loops(layer: ConvCapsules, pose, activation, iterations: int, normalise: str):
     """Procedure 1 of one image, child by child and parent by parent, as the paper has it."""
     size, K, S = pose.shape[0], layer.kernel, layer.stride
     seen, side = seen_by(size, K, S), (size - K) // S + 1
@@ -71,7 +79,7 @@ def loops(layer: ConvCapsules, pose, activation, iterations: int):
     for (y, x), fields in seen.items():
         for i, (h, w, k, l), j in itertools.product(range(TYPES), fields, range(PARENTS)):
             votes[y, x, i, h, w, j] = (pose[y, x, i] @ layer.weight[k, l, i, j]).flatten()
-            R[y, x, i, h, w, j] = 1 / (len(fields) * PARENTS)
+            R[y, x, i, h, w, j] = 1 / (PARENTS * (len(fields) if normalise == "types+positions" else 1))
     mu, a = {}, {}
     for t in range(iterations):
         used, lamda, log_p = dict(R), layer.routing.inverse_temperature * (1 - 0.95 ** (t + 1)), {}
@@ -87,7 +95,7 @@ def loops(layer: ConvCapsules, pose, activation, iterations: int):
                 log_p[e] = a[parent].log() - ((votes[e] - mu[parent]) ** 2 / (2 * variance) + variance.sqrt().log()).sum()
         children = {}
         for e in votes:
-            children.setdefault(e[:3], []).append(e)
+            children.setdefault(RIVALS[normalise](*e), []).append(e)
         for edges in children.values():
             for e, share in zip(edges, torch.stack([log_p[e] for e in edges]).softmax(0), strict=True):
                 R[e] = share
@@ -99,12 +107,13 @@ def loops(layer: ConvCapsules, pose, activation, iterations: int):
 
 
 @each_geometry
-def test_it_is_what_loops_over_all_positions_say(geometry):
-    layer, pose, activation = build(geometry, iterations=3, variance_offset=1e-3)
+@each_normaliser
+def test_it_is_what_loops_over_all_positions_say(geometry, normalise):
+    layer, pose, activation = build(geometry, normalise, iterations=3, variance_offset=1e-3)
     result = layer(pose, activation)
     with torch.no_grad():
         for n in range(2):
-            mu, a, coupling = loops(layer, pose[n], activation[n], 3)
+            mu, a, coupling = loops(layer, pose[n], activation[n], 3, normalise)
             torch.testing.assert_close(result.pose[n].reshape(-1, 16), mu, rtol=0, atol=1e-10)
             torch.testing.assert_close(result.activation[n].flatten(), a, rtol=0, atol=1e-10)
             torch.testing.assert_close(result.coupling[n], coupling, rtol=0, atol=1e-10)
@@ -141,9 +150,11 @@ def test_the_fast_path_is_the_definition(geometry, normalise, options, monkeypat
 
 
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("routing", ["em", "dynamic"])
-def test_the_compiled_path_is_the_definition(routing):
-    layer, *grid = build(GEOMETRIES["stride 1"], routing=routing)
+@pytest.mark.parametrize(
+    ("routing", "normalise"), [("em", "types+positions"), ("em", "positions-per-type"), ("dynamic", "types+positions")]
+)
+def test_the_compiled_path_is_the_definition(routing, normalise):
+    layer, *grid = build(GEOMETRIES["stride 1"], normalise, routing=routing)
     assert_close(outcome(layer, "compiled", *grid), outcome(layer, "eager", *grid), 1e-9)
 
 

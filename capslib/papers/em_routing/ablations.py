@@ -107,9 +107,11 @@ def look_inside(config: TrainingConfig, network: nn.Module, split: Split) -> tup
         for t in range(config.iterations)
         for k, kind in enumerate(("right", "wrong"))
     }
-    of_all = close[-1] * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
-    if of_all.sum() > 0:
-        metrics["right_share_of_close"] = Metric(value=float(of_all[0] / of_all.sum()), n=n, unit="fraction")
+    of_all = close * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
+    for t, (right, wrong) in enumerate(of_all.tolist(), start=1):
+        if right + wrong > 0:
+            name = "right_share_of_close" + (f"_{t}" if t < config.iterations else "")
+            metrics[name] = Metric(value=right / (right + wrong), n=n, unit="fraction")
     dead = {name: (top < 0.05).double() for name, top in most.items()}
     metrics |= {f"dead_{name}": Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
     metrics["dead"] = Metric(value=float(torch.cat([*dead.values()]).mean()), n=sum(map(len, dead.values())), unit="fraction")

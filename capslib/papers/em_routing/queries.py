@@ -64,7 +64,9 @@ QUERIES: dict[str, Query] = {
     "EM-W-1": Count({  # close is a distance in the paper's network; a reduced grid of coordinates has other distances
         "after one iteration wrong classes have close votes too":
             Above(_arm(), "close_wrong_1", 0.01, final=False, paper_scale_only=True),
-        "after the last almost all close votes are the right class's":
+        "after two almost all close votes are the right class's":
+            Above(_arm(), "right_share_of_close_2", 0.9, final=False, paper_scale_only=True),
+        "and after three":
             Above(_arm(), "right_share_of_close", 0.9, final=False, paper_scale_only=True),
     }),
     "EM-W-2": Count({
