@@ -322,8 +322,8 @@ claims.page_table(STEM, "EM-T1-", "EM-X-mixing", "EM-W-10", "EM-W-11", "EM-W-12"
 # 24 300 test pairs. Its last column says how far the training error moved over the last quarter, as a share of guessing; runs above 2 % would decide nothing.
 #
 # In the reduced network one iteration errs least and five err most, with each of three seeds; two and three lie between, and their order is open. The CNN of its size errs less with every seed.
-# So do vector poses, though at the price of twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper; between spread and margin loss, and with or without
-# coordinates, three seeds show no difference. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active, whatever the
+# So do vector poses, though at the price of twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper. Three seeds show no difference between spread
+# and margin loss, with and without coordinates, and between the paper's activation and mixing proportions. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active, whatever the
 # image, and did not come back. The third errs on 10.7 %, about a point more than with coordinates.
 #
 # ### Other crops, other data (§5)
