@@ -175,7 +175,8 @@ def _in_chunks(plan: _Plan, votes: Tensor | LazyVotes, arguments: dict[str, Any]
     if plan.compiled and source.device.type == "cpu":  # a compiler takes numbers for constants, and compiles anew for others
         arguments = {k: source.new_tensor(v) if _is_numbers(v) else v for k, v in arguments.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
-    plan = plan._replace(options={k: v for k, v in arguments.items() if k not in tensors}, names=tuple(tensors))
+    options = {k: v for k, v in arguments.items() if k not in tensors}
+    plan = plan._replace(options=options, names=tuple(tensors), differentiable=torch.is_grad_enabled())
     outputs = _Chunked.apply(plan, weight, source, *tensors.values())
     result = plan.core.finish(*outputs, **arguments)
     return RoutingResult(*(t.reshape(*lead, *t.shape[1:]) for t in result))
@@ -195,7 +196,10 @@ def _is_numbers(option: object) -> bool:
 
 
 class _Plan(NamedTuple):
-    """What the examples are run with, apart from tensors: ``kernels``, if there are any, do the work of the core."""
+    """What the examples are run with, apart from tensors: ``kernels``, if there are any, do the work of the core.
+
+    ``differentiable`` is whether a gradient may be asked for; inside an autograd function nobody can tell.
+    """
 
     core: Core
     kernels: Core | None
@@ -203,6 +207,7 @@ class _Plan(NamedTuple):
     lazy: bool
     options: Mapping[str, Any] = types.MappingProxyType({})
     names: tuple[str, ...] = ()
+    differentiable: bool = True
 
     @property
     def together(self) -> int:
@@ -268,7 +273,7 @@ class _Chunked(torch.autograd.Function):
             runs = (one for block in blocks for one in plan.runs("forward", weight, source, block))
         for part, run in runs:
             outputs, kept = run(**plan.arguments(tensors, part))
-            done.append((*outputs, *kept))
+            done.append((*outputs, *kept) if plan.differentiable else outputs)
         joined = tuple(torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*done, strict=True))
         ctx.plan, ctx.counts = plan, (2, len(tensors), len(outputs))
         ctx.save_for_backward(weight, source, *tensors, *joined)

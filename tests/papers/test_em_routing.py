@@ -417,6 +417,16 @@ def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
 # ------------------------------------------------------------------------------------------------------------- paper scale
 
 
+def test_a_rehearsal_computes_as_the_run_would():
+    """A training of fewer images would be a shorter one, which is not worth compiling: a rehearsal of something else."""
+    config = TrainingConfig(**trained.REDUCED["smoke"])
+    train, test, _ = trained.load_splits(config, Context(seed=0))
+    rehearsed, tested, _ = trained.load_splits(config, Context(seed=0, max_steps=3))
+    assert torch.equal(rehearsed.images, train.images)
+    assert len(test.labels) == config.images
+    assert len(tested.labels) == 2 * config.batch_size
+
+
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_rehearsal_at_paper_scale(store, name):
@@ -425,7 +435,8 @@ def test_a_rehearsal_at_paper_scale(store, name):
     if not root or "smallnorb" not in data.present(Path(root)):
         pytest.skip("real data: smallnorb is not in $CAPSLIB_DATA")
     experiment = EXPERIMENTS[name]
-    change = {"sizes": SMALL, "batch_size": 4, "cnn": (4, 4, 8)} | ({"attacked": 2, "bim_steps": 2} if name == "attacks" else {})
+    change = {"sizes": SMALL, "batch_size": 4, "cnn": (4, 4, 8), "epochs": 1, "images": 100}
+    change |= {"attacked": 2, "bim_steps": 2} if name == "attacks" else {}
     trial = experiment.trials("paper", seeds=[0], change=change)[0]
     record = run_trial(experiment, trial, store, Context(seed=0, max_steps=2, data_dir=Path(root)))
     assert (record.exit, record.message) == ("cut", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,26 @@ def test_what_is_kept_for_the_gradient_is_small(name):
 
     assert kept("fast") < kept("eager") / 3
     assert kept("fast") < votes.numel() * 8 / 2
+
+
+def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
+    """It was most of what a test of a network took: four times the couplings, which are all that comes out."""
+    tensors, routing, core, seen = draw("random", "votes"), build("em", None), em_routing.core, []
+
+    def forward(*votes: torch.Tensor, **arguments: object):
+        alive = sum(reference() is not None for references in seen for reference in references)
+        outputs, kept = core.forward(*votes, **arguments)
+        seen.append([weakref.ref(tensor) for tensor in kept])
+        assert alive <= len(kept)  # the chunk before this one may still be at hand
+        return outputs, kept
+
+    monkeypatch.setattr(em_routing, "core", core._replace(forward=forward))
+    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 1)
+    with torch.no_grad():
+        routing(*tensors[0], tensors[1])
+    assert len(seen) == N
+    with pytest.raises(AssertionError):  # with a gradient to come, all of it has to stay
+        routing(*tensors[0], tensors[1])
 
 
 def test_a_routing_without_a_core_has_the_fast_path_too(chunks):

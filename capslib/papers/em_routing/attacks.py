@@ -51,7 +51,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     x, y = trained.seen(config, some.images), some.labels
     plain = center_crop(to_float(some.images), config.crop)
     mean, std = plain.mean(dim=(1, 2, 3), keepdim=True), plain.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-3)
-    bounds = (-mean / std, (1 - mean) / std)
+    limits = dict(bounds=(-mean / std, (1 - mean) / std), batch_size=config.batch_size)  # a gradient takes what training takes
     cnn = config.model_copy(update={"model": "cnn"})
     networks = {
         "cnn": trained.fit_network(cnn, alone, train, lambda net: {}),
@@ -71,19 +71,18 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     gradients: dict[str, Tensor] = {}
     for name in ("capsules", "cnn"):
         net, loss = networks[name].network, cross_entropy(name)
-        untargeted = lambda loss, net=net, **more: attacks.robustness(net, loss, x, y, config.epsilons, bounds=bounds, **more)  # noqa: E731
+        untargeted = lambda loss, net=net, **more: attacks.robustness(net, loss, x, y, config.epsilons, **limits, **more)  # noqa: E731
         curves[f"fgsm_{name}"] = untargeted(loss)
         curves[f"bim_{name}"] = untargeted(loss, steps=config.bim_steps)
         curves[f"transfer_{name}"] = untargeted(cross_entropy("source"))
         classes = range(len(dataset(config.data).classes))
-        curves[f"targeted_{name}"] = attacks.targeted_success(net, loss, x, classes, config.epsilons, bounds=bounds)
-        whole = torch.cat([attacks.input_gradient(loss, *part) for part in zip(x.split(100), y.split(100), strict=True)])
+        curves[f"targeted_{name}"] = attacks.targeted_success(net, loss, x, classes, config.epsilons, **limits)
+        parts = zip(x.split(config.batch_size), y.split(config.batch_size), strict=True)
+        whole = torch.cat([attacks.input_gradient(loss, *part) for part in parts])
         gradients[name] = whole[..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
         metrics[f"zero_share_{name}"] = Metric(value=attacks.zero_share(gradients[name]), n=len(y), unit="fraction")
         metrics[f"{name}_error"] = Metric(value=trained.error_of(config, net, test), n=len(test.labels), unit="percent")
-    curves["fgsm_spread_capsules"] = attacks.robustness(
-        networks["capsules"].network, spread, x, y, config.epsilons, bounds=bounds
-    )
+    curves["fgsm_spread_capsules"] = attacks.robustness(networks["capsules"].network, spread, x, y, config.epsilons, **limits)
 
     def kept(curve: str) -> float:
         """How much of its accuracy a network keeps, mean over the steps: what it has without an attack is not the attack's doing."""

@@ -52,6 +52,10 @@ class TrainingConfig(Config):
     multi_crop: int = Field(0, ge=0, title="test images that are looked at in 13 crops")
 
 
+TESTED_AT_ONCE = 250
+"""Images, or crops of them, in one forward pass without a gradient: they take less memory than a training step."""
+
+
 class Split(NamedTuple):
     """Images uint8 [N, C, H, W], resized, and labels [N], on the device."""
 
@@ -87,7 +91,10 @@ def load_splits(
 def load_split(
     config: TrainingConfig, context: Context, name: str, keep: Callable[[data.DataSplit], np.ndarray] | None
 ) -> tuple[Split, DataFingerprint]:
-    """One split, resized. ``keep`` chooses its examples, as a bool mask [N]."""
+    """One split, resized. ``keep`` chooses its examples, as a bool mask [N].
+
+    A rehearsal trains on all images, for their number decides how it computes, but tests on two batches.
+    """
     import numpy as np
     import torch
     from torch.nn import functional as F
@@ -96,7 +103,8 @@ def load_split(
 
     split = data.load(config.data, name, data_dir=context.data_dir)
     rows = np.arange(len(split)) if keep is None else keep(split).nonzero()[0]
-    rows = rows[_some(len(rows), config.images if context.max_steps is None else 2 * config.batch_size).numpy()]
+    few = name == "test" and context.max_steps is not None
+    rows = rows[_some(len(rows), 2 * config.batch_size if few else config.images).numpy()]
     images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
     if images.shape[-1] != config.resize:
         size = (config.resize, config.resize)
@@ -197,7 +205,7 @@ def error_of(config: TrainingConfig, network: nn.Module, split: Split) -> float:
     """Share of wrong answers, in percent, on the middle of the images."""
     from capslib.training import accuracy
 
-    return 100 * (1 - accuracy(lambda images: network(seen(config, images)), *split, batch_size=250))
+    return 100 * (1 - accuracy(lambda images: network(seen(config, images)), *split, batch_size=TESTED_AT_ONCE))
 
 
 def error_of_crops(config: TrainingConfig, network: nn.Module, split: Split) -> float:
@@ -206,6 +214,7 @@ def error_of_crops(config: TrainingConfig, network: nn.Module, split: Split) -> 
     from capslib.training import accuracy
 
     offsets = [o for o in CENTRE_AND_DIAGONALS if max(map(abs, o)) <= (config.resize - config.crop) // 2]
+    batch_size = max(1, TESTED_AT_ONCE // len(offsets))
 
     def scores(images: Tensor) -> Tensor:
         several = crops(to_float(images), config.crop, offsets)  # [K, N, C, crop, crop]
@@ -213,7 +222,7 @@ def error_of_crops(config: TrainingConfig, network: nn.Module, split: Split) -> 
         found = found.softmax(dim=-1) if config.model == "cnn" else found / found.sum(dim=-1, keepdim=True)
         return found.sum(dim=0)
 
-    return 100 * (1 - accuracy(scores, *split, batch_size=50))
+    return 100 * (1 - accuracy(scores, *split, batch_size=batch_size))
 
 
 def flattening_of_error(config: TrainingConfig, history: History, images: int) -> Metric:
@@ -279,7 +288,7 @@ def work(config: TrainingConfig, cnns: int = 0, share: float = 1.0, tested: int 
     )
     caps = capsule_layers(batch, channels, size, classes, config.sizes, config.iterations, config.pose)
     images = (train + test) * channels * (math.prod(full) + config.resize**2)  # as bytes, as they are and resized
-    evaluated = FLOAT * 250 * config.sizes[0] * math.prod(size)
+    evaluated = FLOAT * TESTED_AT_ONCE * config.sizes[0] * math.prod(size)
     layers = (*(cnn if config.model == "cnn" else caps), *cnn * cnns)
     return Work(steps(config.epochs, batch, int(train * share), tested or test), layers, images + evaluated)
 
