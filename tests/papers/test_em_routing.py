@@ -409,12 +409,35 @@ def test_an_arm_says_what_is_its_own(change, told, not_told):
     assert not not_told & found
 
 
+def test_every_experiment_with_a_cnn_says_at_which_rate_it_learns():
+    what = "Adam learning rate of the CNN"
+    assert all(what in named(name, c) for name in ("viewpoint", "attacks") for c in arms(name, "paper"))
+    assert {c.model for c in arms("test_error", "paper") if what in named("test_error", c)} == {"cnn"}
+    assert not any(what in named(name, c) for name in TRAINED for c in arms(name, "cpu"))  # the same there
+
+
 def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
     assert all("matched error" in named("viewpoint", c) for c in arms("viewpoint", "paper"))
     assert all({"scale of ε", "loss of the attack"} <= named("attacks", c) for c in arms("attacks", "paper"))
 
 
 # ------------------------------------------------------------------------------------------------------------- paper scale
+
+
+def test_the_cnn_of_full_size_outlives_its_first_steps():
+    """At the rate of the capsules it does not: its ReLUs are off for good, it gives all images one answer, and any capsules beat it."""
+    (of_paper,) = (c for c in arms("test_error", "paper") if c.model == "cnn")
+    config = of_paper.model_copy(update={"data": "toys", "images": 320})
+    train, *_ = trained.load_splits(config, Context(seed=0))
+
+    def alike(config: TrainingConfig) -> bool:
+        network, _ = trained.fit_network(config, Context(seed=0, max_steps=25), train, lambda network: {})
+        with torch.no_grad():
+            answers = network(trained.seen(config, train.images))
+        return bool((answers == answers[0]).all())
+
+    assert not alike(config)
+    assert alike(config.model_copy(update={"cnn_learning_rate": None}))
 
 
 def test_a_rehearsal_computes_as_the_run_would():

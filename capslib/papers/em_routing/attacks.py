@@ -122,7 +122,7 @@ def work(config: AttackConfig) -> Work:
 
 def deviations(config: AttackConfig) -> list[Deviation]:
     return [
-        *trained.deviations(config),
+        *trained.deviations(config, cnns=2),
         Deviation(what="scale of ε", paper="not stated", ours="standardised pixels, clipped to what white and black become",
                   why="what the networks see"),
         Deviation(what="loss of the attack", paper="not stated", ours="cross entropy of the outputs; the spread loss in addition",

@@ -87,7 +87,7 @@ def work(config: ViewpointConfig) -> Work:
 
 def deviations(config: ViewpointConfig) -> list[Deviation]:
     return [
-        *trained.deviations(config),
+        *trained.deviations(config, cnns=1),
         Deviation(what="matched error", paper="the capsules are stopped at the CNN's familiar error",
                   ours="the better model is taken where its familiar error comes down to the other's final one, on a line between two epochs, or from guessing to the first",
                   why="either may be the better one at a reduced scale"),
