@@ -226,7 +226,7 @@ plt.show()
 # | Optimiser, margin and learning rate over time | The authors' answers on the review forum: Adam at 3·10⁻³, a margin that grows like a logistic. Stretched to our number of steps. |
 # | Vector poses | Not specified. Sixteen numbers and a 16×16 matrix for each pair, as in Sabour et al. {cite:p}`sabour2017`: sixteen times the weights. |
 # | Mixing proportions | $a_j = m_j / \sum_i a_i$ in place of the logistic. |
-# | Learning rate of the CNN | Not stated. At 3·10⁻³ no ReLU of the full CNN is active after some twenty steps: 10⁻³ at `paper` scale. The reduced one learns at the capsules' rate. |
+# | Learning rate of the CNN | Not stated. At 3·10⁻³ the full CNN gives every image one answer after some twenty steps: 10⁻³ at `paper` scale. The reduced one learns at the capsules' rate. |
 # | Dropout of the CNN; step and scale of the attacks | Not stated. See *Deviations*, which the records name. |
 #
 # ## The data

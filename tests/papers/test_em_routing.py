@@ -425,7 +425,7 @@ def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
 
 
 def test_the_cnn_of_full_size_outlives_its_first_steps():
-    """At the rate of the capsules it does not: its ReLUs are off for good, it gives all images one answer, and any capsules beat it."""
+    """At the rate of the capsules it does not: it gives all images one answer, and any capsules beat it."""
     (of_paper,) = (c for c in arms("test_error", "paper") if c.model == "cnn")
     config = of_paper.model_copy(update={"data": "toys", "images": 320})
     train, *_ = trained.load_splits(config, Context(seed=0))
