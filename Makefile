@@ -21,7 +21,7 @@ book: .venv/.ready  ## execute what has changed at smoke scale, build strictly, 
 	@echo "Open file://$(CURDIR)/_build/html/index.html"
 
 test: book  ## all tests, the executed notebooks and the built book included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lab: .venv/.ready  ## JupyterLab on the notebooks; a .py opens as a notebook by "Open With → Notebook"
 	$(BIN)/jupyter lab notebooks

@@ -1,8 +1,8 @@
 """``python -m benchmarks [--device cuda] [--only WORDS]``: measure, print, and write the machine's table.
 
-Every figure comes from a process of its own, so that no measurement inherits the memory of another; the machine's limits are
-measured before and after, and the better of both counts. Time is the median of several steps after the first ones. The machine's
-table is that of one whole run: what ``--only`` chooses is printed, and written where ``--out`` says.
+Every measurement runs in a process of its own, so that none inherits the memory of another. The machine's rates are measured
+before and after the cases, and the higher ones count. A time is the median of several steps after a first one. Only a whole run
+writes the machine's table; with ``--only`` the figures are printed, and written where ``--out`` says.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-COLUMNS = ("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share", "times_limit")
+if TYPE_CHECKING:
+    from benchmarks.cases import Layer
+
+MEASURED = ("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share")
+COLUMNS = (*MEASURED, "times_limit", "bound_by", "gflop", "gigabytes")
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure every case on every path; the first path of a case is what the others are compared with."""
+    """Measure every case on every path. The first path of a case is the one that the others are compared with."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
@@ -40,33 +45,53 @@ def main() -> None:
 
     from benchmarks.cases import LAYERS, STEPS
 
-    if not any(given.only in case.name for case in (*LAYERS, *STEPS)):
+    chosen = [
+        (kind, number, case)
+        for kind, cases in (("layer", LAYERS), ("step", STEPS))
+        for number, case in enumerate(cases)
+        if given.only in case.name
+    ]
+    if not chosen:
         parser.error(f"no case is called {given.only!r}: {', '.join(case.name for case in (*LAYERS, *STEPS))}")
-    limits = [_in_a_process("limits", 0, "-", given)]
+    before = _in_a_process("rates", 0, "-", given)
     rows: list[dict[str, object]] = []
-    for kind, cases in (("layer", LAYERS), ("step", STEPS)):
-        for number, case in enumerate(cases):
-            if given.only not in case.name:
-                continue
-            least = getattr(case, "least_bytes", None)
-            first: dict[str, float] | None = None
-            for path in case.paths:
-                found = _in_a_process(kind, number, path, given)
-                first = first or found
-                rows.append({
-                    "kind": kind, "name": case.name, "path": path,
-                    "milliseconds": round(1e3 * found["seconds"], 2), "peak_mib": round(found["bytes"] / 2**20, 1),
-                    "faster": round(first["seconds"] / found["seconds"], 2),
-                    "memory_share": round(found["bytes"] / max(1, first["bytes"]), 3),
-                    "times_limit": least and round(found["seconds"] / (least / max(l["bytes_per_second"] for l in limits)), 1),
-                })  # fmt: skip
-                print("  ".join(f"{rows[-1][c]!s:>10}" if c != "name" else f"{rows[-1][c]:<58}" for c in COLUMNS), flush=True)
-    limits.append(_in_a_process("limits", 0, "-", given))
-    best = {name: max(l[name] for l in limits) for name in limits[0]}
-    print(f"copy {best['bytes_per_second'] / 1e9:.1f} GB/s, matrix product {best['flops_per_second'] / 1e9:.0f} GFLOP/s")
-    folder = given.out or (None if given.only else RESULTS)
-    if folder:
-        print(f"written to {_write(rows, best, given, folder)}")
+    for kind, number, case in chosen:
+        first: dict[str, float] | None = None
+        for path in case.paths:
+            found = _in_a_process(kind, number, path, given)
+            first = first or found
+            rows.append({
+                "kind": kind, "name": case.name, "path": path,
+                "milliseconds": round(1e3 * found["seconds"], 2), "peak_mib": round(found["bytes"] / 2**20, 1),
+                "faster": round(first["seconds"] / found["seconds"], 2),
+                "memory_share": round(found["bytes"] / max(1, first["bytes"]), 3),
+            })  # fmt: skip
+            print("  ".join(f"{rows[-1][c]!s:>10}" if c != "name" else f"{rows[-1][c]:<58}" for c in MEASURED), flush=True)
+    after = _in_a_process("rates", 0, "-", given)
+    rates = {name: max(before[name], after[name]) for name in before}
+    add_limits(rows, {case.name: case for kind, _, case in chosen if kind == "layer"}, rates)
+    print(
+        f"copy {rates['bytes_per_second'] / 1e9:.1f} GB/s, vectors {rates['vector_flops_per_second'] / 1e9:.0f} GFLOP/s, "
+        f"matrix products {rates['matrix_flops_per_second'] / 1e9:.0f} GFLOP/s"
+    )
+    for row in rows:
+        if "times_limit" in row:
+            print(f"{row['name']:<58}  {row['path']:>10}  {row['times_limit']:>8} times the limit, which {row['bound_by']} sets")
+    if folder := given.out or (None if given.only else RESULTS):
+        print(f"written to {_write(rows, rates, given, folder)}")
+
+
+def add_limits(rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]) -> None:
+    """Compare each row of a layer with the layer's roofline. A whole training step has none."""
+    from benchmarks.cases import limit
+
+    counted = {name: (layer.flops, layer.bytes) for name, layer in layers.items()}
+    for row in rows:
+        if row["kind"] == "layer":
+            flops, moved = counted[row["name"]]
+            seconds, bound = limit(flops, moved, rates)
+            row |= {"times_limit": round(row["milliseconds"] / 1e3 / seconds, 1), "bound_by": bound}
+            row |= {"gflop": round(flops / 1e9, 3), "gigabytes": round(moved / 1e9, 4)}
 
 
 def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) -> dict[str, float]:
@@ -79,16 +104,16 @@ def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) 
 
 
 def measure(kind: str, number: int, path: str, device: str, threads: int | None) -> dict[str, float]:
-    """Seconds and peak bytes of one case, or the limits of the machine."""
+    """The seconds and peak bytes of one case, or with the kind ``rates`` those of the machine."""
     import torch
 
     from benchmarks.cases import LAYERS, STEPS
 
     torch.set_num_threads(threads or torch.get_num_threads())
-    if kind == "limits":
-        return _limits(device)
+    if kind == "rates":
+        return _rates(device)
     step = {"layer": LAYERS, "step": STEPS}[kind][number].prepare(path, device)
-    step()  # compiles, warms up, allocates what stays
+    step()  # compiles, warms up, and allocates what stays
     seconds: list[float] = []
     while len(seconds) < 3 or (sum(seconds) < 3 and len(seconds) < 20):
         seconds.append(_timed(step, device))
@@ -107,7 +132,7 @@ def _timed(function, device: str) -> float:
 
 
 def _peak(step, device: str) -> int:
-    """The most that one step holds beyond what is there before it."""
+    """The most bytes that one step holds beyond those held before it."""
     import torch
 
     if device.startswith("cuda"):
@@ -117,52 +142,68 @@ def _peak(step, device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     import psutil
 
-    from capslib.runs import PeakMemory
+    from capslib.lab.runs import PeakMemory
 
     if sys.platform != "linux":
         return 0
-    ctypes.CDLL(None).malloc_trim(0)  # what earlier steps left to the allocator would hide what this one takes
+    ctypes.CDLL(None).malloc_trim(0)  # memory that the allocator kept from earlier steps would hide this one's
     before = psutil.Process().memory_info().rss
     with PeakMemory(device) as memory:
         step()
     return memory.bytes - before
 
 
-def _limits(device: str) -> dict[str, float]:
-    """Copy bandwidth, bytes read and written, and the rate of a large matrix product in float32."""
+def _rates(device: str) -> dict[str, float]:
+    """The machine's rates: bytes read and written by a copy, and operations in float32 of vectors and of a matrix product.
+
+    The vector rate is that of a compiled chain of multiplications and additions on data in cache: the best that element-wise
+    code reaches. Matrix products run faster, but routing has none.
+    """
     import torch
 
+    cuda = device.startswith("cuda")
     a = torch.randn(1 << 26, device=device)
     b = torch.empty_like(a)
     copy = min(_timed(lambda: b.copy_(a), device) for _ in range(7))
-    m = torch.randn(4096 if device.startswith("cuda") else 2048, 4096 if device.startswith("cuda") else 2048, device=device)
+    m = torch.randn((4096, 4096) if cuda else (2048, 2048), device=device)
     product = min(_timed(lambda: m @ m, device) for _ in range(7))
-    return {"bytes_per_second": 2 * 4 * a.numel() / copy, "flops_per_second": 2 * m.shape[0] ** 3 / product}
+    size, length, repeats = (1 << 24, 256, 1) if cuda else (1 << 18, 16, 30)  # a GPU needs much work per call, a CPU small data
+    x, factor, term = (torch.rand(size, device=device) / 2 for _ in range(3))
+
+    @torch.compile
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(length):
+            x = x * factor + term
+        return x
+
+    chain(x)
+    vectors = min(_timed(lambda: [chain(x) for _ in range(repeats)], device) for _ in range(15))
+    return {
+        "bytes_per_second": 2 * 4 * a.numel() / copy,
+        "vector_flops_per_second": 2 * length * size * repeats / vectors,
+        "matrix_flops_per_second": 2 * m.shape[0] ** 3 / product,
+    }
 
 
-def _write(rows: list[dict[str, object]], limits: dict[str, float], given: argparse.Namespace, folder: Path) -> Path:
+def _write(rows: list[dict[str, object]], rates: dict[str, float], given: argparse.Namespace, folder: Path) -> Path:
     import torch
 
     cuda = given.device.startswith("cuda")
-    machine = torch.cuda.get_device_name(given.device) if cuda else f"{platform.machine()}, {_cores(given)} threads"
+    threads = given.threads or torch.get_num_threads()
+    machine = torch.cuda.get_device_name(given.device) if cuda else f"{platform.machine()}, {threads} threads"
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.csv"
     about = {
         "machine": machine, "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "copy_gb_per_second": round(limits["bytes_per_second"] / 1e9, 1),
-        "matrix_gflop_per_second": round(limits["flops_per_second"] / 1e9),
+        "copy_gb_per_second": round(rates["bytes_per_second"] / 1e9, 1),
+        "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),
+        "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
     }  # fmt: skip
     with place.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, [*COLUMNS, *about])
         table.writeheader()
         table.writerows({**row, **about} for row in rows)
     return place
-
-
-def _cores(given: argparse.Namespace) -> int:
-    import torch
-
-    return given.threads or torch.get_num_threads()
 
 
 if __name__ == "__main__":

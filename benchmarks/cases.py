@@ -1,25 +1,26 @@
-"""What is measured: the layers of the five papers at their sizes, every way to compute them, and whole training steps."""
+"""What is measured: routing layers of the five papers at their sizes, on every path, and whole training steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from capslib.losses import margin_loss, spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
-from capslib.routing import RoutingResult, dynamic_routing, em_routing, squash, use_path
+from capslib.routing import RoutingResult, make_routing, squash, use_path
 from capslib.routing.em import inverse_temperatures
 
 # ------------------------------------------------------------------------------------------ the plain form of the papers' lines
 
 
 def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
-    """Sabour et al. 2017, Procedure 1, a line at a time: broadcast, multiply, sum."""
+    """Sabour et al. 2017, Procedure 1, line by line: broadcast, multiply, sum."""
     logits = votes.new_zeros(votes.shape[:-1])
     for iteration in range(iterations):
         coupling = logits.softmax(dim=-1)
@@ -30,7 +31,7 @@ def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
 
 
 def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3) -> RoutingResult:
-    """Hinton et al. 2018, Procedure 1, the same way; the E-step as a softmax of log-densities."""
+    """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of log-densities."""
     J = votes.shape[-2]
     coupling = torch.full_like(votes[..., 0], 1 / J)
     for iteration, lamda in enumerate(inverse_temperatures(iterations)):
@@ -48,12 +49,54 @@ def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tenso
 
 
 PATHS = ("textbook", "eager", "fast", "compiled")
-"""The plain form above, the book's definition, the fast path, and that after ``torch.compile``."""
+"""The plain form above, the book's definition, the fast path, and the fast path after ``torch.compile``."""
+
+# ------------------------------------------------------------------------------------------------- what bounds a layer from below
+
+
+SOFTMAX = {"_softmax": 5, "_softmax_backward_data": 4}
+MOVES = ("clone", "copy_", "_to_copy", "fill", "fill_")
+"""What moves data, though torch counts it among the element-wise operations."""
+
+
+class Arithmetic(TorchDispatchMode):
+    """Counts the floating-point operations of whatever runs inside, in ``flops``.
+
+    An element-wise operation counts one per element that it writes, a reduction one per element that it reads. A softmax counts
+    five (maximum, difference, exponential, sum, quotient), its gradient four. Moving data counts nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name in SOFTMAX:
+            self.flops += SOFTMAX[name] * args[0].numel()
+        elif torch.Tag.reduction in func.tags:
+            self.flops += args[0].numel()
+        elif torch.Tag.pointwise in func.tags and name not in MOVES:
+            self.flops += result.numel()
+        return result
+
+
+def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, str]:
+    """The roofline: the least seconds for these operations and bytes, and what sets them.
+
+    ``rates`` holds ``vector_flops_per_second`` and ``bytes_per_second``.
+    """
+    arithmetic = flops / rates["vector_flops_per_second"]
+    memory = moved / rates["bytes_per_second"]
+    return max(arithmetic, memory), "arithmetic" if arithmetic > memory else "memory"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Routing of votes [N, I, J, D] given as a tensor, forward and backward. N counts images times positions."""
+    """Routing of votes [N, I, J, D] given as a tensor, forward and backward, by any registered routing.
+
+    N counts images times positions. Only dynamic and EM routing have a textbook form.
+    """
 
     name: str
     routing: str
@@ -61,28 +104,31 @@ class Layer:
     paths: tuple[str, ...] = PATHS
 
     @property
-    def votes_bytes(self) -> int:
-        return 4 * torch.Size(self.shape).numel()
+    def bytes(self) -> int:
+        """The bytes that every implementation moves: it reads the votes forward and backward, and writes their gradient."""
+        return 3 * 4 * torch.Size(self.shape).numel()
 
     @property
-    def least_bytes(self) -> int:
-        """What no implementation gets around: votes read forward and backward, their gradient written."""
-        return 3 * self.votes_bytes
+    def flops(self) -> int:
+        """The operations of the textbook form, forward and backward. Counted on one example: they grow in step with N."""
+        step = replace(self, shape=(1, *self.shape[1:])).prepare("textbook", "cpu")
+        with Arithmetic() as counted:
+            step()
+        return self.shape[0] * counted.flops
 
     def prepare(self, path: str, device: str) -> Callable[[], object]:
         generator = torch.Generator(device).manual_seed(0)
-        N, I, J, _ = self.shape
+        N, I, J, D = self.shape
         votes = torch.randn(self.shape, generator=generator, device=device, requires_grad=True)
         activation = torch.rand(N, I, generator=generator, device=device, requires_grad=True)
         betas = [torch.zeros(J, device=device, requires_grad=True) for _ in range(2)]
+        routing = make_routing(self.routing, J, D).to(device)
+        use_path(routing, "eager" if path == "textbook" else path)
+        textbook = {"dynamic": lambda: textbook_dynamic(votes), "em": lambda: textbook_em(votes, activation, *betas)}
 
         def step() -> None:
             votes.grad = None
-            if self.routing == "dynamic":
-                result = textbook_dynamic(votes) if path == "textbook" else dynamic_routing(votes, path=path)
-            else:
-                tensors = (votes, activation, *betas)
-                result = textbook_em(*tensors) if path == "textbook" else em_routing(*tensors, path=path)
+            result = textbook[self.routing]() if path == "textbook" else routing(votes, activation)
             (result.pose.square().sum() + result.activation.sum()).backward()
 
         return step

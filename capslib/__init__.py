@@ -1,16 +1,29 @@
-"""Capsule networks for the executable book: routings, layers, networks, experiments, records and verdicts.
+"""Capsule networks for the executable book, in three wings.
 
-The package is built in floors. A module imports only from floors below its own, or from rooms left of it on its own floor::
+The plan, from the top down. A module imports only from below its own place: from lower lines, or from its left on its line::
 
-    6  progress  cli                                                    how a run is shown; the command line, thin
-    5  ledger  claims  review  planning  batch  notebooks               claims; verdicts; check records; plan and run trials; notebooks
-    4  papers                                                           each paper's experiments and what its claims ask of records
-    3  costs  trials  store  runs  settings  queries  statistics  training  frames  plots    records, their folder, one run; the fit loop; style
-    2  data  networks                                                   named data sets; the papers' networks
-    1  layers  losses  attacks                                          capsule layers that take any routing; losses; attacks on inputs
-    0  errors  routing                                                  the errors a user sees; routings and their registry
+    the lab      cli                                              the command line, thin
+                 notebooks  progress                              execute chapters; show how a run goes on
+                 review  planning  batch                          check records; plan trials, and run them
+                 judging  claims  frames                          judge a claim by records; all verdicts; records as tables
+                 ledger  store  runs                              what the papers claim; the folder of records; run one trial
+                 records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
 
-``import capslib`` itself does no work and does not import torch.
+    the papers   em_routing  negation_limitation                  one room each: its recipe, its experiments, what its claims ask
+                 common                                           what their experiments share
+                 experiment  query                                what an experiment and a trial are; what a claim can ask
+
+    the library  recipes                                          what a training is made of, by name, and the training itself
+                 training                                         the one fit loop
+                 checkpoints                                      the state of a run, kept and taken up again
+                 networks  data                                   the papers' networks; named data sets
+                 layers  attacks  losses                          capsule layers that take any routing; attacks; losses
+                 routing                                          routing procedures
+                 errors  files  registry                          errors that a user sees; files written whole; names
+
+The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
+``pip install capslib[lab]``. Sizes: the library at most 5,000 lines, the lab at most 3,200 lines, a paper at most 800 lines, a
+file at most 460 lines. ``import capslib`` itself does no work and does not import torch.
 """
 
 __version__ = "0.1.0"

@@ -1,3 +1,3 @@
-from capslib.cli import main
+from capslib.lab.cli import main
 
 main()

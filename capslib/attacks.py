@@ -1,17 +1,17 @@
-"""Attacks on a network through the gradient of its input: FGSM, the basic iterative method, and what they do to accuracy.
+"""Attacks on a network through the gradient of its input (FGSM, the basic iterative method) and the accuracy they leave.
 
-``loss(x, target)`` is a network and its loss in one: it takes inputs [N, …] and classes [N] and gives a loss for each example,
-[N], or their mean, as those of :mod:`capslib.losses` do. Either way the gradients are those of the sum, so that the size of a
-batch changes nothing. The network belongs in ``eval`` mode; its parameters get no gradients.
+``loss(x, target)`` combines a network and its loss: it takes inputs [N, …] and classes [N] and returns one loss for each example,
+[N], or their mean, as :mod:`capslib.losses` does. The gradients are always those of the sum, so the batch size does not matter.
+Put the network in ``eval`` mode. Its parameters get no gradients.
 
-ε is a distance in the units of x. Networks of this book see standardised images, so there it counts standard deviations.
-``bounds``, a pair of numbers or of tensors that broadcast to x, is the range of valid inputs *in these same units*: where
-each image has a mean and a deviation of its own, (0 − mean)/deviation and (255 − mean)/deviation, [N, 1, 1, 1].
+ε is a distance in the units of x. For standardised images it counts standard deviations. ``bounds`` is the range of valid inputs
+*in the same units*: a pair of numbers, or of tensors that broadcast to x. For standardised images take
+:func:`capslib.data.transforms.standardised_bounds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ Bounds = tuple[float | Tensor, float | Tensor]
 
 
 def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
-    """The gradient of each example's own loss with respect to it, of the shape of ``x`` [N, …]."""
+    """Gradient of each example's own loss with respect to that example, in the shape of ``x`` [N, …].
+
+    >>> input_gradient(lambda x, target: (x.flatten(1).sum(dim=1) - target).square(), torch.ones(2, 3), torch.tensor([3, 2]))
+    tensor([[0., 0., 0.],
+            [2., 2., 2.]])
+    """
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         value = loss(x, target)
@@ -30,35 +35,41 @@ def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
 
 
 def zero_share(gradient: Tensor) -> float:
-    """Share of entries that are exactly zero, between 0 and 1: where a gradient is masked, an attack has nothing to follow."""
+    """Share of entries that are exactly zero, between 0 and 1. An attack cannot follow a gradient of zero.
+
+    >>> zero_share(torch.tensor([0.0, 0.5, -0.0, 2.0]))
+    0.5
+    """
     return 1 - int(gradient.count_nonzero()) / gradient.numel()
 
 
 def fgsm(
     loss: Loss, x: Tensor, target: Tensor, epsilon: float, *, targeted: bool = False, bounds: Bounds | None = None
 ) -> Tensor:
-    """One step of ε in every pixel, up the loss of the right class or, ``targeted``, down that of another: like ``x`` [N, …].
+    """Fast gradient sign method: x + ε·sign(∇ₓ loss) (Goodfellow et al. 2015), in the shape of ``x`` [N, …].
 
-    The fast gradient sign method, x ± ε·sign(∇ₓ loss) (Goodfellow et al. 2015). A pixel without a gradient stays as it is.
+    It raises the loss of the right class ``target``. A ``targeted`` attack lowers the loss of another class, with − for +. A pixel
+    whose gradient is zero keeps its value.
+
+    >>> square = lambda x, target: x.square().sum()
+    >>> fgsm(square, torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([0]), 0.5)
+    tensor([[ 1.5000, -2.5000,  0.0000]])
     """
     return _clip(x + epsilon * _direction(loss, x, target, targeted), bounds)
 
 
 def bim(
-    loss: Loss,
-    x: Tensor,
-    target: Tensor,
-    epsilon: float,
-    *,
-    steps: int,
-    step_size: float | None = None,
-    targeted: bool = False,
-    bounds: Bounds | None = None,
-) -> Tensor:
-    """The basic iterative method: ``steps`` smaller steps of :func:`fgsm`, none of which leads farther from ``x`` than ε.
+    loss: Loss, x: Tensor, target: Tensor, epsilon: float, *,
+    steps: int, step_size: float | None = None, targeted: bool = False, bounds: Bounds | None = None,
+) -> Tensor:  # fmt: skip
+    """Basic iterative method: ``steps`` smaller steps of :func:`fgsm`, clipped so that no pixel moves farther than ε from ``x``.
 
-    ``step_size`` is 1.25·ε/``steps`` unless given: Kurakin et al. (2016) go one grey level at a time, 1.25·ε times. So a pixel
-    can turn round on its way and still get to the edge; and one step is FGSM. Raises ValueError for less than one.
+    ``step_size`` is 1.25·ε/``steps`` by default, after Kurakin et al. (2016), who take 1.25·ε steps of one grey level. A pixel can
+    then turn round once and still reach the edge, and a single step equals FGSM. Raises ValueError if ``steps`` is below 1.
+
+    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum lies within the reach of ε
+    >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
+    tensor([[1.2000]])
     """
     if steps < 1:
         raise ValueError(f"an attack needs at least one step, not {steps}")
@@ -73,63 +84,55 @@ def bim(
 def robustness(
     scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, y: Tensor, epsilons: Sequence[float], **options: object
 ) -> list[float]:
-    """Accuracy, between 0 and 1, that is left at each of ``epsilons`` after an untargeted attack on ``x`` [N, …] of classes ``y`` [N].
+    """Accuracy, between 0 and 1, after an untargeted attack on ``x`` [N, …] of classes ``y`` [N], for each of ``epsilons``.
 
-    ``scores(x)`` [N, C] is judged on what goes up ``loss``: that of the same network, or for black-box transfer that of another.
-    Options: ``steps`` 1 (FGSM, one gradient for all ε; more is BIM), ``bounds``, and ``batch_size`` 100.
+    The attack raises ``loss``; ``scores(x)`` [N, C] classifies the result. For a black-box attack, take the loss of another network.
+    Options: ``steps`` (1 is FGSM with one gradient for all ε, the default; more is BIM), ``bounds``, ``batch_size`` (100).
+
+    >>> scores = lambda x: torch.stack([x[:, 0], -x[:, 0]], dim=1)  # class 0 if the pixel is positive
+    >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)
+    >>> robustness(scores, loss, torch.tensor([[0.1], [0.3]]), torch.tensor([0, 0]), [0.0, 0.2, 0.4])
+    [1.0, 0.5, 0.0]
     """
     return _hits(scores, loss, x, y, epsilons, targeted=False, **options).double().mean(dim=1).tolist()
 
 
 def targeted_success(
-    scores: Callable[[Tensor], Tensor],
-    loss: Loss,
-    x: Tensor,
-    targets: Iterable[int],
-    epsilons: Sequence[float],
+    scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, targets: Iterable[int], epsilons: Sequence[float],
     **options: object,
-) -> list[float]:
-    """Share of ``x`` [N, …] that is taken for the target at each of ``epsilons``, a mean over ``targets`` (Hinton et al. 2018, §6).
+) -> list[float]:  # fmt: skip
+    """Share of ``x`` [N, …] classified as the target, averaged over ``targets``, for each of ``epsilons`` (Hinton et al. 2018, §6).
 
-    That counts the images that are of the target's class already, so of C classes a network gives 1/C at ε = 0. The rest is as
-    in :func:`robustness`.
+    Images that belong to the target class count too, so with all C classes as targets the share at ε = 0 is 1/C. The other
+    arguments are those of :func:`robustness`.
+
+    >>> scores = torch.nn.Linear(4, 3)
+    >>> loss = lambda x, target: torch.nn.functional.cross_entropy(scores(x), target, reduction="none")
+    >>> [round(share, 2) for share in targeted_success(scores, loss, torch.rand(6, 4), range(3), [0.0])]
+    [0.33]
     """
-    aims = (torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets)
-    hits = [_hits(scores, loss, x, aim, epsilons, targeted=True, **options) for aim in aims]  # of each target [E, N]
+    wanted = (torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets)
+    hits = [_hits(scores, loss, x, t, epsilons, targeted=True, **options) for t in wanted]  # [E, N] each
     return torch.cat(hits, dim=1).double().mean(dim=1).tolist()
 
 
+@torch.no_grad()
 def _hits(
-    scores: Callable[[Tensor], Tensor],
-    loss: Loss,
-    x: Tensor,
-    target: Tensor,
-    epsilons: Sequence[float],
-    *,
-    targeted: bool,
-    steps: int = 1,
-    bounds: Bounds | None = None,
-    batch_size: int = 100,
-) -> Tensor:
-    """Which attacked examples are taken for their target, bool [E, N]."""
+    scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, target: Tensor, epsilons: Sequence[float],
+    *, targeted: bool, steps: int = 1, bounds: Bounds | None = None, batch_size: int = 100,
+) -> Tensor:  # fmt: skip
+    """Which attacked examples are classified as their target, bool [E, N]."""
+    limits = [torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x) for b in bounds or ()]
     found = []
-    with torch.no_grad():
-        for start in range(0, len(x), batch_size):
-            batch = slice(start, start + batch_size)
-            of_batch = bounds and tuple(b[batch] if _by_example(b, x) else b for b in bounds)
-            attacked = _attacked(loss, x[batch], target[batch], epsilons, steps, targeted, of_batch)
-            found.append(torch.stack([scores(a).argmax(dim=-1) == target[batch] for a in attacked]))
+    for some, wanted, *of_some in zip(*(t.split(batch_size) for t in (x, target, *limits)), strict=True):
+        if steps == 1:  # all ε share the gradient at x
+            direction = _direction(loss, some, wanted, targeted)
+            attacked = (_clip(some + epsilon * direction, of_some) for epsilon in epsilons)
+        else:
+            options = dict(steps=steps, targeted=targeted, bounds=of_some)
+            attacked = (bim(loss, some, wanted, epsilon, **options) for epsilon in epsilons)
+        found.append(torch.stack([scores(a).argmax(dim=-1) == wanted for a in attacked]))
     return torch.cat(found, dim=1)
-
-
-def _attacked(
-    loss: Loss, x: Tensor, target: Tensor, epsilons: Sequence[float], steps: int, targeted: bool, bounds: Bounds | None
-) -> Iterator[Tensor]:
-    if steps == 1:  # the gradient of x serves all ε
-        direction = _direction(loss, x, target, targeted)
-        yield from (_clip(x + epsilon * direction, bounds) for epsilon in epsilons)
-    else:
-        yield from (bim(loss, x, target, e, steps=steps, targeted=targeted, bounds=bounds) for e in epsilons)
 
 
 def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
@@ -137,12 +140,8 @@ def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
     return -sign if targeted else sign
 
 
-def _by_example(bound: float | Tensor, x: Tensor) -> bool:
-    return isinstance(bound, Tensor) and bound.ndim == x.ndim and len(bound) == len(x)
-
-
 def _clip(x: Tensor, bounds: Bounds | None) -> Tensor:
-    if bounds is None:
+    if not bounds:
         return x
     low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds)
     return x.clamp(low, high)

@@ -1,73 +1,91 @@
-"""Capsule layers. A layer makes votes; which routing turns them into parents is an argument.
+"""Capsule layers. A layer makes votes; the routing that turns them into parents is an argument.
 
-Between dense layers a capsule is a pose [N, I, D] and an activation [N, I]. For vector capsules the activation is the length of
-the pose, so the pose carries both. Between convolutional layers they are a grid: poses [N, H, W, types, 4, 4] of matrix
-capsules, or [N, H, W, types, 16], and activations [N, H, W, types].
+Between dense layers a capsule is a pose [N, I, D] and an activation [N, I]. The activation of
+a vector capsule is the length of its pose. Between convolutional layers capsules form a grid:
+poses [N, H, W, types, 4, 4] of matrix capsules, or [N, H, W, types, 16] of vector capsules, and
+activations [N, H, W, types]. In every layer the vote of a vector capsule is W u, and that of a
+matrix capsule M W.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from torch import Tensor, nn
 
-from capslib.routing import Competition, LazyVotes, Normalise, RoutingResult, convolutional, make_routing, squash
-
-__all__ = [
-    "ClassCapsules", "ConvCapsules", "DenseCapsules", "MatrixPrimaryCapsules", "PrimaryCapsules",
-    "as_capsules", "field_centres", "squash",
-]  # fmt: skip
+from capslib.routing import (
+    Competition,
+    LazyVotes,
+    Normalise,
+    Routing,
+    RoutingResult,
+    convolutional,
+    make_routing,
+    squash,
+)  # fmt: skip
 
 Pose = Literal["matrix", "vector"]
 POSE: dict[Pose, tuple[int, ...]] = {"matrix": (4, 4), "vector": (16,)}
-"""The shape of a pose. Either has 16 numbers; a 4×4 matrix transforms the one, a 16×16 matrix the other."""
+"""The shape of a pose of 16 numbers."""
+W: dict[Pose, tuple[int, int]] = {"matrix": (4, 4), "vector": (16, 16)}
+"""The shape of the transformation of such a pose."""
 
 
 def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
-    """Vector capsules [N, I, D] as pose and activation: the activation [N, I] is the length of the pose."""
+    """Vector capsules [N, I, D] as poses and activations [N, I], their lengths.
+
+    >>> as_capsules(torch.tensor([[[3.0, 4.0]]]))[1]
+    tensor([[5.]])
+    """
     return pose, torch.linalg.vector_norm(pose, dim=-1)
 
 
 class PrimaryCapsules(nn.Module):
-    """Vector capsules out of feature maps: a convolution whose channels are grouped into capsules, and squash.
+    """Vector capsules out of feature maps: a convolution and squash (Sabour et al. 2017, §4).
 
-    Features [N, channels, H, W] become poses [N, types·H'·W', dim] and activations [N, types·H'·W'], with
-    H' = ⌊(H − kernel)/stride⌋ + 1. The convolution has no ReLU, and a bias unless told otherwise (Sabour et al. 2017, §4).
+    Features [N, channels, H, W] become poses [N, types·H'·W', dim] and activations
+    [N, types·H'·W'], with H' = ⌊(H − kernel)/stride⌋ + 1.
+
+    >>> pose, activation = PrimaryCapsules(256, 32, 8)(torch.randn(2, 256, 20, 20))
+    >>> pose.shape, activation.shape
+    (torch.Size([2, 1152, 8]), torch.Size([2, 1152]))
     """
 
-    def __init__(self, channels: int, types: int, dim: int, *, kernel: int = 9, stride: int = 2, bias: bool = True):
+    def __init__(
+        self, channels: int, types: int, dim: int,
+        *, kernel: int = 9, stride: int = 2, bias: bool = True,
+    ):  # fmt: skip
         super().__init__()
         self.dim = dim
         self.conv = nn.Conv2d(channels, types * dim, kernel, stride, bias=bias)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        return as_capsules(squash(rearrange(self.conv(features), "n (t d) h w -> n (t h w) d", d=self.dim)))
+        pose = rearrange(self.conv(features), "n (t d) h w -> n (t h w) d", d=self.dim)
+        return as_capsules(squash(pose))
 
 
 class DenseCapsules(nn.Module):
-    """Every child votes for every parent: û_{j|i} = W_{ij} u_i, then any routing.
+    """Every child votes for every parent, û_{j|i} = W_{ij} u_i; then any routing.
 
-    Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult` with J = ``parents`` of D = ``parent_dim``.
-    ``weight_std`` is the standard deviation that W [I, J, D, d] starts from; ``routing`` is a name of
-    ``capslib.routing.ROUTINGS`` and ``options`` are its keywords (``iterations``, ``bias``, …).
+    Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
+    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``.
+
+    >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
+    >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
+    torch.Size([2, 10, 16])
     """
 
     def __init__(
-        self,
-        children: int,
-        parents: int,
-        child_dim: int,
-        parent_dim: int,
-        *,
-        routing: str = "dynamic",
-        weight_std: float = 0.1,
-        **options: object,
-    ):
+        self, children: int, parents: int, child_dim: int, parent_dim: int,
+        *, routing: str = "dynamic", weight_std: float = 0.1, **options: object,
+    ):  # fmt: skip
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(children, parents, parent_dim, child_dim) * weight_std)
+        weight = torch.randn(children, parents, parent_dim, child_dim)
+        self.weight = nn.Parameter(weight * weight_std)
         self.routing = make_routing(routing, parents, parent_dim, **options)
 
     def votes(self, pose: Tensor) -> Tensor:
@@ -79,22 +97,21 @@ class DenseCapsules(nn.Module):
 
 
 class MatrixPrimaryCapsules(nn.Module):
-    """Capsules out of feature maps, by one 1×1 convolution each for poses (linear) and activations (logistic), without bias.
+    """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
-    Features [N, channels, H, W] become a grid of ``types`` capsules. ``shift`` is subtracted from the logits. Weights start from
-    truncated normal distributions (Hinton et al. 2018, §4; deviations of the released code).
+    One gives the poses (linear), the other the activations (logistic, of logits − ``shift``).
+    Weights start from truncated normal distributions (Hinton et al. 2018, §4), with the
+    standard deviations of the released code.
+
+    >>> pose, activation = MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))
+    >>> pose.shape, activation.shape
+    (torch.Size([2, 14, 14, 8, 4, 4]), torch.Size([2, 14, 14, 8]))
     """
 
     def __init__(
-        self,
-        channels: int,
-        types: int,
-        *,
-        pose: Pose = "matrix",
-        pose_std: float = 0.5,
-        logit_std: float = 3.0,
-        shift: float = 1.0,
-    ):
+        self, channels: int, types: int, *, pose: Pose = "matrix",
+        pose_std: float = 0.5, logit_std: float = 3.0, shift: float = 1.0,
+    ):  # fmt: skip
         super().__init__()
         self.pose, self.shift = POSE[pose], shift
         self.poses = nn.Conv2d(channels, types * 16, 1, bias=False)
@@ -103,89 +120,103 @@ class MatrixPrimaryCapsules(nn.Module):
         _start(self.logits.weight, logit_std)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16).unflatten(-1, self.pose)
-        return pose, rearrange(self.logits(features) - self.shift, "n b h w -> n h w b").sigmoid()
+        pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
+        logits = rearrange(self.logits(features) - self.shift, "n b h w -> n h w b")
+        return pose.unflatten(-1, self.pose), logits.sigmoid()
 
 
 class ConvCapsules(nn.Module):
-    """Capsules of every type vote for those of the next layer in a window of ``kernel`` × ``kernel``, then any routing.
+    """Capsules in a window of ``kernel`` × ``kernel`` vote for its parents; then any routing.
 
-    A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All positions share W and the
-    routing's parameters, one set for each parent type. ``normalise`` says who competes for a child: by default all parents that
-    see it, of all types and at all positions. Couplings come as [N, H', W', kernel, kernel, types, parents].
-    ``options`` are keywords of the routing. Raises ValueError where the window is larger than the grid. Hinton et al. 2018, §4.
+    A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
+    positions share W and the routing's parameters, one set for each parent type (Hinton et al.
+    2018, §4). Couplings are [N, H', W', kernel, kernel, types, parents].
+
+    ``normalise`` says who competes for a child; by default all that see it do. A routing
+    whose couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
+    routes every window on its own, "types-per-position". Raises ValueError if such a routing is
+    given another normaliser, and for a window larger than the grid.
+
+    >>> layer = ConvCapsules(8, 16, kernel=3, stride=2, routing="em")
+    >>> layer(torch.randn(2, 14, 14, 8, 4, 4), torch.rand(2, 14, 14, 8)).pose.shape
+    torch.Size([2, 6, 6, 16, 4, 4])
     """
 
     def __init__(
-        self,
-        types: int,
-        parents: int,
-        *,
-        kernel: int = 3,
-        stride: int = 1,
-        pose: Pose = "matrix",
-        routing: str = "em",
-        normalise: Normalise = "types+positions",
-        weight_std: float = 0.3,
-        **options: object,
-    ):
+        self, types: int, parents: int, *, kernel: int = 3, stride: int = 1,
+        pose: Pose = "matrix", routing: str = "em", normalise: Normalise | None = None,
+        weight_std: float = 0.3, **options: object,
+    ):  # fmt: skip
         super().__init__()
-        self.kernel, self.stride, self.pose, self.normalise = kernel, stride, POSE[pose], normalise
-        self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *_transformation(pose)))
+        self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
+        self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
         _start(self.weight, weight_std)
         self.routing = make_routing(routing, parents, 16, **options)
+        self.normalise = _normaliser(self.routing, routing, normalise)
 
-    def fields(self, pose: Tensor, activation: Tensor) -> tuple[LazyVotes, Tensor, Competition | None]:
-        """What the routing gets: votes [N·H'·W', I, J, 16], activations [N·H'·W', I], and who competes. I = kernel²·types."""
-        size = tuple(pose.shape[1:3])
+    def fields(
+        self, pose: Tensor, activation: Tensor
+    ) -> tuple[LazyVotes, Tensor, Competition | None]:  # fmt: skip
+        """The routing's arguments for windows [N·H'·W'] of I = kernel²·types children."""
+        size, window = tuple(pose.shape[1:3]), (self.kernel, self.stride)
         if min(size) < self.kernel:
-            raise ValueError(
-                f"a window of {self.kernel} × {self.kernel} does not fit into a grid of {size[0]} × {size[1]} capsules"
-            )
-        windows = (
-            t.unfold(1, self.kernel, self.stride).unfold(2, self.kernel, self.stride)
-            for t in (pose.flatten(4), activation[..., None])
-        )
+            grid = f"a grid of {size[0]} × {size[1]} capsules"
+            field = f"a window of {self.kernel} × {self.kernel}"
+            raise ValueError(f"{field} does not fit into {grid}")
+        given = pose.flatten(4), activation[..., None]
+        windows = (t.unfold(1, *window).unfold(2, *window) for t in given)
         pose, activation = (rearrange(t, "n h w b d k l -> (n h w) (k l b) d") for t in windows)
-        competition = convolutional(size, self.kernel, self.stride, self.weight.shape[2], self.normalise, pose.device)
-        return LazyVotes(self.weight.flatten(0, 2), pose.unflatten(-1, self.pose)), activation.squeeze(-1), competition
+        rivals = convolutional(size, *window, self.weight.shape[2], self.normalise, pose.device)
+        votes = LazyVotes(self.weight.flatten(0, 2), pose.unflatten(-1, self.pose))
+        return votes, activation.squeeze(-1), rivals
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         grid = [(side - self.kernel) // self.stride + 1 for side in pose.shape[1:3]]
-        result = self.routing(*self.fields(pose, activation))
+        votes, children, competition = self.fields(pose, activation)
+        rivals = {} if competition is None else {"competition": competition}
+        result = self.routing(votes, children, **rivals)
         mu, a, coupling = (t.unflatten(0, (len(pose), *grid)) for t in result)
-        return RoutingResult(mu.unflatten(-1, self.pose), a, coupling.unflatten(3, self.weight.shape[:3]))
+        coupling = coupling.unflatten(3, self.weight.shape[:3])
+        return RoutingResult(mu.unflatten(-1, self.pose), a, coupling)
+
+
+def _normaliser(routing: Routing, name: str, asked: Normalise | None) -> Normalise:
+    """What a convolutional layer normalises over, if ``asked`` for this. Raises ValueError."""
+    over_parents = routing.couplings_sum_over == "parents"
+    if over_parents and "competition" in inspect.signature(routing.forward).parameters:
+        return asked or "types+positions"
+    if asked not in (None, "types-per-position"):
+        why = "takes no competition" if over_parents else "normalises over the children"
+        so = f"so parents at other positions cannot compete: leave normalise={asked!r} out"
+        raise ValueError(f"the routing {name!r} {why}, {so}")
+    return "types-per-position"
 
 
 class ClassCapsules(nn.Module):
-    """All capsules of a grid vote for every class, with one transformation for each type and class, shared by all positions.
+    """All capsules of a grid vote for every class; all positions share W of a type and class.
 
-    ``coordinates`` [H, W, 2] (see :func:`field_centres`) are added to the first two entries of the right-hand column of the
-    votes, entries 3 and 7 of sixteen, so that positions are not lost (coordinate addition; Hinton et al. 2018, §4).
-    Gives poses [N, classes, 16], activations [N, classes] and couplings [N, H·W·types, classes].
+    ``coordinates`` [H, W, 2] (see :func:`field_centres`) are added to the first two entries of
+    the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Returns poses
+    [N, classes, 16], activations [N, classes] and couplings [N, H·W·types, classes].
+
+    >>> layer = ClassCapsules(16, 5, routing="em")
+    >>> layer(torch.randn(2, 4, 4, 16, 4, 4), torch.rand(2, 4, 4, 16)).activation.shape
+    torch.Size([2, 5])
     """
 
     def __init__(
-        self,
-        types: int,
-        classes: int,
-        *,
-        coordinates: Tensor | None = None,
-        pose: Pose = "matrix",
-        routing: str = "em",
-        weight_std: float = 0.01,
-        **options: object,
-    ):
+        self, types: int, classes: int, *, coordinates: Tensor | None = None,
+        pose: Pose = "matrix", routing: str = "em", weight_std: float = 0.01, **options: object,
+    ):  # fmt: skip
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(types, classes, *_transformation(pose)))
+        self.weight = nn.Parameter(torch.empty(types, classes, *W[pose]))
         _start(self.weight, weight_std)
         self.register_buffer("coordinates", coordinates, persistent=False)
         self.routing = make_routing(routing, classes, 16, **options)
 
     def votes(self, pose: Tensor) -> Tensor:
         """Votes [N, H·W·types, classes, 16] of a grid."""
-        child, parent = ("i k", "i j") if pose.ndim == 6 else ("k", "j")
-        votes = einsum(pose, self.weight, f"n h w b {child}, b c k j -> n h w b c {parent}").flatten(5)
+        votes = LazyVotes(self.weight, pose.flatten(0, 2)).form().unflatten(0, pose.shape[:3])
         if self.coordinates is not None:
             offset = votes.new_zeros(*self.coordinates.shape[:2], 1, 1, 16)
             offset[..., 3], offset[..., 7] = self.coordinates[..., None, None, :].unbind(-1)
@@ -196,11 +227,16 @@ class ClassCapsules(nn.Module):
         return self.routing(self.votes(pose), activation.flatten(1))
 
 
-def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]], scale: float = 0.01) -> Tensor:
-    """Where the fields of view of a grid lie in an image of ``size`` (H, W): row and column of the centres [H', W', 2].
+def field_centres(
+    size: tuple[int, int], windows: Sequence[tuple[int, int]], scale: float = 0.01
+) -> Tensor:  # fmt: skip
+    """The centres [H', W', 2], row and column, of a grid's fields of view in an image (H, W).
 
-    ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from the middle, times ``scale``: 0.01
-    as in the released code, which keeps them within ±0.16 for images of 32 pixels.
+    ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
+    the middle, times ``scale``; 0.01 is that of the released code.
+
+    >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
+    tensor([-0.0150,  0.0050])
     """
     axes = []
     for side in size:
@@ -209,10 +245,6 @@ def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]], sca
             centres = centres.unfold(0, kernel, stride).mean(dim=-1)
         axes.append(centres * scale)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-
-
-def _transformation(pose: Pose) -> tuple[int, int]:
-    return (4, 4) if pose == "matrix" else (16, 16)
 
 
 def _start(weight: Tensor, std: float) -> None:

@@ -8,132 +8,201 @@ and ends with the same numbers to the last bit (on the CPU with as many threads)
 from __future__ import annotations
 
 import contextlib
-import io
-import time
+import functools
+import hashlib
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from capslib.errors import Interrupted, NotFinite
+from capslib.checkpoints import Run
+from capslib.errors import NotFinite
 from capslib.routing import use_path
-from capslib.runs import code_hash
-from capslib.store import seal, set_aside, unseal, write_atomically
-from capslib.trials import Context, RoutingPath
+from capslib.routing.fast import float32_products
 
-Loss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""``loss(model, inputs, targets)`` → the scalar loss and the class scores [N, C]."""
+
+class Examples(NamedTuple):
+    """Inputs [N, …] and, where the data have them, labels [N]: a split, or one batch of it."""
+
+    inputs: Tensor
+    labels: Tensor | None = None
+
+    def some(self, most: int) -> Examples:
+        """At most ``most`` of them, the same ones in every call; all of them if ``most`` is 0."""
+        rows = subset(len(self.inputs), most)
+        return self[rows] if most else self
+
+    def __getitem__(self, rows: Any) -> Examples:  # by rows, and not by field
+        return Examples(*(None if t is None else t[rows] for t in (self.inputs, self.labels)))
+
+    def batches(self, size: int) -> Iterator[Examples]:
+        """Consecutive batches of ``size``; the last one may be smaller."""
+        return (self[start : start + size] for start in range(0, len(self.inputs), size))
+
+
+Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
+"""``loss(model, batch)`` → named scalars. Training minimises the one called ``loss`` and logs all of them at every step."""
 
 
 WORTH_COMPILING = 1000
-"""Steps from which on a run repays the seconds that ``torch.compile`` takes for its routings."""
+"""A run of at least this many steps repays the seconds that ``torch.compile`` takes for its routings."""
+
+
+@dataclass
+class Context:
+    """Where and how a training runs. It changes nothing of what is learned."""
+
+    seed: int
+    device: str = "cpu"
+    data_dir: Path | None = None
+    folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
+    checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
+    checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
+    """Wall time between two checkpoints; a run that is killed loses no more than that."""
+    code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
+    code_of: Callable[[str], str] = lambda module: ""  # names the code that a module of recipes runs, for `code`
+    stop: Callable[[], bool] = lambda: False
+    """Asked after every step: when it says yes, the run writes a checkpoint and raises :class:`capslib.errors.Interrupted`."""
+    progress: Callable[[int, int, str], None] | None = None  # called as progress(step, steps, note)
+    max_steps: int | None = None
+    """A rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint."""
+    resumed_from: list[int] = field(default_factory=list)  # the steps at which a training was taken up again
+    seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
 
 
 @dataclass
 class History:
-    """What training leaves behind: ``loss`` and ``accuracy`` of every step, and the metrics of every epoch by name."""
+    """What training leaves behind: every term of the loss at every step, and the metrics of every epoch, by name."""
 
-    loss: list[float]
-    accuracy: list[float]
+    terms: dict[str, list[float]]
     epochs: dict[str, list[float]] = field(default_factory=dict)
-    routing_path: RoutingPath = "fast"
+    routing_path: str = "fast"
+    best_epoch: int | None = None  # from 1, whose weights were kept; None where those of the last step were
 
-    def loss_change_last_quarter(self) -> float:
-        """How much the loss still moved over the last quarter of the run, as a share of the loss at its start.
+    def change_last_quarter(self, term: str, window: int) -> float:
+        """How far the mean of ``term`` over ``window`` steps moved in the last quarter of the run; at least 0."""
+        values = self.terms[term]
+        corner = max(1, len(values) * 3 // 4)
+        window = min(window, corner)
+        return abs(fmean(values[corner - window : corner]) - fmean(values[-window:]))
 
-        Losses are means over a twentieth of the steps. Near zero the run has flattened; see ``capslib.queries.CONVERGED_BELOW``.
-        """
-        window = max(1, len(self.loss) // 20)
-        return moved_over_last_quarter(self.loss, window) / max(abs(fmean(self.loss[:window])), 1e-12)
 
+@dataclass(frozen=True)
+class Patience:
+    """Stop when ``metric`` has not improved for ``epochs`` epochs, and keep the weights of the best epoch."""
 
-def moved_over_last_quarter(values: Sequence[float], window: int) -> float:
-    """How far apart the means over the ``window`` values that end at three quarters and over the last ones are; at least 0."""
-    corner = max(1, len(values) * 3 // 4)
-    window = min(window, corner)
-    return abs(fmean(values[corner - window : corner]) - fmean(values[-window:]))
+    metric: str
+    epochs: int
+    higher_is_better: bool = False
+
+    def best(self, values: Sequence[float]) -> int:
+        """The index of the best value so far; of equal ones the first."""
+        return values.index((max if self.higher_is_better else min)(values))
 
 
 def permutation(n: int, seed: int, epoch: int) -> Tensor:
-    """The order in which epoch ``epoch`` visits ``n`` examples, int64 [n]: the same in every arm of an experiment."""
+    """The order in which epoch ``epoch`` visits ``n`` examples, int64 [n]: the same in every arm of an experiment.
+
+    >>> permutation(5, seed=0, epoch=1).tolist() == permutation(5, seed=0, epoch=1).tolist()
+    True
+    """
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def accuracy(scores: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, batch_size: int = 1000) -> float:
-    """Share of ``targets`` [N] that are the arg max of ``scores(inputs)`` [N, C], between 0 and 1."""
+def subset(n: int, most: int) -> Tensor:
+    """At most ``most`` of ``n`` rows in their order (all if ``most`` is 0), drawn at random but the same in every call.
+
+    Random, for equal steps through a set that is sorted by its factors would miss some of them.
+
+    >>> subset(4, 0)
+    tensor([0, 1, 2, 3])
+    """
+    return permutation(n, 0, 0)[: most or n].sort().values
+
+
+def augmentation(seed: int, step: int, device: torch.device, *, shared: bool = False) -> torch.Generator:
+    """The generator of the augmentation at one step. With ``shared`` its stream is one that permutations draw from too."""
+    mixed = int.from_bytes(hashlib.sha256(f"augmentation {seed} {step}".encode()).digest()[:7])
+    return torch.Generator(device).manual_seed(seed * 1_000_003 + step if shared else mixed)
+
+
+def accuracy(scores: Callable[[Tensor], Tensor], examples: Examples, batch_size: int = 1000) -> float:
+    """The share of ``examples`` whose label is the arg max of ``scores(inputs)`` [N, C], between 0 and 1.
+
+    >>> accuracy(lambda x: x, Examples(torch.eye(2), torch.tensor([0, 0])))
+    0.5
+    """
     with torch.no_grad():
-        right = sum(
-            (scores(x).argmax(dim=-1) == y).sum()
-            for x, y in zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
-        )
-    return float(right) / len(targets)
+        right = sum((scores(x).argmax(dim=-1) == y).sum() for x, y in examples.batches(batch_size))
+    return float(right) / len(examples.inputs)
 
 
 def fit(
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    loss: Loss,
-    optimizer: torch.optim.Optimizer,
-    epochs: int,
-    batch_size: int,
-    context: Context,
-    evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
-    transform: Callable[[Tensor, torch.Generator], Tensor] | None = None,
-    bfloat16: bool = False,
-    before_step: Callable[[int], None] | None = None,
-    guard_every: int | None = None,
-) -> History:
-    """Train ``model`` for ``epochs`` passes over ``inputs`` [N, …] and ``targets`` [N], both on the context's device.
+    model: nn.Module, examples: Examples, *, loss: Loss, optimizer: torch.optim.Optimizer, epochs: int, batch_size: int,
+    context: Context, evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    transform: Callable[[Tensor, torch.Generator], Tensor] | None = None, shared_stream: bool = False,
+    before_step: Callable[[int], None] | None = None, patience: Patience | None = None, guard_every: int | None = None,
+) -> History:  # fmt: skip
+    """Train ``model`` for ``epochs`` passes over ``examples``, which are on the context's device, with or without labels.
 
-    ``evaluate(model)`` gives metrics after every epoch, and where ``context.max_steps`` ends the run.
-    ``transform(batch, generator)`` augments a batch with a generator of its own step.
-    ``before_step(step)`` is called before every step, counted from 0: schedules are functions of it. They set a rate
-    in ``optimizer.param_groups`` or fill, in place, a tensor that the loss reads; of a captured step nothing else is seen again.
+    ``evaluate(model)`` gives metrics after every epoch, and where ``context.max_steps`` ends the run. With ``patience`` the run
+    stops early and the model ends with its best weights. ``transform(inputs, generator)`` augments a batch with a generator of
+    its own step (``shared_stream``: see :func:`augmentation`). ``before_step(step)``, from 0, may set a rate in
+    ``optimizer.param_groups`` or fill, in place, a tensor that the loss reads: a captured CUDA step sees no other change.
 
-    ``bfloat16`` runs the forward pass under autocast (routings stay in float32). Checkpoints go to ``context.checkpoint`` every
-    ``context.checkpoint_seconds`` and when ``context.stop()``. Losses are looked at every ``guard_every`` steps (1 on the CPU,
-    50 on a GPU, where looking means waiting).
+    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds`` and when ``context.stop()``; in the end the
+    file holds the final weights and the history, and the same call then reads them instead of training. The loop looks for
+    losses that are not finite every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where looking means waiting).
 
     Raises :class:`NotFinite`, naming the step and the first layer, as soon as the loss or a gradient is not finite, and
     :class:`Interrupted` when ``context.stop()`` says so.
+
+    >>> line, x = nn.Linear(1, 1), torch.linspace(-1, 1, 64)[:, None]
+    >>> square = lambda model, batch: {"loss": (model(batch.inputs) - 3 * batch.inputs).square().mean()}
+    >>> optimizer = torch.optim.SGD(line.parameters(), lr=0.3)
+    >>> history = fit(
+    ...     line, Examples(x), loss=square, optimizer=optimizer, epochs=40, batch_size=32, context=Context(seed=0)
+    ... )
+    >>> round(line.weight.item(), 2)
+    3.0
     """
-    device = inputs.device
-    per_epoch = -(-len(inputs) // batch_size)
+    device, n = examples.inputs.device, len(examples.inputs)
+    per_epoch = -(-n // batch_size)
     whole = epochs * per_epoch
     steps = min(whole, context.max_steps or whole)
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    with seeded(context.seed), _arithmetic(model, device), _Run(model, optimizer, steps, device, context) as run:
+    with seeded(context.seed), _arithmetic(model, device), Run(model, optimizer, steps, device, context) as run:
         path = use_path(model, "compiled" if whole >= WORTH_COMPILING else "fast")  # a rehearsal takes that of the run
-        gradients = _Gradients(model, loss, bfloat16, batch_size if device.type == "cuda" else None)
+        gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
         if guard > 1:
             run.remember()
 
-        while run.step < steps:
+        while not run.finished:
             step, (epoch, within) = run.step, divmod(run.step, per_epoch)
             if before_step is not None:
                 before_step(step)
             if within == 0 or run.order is None:
-                run.order = permutation(len(inputs), context.seed, epoch).to(device)
-            batch = run.order[within * batch_size : (within + 1) * batch_size]
-            x, y = inputs[batch], targets[batch]
+                run.order = permutation(n, context.seed, epoch).to(device)
+            batch = examples[run.order[within * batch_size : (within + 1) * batch_size]]
             if transform is not None:
-                x = transform(x, torch.Generator(device).manual_seed(context.seed * 1_000_003 + step))
+                generator = augmentation(context.seed, step, device, shared=shared_stream)
+                batch = batch._replace(inputs=transform(batch.inputs, generator))
             model.train()
-            run.curves[step] = gradients(x, y)
+            run.log(gradients(batch), gradients.names)
 
             last = within == per_epoch - 1 or step == steps - 1
             looked = (step + 1) % guard == 0 or last
             if looked and not run.finite(guard):
                 if guard == 1:
-                    raise NotFinite(f"step {step + 1}: {blame(model, lambda: gradients.forward(x, y))}")  # noqa: B023
+                    raise NotFinite(f"step {step + 1}: {blame(model, lambda: loss(model, batch))}")  # noqa: B023
                 run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
                 guard = 1
                 continue
@@ -145,13 +214,17 @@ def fit(
                     model.eval()
                     for name, metric in evaluate(model).items():
                         run.epochs.setdefault(name, []).append(metric)
+                stop_now = patience is not None and run.out_of_patience(patience)
+                run.finished = stop_now or run.step == steps
                 if guard > 1:
                     run.remember()
                 if context.progress is not None:
-                    context.progress(run.step, steps, f"loss {run.curves[step, 0]:.3f}")
-            if looked:  # a state that nobody has looked at may be spoilt already
+                    context.progress(run.step, steps, f"loss {run.terms['loss'][step]:.3f}")
+            if looked and not run.finished:  # a state that nobody has looked at may be spoilt already
                 run.save_if_due()
-        return History(*(column.tolist() for column in run.curves.T.cpu()), run.epochs, path)
+        run.finish()
+        terms = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
+        return History(terms, run.epochs, path, run.best_epoch)
 
 
 @contextlib.contextmanager
@@ -163,60 +236,55 @@ def _arithmetic(model: nn.Module, device: torch.device) -> Iterator[None]:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             module.to(memory_format=torch.channels_last)
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, True
     try:
-        yield
+        with float32_products(device, "high"):
+            yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.backends.cudnn.allow_tf32 = before
 
 
 class _Gradients:
-    """Loss, accuracy and gradients of a batch. With ``capture`` they are recorded once, as a CUDA graph for batches of that size.
+    """The terms of the loss of a batch, and its gradients. With ``capture`` they are recorded once, as a CUDA graph for
+    batches of that size: launching the hundreds of short kernels of a small network takes longer than running them.
 
-    A step of a small network is hundreds of short kernels, and launching them takes longer than running them; a graph launches
-    once. Whatever cannot be captured goes on step by step, and so does a batch of another size, the last one of an epoch.
+    Whatever cannot be captured goes on step by step, and so does a batch of another size, the last one of an epoch.
     """
 
-    WARM_UP = 3
-    """Batches before the recording: compilers and libraries have to be through with what they do once."""
+    WARM_UP = 3  # batches before the recording: compilers and libraries have to be through with what they do once
 
-    def __init__(self, model: nn.Module, loss: Loss, bfloat16: bool, capture: int | None):
-        self.model, self.loss, self.bfloat16, self.capture = model, loss, bfloat16, capture
-        self.seen = 0
+    def __init__(self, model: nn.Module, loss: Loss, capture: int | None):
+        self.model, self.loss, self.capture, self.seen = model, loss, capture, 0
+        self.names: tuple[str, ...] = ()
         self.replay: Callable[[], None] | None = None
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Loss and accuracy [2] of inputs [N, …] and targets [N]; the gradients are in the parameters."""
-        if len(x) != self.capture:
-            return self._run(x, y)
+    def __call__(self, batch: Examples) -> Tensor:
+        """The terms of the batch [terms], by ``names``; the gradients are in the parameters."""
+        if len(batch.inputs) != self.capture:
+            return self._run(batch)
         if self.replay is None:
             self.seen += 1
-            if self.seen <= self.WARM_UP or not self._record(x, y):
-                return self._run(x, y)
-        self.x.copy_(x)
-        self.y.copy_(y)
+            if self.seen <= self.WARM_UP or not self._record(batch):
+                return self._run(batch)
+        for kept, given in zip(self.batch, batch, strict=True):
+            if kept is not None:
+                kept.copy_(given)
         self.replay()
         for parameter, gradient in self.recorded:  # an uncaptured batch in between has put its own there
             parameter.grad = gradient
         return self.result
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
-            return self.loss(self.model, x, y)
-
-    def _run(self, x: Tensor, y: Tensor) -> Tensor:
+    def _run(self, batch: Examples) -> Tensor:
         self.model.zero_grad(set_to_none=True)
-        value, scores = self.forward(x, y)
-        value.backward()
-        return torch.stack([value.detach().float(), (scores.argmax(dim=-1) == y).float().mean()])
+        terms = self.loss(self.model, batch)
+        self.names = tuple(terms)
+        terms["loss"].backward()
+        return torch.stack([term.detach().float() for term in terms.values()])
 
-    def _record(self, x: Tensor, y: Tensor) -> bool:
-        self.x, self.y = x.clone(), y.clone()
+    def _record(self, batch: Examples) -> bool:
+        self.batch = Examples(*(None if t is None else t.clone() for t in batch))
         try:
-            self.result, self.replay = _captured(lambda: self._run(self.x, self.y))
+            self.result, self.replay = _captured(lambda: self._run(self.batch))
         except RuntimeError as error:
             warnings.warn(f"This training step cannot be captured, and runs uncaptured: {error}", stacklevel=2)
             self.capture = None
@@ -233,156 +301,21 @@ def _captured(function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None
     return result, graph.replay
 
 
-class _Run:
-    """The state of a run: everything that has to survive a kill."""
-
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, device: torch.device, context: Context):
-        self.model, self.optimizer, self.device, self.context = model, optimizer, device, context
-        self.path = context.checkpoint if context.max_steps is None else None
-        self.step = 0
-        self.curves = torch.zeros(steps, 2, device=device)  # loss and accuracy of every step, left on the device
-        self.epochs: dict[str, list[float]] = {}
-        self.order: Tensor | None = None
-        self.started = self.saved = time.perf_counter()
-        self.earlier = 0.0
-        self.snapshot: dict[str, object] = {}
-        self.writer = ThreadPoolExecutor(1, "checkpoint")
-        self.writing: Future | None = None
-
-    def __enter__(self) -> _Run:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.writer.shutdown()  # whoever takes the checkpoint away has to find it whole
-        if not any(error):
-            self._written()
-
-    def state(self) -> dict[str, object]:
-        return {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "curves": self.curves,
-            "epochs": self.epochs,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
-            "resumed_from": self.context.resumed_from,
-            "code": code_hash(),
-            "seconds": self.earlier + time.perf_counter() - self.started,
-        }
-
-    def restore(self, state: dict) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.epochs, self.order = state["step"], state["epochs"], None
-        self.curves.copy_(state["curves"])
-        torch.set_rng_state(state["random"].cpu())
-        if state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)
-
-    def save_if_due(self) -> None:
-        """Write a checkpoint when it is time, and before ending by :class:`Interrupted` when the run is asked to stop."""
-        path, stop = self.path, self.context.stop()
-        if path is not None and (stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds):
-            self._written()
-            state = _copied(self.state(), torch.device("cpu"))  # the next step changes it; the disk can take its time
-            self.writing = self.writer.submit(lambda: write_atomically(path, seal(_dump(state))))
-            self.saved = time.perf_counter()
-        if stop:
-            self._written()
-            raise Interrupted
-
-    def _written(self) -> None:
-        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
-        if self.writing is not None:
-            self.writing.result()
-
-    def resume(self) -> None:
-        path = self.path
-        if path is None or not path.exists():
-            return
-        fresh = _copied(self.state(), self.device)
-        try:
-            state = _load(unseal(path.read_bytes()), self.device)
-            if state["curves"].shape != self.curves.shape:
-                raise ValueError(f"it is of a run of {len(state['curves'])} steps, not of {len(self.curves)}")
-            if state["code"] != code_hash():
-                raise ValueError("it was written by another version of capslib, and a record names one")
-            self.restore(state)
-            resumed_from, seconds = [*state["resumed_from"], self.step], state["seconds"]
-        except Exception as error:  # torch.load raises whatever the damaged bytes happen to break
-            self.restore(fresh)  # a checkpoint is used whole or not at all
-            set_aside(path, f"{type(error).__name__}: {error}".splitlines()[0])
-            return
-        self.context.resumed_from[:] = resumed_from
-        self.earlier = self.context.seconds_before = seconds
-
-    def remember(self) -> None:
-        """Keep a copy of the state to go back to when a NaN is found some steps after it arose."""
-        self.snapshot = _copied(self.state(), self.device)
-
-    def rewind(self) -> None:
-        self.restore(_copied(self.snapshot, self.device))
-
-    def finite(self, window: int) -> bool:
-        """Whether the losses of the last ``window`` steps and all gradients of the last one are finite."""
-        losses = self.curves[max(0, self.step + 1 - window) : self.step + 1, 0]
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return bool(torch.cat([losses, torch.stack(torch._foreach_norm(gradients))]).isfinite().all())
-
-
-def _copied(thing: Any, device: torch.device) -> Any:
-    """The same state with tensors of its own on ``device``."""
-    if isinstance(thing, Tensor):
-        return thing.detach().to(device, copy=True)
-    if isinstance(thing, dict):
-        return {key: _copied(value, device) for key, value in thing.items()}
-    return [_copied(value, device) for value in thing] if isinstance(thing, list) else thing
-
-
-def _dump(state: dict[str, object]) -> bytes:
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
-
-
-def _load(data: bytes, device: torch.device) -> dict:
-    return torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-
-
 def blame(model: nn.Module, forward: Callable[[], object]) -> str:
     """Run ``forward`` once more and name the first module of ``model`` whose output is not finite, else the first gradient."""
+    found = []
 
-    def tensors(thing: object) -> Iterator[Tensor]:
-        if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, tuple | list):
-            for part in thing:
-                yield from tensors(part)
+    def look(name: str, module: nn.Module, _: object, output: object) -> None:
+        if not all(t.isfinite().all() for t in tree_leaves(output) if isinstance(t, Tensor)):
+            found.append(f"the output of {name or 'the network'} ({type(module).__name__}) is not finite")
 
-    class Found(Exception):
-        pass
-
-    def hook(name: str) -> Callable[..., None]:
-        def look(module: nn.Module, _: object, output: object) -> None:
-            if not all(t.isfinite().all() for t in tensors(output)):
-                raise Found(f"the output of {name} ({type(module).__name__}) is not finite")
-
-        return look
-
-    handles = [m.register_forward_hook(hook(name or "the network")) for name, m in model.named_modules()]
-    try:
-        with torch.no_grad():
-            forward()
-    except Found as found:
-        return str(found)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not parameter.grad.isfinite().all():
-            return f"the gradient of {name} is not finite"
-    return "the loss is not finite"
+    with torch.no_grad(), contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(functools.partial(look, name)))
+        forward()
+    gradients = ((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
+    found += [f"the gradient of {name} is not finite" for name, gradient in gradients if not gradient.isfinite().all()]
+    return [*found, "the loss is not finite"][0]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@
 # ```
 
 # %% tags=["parameters", "remove-cell"]
-scale = "smoke"  # smoke: stand-ins, seconds · cpu: real data, reduced networks · paper: the paper's own setting
+# smoke: stand-ins, seconds · cpu: real data, reduced networks · paper: the paper's setting
+scale = "smoke"
 device = "cpu"
 seeds = None  # replicates; None: as many as the experiment names for the scale
 workers = 0
@@ -21,45 +22,49 @@ scheduler = None
 data_dir = None
 results_dir = None
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
 import numpy as np
 import pandas as pd
 import torch
 from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
-from capslib import claims, frames, plots
-from capslib.batch import Session
+from capslib.lab import claims, frames, plots
+from capslib.lab.batch import Session
+from capslib.lab.store import Store
 from capslib.layers import squash
 from capslib.networks.negation_limitation import CapsuleStack, SignNetwork
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 from capslib.routing import dynamic_routing, em_routing
-from capslib.store import Store
 from capslib.training import seeded
 
 session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler, data_dir=data_dir, results_dir=results_dir
-)
+    scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler,
+    data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
 committed = list(Store(results_dir).records(STEM))
 plots.use_style()
 ledger = claims.ledger(STEM)
-BLUE, ORANGE = plots.ROUTING_COLORS["dynamic"], plots.ROUTING_COLORS["em"]
+BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 
 
 # %% [markdown]
 # ## In one minute
 #
 # Can a capsule network tell a number from its negative? Peer, Stabinger and Rodríguez-Sánchez {cite:p}`peer2021` prove that it
-# cannot, as long as its layers have no bias: negate the input of a layer and its outputs flip their direction and keep
-# their length, and the length is what the network reads its classes from. They then show that deep capsule networks
-# without a bias stop training, and that a bias repairs it. {doc}`Our records </book/scorecard>` bear out the theorems to the last bit, and in reduced
-# networks, on MNIST and Fashion-MNIST, the experiments draw the paper's picture of depth. Three things surprised us: the bias of an EM layer is
-# invisible in that layer's own activations; the EM network learns the sign only through a constant of 10⁻⁸ that was meant to prevent a division by
-# zero; and a reduced RBA network that is stuck without a bias trains without one, at the same depth, when its signal starts at length one. It is as
-# odd as before, so the symmetry is not what stopped it. EM networks are another
-# matter: there no scale of the weights helps and a bias does, for without one a deep stack turns similar inputs into unrelated poses.
+# cannot, as long as its layers have no bias. Negate the input of such a layer, and its outputs flip their direction but keep
+# their length, and the network reads its classes from the length. The authors then show that deep capsule networks
+# without a bias stop training, and that a bias repairs them.
+#
+# {doc}`Our records </book/scorecard>` confirm the theorems to the last bit. In reduced networks on MNIST and Fashion-MNIST,
+# depth has the effect that the paper describes. Three things surprised us. First, the bias of an EM layer does not change that
+# layer's own activations. Second, the EM network learns the sign only through a constant of 10⁻⁸ that was meant to prevent a
+# division by zero. Third, a reduced RBA network that does not train without a bias does train without one, at the same depth, when
+# its signal starts at length one. Its output is still an odd function of the input, so symmetry cannot explain the failure. EM
+# networks differ: no scale of the weights helps them and a bias does, because without a bias a deep stack turns similar
+# inputs into unrelated poses.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Scores of the positive class in eight random, untrained networks that take one number x. Without a bias each curve mirrors itself at zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)
 figure, axes = plots.panels(2, sharey=True)
 for axis, bias in zip(axes, (None, 0.5), strict=True):
@@ -67,7 +72,9 @@ for axis, bias in zip(axes, (None, 0.5), strict=True):
         with seeded(seed), torch.no_grad():
             axis.plot(
                 x,
-                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[:, 1],
+                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[
+                    :, 1
+                ],
                 color=BLUE,
                 alpha=0.35 + 0.08 * seed,
                 lw=1.4,
@@ -80,10 +87,12 @@ plt.show()
 # %% [markdown]
 # ## The idea on a toy
 #
-# Three children hold 2-D poses and vote for two parents. We route their votes once as they are, and once negated.
+# Three children hold 2-D poses and vote for two parents. We route their votes twice: as they are, and negated.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point elsewhere and have other lengths."}, "figure": {"caption": "Votes (thin) and parents (thick), for an input (filled) and its negative (dashed). Without a bias the dashed arrows are the filled ones turned round: same lengths, so same activations. A bias, the same for both inputs, pulls both to one side.", "name": "fig-toy"}}
-votes = torch.tensor([[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]])  # [I, J, D]
+# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point in other directions and have other lengths."}, "figure": {"caption": "What changes when all votes change their sign? Votes (thin) and parents (thick), for an input (solid) and its negative (dashed). Without a bias the dashed lines are the solid ones turned by half a circle: they have the same lengths, so the parents have the same activations. A bias is the same for both inputs and pulls both to one side.", "name": "fig-toy"}}
+votes = torch.tensor(
+    [[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]]
+)  # [I, J, D]
 biases = {"without bias": None, "with bias": torch.tensor([[-0.1, 0.7], [0.5, 0.5]])}
 figure, axes = plots.panels(2, height=3.2, sharex=True, sharey=True)
 for axis, (title, bias) in zip(axes, biases.items(), strict=True):
@@ -91,19 +100,33 @@ for axis, (title, bias) in zip(axes, biases.items(), strict=True):
         routed = dynamic_routing(sign * votes, bias=bias)
         for parent, color in enumerate((BLUE, ORANGE)):
             for vote in sign * votes[:, parent]:
-                axis.plot([0, vote[0]], [0, vote[1]], style, color=color, lw=0.9, alpha=0.45)
+                axis.plot(
+                    [0, vote[0]], [0, vote[1]], style, color=color, lw=0.9, alpha=0.45
+                )
             pose = routed.pose[parent]
-            axis.plot([0, pose[0]], [0, pose[1]], style, color=color, lw=3.2, solid_capstyle="round")
+            axis.plot(
+                [0, pose[0]],
+                [0, pose[1]],
+                style,
+                color=color,
+                lw=3.2,
+                solid_capstyle="round",
+            )
             axis.annotate(
-                f"{routed.activation[parent]:.2f}", pose, color=color, fontsize=9, xytext=(5, 4), textcoords="offset points"
+                f"{routed.activation[parent]:.2f}",
+                pose,
+                color=color,
+                fontsize=9,
+                xytext=(5, 4),
+                textcoords="offset points",
             )
     axis.set(title=title, aspect="equal")
     axis.grid(True, axis="both")
 plt.show()
 
 # %% [markdown]
-# The numbers are the lengths of the parents, that is, their activations. On the left each colour has one number twice: the
-# routing cannot know which of the two inputs it saw.
+# The numbers are the lengths of the parents, which are their activations. On the left, each colour shows the same number twice: the
+# activations cannot say which of the two inputs the routing saw.
 #
 # ## The method
 #
@@ -121,10 +144,10 @@ plt.show()
 # \end{aligned}
 # ```
 #
-# $\mathbf B_j$ is the bias that the paper is about. It sits inside the loop, before the squash, so it also changes the agreements.
+# $\mathbf B_j$ is the bias that the paper studies. The loop adds it before the squash, so it also changes the agreements.
 #
 # ```{live-source} capslib.routing.dynamic.dynamic_routing
-# :test: tests/routing/test_conformance.py::test_it_is_what_the_plain_loops_say
+# :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #
 # ```{live-source} capslib.routing.base.squash
@@ -133,7 +156,7 @@ plt.show()
 #
 # ### EM routing
 #
-# Here a parent is a Gaussian cluster of votes, and the activation $a_i$ of a child is its weight {cite:p}`hinton2018`. With
+# In EM routing a parent is a Gaussian cluster of votes, and the activation $a_i$ of a child is its weight {cite:p}`hinton2018`. With
 # $m_j = \sum_i c_{ij} a_i$ the M-step is
 #
 # ```{math}
@@ -146,149 +169,207 @@ plt.show()
 # ```
 #
 # and the E-step gives $c_{ij} \propto a_j\, \mathcal N(\hat{\mathbf u}_{j|i}; \boldsymbol\mu_j, \operatorname{diag} \boldsymbol\sigma_j^2)$, normalised over
-# the parents $j$. The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
+# the parents $j$. The layer adds the bias to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 #
 # ```{live-source} capslib.routing.em.em_routing
-# :test: tests/routing/test_conformance.py::test_it_is_what_the_plain_loops_say
+# :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #
-# The released code does not use matrix capsules: its layers pass on one vector a capsule, whose length is the activation, so a
-# parent gives back $a_j\, \boldsymbol\mu_j / \lVert \boldsymbol\mu_j \rVert$. That is the option `vector=True`, and the routing `em_vector` below.
+# The released code does not use matrix capsules. Its layers pass on one vector for each capsule, and the length of the vector is the activation. So a
+# parent returns $a_j\, \boldsymbol\mu_j / \lVert \boldsymbol\mu_j \rVert$. This is the option `vector=True`, and the routing `em_vector` below.
 #
 # ### Two theorems, and a third
 #
 # **Theorem 1.** Without bias a stack of RBA layers is odd: $f(-x) = -f(x)$. *Why:* the first $\mathbf s_j$ is linear in the votes, squash
-# is odd, and the agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ does not change when both its sides change their sign. So the couplings are
-# even and everything else is odd, in every iteration, and a composition of odd maps is odd.
+# is odd, and the agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ does not change when both sides change their sign. So in every iteration the couplings are
+# even and everything else is odd. A composition of odd maps is odd.
 #
 # **Theorem 2.** Without a bias on the votes the poses of EM routing are odd and the activations even in the input poses, for any
-# $\beta_u$, $\beta_a$, $\lambda$ and any number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and leave every squared distance as it was.
+# $\beta_u$, $\beta_a$, $\lambda$ and any number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and change no squared distance.
 #
-# **And one that the paper does not state.** A bias $\mathbf B_j$ on all votes of a parent moves $\boldsymbol\mu_j$ by $\mathbf B_j$ and leaves
+# **A third, which the paper does not state.** A bias $\mathbf B_j$ on all votes of a parent moves $\boldsymbol\mu_j$ by $\mathbf B_j$ and leaves
 # $\hat{\mathbf u}_{j|i} - \boldsymbol\mu_j$ alone. So the activations of an EM layer do not depend on the bias of that layer at all: they stay even. The
-# bias shows first in the layer above.
+# bias first takes effect in the layer above.
 #
 # We draw random stacks in double precision and measure the largest $|f(x) + f(-x)|$ and $|a(x) - a(-x)|$.
 
 # %%
 symmetry = session.run(STEM, "symmetry")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much the activations of x and -x differ, at most, in random stacks of 1 to 9 layers. Circles at the bottom are exact zeros. EM with a bias starts at rounding error: its first layer does not see its own bias.", "name": "fig-symmetry"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much do the activations of x and -x differ, at most, in random stacks of 1 to 9 layers? Circles at the bottom are exact zeros. EM with a bias starts at rounding error, because the activations of its first layer do not depend on the bias of that layer.", "name": "fig-symmetry"}}
 figure, axes = plots.panels(3, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
     for bias in (False, True):
-        found = frames.curves(frames.select(symmetry, "symmetry", routing=routing, bias=bias), "depths", "even_violation")
+        found = frames.curves(
+            frames.select(symmetry, "symmetry", routing=routing, bias=bias),
+            "depths",
+            "even_violation",
+        )
         worst = found.groupby("depths")["even_violation"].max()
         axis.semilogy(
             worst.index,
             worst.clip(lower=1e-19),
             "o-" if bias else "o",
-            color=plots.ROUTING_COLORS[routing],
+            color=plots.routing_color(routing),
             mfc=None if bias else "none",
             ms=5,
             label="with bias" if bias else "without",
         )
-    axis.set(title=plots.ROUTING_NAMES[routing], xlabel="layers", xticks=range(1, 10, 2), ylim=(1e-20, 10))
+    axis.set(
+        title=plots.routing_name(routing),
+        xlabel="layers",
+        xticks=range(1, 10, 2),
+        ylim=(1e-20, 10),
+    )
 axes[0].set_ylabel("max |a(x) − a(−x)|")
 axes[0].legend(loc="center right")
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% [markdown]
-# Both theorems hold exactly: floating-point negation is exact, so the differences without a bias are zeros and no rounding errors. {claim}`NEG-W-3`
-# says that a bias breaks both symmetries. It does for RBA and for EM stacks of two layers and more; for a single EM layer it fails, for
-# the reason given above. *Broken* means a difference above $10^{-6}$ in numbers of order one; the first revision of this experiment drew biases so large
-# that deep EM stacks forgot their input altogether, and asked for $10^{-3}$.
+# Both theorems hold exactly. Floating-point negation is exact, so the differences without a bias are true zeros, not rounding errors. {claim}`NEG-W-3`
+# says that a bias breaks both symmetries. This is true for RBA and for EM stacks of two or more layers. It is false for a single EM layer, for
+# the reason given above. *Broken* means a difference above $10^{-6}$ in numbers of order one. The first revision of this experiment asked for $10^{-3}$, and drew biases so large
+# that deep EM stacks forgot their input altogether.
 #
 # ### What the paper leaves out
 #
 # | question | where the answer comes from |
 # |---|---|
-# | Which EM network is it? | Released code: dense vector capsules whose length is the activation, not matrix capsules. |
-# | Which variance enters the cost? | Released code: $\ln \sigma^2$ where Hinton et al. have $\ln \sigma$, and $10^{-4}$ added to every variance. |
-# | Start of $W$ and $B$ | First release: $W \sim \mathcal N(0, 0.1^2)$, $B = 0.1$; both 0.5 in the sign network. |
-# | Iterations | First release 3, second release 2. The text fits the first. |
+# | Which EM network? | The released code has dense vector capsules whose length is the activation, not matrix capsules. |
+# | Which variance enters the cost? | The released code has $\ln \sigma^2$ where Hinton et al. have $\ln \sigma$, and adds $10^{-4}$ to every variance. |
+# | Initial $W$ and $B$ | First release: $W \sim \mathcal N(0, 0.1^2)$ and $B = 0.1$; in the sign network both are 0.5. |
+# | Iterations | Three in the first release, two in the second. The text agrees with the first. |
 # | Hidden dimension | Text: 12 everywhere. Scripts: 12 for RBA, 10 for EM. We follow the scripts. |
 # | Epochs | Text: 50. Scripts: 30. We take 50 and keep every epoch's accuracy. |
-# | Which accuracy is reported? | Not said. The second release takes the best epoch; ours is the last, with the best in the record. |
-# | Weight of the reconstruction | First release $5 \cdot 10^{-4}$ on a sum over pixels. Its target is standardised and so out of a sigmoid's reach. |
+# | Which accuracy is reported? | Not stated. The second release takes the best epoch. We take the last; the record also holds the best. |
+# | Weight of the reconstruction | First release: $5 \cdot 10^{-4}$ on a sum over pixels. Its target is standardised, so a sigmoid cannot reach it. |
 #
 # ## Experiments
 #
 # ### The sign of a number (Table 1)
 #
-# Can a network with one 1-D input capsule, twenty hidden ones and two outputs learn the sign of a number? It is trained on a symmetric grid
-# and tested on the same points, so only the symmetry stands in its way.
+# Can a network with one 1-D input capsule, twenty hidden capsules and two outputs learn the sign of a number? We train it on a symmetric grid
+# and test it on the same points, so only the symmetry can stop it.
 
-# %% tags=["hide-input"]
-frames.configuration(EXPERIMENTS["sign"], arm=("routing", "bias", "length_offset")).style
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+arm = ("routing", "bias", "length_offset", "network", "downsample")
+frames.configuration(EXPERIMENTS["sign"], arm=arm).style
 
 # %%
 sign = session.run(STEM, "sign")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Training accuracy on the sign task, one faint line a seed. Left: the paper's setting, from the committed records; dashed: the accuracies that the paper prints. Right: this build, at the scale named.", "name": "fig-sign"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Left: the paper's setting, from the committed records; dotted: the accuracies that the paper prints. Right: this build, at the scale named. Broken lines: without bias.", "name": "fig-sign"}}
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
 figure, axes = plots.panels(2, sharey=True)
 for axis, (title, records) in zip(
     axes,
-    {"paper scale": frames.select(committed, "sign", scale="paper"), f"{scale} scale, this build": sign}.items(),
+    {
+        "paper scale": frames.select(committed, "sign", scale="paper"),
+        f"{scale} scale, this build": sign,
+    }.items(),
     strict=True,
 ):
-    points = frames.curves(frames.select(records, "sign", length_offset=1e-8), "epochs", "train_accuracy")
-    for (routing, bias), of_arm in points.groupby(["routing", "bias"]) if len(points) else ():
-        color = plots.ROUTING_COLORS[routing]
+    points = frames.curves(
+        frames.select(records, "sign", length_offset=1e-8), "epochs", "train_accuracy"
+    )
+    for (routing, bias), of_arm in (
+        points.groupby(["routing", "bias"]) if len(points) else ()
+    ):
+        color = plots.routing_color(routing)
         for _, line in of_arm.groupby("seed"):
             axis.plot(
-                line["epochs"], 100 * line["train_accuracy"], color=color, alpha=0.45, lw=1.2, ls="-" if bias else (0, (4, 2))
+                line["epochs"],
+                100 * line["train_accuracy"],
+                color=color,
+                alpha=0.45,
+                lw=1.2,
+                ls="-" if bias else (0, (4, 2)),
             )
         if bias and title.startswith("paper"):
             axis.axhline(ledger[PRINTED[routing, bias]].value, color=color, ls=":", lw=1)
     axis.set(title=title, xlabel="epoch", ylim=(40, 103))
 axes[0].set_ylabel("training accuracy (%)")
-axes[0].annotate("with bias", (0.97, 0.86), xycoords="axes fraction", ha="right", fontsize=9.5)
-axes[0].annotate("without bias", (0.97, 0.22), xycoords="axes fraction", ha="right", fontsize=9.5)
+axes[0].annotate(
+    "with bias", (0.97, 0.86), xycoords="axes fraction", ha="right", fontsize=9.5
+)
+axes[0].annotate(
+    "without bias", (0.97, 0.22), xycoords="axes fraction", ha="right", fontsize=9.5
+)
 axes[1].plot([], [], color=BLUE, label="RBA")
 axes[1].plot([], [], color=ORANGE, label="EM (vector)")
 axes[1].legend(loc="center right")
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-T1-")
 
 # %% [markdown]
-# Without a bias the accuracy is 50 % exactly, in every seed and from the first epoch to the last: of each pair (x, −x) the network gets one right. The
-# paper prints 49.61 % and 49.42 %; its released code averages over the last mini-batches, which do not hold whole pairs. The tolerance of these
+# Without a bias the accuracy is exactly 50 %, in every seed and every epoch: the network classifies one number of each pair (x, −x) correctly. The
+# paper prints 49.61 % and 49.42 %, because its released code averages over the last mini-batches, which do not hold whole pairs. The tolerance of these
 # two claims is therefore one point.
 #
 # ### How deep can it be? (Tables 2 and 3)
 #
-# Is that symmetry what stops deep capsule networks? The network is a CapsNet with $n$ capsule layers, primary and class layer included;
-# the arms differ in the bias of the capsule layers only.
+# Does this symmetry stop deep capsule networks from training? The network is a CapsNet with $n$ capsule layers, including the primary and the class layer.
+# The arms differ only in the bias of the capsule layers.
 
-# %% tags=["hide-input"]
-arm = ("data", "routing", "depth", "bias", "bias_start", "weight_std", "hidden_dim")
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+arm = (
+    "data",
+    "routing",
+    "depth",
+    "bias",
+    "bias_start",
+    "weight_std",
+    "hidden_dim",
+    "network",
+)
 frames.configuration(EXPERIMENTS["depth"], arm=arm).style
 
 # %%
 depth = session.run(STEM, "depth")
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. Our reduced networks follow it on both sets: RBA at every depth, EM with its edge at seven layers."}, "figure": {"caption": "Test accuracy by depth. Open: the paper's values, circles with and squares without bias. Filled: our cpu-scale records from a smaller network, one mark a seed, with their mean. Dotted: chance.", "name": "fig-depth"}}
-def draw_depth(axis: plt.Axes, records: list, routing: str, data: str, table: str = "", **where: object) -> None:
-    """Accuracy over depth: our records as marks and means, the paper's values as open marks."""
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. Our reduced networks agree on both sets: RBA at every depth, EM with an edge at seven layers."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: our cpu-scale records from a smaller network, one mark for each seed, with their mean. Dotted: chance.", "name": "fig-depth"}}
+def draw_depth(
+    axis: plt.Axes, records: list, routing: str, data: str, table: str = "", **where: object
+) -> None:
+    """Accuracy over depth: our records as marks and means, the paper's as open marks."""
     for bias, marker in ((True, "o"), (False, "s")):
-        color = plots.ROUTING_COLORS[routing] if bias else plots.INK
-        runs = frames.metrics(frames.select(records, "depth", routing=routing, data=data, bias=bias, **where))
+        color = plots.routing_color(routing) if bias else plots.INK
+        runs = frames.metrics(
+            frames.select(records, "depth", routing=routing, data=data, bias=bias, **where)
+        )
         if len(runs):
             means = 100 * runs.groupby("depth")["test_accuracy"].mean()
-            axis.plot(runs["depth"], 100 * runs["test_accuracy"], marker, color=color, ms=4, alpha=0.6)
+            axis.plot(
+                runs["depth"],
+                100 * runs["test_accuracy"],
+                marker,
+                color=color,
+                ms=4,
+                alpha=0.6,
+            )
             axis.plot(means.index, means, color=color)
         stem = f"{table}-{'bias' if bias else 'nobias'}-"
-        printed = {int(c.rsplit("-", 1)[1]): ledger[c].value for c in ledger if table and c.startswith(stem)}
+        printed = {
+            int(c.rsplit("-", 1)[1]): ledger[c].value
+            for c in ledger
+            if table and c.startswith(stem)
+        }
         if printed:
-            axis.plot(list(printed), list(printed.values()), marker, color=color, mfc="none", ms=8, ls="none")
+            axis.plot(
+                list(printed),
+                list(printed.values()),
+                marker,
+                color=color,
+                mfc="none",
+                ms=8,
+                ls="none",
+            )
     axis.axhline(10, color=plots.INK, ls=":", lw=1)
     axis.set(ylim=(0, 105))
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -297,8 +378,12 @@ def draw_depth(axis: plt.Axes, records: list, routing: str, data: str, table: st
 standard = {"weight_std": 0.1, "bias_start": 0.1}
 reduced = [r for r in committed if r.trial.scale == "cpu"]
 figure, axes = plots.panels(2, rows=2, height=2.4, sharey=True)
-for row, (routing, name, table) in zip(axes, (("dynamic", "RBA", "NEG-T2"), ("em_vector", "EM", "NEG-T3")), strict=True):
-    for axis, data, short in zip(row, ("mnist", "fashion_mnist"), ("mnist", "fashion"), strict=True):
+for row, (routing, name, table) in zip(
+    axes, (("dynamic", "RBA", "NEG-T2"), ("em_vector", "EM", "NEG-T3")), strict=True
+):
+    for axis, data, short in zip(
+        row, ("mnist", "fashion_mnist"), ("mnist", "fashion"), strict=True
+    ):
         draw_depth(axis, reduced, routing, data, f"{table}-{short}", **standard)
         axis.set_title(f"{name}, {'MNIST' if data == 'mnist' else 'Fashion-MNIST'}")
     row[0].set_ylabel("test accuracy (%)")
@@ -308,24 +393,28 @@ axes[0][0].annotate("with bias", (2.1, 85), color=BLUE, fontsize=9.5)
 axes[0][0].annotate("without", (3.1, 20), color=plots.INK, fontsize=9.5)
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by depth of the networks trained in this build, with and without bias, for RBA and EM."}, "figure": {"caption": "The same from this build, at the scale it ran at; one run each.", "name": "fig-depth-here"}}
-here = depth[0].trial.config["data"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test accuracy by depth of the networks trained in this build, with and without bias, for RBA and EM."}, "figure": {"caption": "Does this build show the same? Test accuracy by depth, at the scale of this build; one run each.", "name": "fig-depth-here"}}
+here = depth[0].config["data"]
 figure, axes = plots.panels(2, height=2.2, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em_vector"), strict=True):
     draw_depth(axis, depth, routing, here, **standard)
-    layers = sorted({r.trial.config["depth"] for r in depth if r.trial.config["routing"] == routing})
-    axis.set(title=f"{plots.ROUTING_NAMES[routing]}, {here}, {scale} scale", xlabel="capsule layers", xticks=layers)
+    layers = sorted({r.config["depth"] for r in depth if r.config["routing"] == routing})
+    axis.set(
+        title=f"{plots.routing_name(routing)}, {here}, {scale} scale",
+        xlabel="capsule layers",
+        xticks=layers,
+    )
     axis.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
 axes[0].set_ylabel("test accuracy (%)")
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 def cell(claim: str) -> str:
-    """Paper's value, and our mean at cpu scale where there is one."""
+    """The paper's value, and our mean at cpu scale where there is one."""
     _, table, short, bias, layers = claim.rsplit("-", 4)
     arm = {
         "data": {"mnist": "mnist", "fashion": "fashion_mnist"}[short],
@@ -333,11 +422,21 @@ def cell(claim: str) -> str:
         "depth": int(layers),
         **standard,
     }
-    runs = frames.metrics(frames.select(reduced, "depth", routing={"T2": "dynamic", "T3": "em_vector"}[table], **arm))
-    return f"{ledger[claim].printed} · {100 * runs['test_accuracy'].mean():.1f}" if len(runs) else f"{ledger[claim].printed} · –"
+    runs = frames.metrics(
+        frames.select(
+            reduced, "depth", routing={"T2": "dynamic", "T3": "em_vector"}[table], **arm
+        )
+    )
+    return (
+        f"{ledger[claim].printed} · {100 * runs['test_accuracy'].mean():.1f}"
+        if len(runs)
+        else f"{ledger[claim].printed} · –"
+    )
 
 
-cells = pd.DataFrame([(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))])
+cells = pd.DataFrame(
+    [(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
+)
 cells.columns = ["table", "data", "arm", "layers", "value"]
 display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of 3 seeds*."))
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
@@ -346,27 +445,39 @@ for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
-# The cells are claims about the paper's own setting and stay *not run* until its full network is run on a GPU. What the reduced network can decide is
-# the order: at which depths a bias makes the difference between learning and chance. For RBA it draws the paper's picture on both data sets: up to three
-# layers the bias makes no difference of a point, from four on everything depends on it. EM draws it with the edge at seven layers, where without a bias
-# one seed starts to learn on MNIST and all three on Fashion-MNIST, all of them late in the run. Eight and nine layers stay at chance to the end; but
-# their loss still moves there, and seven layers start as late as that, so whether they ever would is not decided.
+# The cells are claims about the paper's own setting. They stay *not run* until its full network runs on a GPU. The reduced network can decide the
+# order: at which depths does a bias decide between learning and chance? For RBA it gives the same answer as the paper on both data sets. Up to three
+# layers the bias changes the accuracy by less than a point; from four layers on, learning depends on it. For EM the edge lies at seven layers. There, without a bias,
+# one seed starts to learn on MNIST and all three on Fashion-MNIST, all of them late in the run. Eight and nine layers stay at chance to the end. But
+# their loss still moves at the end, and seven layers start that late, so the records do not decide whether eight and nine would ever start.
 #
 # ### When does learning start? (Figure 2)
 #
 # Does a bias let deep networks start to learn at once?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "Batch accuracy during training on MNIST at cpu scale, one faint line a seed; darker is deeper. Left with, right without bias; above RBA, below EM.", "name": "fig-curves"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed; darker is deeper. Left: with bias; right: without. Top: RBA; bottom: EM.", "name": "fig-curves"}}
 figure, axes = plots.panels(2, rows=2, height=2.4, sharey=True)
-for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True):
-    records = frames.select(committed, "depth", scale="cpu", data="mnist", routing=routing, **standard)
+for row, (routing, name) in zip(
+    axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True
+):
+    records = frames.select(
+        committed, "depth", scale="cpu", data="mnist", routing=routing, **standard
+    )
     points = frames.curves(records, "steps", "batch_accuracy")
     depths = sorted(set(points["depth"])) if len(points) else []
-    shades = dict(zip(depths, plots.shades(plots.ROUTING_COLORS[routing], len(depths)), strict=True))
+    shades = dict(
+        zip(depths, plots.shades(plots.routing_color(routing), len(depths)), strict=True)
+    )
     for axis, bias in zip(row, (True, False), strict=True):
         of_arm = points[points["bias"] == bias] if len(points) else points
         for (layers, _), line in of_arm.groupby(["depth", "seed"]) if len(points) else ():
-            axis.plot(line["steps"], 100 * line["batch_accuracy"], color=shades[layers], alpha=0.75, lw=1.1)
+            axis.plot(
+                line["steps"],
+                100 * line["batch_accuracy"],
+                color=shades[layers],
+                alpha=0.75,
+                lw=1.1,
+            )
         axis.set(title=f"{name} {'with' if bias else 'without'} bias", ylim=(0, 103))
     for layers, color in shades.items():
         row[0].plot([], [], color=color, label=f"{layers} layers")
@@ -376,15 +487,15 @@ for axis in axes[1]:
     axis.set_xlabel("step")
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 
 # %% [markdown]
 # ## Deviations
 #
-# Every record names how it differs from the paper. Together, for the committed records and those that this page has made so far:
+# Every record names how it differs from the paper. The table collects the deviations of the committed records and of the records that this page has made so far:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 frames.deviations([*committed, *symmetry, *sign, *depth]).style.hide(axis="index")
 
 # %% [markdown]
@@ -392,13 +503,13 @@ frames.deviations([*committed, *symmetry, *sign, *depth]).style.hide(axis="index
 #
 # ### The softmax over the wrong axis
 #
-# The couplings of a *child* sum to one: it shares itself out among the parents. Normalised over the children instead, every parent
-# takes one whole unit of votes, and parents no longer compete. `test_a_child_shares_itself_out_completely` of the conformance suite catches it.
+# The couplings of a *child* sum to one: the child shares itself out among the parents. If the softmax runs over the children instead, every parent
+# takes one whole unit of votes, and parents no longer compete. `couplings_sum_to_one` of the conformance suite catches it.
 
 
 # %%
 def routing_with_axis(votes: torch.Tensor, over: str, iterations: int = 3) -> torch.Tensor:
-    """Couplings [I, J] of routing by agreement with the softmax over parents (right) or children (the mistake)."""
+    """Couplings [I, J] with the softmax over parents (right) or children (the mistake)."""
     logits = torch.zeros(votes.shape[:-1])
     for _ in range(iterations):
         coupling = logits.softmax(dim={"parents": -1, "children": -2}[over])
@@ -407,12 +518,18 @@ def routing_with_axis(votes: torch.Tensor, over: str, iterations: int = 3) -> to
     return coupling
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from a tenth to more than one."}, "figure": {"caption": "What each child gives away in total. Over parents: one unit each. Over children: some are counted several times as much as others.", "name": "fig-axis"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from a tenth to more than one."}, "figure": {"caption": "How much does each child give away in total? With the softmax over parents, every child gives one unit. With the softmax over children, some children count several times as much as others.", "name": "fig-axis"}}
 with seeded(3):
     votes = torch.randn(12, 4, 8)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for offset, over, color in ((-0.2, "parents", BLUE), (0.2, "children", ORANGE)):
-    axis.bar(np.arange(12) + offset, routing_with_axis(votes, over).sum(-1), 0.38, color=color, label=f"softmax over {over}")
+    axis.bar(
+        np.arange(12) + offset,
+        routing_with_axis(votes, over).sum(-1),
+        0.38,
+        color=color,
+        label=f"softmax over {over}",
+    )
 axis.axhline(1, color=plots.INK, lw=1, ls=":")
 axis.set(xlabel="child", ylabel="total coupling", xticks=range(12))
 axis.legend(loc="upper left", bbox_to_anchor=(0, 1.25), ncol=2)
@@ -421,14 +538,16 @@ plt.show()
 # %% [markdown]
 # ### Densities as numbers
 #
-# The released E-step forms $p_{ij}$ itself: a product of many exponentials over a product of many variances. In float32 it underflows, every $p_{ij}$ becomes
-# zero, and $c_{ij} = 0 / \varepsilon$: the children belong to nobody. The softmax of log-densities is the same function and cannot underflow.
+# The released E-step computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. In float32 it underflows. Every $p_{ij}$ becomes
+# zero, $c_{ij} = 0 / \varepsilon$, and the children belong to no parent. The softmax of log-densities is the same function and cannot underflow.
 # `test_densities_that_no_number_holds_are_routed_all_the_same` catches it.
 
 
 # %%
-def responsibilities(V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, *, log_domain: bool) -> torch.Tensor:
-    """R [I, J] of votes [I, J, D] under clusters [J, D] of equal weight, as logs (right) or as numbers (the mistake)."""
+def responsibilities(
+    V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, *, log_domain: bool
+) -> torch.Tensor:
+    """R [I, J] of votes [I, J, D] under clusters [J, D], by logs or numbers (the mistake)."""
     distance = ((V - mu) ** 2 / variance).sum(-1)
     if log_domain:
         return (-0.5 * (distance + variance.log().sum(-1))).softmax(-1)
@@ -436,14 +555,21 @@ def responsibilities(V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, 
     return p / (p.sum(-1, keepdim=True) + 1e-8)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers it falls to zero beyond about thirty dimensions."}, "figure": {"caption": "What is left of a child, by pose dimension, for votes two standard deviations off. Twelve and sixteen dimensions are what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers it falls to zero beyond about thirty dimensions."}, "figure": {"caption": "How much of a child is left, by pose dimension? Votes lie two standard deviations from the mean. The shaded band, ten to sixteen dimensions, is what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
 dimensions = np.arange(2, 65, 2)
 with seeded(0):
     noise = torch.randn(32, 4, 64)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for log_domain, color, label in ((True, BLUE, "softmax of log-densities"), (False, ORANGE, "densities as numbers")):
+for log_domain, color, label in (
+    (True, BLUE, "softmax of log-densities"),
+    (False, ORANGE, "densities as numbers"),
+):
     kept = [
-        responsibilities(2 * noise[..., :d], torch.zeros(4, d), torch.ones(4, d), log_domain=log_domain).sum(-1).mean()
+        responsibilities(
+            2 * noise[..., :d], torch.zeros(4, d), torch.ones(4, d), log_domain=log_domain
+        )
+        .sum(-1)
+        .mean()
         for d in dimensions
     ]
     axis.plot(dimensions, kept, color=color)
@@ -455,16 +581,22 @@ plt.show()
 # %% [markdown]
 # ### The bias after the routing
 #
-# Added to the result, a bias also breaks the symmetry, but it is a different model: the agreements never see it, so the couplings of x and −x are still equal.
+# A bias that is added to the result also breaks the symmetry, but it makes a different model. The agreements never see it, so the couplings of x and −x are still equal.
 # `test_a_bias_enters_before_squash_and_changes_the_agreement` catches it.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it mirrors itself at zero."}, "figure": {"caption": "Coupling of one child to its first parent as its votes are scaled from -2 to 2. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it is its own mirror image about zero."}, "figure": {"caption": "Does the bias reach the couplings? Coupling of one child to its first parent, while a factor from -2 to 2 scales the votes. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
 with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for inside, color, label in ((True, BLUE, "bias inside the loop"), (False, ORANGE, "bias added afterwards")):
-    curve = [dynamic_routing(f * votes, bias=bias if inside else None).coupling[0, 0] for f in factors]
+for inside, color, label in (
+    (True, BLUE, "bias inside the loop"),
+    (False, ORANGE, "bias added afterwards"),
+):
+    curve = [
+        dynamic_routing(f * votes, bias=bias if inside else None).coupling[0, 0]
+        for f in factors
+    ]
     axis.plot(factors, curve, color=color, label=label)
 axis.axvline(0, color=plots.INK, lw=0.8, ls=":")
 axis.set(xlabel="factor on all votes", ylabel="coupling $c_{11}$")
@@ -476,11 +608,11 @@ plt.show()
 #
 # ### Is it the symmetry, or the scale?
 #
-# With $W$ drawn at 0.1 the squash shrinks vectors layer by layer: for small $s$ it gives $\lVert v \rVert \approx \lVert s \rVert^2$. A bias of 0.1 also repairs that. Control arms
-# tell the causes apart: a bias that *starts at zero* (the symmetry can be broken, the scale is not helped), *no bias with larger weights* and *no bias
-# at unit length*, where $W$ of every layer is scaled on a first batch until $\lVert s \rVert$ has mean one (the symmetry stays, the scale is helped).
+# With $W$ drawn at 0.1, the squash shrinks vectors layer by layer: for small $s$ it gives $\lVert v \rVert \approx \lVert s \rVert^2$. A bias of 0.1 repairs the scale as well as the symmetry. Control arms
+# separate the two causes. A bias that *starts at zero* can break the symmetry but does not help the scale. *No bias with larger weights* and *no bias
+# at unit length* help the scale but keep the symmetry; for unit length, we scale $W$ of every layer on a first batch until $\lVert s \rVert$ has mean one.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; a start at unit length or a bias keeps it up. Right, EM: how alike the class capsules of an input and of the same with five per cent of noise are. Without bias it falls from one at two layers to zero at seven, whatever the weights; with a bias of 0.1 it stays at one."}, "figure": {"caption": "Untrained stacks by depth. RBA: mean length of the class capsules; at the paper's weight scale the signal is gone after a few layers, unless a bias carries it. EM: cosine between the class capsules of an input and of the same with 5 % of noise; the lengths are between 0.5 and 0.7 at every depth. The arms without bias coincide, and a bias from 0 with them.", "name": "fig-signal"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; a start at unit length or a bias keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with five per cent of noise. Without bias it falls from one at two layers to zero at seven, whatever the weights; with a bias of 0.1 it stays at one."}, "figure": {"caption": "What gets lost in an untrained stack, by depth? RBA: mean length of the class capsules. At the paper's weight scale the signal vanishes after a few layers, unless a bias carries it. EM: cosine between the class capsules of an input and of the same input with 5 % of noise; the lengths lie between 0.5 and 0.7 at every depth. The arms without bias coincide, and the arm whose bias starts at 0 coincides with them.", "name": "fig-signal"}}
 ARM_NAMES = {
     (False, 0.1, 0.1): "no bias",
     (True, 0.1, 0.1): "bias 0.1",
@@ -488,21 +620,30 @@ ARM_NAMES = {
     (False, 0.1, 0.3): "no bias, W 0.3",
     (False, 0.1, "unit"): "no bias, unit length",
 }
-ARM_COLORS = dict(zip(ARM_NAMES.values(), (plots.INK, BLUE, "#2a9d74", "#c99a2e", ORANGE), strict=True))
+ARM_COLORS = dict(
+    zip(ARM_NAMES.values(), (plots.INK, BLUE, "#2a9d74", "#c99a2e", ORANGE), strict=True)
+)
 with seeded(0):
     features, noise = torch.randn(2, 64, 72, 8, dtype=torch.float64)
 clean, noisy = squash(features), squash(features + 0.05 * noise)
-hidden, depths = {"dynamic": 12, "em_vector": 10}, {"dynamic": range(2, 7), "em_vector": range(2, 8)}
+hidden, depths = (
+    {"dynamic": 12, "em_vector": 10},
+    {"dynamic": range(2, 7), "em_vector": range(2, 8)},
+)
 
 
-def untrained(routing: str, layers: int, bias: bool, start: float, std: float | str) -> CapsuleStack:
+def untrained(
+    routing: str, layers: int, bias: bool, start: float, std: float | str
+) -> CapsuleStack:
     """A stack on 72 children of 8 numbers, as the arms of the experiment start."""
     sizes = [(72, 8), *[(16, hidden[routing])] * (layers - 2), (10, 16)]
     options = {} if std == "unit" else {"weight_std": std}
     if routing == "em_vector":
         options["beta_std"] = 0.1
     with seeded(0):
-        stack = CapsuleStack(sizes, routing=routing, bias=start if bias else None, **options).double()
+        stack = CapsuleStack(
+            sizes, routing=routing, bias=start if bias else None, **options
+        ).double()
         if std == "unit":
             stack.start_at_unit_length(clean)
     return stack
@@ -512,71 +653,96 @@ figure, axes = plots.panels(2, height=3.0)
 of_em = []
 for arm, name in ARM_NAMES.items():
     with torch.no_grad():
-        lengths = [float(untrained("dynamic", n, *arm)(clean)[1].mean()) for n in depths["dynamic"]]
+        lengths = [
+            float(untrained("dynamic", n, *arm)(clean)[1].mean()) for n in depths["dynamic"]
+        ]
         stacks = [untrained("em_vector", n, *arm) for n in depths["em_vector"]]
         of_em += [float(s(clean)[1].mean()) for s in stacks]
-        alike = [float(torch.cosine_similarity(s(clean)[0], s(noisy)[0], dim=-1).mean()) for s in stacks]
+        alike = [
+            float(torch.cosine_similarity(s(clean)[0], s(noisy)[0], dim=-1).mean())
+            for s in stacks
+        ]
     for axis, routing, curve in zip(axes, depths, (lengths, alike), strict=True):
         axis.plot(depths[routing], curve, "o-", color=ARM_COLORS[name], label=name)
 axes[0].set(title="RBA", ylabel="mean length", xlabel="capsule layers", yscale="log")
-axes[1].set(title="EM", ylabel="cosine under noise", xlabel="capsule layers", ylim=(-0.1, 1.1))
+axes[1].set(
+    title="EM", ylabel="cosine under noise", xlabel="capsule layers", ylim=(-0.1, 1.1)
+)
 axes[0].legend(fontsize=8)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the sentence", "code_prompt_hide": "Code of the sentence"}
 Markdown(
-    f"The class capsules of the EM stacks are {min(of_em):.2f} to {max(of_em):.2f} long on average, in every arm and at every depth."
+    f"The class capsules of the EM stacks have a mean length of {min(of_em):.2f} to "
+    f"{max(of_em):.2f}, in every arm and at every depth."
 )
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 def arms(records: list, routing: str = "dynamic") -> pd.DataFrame:
     """Test accuracy in percent by depth and arm: means over seeds."""
     table = frames.metrics(frames.select(records, "depth", routing=routing))
-    table["arm"] = [ARM_NAMES[b, s, w] for b, s, w in zip(table["bias"], table["bias_start"], table["weight_std"], strict=True)]
-    return 100 * table.pivot_table(index="depth", columns="arm", values="test_accuracy").reindex(columns=list(ARM_COLORS))
+    table["arm"] = [
+        ARM_NAMES[b, s, w]
+        for b, s, w in zip(
+            table["bias"], table["bias_start"], table["weight_std"], strict=True
+        )
+    ]
+    return 100 * table.pivot_table(
+        index="depth", columns="arm", values="test_accuracy"
+    ).reindex(columns=list(ARM_COLORS))
 
 
 on_record = frames.select(committed, "depth", scale="cpu", data="mnist")
-routings = [r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)]
-both = {f"{plots.ROUTING_NAMES[r]} on MNIST, cpu scale": arms(on_record, r) for r in routings}
+routings = [
+    r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)
+]
+both = {
+    f"{plots.routing_name(r)} on MNIST, cpu scale": arms(on_record, r) for r in routings
+}
 both[f"RBA on {here}, {scale} scale, this build"] = arms(depth)
-pd.concat(both, names=["", "layers"]).rename_axis(columns=None).style.format("{:.1f}", na_rep="–")
+pd.concat(both, names=["", "layers"]).rename_axis(columns=None).style.format(
+    "{:.1f}", na_rep="–"
+)
 
 # %% [markdown]
-# The arms differ only in how W and the bias start, and a network of unit length is as odd as one that fades. Where the first trains and the second does not, the scale
-# of the signal has decided and not the symmetry; where a bias from zero stays at chance with the arm without one, breaking the symmetry has not helped.
-# For RBA on MNIST that is answered: unit length trains without a bias at both depths, larger weights at the first of them, and a bias from zero
-# trains too, later than one of 0.1. A bias is *one* way to keep the signal alive.
+# The arms differ only in how W and the bias start. A network of unit length is as odd as one whose signal fades. If the first trains and the second does not, the scale
+# of the signal decides, not the symmetry. If a bias from zero stays at chance like the arm without a bias, then breaking the symmetry does not help.
+# For RBA on MNIST the answer is clear. Without a bias, unit length trains at both depths and larger weights train at the first of them. A bias from zero
+# trains too, but later than a bias of 0.1. A bias is *one* way to keep the signal alive.
 #
-# EM answers otherwise. Its poses are as long as they are active, 0.5 to 0.7 at every depth, however large $W$ is, so no signal fades; and neither larger weights nor
+# EM gives another answer. The length of an EM pose is its activation, 0.5 to 0.7 at every depth, however large $W$ is, so no signal fades. Neither larger weights nor
 # unit length lets seven or nine layers start within the four epochs of these runs: all twelve end at chance. A bias from zero does start them, at both depths and with every
-# seed, if later than one of 0.1. What is lost on the way up is something else (the right half of the figure). Without a bias the votes for a parent nearly cancel, and the direction of
-# their mean, which is all that the next layer gets to see, is that of a small remainder. Five per cent of noise leave the class capsules of three layers alike, with a cosine of
-# 0.89, and those of seven layers have next to nothing in common, 0.02. Deep networks that start in such chaos are known to train badly {cite:p}`poole2016,schoenholz2017`, and the cosines 0.89,
-# 0.59, 0.26, 0.10 and 0.02 of three to seven layers go with the 21, 59, 273, 1251 and more than 3,500 steps after which learning starts there. A bias gives all directions something to lean on. It is a delay
-# that it ends and perhaps not a bar: of the three runs with seven layers and no bias at all, one began by itself.
+# seed, but later than a bias of 0.1. Something else is lost on the way up (right half of the figure). Without a bias, the votes for a parent nearly cancel. The next layer sees only the direction of
+# their mean, and that is the direction of a small remainder. With 5 % of noise, the class capsules of three layers stay alike, with a cosine of
+# 0.89; those of seven layers have almost nothing in common, with a cosine of 0.02. Deep networks that start in such chaos are known to train badly {cite:p}`poole2016,schoenholz2017`. The cosines of three to seven layers are 0.89,
+# 0.59, 0.26, 0.10 and 0.02; learning starts there after 21, 59, 273, 1251 and more than 3,500 steps. A bias gives all poses a common direction. It ends a delay,
+# and perhaps not a bar: of the three runs with seven layers and no bias at all, one started by itself.
 #
-# The claims on depth ({claim}`NEG-W-4`, {claim}`NEG-W-5`) say what the paper says, which is that bias and depth interact, and not why.
+# The claims on depth ({claim}`NEG-W-4`, {claim}`NEG-W-5`) say what the paper says: bias and depth interact. They do not say why.
 #
 # ### What is left to the symmetry
 #
-# The theorems speak of inputs that *arrive* as negatives of each other. In a CapsNet a convolution with a bias and a ReLU stands in front of the capsules, and behind it $-x$ is
-# nobody's negative. So give every image a partner: its negative, with the label $(y + 5) \bmod 10$. An odd front end (no bias, tanh for ReLU)
-# hands it on as a negative, and then a stack without bias can be right on one image of a pair at most, whatever it learns.
+# The theorems speak of inputs that *arrive* at the capsules as negatives of each other. In a CapsNet a convolution with a bias and a ReLU comes before the capsules, and after it $x$ and $-x$ are
+# no longer opposites. So we give every image a partner: its negative, with the label $(y + 5) \bmod 10$. An odd front end (no bias, tanh instead of ReLU)
+# passes the partner on as a negative. A stack without bias can then classify at most one image of each pair correctly, whatever it learns.
 
 # %%
 negated = session.run(STEM, "negated")
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 def pairs(records: list) -> pd.DataFrame:
     """Test accuracy in percent on images and their negatives: mean over seeds."""
     table = frames.metrics(frames.select(records, "negated"))
-    table["front end"] = table["front"].map({"odd": "odd: −x arrives as a negative", "relu": "ReLU, as in the paper"})
-    table["routing"] = table["routing"].map(plots.ROUTING_NAMES)
+    table["front end"] = table["front"].map(
+        {"odd": "odd: −x arrives as a negative", "relu": "ReLU, as in the paper"}
+    )
+    table["routing"] = table["routing"].map(plots.routing_name)
     table["capsules"] = table["bias"].map({True: "with bias", False: "without bias"})
-    return 100 * table.pivot_table(index=["front end", "capsules"], columns="routing", values="test_accuracy")
+    return 100 * table.pivot_table(
+        index=["front end", "capsules"], columns="routing", values="test_accuracy"
+    )
 
 
 on_record = frames.select(committed, "negated", scale="cpu")
@@ -584,22 +750,22 @@ both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
 both[f"{here}, {scale} scale, this build"] = pairs(negated)
 pd.concat(both, axis=1, names=["", "routing"]).style.format("{:.1f}", na_rep="–")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-W-10")
 
 # %% [markdown]
-# On MNIST the theorems come out to the letter, for RBA and EM alike: behind an odd front end all six runs without a bias end at 49 %, right on one image of each pair and no more, and
-# all six with a bias at 97 to 98 %. Behind a ReLU, as in the paper's networks, both kinds reach 97 to 98 %. So what the theorems forbid is real and a bias lifts it, but behind a ReLU nothing is forbidden.
-# What is left of the authors' idea that pairs *delay* learning is small: RBA without a bias gets to 50 % after 144 steps and not 90, EM after 65 and not 44, and
-# three seeds do not tell that from chance.
+# On MNIST the runs match the theorems, for RBA and for EM. Behind an odd front end, all six runs without a bias end at 49 %: they classify one image of each pair correctly and no more.
+# All six with a bias end at 97 to 98 %. Behind a ReLU, as in the paper's networks, both kinds reach 97 to 98 %. So the limit of the theorems is real and a bias lifts it, but behind a ReLU there is no such limit.
+# The authors also suggest that such pairs *delay* learning. We find little of it: RBA without a bias reaches 50 % after 144 steps instead of 90, EM after 65 instead of 44, and
+# three seeds cannot distinguish that from chance.
 #
-# ### The EM half of Table 1 hangs on 10⁻⁸
+# ### The EM half of Table 1 depends on 10⁻⁸
 #
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the
-# weights and the bias of the first layer, and the bias could not be learned. The released code divides by $\lVert\mu\rVert + 10^{-8}$. That leaves a gradient of
-# about $10^{-8}/\mu^2$, and Adam, which divides every gradient by its own size, turns it into full steps. A control arm leaves the offset out.
+# weights and the bias of the first layer, and the network could not learn the bias. But the released code divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
+# about $10^{-8}/\mu^2$. Adam divides every gradient by its own size and turns this one into full steps. A control arm leaves the offset out.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "Left: gradient of mu/(|mu| + 1e-8) in double precision. Right: Adam's first step for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
 poses = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 (gradient,) = torch.autograd.grad((poses / (poses.abs() + 1e-8)).sum(), poses)
 poses, step = poses.detach(), gradient / (gradient + 1e-8)
@@ -610,11 +776,22 @@ axes[1].semilogx(poses, step, color=ORANGE)
 axes[1].set(title="Adam's first step / learning rate", xlabel="|μ|", ylim=(0, 1.05))
 plt.show()
 
-# %% tags=["hide-input"]
-offsets = frames.metrics(frames.select(committed or sign, "sign", routing="em_vector", bias=True))
-shown = 100 * offsets.pivot_table(index="length_offset", columns="seed", values="train_accuracy", sort=False)
-display(Markdown(f"Training accuracy in percent of EM with bias at {offsets['scale'].iloc[0]} scale, by seed:"))
-shown.assign(mean=shown.mean(axis=1)).rename_axis(index="offset", columns="seed").style.format("{:.1f}").format_index(precision=8)
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+offsets = frames.metrics(
+    frames.select(committed or sign, "sign", routing="em_vector", bias=True)
+)
+shown = 100 * offsets.pivot_table(
+    index="length_offset", columns="seed", values="train_accuracy", sort=False
+)
+display(
+    Markdown(
+        "Training accuracy in percent of EM with bias at "
+        f"{offsets['scale'].iloc[0]} scale, by seed:"
+    )
+)
+shown.assign(mean=shown.mean(axis=1)).rename_axis(
+    index="offset", columns="seed"
+).style.format("{:.1f}").format_index(precision=8)
 
 # %% [markdown]
 # ## Run it yourself
@@ -625,19 +802,19 @@ shown.assign(mean=shown.mean(axis=1)).rename_axis(index="offset", columns="seed"
 # capslib execute negation_limitation -p scale=paper -p device=cuda
 # ```
 #
-# Trials that have a record are not run again, and a run that is killed goes on from its last checkpoint. {doc}`/book/rerun` has the rest, and
-# {doc}`/book/records` how to send a record. What the committed records took:
+# Trials that have a record do not run again, and a killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest and
+# how to send a record. The committed records took:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 frames.costs(committed).style.hide(axis="index").format(precision=1)
 
 # %% [markdown]
 # ## Exercises
 #
-# 1. The length of a squashed vector is $q/(1+q)$ with $q = \lVert s \rVert^2$. Starting from length 0.1, how many bias-free layers that pass $s$ on unchanged does it take until the
-#    length falls below $10^{-12}$?
+# 1. The length of a squashed vector is $q/(1+q)$ with $q = \lVert s \rVert^2$. A vector has length 0.1 and passes through bias-free layers that only squash it. After how many layers is its
+#    length below $10^{-12}$?
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
 length, layers = torch.tensor(0.1, dtype=torch.float64), 0
 while length > 1e-12:
     length, layers = squash(length[None])[0], layers + 1
@@ -646,19 +823,29 @@ layers
 # %% [markdown]
 # 2. Coordinate addition gives two entries of every vote the position of its child. Show that it breaks oddness, as a bias does.
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
 with seeded(0):
-    votes, place = torch.randn(6, 3, 4), torch.rand(6, 1, 4) * torch.tensor([1.0, 1.0, 0.0, 0.0])
+    votes, place = (
+        torch.randn(6, 3, 4),
+        torch.rand(6, 1, 4) * torch.tensor([1.0, 1.0, 0.0, 0.0]),
+    )
 once, negated = (dynamic_routing(sign_ * votes + place).pose for sign_ in (1, -1))
 float((once + negated).abs().max())
 
 # %% [markdown]
-# 3. Show that the bias of a single EM layer does not reach its activations, and that it reaches its poses.
+# 3. Show that the bias of a single EM layer does not change its activations, but does change its poses.
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
 with seeded(0):
-    votes, activation, bias = torch.randn(6, 3, 4).double(), torch.rand(6).double(), torch.randn(3, 4).double()
-plain, biased = (em_routing(votes, activation, torch.zeros(3).double(), torch.zeros(3).double(), bias=b) for b in (None, bias))
+    votes, activation, bias = (
+        torch.randn(6, 3, 4).double(),
+        torch.rand(6).double(),
+        torch.randn(3, 4).double(),
+    )
+plain, biased = (
+    em_routing(votes, activation, torch.zeros(3).double(), torch.zeros(3).double(), bias=b)
+    for b in (None, bias)
+)
 pd.Series(
     {
         "activations differ by": float((plain.activation - biased.activation).abs().max()),

@@ -1,4 +1,4 @@
-"""Attacks against a closed form, against what they promise, and against the Adversarial Robustness Toolbox."""
+"""Attacks against a closed form, against their guarantees, and against the Adversarial Robustness Toolbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss, spread_loss
 from capslib.routing import ROUTINGS
 
-WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])  # of two classes; nobody looks at the third pixel
+WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])  # of two classes; both ignore the third pixel
 PIXELS = torch.tensor([[0.2, 0.1, 0.9, 0.4], [0.7, 0.8, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]])
 CLASSES = torch.tensor([0, 1, 0])
 
@@ -56,7 +56,7 @@ def margin(net: nn.Module) -> Loss:
 
 
 def test_a_linear_model_is_attacked_along_its_weights():
-    """∇ₓ of the loss of class 0 of two is −p₁·(w₀ − w₁), so its sign is that of w₁ − w₀, whatever the image."""
+    """With two classes, ∇ₓ of the loss of class 0 is −p₁·(w₀ − w₁), so its sign is that of w₁ − w₀ for every image."""
     toward_1 = (WEIGHT[1] - WEIGHT[0]).sign()  # −, +, 0, −
     step = torch.stack([toward_1, -toward_1, toward_1])
     torch.testing.assert_close(fgsm(loss, PIXELS, CLASSES, 0.25), PIXELS + 0.25 * step)
@@ -67,8 +67,8 @@ def test_a_linear_model_is_attacked_along_its_weights():
 
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("targeted", [False, True])
-def test_a_convex_loss_goes_the_way_it_is_led(targeted, steps):
-    """Untargeted, the first order of a convex loss is a lower bound of its rise; targeted, for steps that are small enough."""
+def test_an_attack_moves_a_convex_loss_in_its_direction(targeted, steps):
+    """The first-order change of a convex loss bounds its rise from below. A targeted attack needs small steps."""
     attacked = bim(loss, PIXELS, CLASSES, 0.05, steps=steps, targeted=targeted)
     change = each_loss(attacked, CLASSES) - each_loss(PIXELS, CLASSES)
     assert (change < 0).all() if targeted else (change > 0).all()
@@ -82,7 +82,7 @@ def test_no_gradient_no_step():
     assert zero_share(gradient) == 1
     assert torch.equal(fgsm(met, PIXELS, CLASSES, 0.3), PIXELS)
     assert torch.equal(bim(met, PIXELS, CLASSES, 0.3, steps=3), PIXELS)
-    assert zero_share(input_gradient(loss, PIXELS, CLASSES)) == 0.25  # of four pixels the third
+    assert zero_share(input_gradient(loss, PIXELS, CLASSES)) == 0.25  # the third of four pixels
     assert torch.equal(fgsm(loss, PIXELS, CLASSES, 0.3)[:, 2], PIXELS[:, 2])
 
 
@@ -133,7 +133,7 @@ def test_an_example_has_its_own_gradient_whoever_is_in_its_batch(routing):
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_attack_leaves_nothing_behind(routing, dtype):
-    """Nor does it need the caller to record gradients, or find other ones the second time."""
+    """It also works under ``no_grad``, and gives the same result twice."""
     net, x, y = capsules(routing)
     net, x = net.to(dtype), x.to(dtype)
     before, states = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
@@ -165,10 +165,10 @@ def test_curves_are_their_points(steps, batch_size):
         assert left[e] == pytest.approx((net(bim(of_net, x, y, **attack)).argmax(-1) == y).double().mean().item())
         hits = [net(bim(of_net, x, torch.full((5,), t), targeted=True, **attack)).argmax(-1) == t for t in range(3)]
         assert success[e] == pytest.approx(torch.stack(hits).double().mean().item())
-    assert len({*left, *success}) > 2  # these are curves
+    assert len({*left, *success}) > 2  # the curves are not flat
 
 
-def test_all_epsilons_share_one_gradient_where_they_can():
+def test_all_epsilons_of_fgsm_share_one_gradient():
     calls = []
 
     def counted(x: Tensor, y: Tensor) -> Tensor:
@@ -179,8 +179,8 @@ def test_all_epsilons_share_one_gradient_where_they_can():
     assert calls == [2, 1]
 
 
-def test_a_black_box_is_judged_on_what_another_network_gives_away():
-    """A victim that looks at nothing but the pixel for which the source has no gradient is safe from it."""
+def test_a_black_box_attack_uses_the_gradient_of_another_network():
+    """A victim that uses only the pixel without gradient in the source network is safe from its attacks."""
 
     def blind(x: Tensor) -> Tensor:
         return torch.stack([x[:, 2], 0.6 - x[:, 2]], dim=1)

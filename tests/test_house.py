@@ -3,71 +3,172 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import capslib
+from capslib.papers import PAPERS
 
 PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
 
 
-def plan() -> dict[str, tuple[int, int]]:
-    """Floor and place on it of every room, read from the plan in the package's docstring."""
-    rooms = {}
-    for line in capslib.__doc__.splitlines():
-        if match := re.match(r"    (\d)  (\w+(?:  \w+)*)   ", line):  # rooms stand two blanks apart, then comes what they are for
-            rooms |= {name: (int(match[1]), place) for place, name in enumerate(match[2].split("  "))}
-    return rooms
+WINGS = ("the lab", "the papers", "the library")
+
+
+def plan() -> dict[str, tuple[str, int, int]]:
+    """Wing, line from below, and place on it of every room, read from the plan in the package's docstring."""
+    rooms, wing = {}, ""
+    lines = capslib.__doc__.splitlines()
+    for height, line in enumerate(reversed(lines)):
+        if match := re.match(
+            r"    (.{11})  (\w+(?:  \w+)*)   ", line
+        ):  # rooms stand two blanks apart, then comes what they are for
+            rooms |= {name: (height, place) for place, name in enumerate(match[2].split("  "))}
+    of_wing = {}
+    for line in lines:
+        if match := re.match(r"    (.{11})  (\w+(?:  \w+)*)   ", line):
+            wing = match[1].strip() or wing
+            of_wing |= dict.fromkeys(match[2].split("  "), wing)
+    return {name: (of_wing[name], *where) for name, where in rooms.items()}
+
+
+PLAN = plan()
+
+
+def room(module: str) -> str | None:
+    """The room that a module of capslib lies in: its file, or the folder below a wing. None for the wings' own front doors."""
+    parts = module.split(".")[1:]
+    if parts[:1] in (["lab"], ["papers"]):
+        parts = parts[1:]
+    return parts[0] if parts else None
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("capslib", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+FILES = {
+    module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or not path.name.startswith("__")
+}
 
 
 def imports(path: Path) -> set[str]:
-    """The rooms of capslib that a file imports, wherever in it; not those it needs for annotations only."""
+    """The modules of capslib that a file imports, wherever in it; not those it needs for annotations only."""
     tree = ast.parse(path.read_text())
-    found = set()
+    found: set[str] = set()
     skipped = {
         id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)
     }
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "capslib":
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                found.add(name if name in FILES else node.module)
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("capslib.")}
-    return found
-
-
-def room(path: Path) -> str:
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
-
-
-FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if room(p) not in ("__init__", "__main__")]
+            found |= {alias.name for alias in node.names}
+    return found & FILES.keys()
 
 
 def test_every_room_is_on_the_plan_and_the_plan_has_no_other():
-    assert {room(p) for p in FILES} == set(plan())
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_a_module_imports_only_from_below_or_from_its_left(path):
-    rooms, own = plan(), room(path)
-    for name in imports(path) - {own, "__version__"}:
-        assert rooms[name][0] < rooms[own][0] or (rooms[name][0] == rooms[own][0] and rooms[name][1] < rooms[own][1]), (
-            f"{path.relative_to(PACKAGE)} imports {name}, which is not below it"
+    assert {room(module) for module in FILES} - {None} == set(PLAN)
+    assert {wing for wing, *_ in PLAN.values()} == set(WINGS)
+    for module in FILES:
+        folder = module.split(".")[1]
+        assert room(module) is None or PLAN[room(module)][0] == {"lab": "the lab", "papers": "the papers"}.get(
+            folder, "the library"
         )
 
 
+def test_no_room_is_named_twice():
+    """But for the stems: a paper has a room of its own, and one file among the networks."""
+    names = [room(m) for m, path in FILES.items() if room(m) and len(m.split(".")) == 2 + (m.split(".")[1] in ("lab", "papers"))]
+    assert len(names) == len(set(names))
+    for module in FILES:
+        parts = module.split(".")
+        if len(parts) > 3 and parts[1] == "papers":
+            assert parts[3] not in PLAN, f"{module} is called as a room of the house"
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_module_imports_only_from_below_or_from_its_left(module):
+    own = room(module)
+    for name in imports(FILES[module]):
+        other = room(name)
+        if own is None or other in (None, own):
+            assert not (own and name == "capslib.lab"), "the front door of the lab"
+            continue
+        assert PLAN[other][1:] < (PLAN[own][1], 0) or (PLAN[other][1] == PLAN[own][1] and PLAN[other][2] < PLAN[own][2]), (
+            f"{module} imports {name}, which is not below it"
+        )
+
+
+def test_the_library_imports_no_paper_and_no_paper_imports_the_lab():
+    height = {wing: n for n, wing in enumerate(reversed(WINGS))}
+    wing = {
+        m: "the lab" if m.startswith("capslib.lab") else "the papers" if m.startswith("capslib.papers") else "the library"
+        for m in FILES
+    }
+    back = [(m, name) for m, path in FILES.items() for name in imports(path) if height[wing[name]] > height[wing[m]]]
+    assert not back
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Inside rooms too, and where an import hides in a function."""
+    graph = {module: {name for name in imports(path) if name != module} for module, path in FILES.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # names the circle, if there is one
+
+
+def lines(*modules: str) -> int:
+    return sum(len(FILES[m].read_text().splitlines()) for m in modules)
+
+
+def test_the_house_is_as_large_as_its_plan_promises():
+    promised = dict(re.findall(r"(\w+) (?:at most|each at most|at most) ([\d,]+) lines", capslib.__doc__))
+    assert promised, "the plan promises no sizes"
+    limits = {name: int(number.replace(",", "")) for name, number in promised.items()}
+    wings = {
+        "library": [m for m in FILES if m.split(".")[1] not in ("lab", "papers")],
+        "lab": [m for m in FILES if m.split(".")[1] == "lab"],
+    }
+    for wing, modules in wings.items():
+        assert lines(*modules) <= limits[wing], wing
+    for stem in PAPERS:
+        assert lines(*[m for m in FILES if m.startswith(f"capslib.papers.{stem}")]) <= limits["paper"], stem
+    assert {m: lines(m) for m in FILES if lines(m) > limits["file"]} == {}
+
+
 def test_importing_the_command_line_does_not_import_torch():
-    code = "import sys, capslib.cli, capslib.batch, capslib.papers as p; p.queries('negation_limitation'); print('torch' in sys.modules)"
+    code = "import sys, capslib.lab.cli, capslib.lab.batch, capslib.papers as p; p.queries('negation_limitation'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_library_and_the_papers_need_no_package_of_the_lab():
+    """``pip install capslib`` brings neither pandas nor dask nor a notebook; a paper's training runs without them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of_lab = [re.match(r"[a-z0-9_-]+", line)[0] for line in project["optional-dependencies"]["lab"]]
+    code = f"""
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys({sorted(set(of_lab) - {"scipy"})}))  # not there; scikit-learn brings scipy
+import capslib
+for module in pkgutil.walk_packages(capslib.__path__, "capslib."):
+    if not module.name.startswith("capslib.lab") and module.name not in ("capslib.__main__", "capslib.routing.kernels"):
+        importlib.import_module(module.name)
+from capslib.papers import experiments
+from capslib.training import Context
+sign = experiments("negation_limitation")["sign"]
+print(sign.run(sign.config(routing="dynamic", bias=True, points=20, epochs=1), Context(seed=0)).parameters)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip().isdigit(), done.stderr
 
 
 def tracked() -> list[Path]:
@@ -85,7 +186,7 @@ def test_nothing_is_committed_that_must_not_be():
 
 
 def test_every_committed_record_is_sound():
-    from capslib.review import review
-    from capslib.store import Store
+    from capslib.lab.review import review
+    from capslib.lab.store import Store
 
     assert review(Store(ROOT / "results")).problems == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capslib.errors import UserError
-from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, squash
+from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules, PrimaryCapsules, as_capsules, squash
 from capslib.routing import ROUTINGS, EMRouting
 
 
@@ -25,6 +25,23 @@ def test_votes_are_one_matrix_product_for_each_pair():
         for i in range(3):
             for j in range(2):
                 torch.testing.assert_close(votes[n, i, j], layer.weight[i, j] @ pose[n, i])
+
+
+def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
+    """In the class layer it was u W."""
+    u = torch.randn(2, 4, 4, 3, 16, dtype=torch.float64)
+    dense, conv = DenseCapsules(3, 5, 16, 16).double(), ConvCapsules(3, 5, kernel=2, pose="vector").double()
+    classes = ClassCapsules(3, 5, pose="vector").double()
+    votes = {
+        "dense": dense.votes(u[0, 1]),  # the columns of row 1 as examples
+        "conv": conv.fields(u, torch.ones(2, 4, 4, 3).double())[0].form().unflatten(0, (2, 3, 3))[0, 1],
+        "classes": classes.votes(u).unflatten(1, (4, 4, 3))[0, 1],
+    }
+    for column, i, j in ((0, 0, 0), (2, 1, 4)):
+        pose = u[0, 1, column, i]
+        torch.testing.assert_close(votes["dense"][column, i, j], dense.weight[i, j] @ pose)
+        torch.testing.assert_close(votes["conv"][column, i, j], conv.weight[0, 0, i, j] @ pose)
+        torch.testing.assert_close(votes["classes"][column, i, j], classes.weight[i, j] @ pose)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

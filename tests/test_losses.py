@@ -1,4 +1,4 @@
-"""Losses against loops and against values worked by hand."""
+"""Losses against plain loops and against values computed by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_spread_loss_is_its_loops(n, classes, seed):
 
 def test_margin_loss_worked_by_hand():
     a = torch.tensor([[0.5, 0.3, 0.05], [0.95, 0.1, 0.6]])
-    # 0.4² + ½·0.2² + 0 = 0.18 and, of the other, 0 + 0 + ½·0.5² = 0.125, with the class 0 right in both
+    # 0.4² + ½·0.2² + 0 = 0.18 and 0 + 0 + ½·0.5² = 0.125; class 0 is right in both
     assert margin_loss(a, torch.tensor([0, 0])).item() == pytest.approx((0.18 + 0.125) / 2)
 
 
@@ -62,8 +62,8 @@ def test_losses_are_zero_where_they_should_be():
     assert spread_loss(a, target, margin=0.8).item() == pytest.approx(0, abs=1e-12)
 
 
-def test_all_that_is_equal_pulls_no_class_but_the_right_one_up():
-    """The gradient of both losses lifts the right class and lowers the others."""
+def test_equal_activations_raise_only_the_right_class():
+    """The gradients of both losses raise the right class and lower all others."""
     for loss in (margin_loss, lambda a, t: spread_loss(a, t, 0.5)):
         a = torch.full((1, 4), 0.5, requires_grad=True)
         loss(a, torch.tensor([2])).backward()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from capslib import claims
+from capslib.lab import claims
+from capslib.lab.store import Store
 from capslib.papers import PAPERS
-from capslib.store import Store
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -34,9 +34,13 @@ def test_links_and_pictures_lead_somewhere(path):
     assert (ROOT / path).exists()
 
 
-def test_the_code_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+def test_the_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layers, training = re.findall(r"```python\n(.*?)```", README, re.S)
     scope: dict = {}
-    exec(code, scope)
+    exec(layers, scope)
     assert scope["pose"].shape == (2, 10, 16)
     assert scope["coupling"].shape == (2, 1152, 10)
+    exec(training, scope)
+    assert 0.5 < scope["accuracy"] <= 1
+    assert len(list((tmp_path / "trainings").glob("*.pt"))) == 1

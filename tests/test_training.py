@@ -20,30 +20,31 @@ from torch import nn
 
 from capslib import training
 from capslib.errors import Interrupted, NotFinite, UserError
-from capslib.layers import DenseCapsules, as_capsules
-from capslib.losses import margin_loss
+from capslib.files import seal, unseal
+from capslib.lab.records import Record
+from capslib.lab.review import review
+from capslib.lab.runs import run_trial
+from capslib.lab.store import Store
 from capslib.papers import experiments
-from capslib.review import review
-from capslib.runs import run_trial
-from capslib.store import Store, seal, unseal
-from capslib.training import History, accuracy, fit, permutation, seeded
-from capslib.trials import Context, Record
+from capslib.papers.common import loss_change
+from capslib.training import Context, Examples, History, Patience, accuracy, fit, permutation, seeded
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
 PER_EPOCH = 7  # the last batch of an epoch is a short one
 STEPS = EPOCHS * PER_EPOCH
 
 
-def blobs(n: int = EXAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
+def blobs(n: int = EXAMPLES) -> Examples:
     """Two clouds of points in four dimensions, half of the points each."""
     target = torch.arange(n) % 2
     noise = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
-    return noise + 2 * (2 * target[:, None] - 1), target
+    return Examples(noise + 2 * (2 * target[:, None] - 1), target)
 
 
-def cross_entropy(model, inputs, targets):
-    scores = model(inputs)
-    return nn.functional.cross_entropy(scores, targets), scores
+def cross_entropy(model, batch):
+    scores = model(batch.inputs)
+    right = (scores.argmax(dim=-1) == batch.labels).float().mean()
+    return {"loss": nn.functional.cross_entropy(scores, batch.labels), "accuracy": right}
 
 
 def network(*extra: nn.Module, seed: int = 0) -> nn.Sequential:
@@ -56,12 +57,12 @@ def train(context: Context, *extra: nn.Module, model: nn.Module | None = None, *
     model = network(*extra) if model is None else model
     defaults = dict(loss=cross_entropy, optimizer=torch.optim.Adam(model.parameters(), 1e-2), epochs=EPOCHS, batch_size=BATCH)
     with seeded(1):  # of dropout: what a trial has drawn before it trains
-        return fit(model, *blobs(), context=context, **{**defaults, **options})
+        return fit(model, blobs(), context=context, **{**defaults, **options})
 
 
 def evaluation(model: nn.Module) -> dict[str, float]:
     assert not model.training
-    return {"accuracy": accuracy(model, *blobs())}
+    return {"accuracy": accuracy(model, blobs())}
 
 
 class Recorder:
@@ -71,7 +72,7 @@ class Recorder:
         self.model, self.breaks, self.recorded, self.replayed = model, breaks, 0, 0
         gradients = training._Gradients
         monkeypatch.setattr(training, "_captured", self.captured)
-        monkeypatch.setattr(training, "_Gradients", lambda model, loss, bfloat16, _: gradients(model, loss, bfloat16, BATCH))
+        monkeypatch.setattr(training, "_Gradients", lambda model, loss, _: gradients(model, loss, BATCH))
 
     def captured(self, function):
         if self.breaks:
@@ -99,9 +100,9 @@ class Recorder:
 def test_it_learns():
     model = network()
     history = train(Context(seed=0), model=model, epochs=20, evaluate=evaluation)
-    assert len(history.loss) == len(history.accuracy) == 20 * PER_EPOCH
-    assert sum(history.loss[-PER_EPOCH:]) < 0.2 * sum(history.loss[:PER_EPOCH])
-    assert history.epochs["accuracy"][-1] == accuracy(model.eval(), *blobs()) > 0.95
+    assert len(history.terms["loss"]) == len(history.terms["accuracy"]) == 20 * PER_EPOCH
+    assert sum(history.terms["loss"][-PER_EPOCH:]) < 0.2 * sum(history.terms["loss"][:PER_EPOCH])
+    assert history.epochs["accuracy"][-1] == accuracy(model.eval(), blobs()) > 0.95
 
 
 def test_its_first_step_is_one_step_of_the_optimizer():
@@ -110,13 +111,13 @@ def test_its_first_step_is_one_step_of_the_optimizer():
     ours, by_hand = (nn.Linear(4, 2) for _ in range(2))
     by_hand.load_state_dict(ours.state_dict())
     history = fit(
-        ours, x, y, loss=cross_entropy, optimizer=torch.optim.SGD(ours.parameters(), 0.1), epochs=1, batch_size=EXAMPLES,
+        ours, Examples(x, y), loss=cross_entropy, optimizer=torch.optim.SGD(ours.parameters(), 0.1), epochs=1, batch_size=EXAMPLES,
         context=Context(seed=5),
     )  # fmt: skip
     batch = permutation(EXAMPLES, 5, 0)
     loss = nn.functional.cross_entropy(by_hand(x[batch]), y[batch])
     loss.backward()
-    assert history.loss == [loss.item()]
+    assert history.terms["loss"] == [loss.item()]
     for p, q in zip(ours.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(p, q - 0.1 * q.grad)
 
@@ -147,7 +148,7 @@ def test_accuracy_is_a_share_whatever_the_batches():
     scores = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
     target = torch.tensor([0, 1, 2, 1, 0])
     for size in (1, 2, 5, 1000):
-        assert accuracy(lambda x: x, scores, target, batch_size=size) == pytest.approx(0.6)
+        assert accuracy(lambda x: x, Examples(scores, target), batch_size=size) == pytest.approx(0.6)
 
 
 # ---------------------------------------------------------------------------------------------- randomness is a function
@@ -162,9 +163,9 @@ def scheduled(model: nn.Module) -> tuple[dict, list[int]]:
         optimizer.param_groups[0]["lr"] = 1e-2 * 0.9**step
         factor.fill_(1 + step)
 
-    def loss(model, inputs, targets):
-        value, scores = cross_entropy(model, inputs, targets)
-        return value * factor, scores
+    def loss(model, batch):
+        terms = cross_entropy(model, batch)
+        return {**terms, "loss": terms["loss"] * factor}
 
     return dict(model=model, optimizer=optimizer, loss=loss, before_step=before_step), told
 
@@ -185,7 +186,7 @@ def test_before_every_step_a_schedule_is_told_its_number():
         value.backward()
         optimizer.step()
         losses.append(value.item())
-    assert history.loss == pytest.approx(losses, rel=1e-6)
+    assert history.terms["loss"] == pytest.approx(losses, rel=1e-6)
 
 
 @pytest.mark.parametrize("guard_every", [1, 5])
@@ -237,7 +238,7 @@ def test_every_arm_sees_the_same_batches():
     assert all(torch.equal(a, b) for a, b in zip(small, large, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(small, batches(nn.Linear(4, 2), 1), strict=True))
     epoch = torch.cat(small[:PER_EPOCH])
-    assert torch.equal(epoch.sort(0).values, blobs()[0].sort(0).values)
+    assert torch.equal(epoch.sort(0).values, blobs().inputs.sort(0).values)
 
 
 def test_a_transform_gets_a_generator_of_its_own_step():
@@ -281,7 +282,7 @@ def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone
     context = Context(seed=0, checkpoint=path, checkpoint_seconds=0, max_steps=steps)
     for _ in range(2):
         history = train(context, evaluate=evaluation, guard_every=guard_every)
-        for curve, whole in ((history.loss, undisturbed["loss"]), (history.accuracy, undisturbed["accuracy"])):
+        for curve, whole in ((history.terms[name], undisturbed["terms"][name]) for name in ("loss", "accuracy")):
             assert curve == whole[:steps]
         found, whole = history.epochs["accuracy"], undisturbed["epochs"]["accuracy"]
         assert len(found) == -(-min(steps, STEPS) // PER_EPOCH)
@@ -334,7 +335,7 @@ def test_stopped_before_any_step_it_goes_on_to_the_same_end(tmp_path, undisturbe
 
 
 @pytest.mark.parametrize("guard_every", [1, 5])
-@pytest.mark.parametrize("step", [1, 6, 7, 12, STEPS])
+@pytest.mark.parametrize("step", [1, 6, 7, 12, STEPS - 1])
 def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_path, undisturbed, step, guard_every):
     """However long it is until the next checkpoint is due; where losses are looked at less often, at the next look."""
     steps = []
@@ -348,26 +349,27 @@ def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_pa
 
     with pytest.raises(Interrupted):
         train(context(stop=lambda: len(steps) >= step), evaluate=evaluation, transform=count, guard_every=guard_every)
-    looks = {k for k in range(1, STEPS + 1) if k % guard_every == 0 or k % PER_EPOCH == 0}
+    looks = {k for k in range(1, STEPS) if k % guard_every == 0 or k % PER_EPOCH == 0}
     assert len(steps) == min(k for k in looks if k >= step)
     second = context()
     assert asdict(train(second, evaluate=evaluation, guard_every=guard_every)) == undisturbed
     assert second.resumed_from == [len(steps)]
 
 
-def test_a_run_that_was_killed_after_its_last_step_only_reports(tmp_path, undisturbed):
-    path, calls = tmp_path / "run.pt", []
-    train(Context(seed=0, checkpoint=path, checkpoint_seconds=0), evaluate=evaluation)
-    again = Context(seed=0, checkpoint=path)
-    assert asdict(train(again, evaluate=lambda model: calls.append(1) or {})) == undisturbed
-    assert again.resumed_from == [STEPS]
-    assert not calls
+def test_a_finished_run_leaves_its_weights_and_history_and_is_not_run_again(tmp_path, undisturbed):
+    path, calls, trained, again = tmp_path / "run.pt", [], network(), network(seed=1)
+    train(Context(seed=0, checkpoint=path), model=trained, evaluate=evaluation)
+    context = Context(seed=0, checkpoint=path)
+    assert asdict(train(context, model=again, evaluate=lambda model: calls.append(1) or {})) == undisturbed
+    assert (context.resumed_from, calls) == ([], [])
+    assert context.seconds_before > 0
+    assert all(torch.equal(p, q) for p, q in zip(trained.parameters(), again.parameters(), strict=True))
 
 
-def checkpoint_at(path: Path, step: int, **options) -> bytes:
+def checkpoint_at(path: Path, step: int, code: str = "", **options) -> bytes:
     with pytest.raises(KeyboardInterrupt):
         train(
-            Context(seed=0, checkpoint=path, checkpoint_seconds=0),
+            Context(seed=0, checkpoint=path, checkpoint_seconds=0, code=code),
             evaluate=evaluation,
             transform=interrupted_at(step + 1),
             **options,
@@ -382,7 +384,7 @@ def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> Non
         assert asdict(train(context, evaluate=evaluation, **options)) == undisturbed
     assert context.resumed_from == []
     assert context.seconds_before == 0
-    assert not path.exists()
+    assert path.read_bytes() != content  # the final weights of the run that did without
     assert content in [p.read_bytes() for p in path.parent.glob("run.pt.damaged-*")]
 
 
@@ -457,9 +459,8 @@ def test_a_trial_whose_record_cannot_be_written_is_not_lost(store):
     folder.unlink()
     assert store.get(trial) is None
     record = run()
-    assert record.resumed_from == [60]
+    assert record.resumed_from == []  # the training was finished, and its weights were there
     assert store.get(trial) == record
-    assert not store.checkpoint(trial).exists()
 
 
 def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
@@ -468,11 +469,9 @@ def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
     assert_set_aside(path, undisturbed, f"run of {STEPS + PER_EPOCH} steps, not of {STEPS}")
 
 
-def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed, monkeypatch):
+def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed):
     path = tmp_path / "run.pt"
-    with monkeypatch.context() as patch:
-        patch.setattr("capslib.training.code_hash", lambda: "of yesterday")
-        checkpoint_at(path, 9)
+    checkpoint_at(path, 9, code="of yesterday")
     assert_set_aside(path, undisturbed, "another version of capslib")
 
 
@@ -503,10 +502,12 @@ SIGN = dict(points=300, epochs=75, batch_size=100)  # 300 steps, with a checkpoi
 SCRIPT = f"""
 import os, signal, sys, torch
 from capslib.papers import experiments
-from capslib.store import Store, seal, unseal
-from capslib.review import review
-from capslib.runs import run_trial
-from capslib.trials import Context, Record
+from capslib.files import seal, unseal
+from capslib.lab.store import Store
+from capslib.lab.review import review
+from capslib.lab.runs import run_trial
+from capslib.lab.records import Record
+from capslib.training import Context
 
 routing, root, how, count, delay = sys.argv[1:]
 writes, move = 0, os.replace
@@ -533,7 +534,7 @@ KILLS = {"before it is in place": signal.SIGKILL, "some time later": signal.SIGA
 Python leaves alone, ends a process as abruptly: in the middle of an instruction, with nothing of Python run."""
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+@pytest.mark.parametrize("routing", ["em_vector"])
 def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routing):
     experiment = experiments("negation_limitation")["sign"]
     trial = experiment.trial("smoke", experiment.config(routing=routing, bias=True, **SIGN), 2)
@@ -555,7 +556,6 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
     assert record.exit == "ok"
     assert len(record.resumed_from) == 4
     assert record.resumed_from == sorted(set(record.resumed_from))
-    assert not store.checkpoint(trial).exists()
     assert all("checkout" in problem for problem in review(store).problems)
 
 
@@ -592,9 +592,8 @@ def test_a_nan_in_a_gradient_is_traced_to_its_parameter(guard_every):
 
 
 def test_a_loss_that_is_not_finite_is_enough():
-    def infinite(model, inputs, targets):
-        value, scores = cross_entropy(model, inputs, targets)
-        return value.detach() + torch.inf + 0 * sum(p.sum() for p in model.parameters()), scores
+    def infinite(model, batch):
+        return {"loss": torch.inf + 0 * sum(p.sum() for p in model.parameters())}
 
     with pytest.raises(NotFinite, match=r"^step 1: the loss is not finite$"):
         train(Context(seed=0), loss=infinite)
@@ -611,7 +610,7 @@ def test_a_captured_step_changes_no_number(undisturbed, monkeypatch, breaks):
     recorder = Recorder(model, monkeypatch, breaks)
     with pytest.warns(UserWarning, match="cannot be captured") if breaks else contextlib.nullcontext():
         history = train(Context(seed=0), model=model, evaluate=evaluation)
-    assert (history.loss, history.epochs) == (undisturbed["loss"], undisturbed["epochs"])
+    assert (history.terms["loss"], history.epochs) == (undisturbed["terms"]["loss"], undisturbed["epochs"])
     whole = EPOCHS * (PER_EPOCH - 1)
     assert (recorder.recorded, recorder.replayed) == ((0, 0) if breaks else (1, whole - training_warm_up))
 
@@ -632,36 +631,72 @@ def test_a_spoilt_state_is_never_the_one_to_go_on_from(tmp_path):
         train(context, Spoil(3), guard_every=7)
 
 
-# ------------------------------------------------------------------------------------------------ bfloat16, convergence
+# ------------------------------------------------------------------------------- named terms, labels or none, stopping early
 
 
-def test_bfloat16_runs_and_leaves_the_routing_in_float32(monkeypatch):
-    from capslib.routing import dynamic
+def autoencoder(model, batch):
+    assert batch.labels is None
+    error = (model(batch.inputs) - batch.inputs[:, :2]).square()
+    return {"loss": error.sum(), "largest": error.max()}
 
-    class Capsules(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.capsules = nn.Linear(4, 12), DenseCapsules(3, 2, 4, 5)
 
-        def forward(self, x):
-            pose = self.linear(x).unflatten(-1, (3, 4))
-            outside.add(pose.dtype)
-            return self.capsules(*as_capsules(pose)).activation
+def test_a_loss_without_labels_logs_its_terms():
+    model = network()
+    history = fit(
+        model, Examples(blobs().inputs), loss=autoencoder, optimizer=torch.optim.Adam(model.parameters(), 1e-2), epochs=EPOCHS,
+        batch_size=BATCH, context=Context(seed=0),
+    )  # fmt: skip
+    assert history.terms.keys() == {"loss", "largest"}
+    assert all(len(curve) == STEPS for curve in history.terms.values())
+    assert all(largest <= loss for largest, loss in zip(history.terms["largest"], history.terms["loss"], strict=True))
 
-    outside, inside, squash = set(), set(), dynamic.squash
-    monkeypatch.setattr(dynamic, "squash", lambda s: inside.add(s.dtype) or squash(s))
 
-    def loss(model, inputs, targets):
-        scores = model(inputs)
-        return margin_loss(scores.float(), targets), scores
+def stopping(errors: list[float], model: nn.Module, kept: list) -> dict:
+    """Options of a run whose metric is what ``errors`` says, epoch by epoch; ``kept`` gets the weights of every epoch."""
 
-    with seeded(0):
-        model = Capsules()
-    history = train(Context(seed=0), model=model, loss=loss, bfloat16=True, epochs=10)
-    assert outside == {torch.bfloat16}
-    assert inside == {torch.float32}
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert history.loss[-1] < history.loss[0]
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        kept.append({name: t.clone() for name, t in model.state_dict().items()})
+        return {"error": errors[len(kept) - 1]}
+
+    return dict(model=model, evaluate=evaluate, patience=Patience("error", 2), epochs=len(errors))
+
+
+@pytest.mark.parametrize(
+    ("errors", "best", "ran"),
+    [([5, 3, 4, 4, 1], 2, 4), ([5, 4, 3, 2], 4, 4), ([5, 3, 3, 3, 1], 2, 4), ([5, 3, 4], 2, 3), ([1], 1, 1)],
+)
+def test_it_stops_when_patience_ends_and_keeps_the_best_weights(errors, best, ran):
+    model, kept = network(), []
+    history = train(Context(seed=0), **stopping(errors, model, kept))
+    assert (history.best_epoch, len(kept)) == (best, ran)
+    assert history.epochs["error"] == errors[:ran]
+    assert len(history.terms["loss"]) == ran * PER_EPOCH
+    assert all(torch.equal(t, kept[best - 1][name]) for name, t in model.state_dict().items())
+
+
+def test_a_run_with_patience_goes_on_to_the_same_end(tmp_path):
+    errors, model, again = [5, 3, 4, 4, 1], network(), network()
+    undisturbed = train(Context(seed=0), **stopping(errors, model, []))
+
+    def context() -> Context:
+        return Context(seed=0, checkpoint=tmp_path / "run.pt", checkpoint_seconds=0)
+
+    kept: list = []
+    with pytest.raises(KeyboardInterrupt):
+        train(context(), **stopping(errors, network(), kept), transform=interrupted_at(3 * PER_EPOCH + 2))
+    assert asdict(train(context(), **stopping(errors, again, kept))) == asdict(undisturbed)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_augmentation_and_permutations_draw_from_streams_of_their_own():
+    """Once step k and epoch k drew from one stream; the records of that time can still be made again."""
+    device = torch.device("cpu")
+    order = [torch.randperm(100, generator=training.augmentation(3, k, device)).tolist() for k in range(20)]
+    shared = [torch.randperm(100, generator=training.augmentation(3, k, device, shared=True)).tolist() for k in range(20)]
+    epochs = [permutation(100, 3, k).tolist() for k in range(20)]
+    assert shared == epochs
+    assert not any(found in epochs for found in order)
+    assert len({tuple(found) for found in order}) == 20
 
 
 @pytest.mark.parametrize(
@@ -678,7 +713,7 @@ def test_bfloat16_runs_and_leaves_the_routing_in_float32(monkeypatch):
     ids=["flat", "falls", "rises", "step", "one step", "two steps", "zero"],
 )
 def test_how_much_the_loss_still_moved(curve, change):
-    assert History(curve, curve).loss_change_last_quarter() == pytest.approx(change)
+    assert loss_change(History({"loss": curve}))["loss_change_last_quarter"].value == pytest.approx(change)
 
 
 def test_a_history_is_plain_numbers():

@@ -11,7 +11,10 @@ from typing import Any, Literal
 
 from capslib import papers
 from capslib.errors import Interrupted, NotFinite, UserError
-from capslib.trials import Config, Context, Experiment, Metric, Outcome
+from capslib.papers.experiment import Experiment, Metric, Outcome
+from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.recipes import Config, Training
+from capslib.training import Context
 
 STEM = "negation_limitation"
 
@@ -38,16 +41,16 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
     if config.does == "lacks":
         raise UserError("no data")
     if config.does == "dies further on":
-        context.checkpoint.parent.mkdir(exist_ok=True)
-        context.checkpoint.write_text(str(times))
+        context.folder.mkdir(exist_ok=True)
+        training(config, context.seed).path(context.folder).write_text(str(times))
     if config.does == "dies" or (config.does == "dies once" and times == 1) or (config.does == "dies further on" and times < 6):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.progress:
         context.progress(1, 2, "half way")
     for _ in range(6000) if config.does == "waits" else ():
         if context.stop():
-            context.checkpoint.parent.mkdir(exist_ok=True)
-            context.checkpoint.touch()
+            context.folder.mkdir(exist_ok=True)
+            training(config, context.seed).path(context.folder).touch()
             raise Interrupted
         if (folder / "go").exists():
             break
@@ -66,13 +69,17 @@ def experiment(config: type[Config], run: Callable[[Any, Context], Outcome], nam
         name=name,
         paper=STEM,
         revision=1,
-        question="?",
         config=config,
         grid=lambda scale: [config(size=size) for size in (1, 2, 3)],
         seeds=dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)),
         run=run,
-        deviations=lambda config: [],
+        trainings=lambda config, seed: [training(config, seed)],
     )
+
+
+def training(config: Any, seed: int) -> Training:
+    """The training that a toy says it does; it only leaves a file in its place."""
+    return Training(SignConfig(routing="dynamic", bias=True, points=config.size + 1), seed)
 
 
 TOY = experiment(ToyConfig, run_toy)

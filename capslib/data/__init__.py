@@ -1,27 +1,22 @@
-"""Named data sets, as memory-mapped arrays.
+"""Named data sets as memory-mapped arrays.
 
-    train = load("mnist", "train")
-    train.images       # uint8 [N, C, H, W]
-    train.labels       # int64 [N]
-    train.fingerprint  # goes into the record of whatever is computed from it
-
-A real set lives in a prepared folder below the data folder: ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache. Where
-the publishers' own files lie there instead, they are checked and prepared on first use. Nothing is downloaded unless it is asked
-for, and a stand-in never takes the place of a real set. Nothing here imports torch, except :mod:`capslib.data.transforms`.
+Each real set has a prepared folder in the data folder, which is ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache. If it
+holds the publishers' own files instead, the first use checks and prepares them. Nothing is downloaded unless asked for, and a
+stand-in never replaces a real set. Nothing here imports torch, except :mod:`capslib.data.transforms`.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-with warnings.catch_warnings():  # in a notebook pooch's progress bar asks for widgets that nobody needs here
+with warnings.catch_warnings():  # pooch's progress bar asks for notebook widgets
     warnings.filterwarnings("ignore", "IProgress not found")
     import pooch
 
@@ -33,8 +28,7 @@ __all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "dataset", "describe", "fe
 
 
 class Fingerprint(NamedTuple):
-    """Which data was seen. ``sha256`` is that of the manifest's bytes, or of all arrays of a stand-in
-    (of :mod:`capslib.data.toys`: of what its images follow from)."""
+    """Which data a run saw. ``sha256`` hashes the manifest of a real set, or the arrays of a stand-in."""
 
     name: str
     sha256: str
@@ -45,7 +39,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """One split of a set: arrays of equal length; those of a real set are memory-mapped and read-only."""
+    """One split of a set: arrays of equal length. Arrays of a real set are memory-mapped and read-only."""
 
     name: str
     split: str
@@ -55,7 +49,7 @@ class DataSplit:
 
     @property
     def images(self) -> np.ndarray:
-        """uint8 [N, C, H, W]. Those of ``toys`` are rendered when they are read: index them, or take ``np.asarray``."""
+        """uint8 [N, C, H, W]. Reading images of ``toys`` renders them: index them, or take ``np.asarray``."""
         return self["images"]
 
     @property
@@ -64,7 +58,7 @@ class DataSplit:
         return self["labels"]
 
     def __getitem__(self, array: str) -> np.ndarray:
-        """Any array of the split by name, such as ``instance``. Raises UserError if it has none of that name."""
+        """Any array of the split by name, such as ``instance``. Raises UserError for an unknown name."""
         if array not in self.arrays:
             raise unknown(f"array of {self.name}/{self.split}", array, self.arrays)
         return self.arrays[array]
@@ -74,7 +68,7 @@ class DataSplit:
 
 
 class Row(NamedTuple):
-    """One line of ``capslib data list``, in words. ``folder`` is empty where there is none."""
+    """One line of ``capslib data list``, in words. ``folder`` is empty if the set is not here."""
 
     name: str
     kind: str  # real, stand-in
@@ -86,64 +80,77 @@ class Row(NamedTuple):
 
 
 def load(name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None) -> DataSplit:
-    """One split of a named set. Headers and sizes of its arrays are checked, their contents are not (see :func:`verify`).
+    """Load one split of a named set. Checks headers and sizes of its arrays, not their contents (see :func:`verify`).
 
-    ``download`` allows (True) or forbids (False) fetching a set that is missing; None leaves it to ``$CAPSLIB_DOWNLOAD``.
-    Raises :class:`~capslib.errors.UserError` for an unknown name or split and for data that is missing or damaged.
+    ``download`` allows (True) or forbids (False) fetching a missing set; None leaves this to ``$CAPSLIB_DOWNLOAD``.
+    Raises :class:`~capslib.errors.UserError` for an unknown name or split and for missing or damaged data.
+
+    >>> train = load("digits", "train")
+    >>> train.images.shape, train.images.dtype  # [N, C, H, W]
+    ((1433, 1, 8, 8), dtype('uint8'))
+    >>> train.labels[:5]
+    array([0, 1, 2, 3, 4])
+    >>> train.fingerprint.stand_in  # the fingerprint goes into the record of every run on this data
+    True
     """
     spec = dataset(name)
+    _check_split(name, split, spec.splits or [split])  # before any file is looked for
     if spec.stand_in:
         splits = standins.STAND_INS[name]()
-        if split not in splits:
-            raise unknown(f"split of {name}", split, splits)
         return DataSplit(name, split, splits[split], spec.classes, Fingerprint(name, standins.sha256(splits), True, True, ()))
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
-    if split not in manifest.splits:
-        raise unknown(f"split of {name}", split, manifest.splits)
+    _check_split(name, split, manifest.splits)
     fingerprint = Fingerprint(name, sha256, False, manifest.complete, tuple(manifest.deviations))
     arrays = prepared.open_split(folder, manifest, split)
     return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, fingerprint)
 
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
-    """Make sure, before anything long is started, that :func:`load` will find a set. Raises UserError as it does."""
+    """Check that :func:`load` will find a set, before starting anything long. Raises the same UserErrors."""
     if not (spec := dataset(name)).stand_in:
         prepared.check(_folder(spec, data_dir, download))
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
-    """Download the publishers' files of a set where they are missing, prepare it, and return its folder.
+    """Download the publishers' missing files of a set, prepare it, and return its folder.
 
-    Raises UserError if it cannot be had (the message says what to do by hand), and if the folder holds only a part of it.
+    Raises UserError if the download fails (the message says what to do by hand) or the folder holds only a part of the set.
     """
     spec = dataset(name)
     if spec.stand_in:
-        raise UserError(f"There is nothing to fetch: {name} comes with what is already installed.")
+        raise UserError(f"There is nothing to fetch: {name} is already installed.")
     folder = _folder(spec, data_dir, download=True)
     manifest = prepared.check(folder)
     if spec.files and not manifest.complete:
-        raise UserError(f"{folder} holds a part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set.")
+        raise UserError(
+            f"{folder} holds only part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set."
+        )
     return folder
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
-    """Read all arrays of a set again and compare them with its manifest: one line for each problem, none if it is sound.
+    """Read all arrays of a set again and compare them with its manifest. Returns one line for each problem.
 
-    Raises UserError if the set is not there.
+    Raises UserError if the set is missing.
     """
     spec = dataset(name)
     return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))
 
 
 def describe(data_dir: str | Path | None = None) -> list[Row]:
-    """All sets, here or not. Looks at headers only, except that publishers' files that are not yet prepared are hashed."""
+    """All sets, here or not. Reads headers only, but hashes publishers' files that are not prepared yet."""
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
 
 
 def present(data_dir: str | Path | None = None) -> list[str]:
-    """The real sets that are here, sound or not: those that :func:`verify` can read."""
+    """Names of the real sets that :func:`verify` can read, sound or not."""
     return [row.name for row in describe(data_dir) if row.folder]
+
+
+def _check_split(name: str, split: str, known: Iterable[str]) -> None:
+    if split not in known:
+        raise unknown(f"split of {name}", split, known)
 
 
 def _root(data_dir: str | Path | None) -> Path:
@@ -151,7 +158,7 @@ def _root(data_dir: str | Path | None) -> Path:
 
 
 def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -> Path:
-    """The prepared folder of a set, prepared now if the publishers' files are there or may be downloaded."""
+    """The prepared folder of a set. Prepares it if the publishers' files are there or may be downloaded."""
     if download is None:
         download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
     root = _root(data_dir)

@@ -1,6 +1,6 @@
 """Prepared folders: ``NAME/SPLIT/ARRAY.npy`` and ``NAME/manifest.json``, memory-mapped and shared by all processes.
 
-The manifest is moved into its place last, so a folder with a manifest is whole and one without is nothing.
+Writing moves the manifest into place last, so a folder is complete if and only if it has a manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from capslib.errors import UserError
 
 MANIFEST = "manifest.json"
-FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # type and number of dimensions, where a set has these arrays
+FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # dtype and number of dimensions, if a set has this array
 
 
 class Array(BaseModel):
@@ -29,7 +29,7 @@ class Array(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a prepared folder says about itself. Unknown fields are allowed: a set may say more, such as its letters."""
+    """What a prepared folder says about itself. A set may add fields of its own, such as its letters."""
 
     model_config = ConfigDict(strict=True)
     name: str
@@ -38,7 +38,7 @@ class Manifest(BaseModel):
     complete: bool
     deviations: list[str]
     classes: list[str] = []
-    # The keys become paths: nothing that could leave the folder is let through.
+    # The keys become paths, so the pattern admits nothing outside the folder.
     arrays: dict[Annotated[str, Field(pattern=r"^\w+/\w+\.npy$")], Array] = Field(min_length=1)
 
     @property
@@ -63,7 +63,7 @@ def _damaged(folder: Path, what: str) -> UserError:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The validated manifest of a prepared folder and the SHA-256 of its bytes. Raises UserError if it is damaged."""
+    """Read and validate a manifest; return it with the SHA-256 of its bytes. Raises UserError if it is damaged."""
     try:
         raw = (folder / MANIFEST).read_bytes()
         manifest = Manifest.model_validate_json(raw)
@@ -71,20 +71,22 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         first = error.errors()[0]
         raise _damaged(folder, f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
     if manifest.name != folder.name:
-        raise _damaged(folder, f"{MANIFEST} is that of {manifest.name!r}")
+        raise _damaged(folder, f"{MANIFEST} belongs to {manifest.name!r}")
     return manifest, hashlib.sha256(raw).hexdigest()
 
 
 def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.ndarray]:
-    """The arrays of a split, memory-mapped read-only. Only headers and sizes are checked.
+    """Memory-map the arrays of a split read-only. Checks headers and sizes only.
 
-    Raises UserError for an array that is missing, cut, or not as the manifest says.
+    Raises UserError for an array that is missing, truncated, or contradicts the manifest.
     """
     arrays = {}
     for key, entry in manifest.splits[split].items():
         path = f"{split}/{key}.npy"
         try:
-            array = np.lib.format.open_memmap(folder / path, mode="r")  # never unpickles: an array of objects is a ValueError
+            array = np.lib.format.open_memmap(
+                folder / path, mode="r"
+            )  # an array of objects is a ValueError: nothing is unpickled
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{path} cannot be mapped ({error})") from None
         found, said = f"{array.dtype} {list(array.shape)}", f"{entry.dtype} {entry.shape}"
@@ -99,7 +101,7 @@ def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.nda
 
 
 def check(folder: Path) -> Manifest:
-    """The checks of :func:`open_split` on all splits. Raises UserError for the first thing that is wrong."""
+    """Run the checks of :func:`open_split` on all splits. Raises UserError for the first problem."""
     manifest, _ = read_manifest(folder)
     for split in manifest.splits:
         open_split(folder, manifest, split)
@@ -107,7 +109,7 @@ def check(folder: Path) -> Manifest:
 
 
 def problems(folder: Path) -> list[str]:
-    """Everything that is wrong with a prepared folder, its contents read and hashed: one line each, none if it is sound."""
+    """Read and hash everything in a prepared folder. Returns one line for each problem."""
     try:
         entries = check(folder).arrays
     except UserError as error:
@@ -122,13 +124,13 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]) -> None:
-    """Write a prepared folder whole or not at all. Only one process at a time may do this; other files in it stay.
+    """Write a prepared folder completely or not at all. Other files in it stay. Only one process may write at a time.
 
-    ``about`` has the manifest's ``source``, ``licence``, ``complete`` and ``deviations``. Same arrays, same bytes: the manifest
-    holds no date and no machine.
+    ``about`` holds the manifest's ``source``, ``licence``, ``complete`` and ``deviations``. The manifest names no date and no
+    machine, so equal arrays give equal bytes.
     """
     new = folder / ".unfinished"
-    shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(new, ignore_errors=True)  # a killed process may have left it
     try:
         arrays = {}
         for split, group in splits:

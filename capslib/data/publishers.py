@@ -1,4 +1,4 @@
-"""The publishers' own files: finding them, checking them, downloading them, and preparing folders from them."""
+"""Find, check and download the publishers' own files, and prepare folders from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capslib.errors import UserError
 
 
 def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str]]:
-    """The sound copies of the publishers' files below ``root`` by name, and a line for each file that is missing or damaged."""
+    """Paths of the sound files below ``root`` by name, and one line for each missing or damaged file."""
     sound, problems = {}, []
     for name, known in spec.files.items():
         algorithm, expected = known.split(":")
@@ -31,10 +31,10 @@ def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def prepare(spec: DataSet, root: Path, download: bool) -> Path:
-    """Prepare a set from the publishers' files below ``root``, there or, if ``root`` is read-only, in the cache.
+    """Prepare a set from the publishers' files below ``root`` and return its folder, in the cache if ``root`` is read-only.
 
-    ``download`` allows to get the files that are missing. Returns the prepared folder. Raises UserError that says what is
-    missing or damaged, where it comes from, how to get it and where to put it; also if nothing can be written.
+    ``download`` allows fetching missing files. Raises UserError if files are missing or damaged or nothing can be written; the
+    message says which files, where they come from, how to get them and where to put them.
     """
     place = root / spec.name
     if not spec.files:
@@ -47,16 +47,16 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
         if problems and not download:
             lines = "".join(f"\n  {line}" for line in problems)
             raise UserError(
-                f"The data set {spec.name} is not in {root}, or not whole.{lines}\nThe files come from {' or '.join(spec.mirrors)}\n"
+                f"The data set {spec.name} is missing from {root}, or incomplete.{lines}\nThe files come from {' or '.join(spec.mirrors)}\n"
                 f"Run `capslib data fetch {spec.name}`, or put them into {place}. "
-                "Data in another folder is found with --data-dir or $CAPSLIB_DATA."
+                "Name another data folder with --data-dir or $CAPSLIB_DATA."
             )
         if problems and _read_only(place):
             raise UserError(f"{place} cannot be written. Choose another folder with --data-dir or $CAPSLIB_DATA.")
         folder = pooch.os_cache("capslib") / spec.name if _read_only(place) else place
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / f".{spec.name}.lock"):  # the system frees it when the process dies
-            if not prepared.exists(folder):  # else another process was quicker
+        with FileLock(folder.parent / f".{spec.name}.lock"):  # the system releases it if the process dies
+            if not prepared.exists(folder):  # another process may have been quicker
                 files = [sound.get(name) or _download(spec, name, folder) for name in spec.files]
                 about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": list(spec.deviations)}
                 prepared.write(folder, about, spec.read(files, spec.splits))
@@ -66,14 +66,14 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
 
 
 def _read_only(place: Path) -> bool:
-    # What is marked read-only is left alone, even by root, who could write to it.
+    # Respect the mark even as root, who could write anyway.
     folders = [p for p in (place, place.parent) if p.exists()]
     return any(not os.access(p, os.W_OK) or not p.stat().st_mode & 0o222 for p in folders)
 
 
 def _download(spec: DataSet, name: str, folder: Path) -> Path:
-    """One file from the first mirror that gives it whole. Raises UserError if none does; nothing damaged stays behind."""
-    # Asked for as it is: a server that packs for transport would have the client unpack the .gz itself.
+    """Download one file from the first mirror that delivers it intact. Raises UserError if none does, and keeps no damaged file."""
+    # Without this header a server may compress in transit, and the client would unpack the .gz itself.
     headers = {"Accept-Encoding": "identity"}
     http = pooch.HTTPDownloader(progressbar=True, chunk_size=2**16, timeout=(5, 60), headers=headers)
     failures = ""

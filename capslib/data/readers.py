@@ -1,7 +1,7 @@
-"""Reading the files that publishers give out. They come from outside, so nothing in them is taken on trust.
+"""Read the publishers' files. They come from outside, so nothing in them is trusted.
 
-A function ``…_splits(files, shapes)`` makes of a publisher's files, in the order in which the registry names them, the arrays of
-one split after the other; ``shapes`` are those of the images to be made, [N, C, H, W] by split.
+A function ``…_splits(files, shapes)`` takes a publisher's files in the registry's order and yields the arrays of one split after
+another. ``shapes`` are the shapes of the resulting images, [N, C, H, W] by split.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Splits = Iterator[tuple[str, dict[str, np.ndarray]]]
 
 @contextlib.contextmanager
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
-    """A file that is unpacked while it is read, if it is gzipped. Raises UserError if it is not there or its stream is damaged."""
+    """Open a file, gzipped or not, for reading. Raises UserError if it is missing or its stream is damaged."""
     try:
         with path.open("rb") as file:
             packed = file.peek(2)[:2] == b"\x1f\x8b"
             with gzip.open(file) if packed else file as content:
                 yield content
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # EOFError: the stream is cut
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # EOFError: a truncated stream
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def read_idx(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An IDX file of unsigned bytes, gzipped or not, as uint8 of the shape that it states, which must be ``shape`` if given.
+    """Read an IDX file of unsigned bytes, gzipped or not, as uint8 of the shape it states: ``shape``, if given.
 
-    The magic number, the shape and the number of bytes must all be right. Raises :class:`~capslib.errors.UserError` that says
-    which file, what was expected and what was found.
+    Raises :class:`~capslib.errors.UserError` if magic number, shape or number of bytes is wrong, and says which file, what was
+    expected and what was found.
     """
     with _unpacked(path) as file:
         data = file.read()
@@ -56,25 +56,25 @@ def read_idx(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray:
 
 
 def idx_splits(files: list[Path], shapes: Shapes) -> Splits:
-    """MNIST and the sets made in its image: for each split a file of images [N, H, W] and one of labels [N]."""
+    """MNIST and the sets in its format: for each split a file of images [N, H, W] and a file of labels [N]."""
     paths = iter(files)
     for split, (n, _, height, width) in shapes.items():
         images, labels = read_idx(next(paths), (n, height, width)), read_idx(next(paths), (n,))
         yield split, {"images": images[:, None], "labels": labels.astype(np.int64)}
 
 
-MATRIX = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}  # the magic number of a binary matrix by the type of its entries
+MATRIX = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}  # magic number of a binary matrix by the type of its entries
 
 
 def read_matrix(path: Path, dtype: str, shape: tuple[int, ...], rows: int | None = None) -> Iterator[np.ndarray]:
-    """A file in NORB's binary matrix format, gzipped or not, in slabs of at most ``rows`` rows; in one slab if that is None.
+    """Read a file in NORB's binary matrix format, gzipped or not, in slabs of ``rows`` rows; None reads it at once.
 
-    ``dtype`` is uint8 or int32. The magic number, the shape and the number of bytes must all be right; that there is nothing
-    after the last row is known when the iterator ends. Raises :class:`~capslib.errors.UserError` as :func:`read_idx` does.
+    ``dtype`` is uint8 or int32. Raises :class:`~capslib.errors.UserError` as :func:`read_idx` does. Only the end of the iterator
+    shows that nothing follows the last row.
     """
     rows = rows or shape[0]
     row = np.dtype(dtype).itemsize * math.prod(shape[1:])
-    lengths = max(3, len(shape))  # the format has room for three even where there are fewer dimensions
+    lengths = max(3, len(shape))  # the format always stores at least three
     expected = 8 + 4 * lengths + shape[0] * row
     magic = MATRIX[dtype].to_bytes(4, "little")
     with _unpacked(path) as file:
@@ -97,16 +97,16 @@ def read_matrix(path: Path, dtype: str, shape: tuple[int, ...], rows: int | None
 
 
 def halve(images: np.ndarray) -> np.ndarray:
-    """The mean of every 2 × 2 pixels, halves rounded up: uint8 [..., 2H, 2W] to uint8 [..., H, W]."""
+    """Average every 2 × 2 pixels and round halves up: uint8 [..., 2H, 2W] to uint8 [..., H, W]."""
     wide = images.astype(np.uint16)
     rows = wide[..., ::2, :] + wide[..., 1::2, :]
     return ((rows[..., ::2] + rows[..., 1::2] + 2) // 4).astype(np.uint8)
 
 
 def norb_splits(files: list[Path], shapes: Shapes) -> Splits:
-    """smallNORB: for each split its files ``dat`` (pairs of images), ``cat`` (classes) and ``info`` (what else is known).
+    """smallNORB: for each split the files ``dat`` (pairs of images), ``cat`` (classes) and ``info`` (the other factors).
 
-    Pictures are halved to the wanted size, a slab at a time: the 450 MB of a split are never held.
+    Halves the images one slab at a time, so the 450 MB of a split are never in memory.
     """
     paths = iter(files)
     for split, (n, cameras, height, width) in shapes.items():
@@ -124,27 +124,27 @@ CIFAR = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_b
 
 
 def cifar_splits(files: list[Path], shapes: Shapes) -> Splits:
-    """The binary version of CIFAR-10: one archive whose batches hold records of a byte for the label and C·H·W for the image.
+    """The binary version of CIFAR-10: one archive of batches, each record one byte of label and C·H·W bytes of image.
 
-    Nothing is extracted: only members of the right names are read, and only if they are plain files of the right size.
+    Extracts nothing to disk. Reads only members with the right names, and only plain files of the right size.
     """
     [path] = files
     records = {split: np.empty((n, 1 + math.prod(image)), np.uint8) for split, (n, *image) in shapes.items()}
-    wanted = {}  # the rows that each member fills
+    wanted = {}  # the rows that a member fills
     for split, names in CIFAR.items():
         parts = np.split(records[split], len(names))
         wanted |= {f"cifar-10-batches-bin/{name}": part for name, part in zip(names, parts, strict=True)}
     with _unpacked(path) as file:
-        with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream, which cannot seek and so unpacks once
+        with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream: no seeking, so it unpacks only once
             for member in archive:
                 if (part := wanted.pop(member.name, None)) is None:
                     continue
                 if not member.isreg() or member.size != part.size:
                     raise UserError(f"{path}: its {member.name} is not a plain file of {part.size:,} bytes.")
                 part[:] = np.frombuffer(archive.extractfile(member).read(), np.uint8).reshape(part.shape)
-        while file.read(2**20):  # to the end, where the checksum is
+        while file.read(2**20):  # the checksum is at the end
             pass
     if wanted:
-        raise UserError(f"{path} is truncated, or another archive: it has no {', '.join(wanted)}.")
+        raise UserError(f"{path} is truncated, or a different archive: it has no {', '.join(wanted)}.")
     for split, rows in records.items():
         yield split, {"images": rows[:, 1:].reshape(shapes[split]), "labels": rows[:, 0].astype(np.int64)}

@@ -1,4 +1,4 @@
-"""What is known about each data set before any of its files is opened: whose it is, under which terms, where it comes from."""
+"""What we know about each data set before opening a file: its authors, its terms, its sources."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from capslib.errors import unknown
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set. ``files`` is empty where ``fetch`` cannot get it, ``splits`` where it depends on the prepared folder."""
+    """A named data set. ``files`` is empty if ``fetch`` cannot get it, ``splits`` if only the prepared folder knows them."""
 
     name: str
-    source: str  # with ``licence``, goes into the manifest of a set that is prepared here
+    source: str  # goes into the manifest, as ``licence`` does
     licence: str
     classes: tuple[str, ...] = ()
     stand_in: bool = False
     splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
-    files: dict[str, str] = field(default_factory=dict)  # the publishers' files: their hash, ``md5:`` where they give only that
-    read: Callable[[list[Path], Shapes], Splits] = idx_splits  # how the files become splits
-    deviations: tuple[str, ...] = ()  # what is lost on that way; goes into the manifest
+    files: dict[str, str] = field(default_factory=dict)  # the publishers' files and hashes: ``md5:`` if they publish no other
+    read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
+    deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order
-    manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, where it is known
+    manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
 
 
 def _like_mnist(*hashes: str) -> dict:
-    """Sizes and files of MNIST and of the sets made in its image."""
+    """Sizes and files of MNIST and of the sets in its format."""
     names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     splits = {"train": (60_000, 1, 28, 28), "test": (10_000, 1, 28, 28)}
     return {"splits": splits, "files": dict(zip(names, hashes, strict=True))}
@@ -128,7 +128,7 @@ _ALL = (
         stand_in=True,
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
     ),
-    # The sets of the chapters to come. Their prepared folders load; nothing here can download them.
+    # Sets of later chapters. We can load their prepared folders but not download them.
     DataSet("affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789")),
     DataSet("ham10000", "https://doi.org/10.7910/DVN/DBW86T", "CC BY-NC 4.0"),  # its manifest names the classes
     DataSet(
@@ -140,7 +140,7 @@ SETS: dict[str, DataSet] = {s.name: s for s in _ALL}
 
 
 def dataset(name: str) -> DataSet:
-    """The set of that name. Raises :class:`~capslib.errors.UserError` that suggests the nearest name."""
+    """The set of that name. Raises :class:`~capslib.errors.UserError` with the nearest name for an unknown one."""
     if name not in SETS:
         raise unknown("data set", name, SETS)
     return SETS[name]

@@ -1,7 +1,8 @@
-"""Stand-ins that need no files: they let everything run, and everything that is made with one says so."""
+"""Stand-ins need no files, so everything runs without real data. Every result made with one says so."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy as np
 from capslib.data import toys
 
 
+@functools.cache
 def digits() -> dict[str, dict[str, np.ndarray]]:
-    """The 1,797 scans of scikit-learn as ``{split: {"images": uint8 [N, 1, 8, 8], "labels": int64 [N]}}``.
+    """Scikit-learn's 1,797 scans as ``{split: {"images": uint8 [N, 1, 8, 8], "labels": int64 [N]}}``.
 
-    Grey values 0…16 become 0…255. Within each class every fifth scan, counting from the first, is a test image. The same 13
-    people wrote both parts, so accuracy on the test part says nothing about new hands.
+    Grey values 0…16 become 0…255. Every fifth scan of a class, from the first, is a test image. The same 13 people wrote both
+    parts, so test accuracy says nothing about other people's handwriting.
     """
     from sklearn.datasets import load_digits  # heavy, and only this stand-in needs it
 
@@ -23,14 +25,17 @@ def digits() -> dict[str, dict[str, np.ndarray]]:
     test = np.zeros(len(labels), bool)
     for k in range(10):
         test[np.flatnonzero(labels == k)[::5]] = True
-    return {s: {"images": images[rows], "labels": labels[rows]} for s, rows in (("train", ~test), ("test", test))}
+    found = {s: {"images": images[rows], "labels": labels[rows]} for s, rows in (("train", ~test), ("test", test))}
+    for array in (*found["train"].values(), *found["test"].values()):
+        array.flags.writeable = False  # all callers share them, as they share those of a real set
+    return found
 
 
 STAND_INS = {"digits": digits, "toys": toys.splits}
 
 
 def sha256(splits: dict[str, dict[str, np.ndarray]]) -> str:
-    """One hash over names, types, shapes and bytes of all arrays, in a fixed order; of those of toys, what they follow from."""
+    """One hash over names, types, shapes and bytes of all arrays, in a fixed order. Images of toys count by their recipe."""
     digest = hashlib.sha256()
     for split, arrays in sorted(splits.items()):
         for key, a in sorted(arrays.items()):

@@ -1,4 +1,4 @@
-"""Tensor functions between a data set and a network: a whole batch [B, C, H, W] at once, on the device that it is on."""
+"""Tensor functions between a data set and a network. Each takes a whole batch [B, C, H, W] on any device."""
 
 from __future__ import annotations
 
@@ -10,26 +10,61 @@ from torch import Tensor
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 0…255 to float32 0…1. Raises TypeError for any other type, which would be scaled twice."""
+    """Convert uint8 0…255 to float32 0…1. Raises TypeError for any other type, which would be scaled twice.
+
+    >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    tensor([0.0000, 0.2000, 1.0000])
+    """
     if images.dtype != torch.uint8:
         raise TypeError(f"images must be uint8, not {images.dtype}")
     return images.to(torch.float32) / 255
 
 
-def standardise(x: Tensor) -> Tensor:
-    """Each image to mean 0 and standard deviation 1 over its own pixels and channels.
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each image over its own pixels and channels: [B, C, H, W] to twice [B, 1, 1, 1].
 
-    The deviation is at least 1/√(C·H·W), so an image of one grey becomes zeros and not NaN.
+    The deviation is at least 1/√(C·H·W), so dividing by it never gives NaN.
+
+    >>> half_white, grey = torch.arange(100.0) // 50, torch.full((100,), 0.3)
+    >>> mean, std = moments(torch.stack([half_white, grey]).reshape(2, 1, 10, 10))
+    >>> mean.flatten(), std.flatten()
+    (tensor([0.5000, 0.3000]), tensor([0.5000, 0.1000]))
     """
     mean = x.mean(dim=(1, 2, 3), keepdim=True)
     std = x.std(dim=(1, 2, 3), keepdim=True, correction=0)
-    return (x - mean) / std.clamp_min(x[0].numel() ** -0.5)
+    return mean, std.clamp_min(x[0].numel() ** -0.5)
+
+
+def standardise(x: Tensor) -> Tensor:
+    """Give each image mean 0 and standard deviation 1 (see :func:`moments`). An image of one grey becomes zeros.
+
+    >>> standardise(torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]]))
+    tensor([[[[-1., -1.,  1.,  1.]]]])
+    """
+    mean, std = moments(x)
+    return (x - mean) / std
+
+
+def standardised_bounds(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """What black (0) and white (1) become when :func:`standardise` maps ``pixels``: twice [B, 1, 1, 1].
+
+    These are the valid range of an attack on standardised images, the ``bounds`` of :mod:`capslib.attacks`.
+
+    >>> low, high = standardised_bounds(torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]]))
+    >>> low.item(), high.item()
+    (-1.0, 1.0)
+    """
+    mean, std = moments(pixels)
+    return -mean / std, (1 - mean) / std
 
 
 def downsample(x: Tensor, factor: int) -> Tensor:
     """Average over ``factor`` × ``factor`` pixels: float [B, C, H, W] to [B, C, H/factor, W/factor].
 
     Raises ValueError if ``factor`` does not divide both sides.
+
+    >>> downsample(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2)
+    tensor([[[[2.5000]]]])
     """
     if factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
         raise ValueError(f"factor {factor} does not divide images of {x.shape[-2]} × {x.shape[-1]} pixels")
@@ -37,7 +72,11 @@ def downsample(x: Tensor, factor: int) -> Tensor:
 
 
 def random_crop(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """From each image of [B, C, H, W] ``size`` × ``size`` pixels, at a place of its own: all places are equally likely."""
+    """Crop ``size`` × ``size`` pixels from each image. Each image draws its own place; all places are equally likely.
+
+    >>> random_crop(torch.rand(4, 1, 28, 28), 24, torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 1, 24, 24])
+    """
     windows = x.unfold(2, size, 1).unfold(3, size, 1)  # [B, C, places, places, size, size], a view
     images = torch.arange(len(x), device=x.device)
     top, left = (torch.randint(n, (len(x),), generator=generator, device=x.device) for n in windows.shape[2:4])
@@ -47,14 +86,17 @@ def random_crop(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
 CENTRE_AND_DIAGONALS = ((0, 0), *((k * a, k * b) for k in (1, 2, 3) for a in (1, -1) for b in (1, -1)))
 """Offsets of the 13 crops over which the released code of EM routing averages (rows down, columns to the right).
 
-Its TensorFlow halves them and drops the fraction, so it sees only the rows and columns −2, −1, 0 and 1 from the centre.
+Its TensorFlow halves them and drops the fraction, so it uses only the rows and columns −2, −1, 0 and 1 from the centre.
 """
 
 
 def crops(x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_DIAGONALS) -> Tensor:
-    """For each offset from the centre the ``size`` × ``size`` pixels there: [B, C, H, W] to [offsets, B, C, size, size].
+    """Crop ``size`` × ``size`` pixels at each offset from the centre: [B, C, H, W] to [offsets, B, C, size, size].
 
-    Raises ValueError if a crop does not lie within the image.
+    Raises ValueError if a crop leaves the image.
+
+    >>> crops(torch.rand(4, 1, 48, 48), 32).shape
+    torch.Size([13, 4, 1, 32, 32])
     """
     top, left = ((n - size) // 2 for n in x.shape[-2:])
     if any(not (0 <= top + a <= x.shape[-2] - size and 0 <= left + b <= x.shape[-1] - size) for a, b in offsets):
@@ -63,18 +105,27 @@ def crops(x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_
 
 
 def center_crop(x: Tensor, size: int) -> Tensor:
-    """The ``size`` × ``size`` pixels in the middle: [B, C, H, W] to [B, C, size, size]. Raises ValueError if there are fewer."""
+    """Crop the middle ``size`` × ``size`` pixels: [B, C, H, W] to [B, C, size, size]. Raises ValueError if x is smaller.
+
+    >>> center_crop(torch.arange(4.0).reshape(1, 1, 1, 4).expand(1, 1, 4, 4), 2)
+    tensor([[[[1., 2.],
+              [1., 2.]]]])
+    """
     return crops(x, size, [(0, 0)])[0]
 
 
 def jitter(
     x: Tensor, generator: torch.Generator, brightness: float = 63 / 255, contrast: tuple[float, float] = (0.2, 1.8)
 ) -> Tensor:
-    """Each image brighter or darker by up to ``brightness``, then with its contrast times a factor within ``contrast``.
+    """Shift the brightness of each image by up to ``brightness``, then multiply its contrast by a factor within ``contrast``.
 
-    Float [B, C, H, W], grey values 0…1, not clipped. Both are drawn once for an image, uniformly; contrast is what the pixels of
-    a channel differ from that channel's mean. After :func:`standardise` nothing is left of the brightness, and of the contrast
-    only how it changes the weight of the difference between the channels' means.
+    Takes and returns float [B, C, H, W], grey values 0…1; it does not clip. Each image draws both numbers once, uniformly.
+    Contrast is how far the pixels of a channel differ from that channel's mean. :func:`standardise` removes the brightness; of the
+    contrast it keeps only a change in the weight of the difference between the channels' means.
+
+    >>> x = torch.full((1, 1, 2, 2), 0.5)
+    >>> bool((jitter(x, torch.Generator().manual_seed(0)) - x).abs().max() <= 63 / 255)
+    True
     """
     shift, factor = torch.rand(2, len(x), 1, 1, 1, generator=generator, device=x.device)
     x = x + brightness * (2 * shift - 1)

@@ -1,4 +1,4 @@
-"""The networks of Peer et al. (2021): stacks of dense vector capsules, on a scalar (§5.1) and behind two convolutions (§5.2)."""
+"""The networks of Peer et al. (2021): dense vector capsules on a scalar and on images (§5)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules
 
 
 class CapsuleStack(nn.Module):
-    """Dense capsule layers one after another, all with one routing; the object of both theorems.
+    """Dense capsule layers with one kind of routing; both theorems are about it.
 
-    ``sizes`` lists (capsules, dimension) of the input and of every layer. Takes poses [N, I, d] of vector capsules, gives the
-    poses [N, J, D] and activations [N, J] of the last layer. ``options`` go to every :class:`DenseCapsules`.
+    ``sizes`` lists (capsules, dimension) of the input and of every layer. Poses [N, I, d]
+    become poses [N, J, D] and activations [N, J]. ``options`` go to all :class:`DenseCapsules`.
+
+    >>> CapsuleStack([(5, 3), (4, 2), (3, 6)], routing="em")(torch.randn(7, 5, 3))[0].shape
+    torch.Size([7, 3, 6])
     """
 
     def __init__(self, sizes: Sequence[tuple[int, int]], **options: object):
@@ -28,7 +31,7 @@ class CapsuleStack(nn.Module):
 
     @torch.no_grad()
     def start_at_unit_length(self, pose: Tensor) -> None:
-        """Scale W layer by layer, so that for these poses s_j = Σ_i û_{j|i}/J, of equal couplings, has mean length one."""
+        """Scale W, layer by layer, until s_j = Σ_i û_{j|i}/J has mean length one for them."""
         pose, activation = as_capsules(pose)
         for layer in self.layers:
             s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
@@ -43,7 +46,13 @@ class CapsuleStack(nn.Module):
 
 
 class SignNetwork(CapsuleStack):
-    """Tells the sign of a scalar: one 1-D capsule → ``hidden`` 1-D capsules → two (Fig. 1). Scalars [N] → activations [N, 2]."""
+    """Tells the sign of a scalar (Fig. 1): one 1-D capsule → ``hidden`` 1-D capsules → two.
+
+    Scalars [N] become activations [N, 2].
+
+    >>> SignNetwork(20, bias=0.1)(torch.randn(7)).shape
+    torch.Size([7, 2])
+    """
 
     def __init__(self, hidden: int = 20, **options: object):
         super().__init__([(1, 1), (hidden, 1), (2, 1)], **options)
@@ -53,7 +62,7 @@ class SignNetwork(CapsuleStack):
 
 
 class CapsNetOutput(NamedTuple):
-    """Class poses [N, C, D], class activations [N, C] and, with a decoder, the reconstruction [N, pixels]."""
+    """Class poses [N, C, D], activations [N, C]; reconstructions [N, pixels] if decoded."""
 
     pose: Tensor
     activation: Tensor
@@ -61,41 +70,38 @@ class CapsNetOutput(NamedTuple):
 
 
 class DeepCapsNet(nn.Module):
-    """The CapsNet of the depth experiments (§5.2): convolution, primary capsules, hidden capsule layers, class capsules.
+    """The CapsNet of the depth experiments (§5.2).
 
-    ``depth`` counts the primary and the class layer. Images [N, channels, H, W] of ``image_shape`` = (channels, H, W).
-    Convolution, primary layer and decoder have biases in every arm; ``bias`` in ``options`` switches the capsule layers only.
-    The decoder sees all class capsules, without a mask. Convolutions and decoder start as in Keras (Glorot uniform, zero bias).
-    ``odd`` takes the biases out of both convolutions and puts tanh in the place of ReLU: then −x gives the negated capsules.
+    Convolution, primary capsules, hidden capsule layers, class capsules for images
+    [N, *image_shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
+    is that of the capsule layers only. The decoder sees all class capsules, without a mask.
+    Convolutions and decoder start as in Keras (Glorot uniform, zero bias). ``odd`` removes the
+    biases of both convolutions and puts tanh in the place of ReLU: then −x gives the negated
+    capsules. Raises ValueError for a depth below two.
+
+    >>> DeepCapsNet((1, 28, 28), depth=3, filters=8)(torch.randn(2, 1, 28, 28)).pose.shape
+    torch.Size([2, 10, 16])
     """
 
     def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        *,
-        depth: int,
-        classes: int = 10,
-        filters: int = 256,
-        kernel: int = 9,
-        stride: int = 1,
-        primary_types: int = 32,
-        primary_kernel: int = 9,
-        hidden: tuple[int, int] = (16, 12),
-        class_dim: int = 16,
-        decoder: tuple[int, ...] = (512, 1024),
-        odd: bool = False,
-        **options: object,
-    ):
+        self, image_shape: tuple[int, int, int], *, depth: int, classes: int = 10,
+        filters: int = 256, kernel: int = 9, stride: int = 1, primary_types: int = 32,
+        primary_kernel: int = 9, hidden: tuple[int, int] = (16, 12), class_dim: int = 16,
+        decoder: tuple[int, ...] = (512, 1024), odd: bool = False, **options: object,
+    ):  # fmt: skip
         super().__init__()
         if depth < 2:
-            raise ValueError(f"depth counts the primary and the class layer, so it is at least 2, not {depth}")
+            counts = "depth counts the primary and the class layer"
+            raise ValueError(f"{counts}, so it is at least 2, not {depth}")
         channels, height, width = image_shape
         self.conv = nn.Conv2d(channels, filters, kernel, stride, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
-        self.primary = PrimaryCapsules(filters, primary_types, 8, kernel=primary_kernel, stride=2, bias=not odd)
+        convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
+        self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
         with torch.no_grad():
             shapes = self.primary(self.conv(torch.zeros(1, *image_shape)))[0].shape  # [1, I, 8]
-        self.capsules = CapsuleStack([shapes[1:], *[hidden] * (depth - 2), (classes, class_dim)], **options)
+        capsules = [shapes[1:], *[hidden] * (depth - 2), (classes, class_dim)]
+        self.capsules = CapsuleStack(capsules, **options)
         widths = [classes * class_dim, *decoder, channels * height * width]
         dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
         self.decoder = nn.Sequential(*dense[:-1], nn.Sigmoid()) if decoder else None
@@ -111,4 +117,5 @@ class DeepCapsNet(nn.Module):
 
     def forward(self, images: Tensor) -> CapsNetOutput:
         pose, activation = self.capsules(self.primary_capsules(images))
-        return CapsNetOutput(pose, activation, None if self.decoder is None else self.decoder(pose.flatten(1)))
+        reconstruction = None if self.decoder is None else self.decoder(pose.flatten(1))
+        return CapsNetOutput(pose, activation, reconstruction)

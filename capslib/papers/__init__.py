@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capslib.errors import unknown
-from capslib.queries import selects
+from capslib.papers.query import selects
 
 if TYPE_CHECKING:
-    from capslib.costs import Work
-    from capslib.queries import Query
-    from capslib.trials import Experiment, Scale, Trial
+    from capslib.papers.experiment import Experiment, Scale, Trial
+    from capslib.papers.query import Query
+    from capslib.recipes import Config
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,32 @@ def queries(stem: str) -> Mapping[str, Query]:
     return getattr(module(stem), "QUERIES", {})
 
 
-def work(trial: Trial) -> Work | None:
-    """What a trial costs by the model of :mod:`capslib.costs`; None where its experiment has not counted."""
+def config(trial: Trial) -> Config:
+    """The whole configuration of a trial. Raises what pydantic does where its experiment knows no such one today."""
     experiment = experiments(trial.paper)[trial.experiment]
-    return experiment.work and experiment.work(experiment.config.model_validate(trial.config))
+    return _config(experiment.config, json.dumps(trial.config, sort_keys=True))
+
+
+def fields(trial: Trial) -> dict[str, Any]:
+    """Every field of its configuration, as JSON has them. Raises as :func:`config` does."""
+    experiment = experiments(trial.paper)[trial.experiment]
+    return _fields(experiment.config, json.dumps(trial.config, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=65_536)
+def _fields(model: type[Config], differences: str) -> dict[str, Any]:
+    return _config(model, differences).model_dump(mode="json")
+
+
+@functools.lru_cache(maxsize=65_536)
+def _config(model: type[Config], fields: str) -> Config:
+    return model.model_validate(json.loads(fields))
 
 
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
     trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
     wanted = {claim: list(selects(query)) for claim, query in queries(stem).items()}
-    return {claim: [t for t in trials if any(s.takes(t) for s in chosen)] for claim, chosen in wanted.items()}
+    return {
+        claim: [t for t in trials if any(s.takes(t.experiment, fields(t)) for s in chosen)] for claim, chosen in wanted.items()
+    }

@@ -1,13 +1,15 @@
-"""What the chapters' experiments share: how a training run becomes metrics and curves, and a configuration its deviations."""
+"""What the chapters' experiments share: how a training becomes metrics and curves."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.trials import Config, Deviation, Metric, Scale
+from capslib.data.registry import dataset
+from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
 
 if TYPE_CHECKING:
+    from capslib.recipes import Trained
     from capslib.training import History
 
 
@@ -16,28 +18,75 @@ SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 
 
 
 def abscissa(n: int) -> list[float]:
+    """1, 2, … n: epochs or steps, as a series."""
     return [float(k) for k in range(1, n + 1)]
 
 
-def flattening(history: History) -> Metric:
-    return Metric(value=history.loss_change_last_quarter(), n=len(history.loss), unit="share of the initial loss")
+def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]:
+    """Metrics that were all measured on ``n`` things, in one unit."""
+    return {name: Metric(value=value, n=n, unit=unit) for name, value in values.items()}
+
+
+def outcome(
+    trained: Trained,
+    metrics: Mapping[str, Metric],
+    series: Mapping[str, Sequence[float]] | None = None,
+    curves: Collection[str] = (),
+    *,
+    rest: Mapping[str, Metric] | None = None,
+) -> Outcome:
+    """What every experiment tells of a training, beside its own ``metrics`` and ``series``.
+
+    ``curves`` are the metrics of every epoch that go into the record; ``rest`` says how far the training still moved at its end,
+    by default :func:`loss_change`. The loss and the training accuracy are thinned.
+    """
+    from capslib.routing import Routing
+
+    history, network = trained.history, trained.network
+    epochs = (
+        {"epochs": abscissa(len(history.epochs[next(iter(curves))])), **{c: history.epochs[c] for c in curves}} if curves else {}
+    )
+    routed = any(isinstance(module, Routing) for module in network.modules())
+    return Outcome(
+        metrics={**metrics, **(loss_change(history) if rest is None else rest)},
+        series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
+        data=[DataFingerprint(**fingerprint._asdict()) for fingerprint in trained.data],
+        parameters=trained.parameters,
+        routing_path=history.routing_path if routed else "none",
+    )
+
+
+def loss_change(history: History) -> dict[str, Metric]:
+    """How far the loss moved over the last quarter, as a share of the loss at the start; means over a twentieth of the steps."""
+    losses = history.terms["loss"]
+    window = max(1, len(losses) // 20)
+    start = max(abs(sum(losses[:window]) / window), 1e-12)
+    value = history.change_last_quarter("loss", window) / start
+    return {"loss_change_last_quarter": Metric(value=value, n=len(losses), unit="share of the initial loss")}
+
+
+def error_change(trained: Trained) -> dict[str, Metric]:
+    """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch.
+
+    For losses that rise by themselves, with a margin. Both epochs see the same images, and all arms have the same base.
+    """
+    history, steps = trained.history, len(trained.history.terms["accuracy"])
+    moved = history.change_last_quarter("accuracy", -(-steps // max(1, len(next(iter(history.epochs.values()))))))
+    guessing = 1 - 1 / len(dataset(trained.data[0].name).classes)
+    return {"error_change_last_quarter": Metric(value=moved / guessing, n=steps, unit="share of the error of guessing")}
 
 
 def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
     """Loss and training accuracy as means over equal stretches of steps, at most ``points`` of them, with their last steps."""
-    width = max(1, -(-len(history.loss) // points))
-    ends = [min(k + width, len(history.loss)) for k in range(0, len(history.loss), width)]
+    steps = len(history.terms["loss"])
+    width = max(1, -(-steps // points))
+    ends = [min(k + width, steps) for k in range(0, steps, width)]
 
     def means(curve: Sequence[float]) -> list[float]:
         return [round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends]
 
-    return {"steps": list(map(float, ends)), "loss": means(history.loss), "batch_accuracy": means(history.accuracy)}
-
-
-def differences(config: Config, setting: Config, arm: Collection[str], why: str) -> list[Deviation]:
-    """One deviation for each field, outside those that tell the arms apart, in which ``config`` is not the paper's ``setting``."""
-    return [
-        Deviation(what=field.title or name, paper=str(getattr(setting, name)), ours=str(getattr(config, name)), why=why)
-        for name, field in type(config).model_fields.items()
-        if name not in arm and getattr(config, name) != getattr(setting, name)
-    ]
+    curves = {"loss": "loss", "batch_accuracy": "accuracy"}
+    return {
+        "steps": list(map(float, ends)),
+        **{name: means(history.terms[term]) for name, term in curves.items() if term in history.terms},
+    }

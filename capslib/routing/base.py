@@ -1,33 +1,33 @@
-"""What every routing procedure shares: its result, its module, and the arithmetic it runs in."""
+"""What all routings share: the result that they return, squash, and a note to the compiler."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from capslib.routing.competition import Competition
+Path = Literal["eager", "fast", "compiled", "triton"]
+"""By its definition; in chunks; in chunks that are compiled; by kernels for a GPU."""
 
 
 class RoutingResult(NamedTuple):
-    """What a routing procedure gives back for ``J`` parents of ``I`` children.
+    """Poses and activations of J parents, and the last couplings of I children."""
 
-    ``pose`` [..., J, D], ``activation`` [..., J], and ``coupling`` [..., I, J]: how each child shares itself out among the
-    parents in the last iteration. The couplings of a child sum to one.
-    """
-
-    pose: Tensor
-    activation: Tensor
-    coupling: Tensor
+    pose: Tensor  # [..., J, D]
+    activation: Tensor  # [..., J]
+    coupling: Tensor  # [..., I, J]
 
 
 def squash(x: Tensor, dim: int = -1) -> Tensor:
-    """Shrink vectors to a length below one and keep their direction: ‖x‖²/(1+‖x‖²) · x/‖x‖ (Sabour et al. 2017, eq. 1).
+    """Shrink vectors to a length below one and keep their direction.
 
-    Takes and returns the same shape; vectors lie along ``dim``. Written as x·‖x‖/(1+‖x‖²), which needs no ε: it is exact
-    everywhere, exactly odd, and its gradient at zero is zero.
+    Computes ‖x‖²/(1+‖x‖²) · x/‖x‖ for vectors along ``dim`` (Sabour et al. 2017, eq. 1) and
+    returns the same shape. The form x·‖x‖/(1+‖x‖²) needs no ε: it is exact everywhere, exactly
+    odd, and its gradient at zero is zero.
+
+    >>> round(squash(torch.tensor([3.0, 4.0])).norm().item(), 4)  # 25/26
+    0.9615
     """
     norm = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
     return x * (norm / (1 + norm.square()))
@@ -39,35 +39,9 @@ def at_least_one(iterations: int) -> None:
         raise ValueError(f"a routing needs at least one iteration, not {iterations}")
 
 
-Path = Literal["eager", "fast", "compiled", "triton"]
-"""How a routing is computed: as its definition is written, in chunks by its core, by its core after ``torch.compile``, or by
-kernels of its own for a GPU."""
+def materialised(few: Tensor) -> Tensor:
+    """The same tensor, behind a view that makes a compiler write it to memory.
 
-
-class Routing(nn.Module):
-    """A routing with its parameters. Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`.
-
-    ``parents`` J and ``dim`` D give the shapes of the parameters. ``bias`` is the value that a learned bias [J, D] starts
-    from, or None for a routing without one. ``path`` is how it is computed; see :func:`capslib.routing.use_path`.
+    Left alone, it recomputes a small tensor for every number of a vote that needs it.
     """
-
-    odd_without_bias: ClassVar[bool] = True
-    """Without a bias: negated votes give negated poses and unchanged activations (checked for every registered routing)."""
-
-    def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
-        super().__init__()
-        at_least_one(iterations)
-        self.iterations = iterations
-        self.path: Path = "fast"
-        self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
-
-    def forward(self, votes: Tensor, activation: Tensor, competition: Competition | None = None) -> RoutingResult:
-        """Votes [..., I, J, D] and activations of the children [..., I]; with a ``competition``, the children of its fields."""
-        raise NotImplementedError
-
-    def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
-        """The same for one example, votes [I, J, D] and activations [I], as the loops that the paper prints."""
-        raise NotImplementedError
-
-    def extra_repr(self) -> str:
-        return f"iterations={self.iterations}, bias={self.bias is not None}"
+    return few.as_strided(few.shape, few.stride())

@@ -1,42 +1,52 @@
-"""Dynamic routing, or routing by agreement: Sabour, Frosst & Hinton (2017), with the bias of Peer et al. (2021)."""
+"""Dynamic routing, or routing by agreement: Sabour, Frosst & Hinton (2017)."""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from einops import einsum, rearrange
 from torch import Tensor
 
-from capslib.routing.base import Routing, RoutingResult, at_least_one, squash
+from capslib.routing.base import RoutingResult, materialised, squash
 from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
-from capslib.routing.fast import Core, materialised, routing_function
+from capslib.routing.fast import Core, Tensors, routing_function
+from capslib.routing.module import Routing
 
 
 @routing_function
 def dynamic_routing(
-    votes: Tensor, *, iterations: int = 3, bias: Tensor | None = None, competition: Competition | None = None
-) -> RoutingResult:
-    """Route votes [..., I, J, D] to J parents; the activation of a parent is the length of its pose, below one.
+    votes: Tensor, *, iterations: int = 3, bias: Tensor | None = None,
+    competition: Competition | None = None,
+) -> RoutingResult:  # fmt: skip
+    """Route votes [..., I, J, D] to J parents (Sabour et al. 2017, Procedure 1).
 
-    ``bias`` [J, D] is added to the pre-activation s_j inside the loop (Peer et al. 2021, §4), so it also changes the
-    agreements. ``competition`` lets more parents than these J compete for a child. Gradients flow through all iterations. Sabour et al. 2017, Procedure 1.
+    The activation of a parent is the length of its pose, below one. ``bias`` [J, D] is added to
+    the pre-activation s_j inside the loop, so it also changes the agreements (Peer et al.
+    2021, §4). ``competition`` lets parents at other positions compete for the same children.
+    Gradients flow through all iterations. Raises ValueError for less than one iteration.
+
+    >>> pose, activation, coupling = dynamic_routing(torch.randn(8, 100, 10, 16))
+    >>> pose.shape, activation.shape, coupling.shape
+    (torch.Size([8, 10, 16]), torch.Size([8, 10]), torch.Size([8, 100, 10]))
     """
-    at_least_one(iterations)
     logits = votes.new_zeros(votes.shape[:-1])  # [..., I, J]  b_ij
     for iteration in range(iterations):
-        coupling = softmax(logits, competition)  # [..., I, J]  c_ij, over the parents j of a child
+        coupling = softmax(logits, competition)  # [..., I, J]  c_ij, over the parents j
         s = einsum(coupling, votes, "... i j, ... i j d -> ... j d")  # [..., J, D]  s_j
         if bias is not None:
             s = s + bias
         pose = squash(s)  # [..., J, D]  v_j
         if iteration < iterations - 1:
-            logits = logits + einsum(pose, votes, "... j d, ... i j d -> ... i j")  # agreement of child and parent
+            agreement = einsum(pose, votes, "... j d, ... i j d -> ... i j")
+            logits = logits + agreement  # [..., I, J]
     return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
 
 
 def _forward(
     votes: Tensor, *, iterations: int, bias: Tensor | None, competition: Competition | None
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The loop on a chunk: poses and couplings. Kept: s_j of every iteration, c_ij of those between the first and the last."""
+) -> tuple[Tensors, Tensors]:  # fmt: skip
+    """The loop on a chunk, to poses and couplings. Keeps all s_j, inner c_ij."""
     logits, coupling, kept, couplings = None, _first(votes, competition), [], []
     for iteration in range(iterations):
         s = (coupling[:, :, None] @ votes.mT).squeeze(2)  # [n, J, D]
@@ -53,67 +63,75 @@ def _forward(
 
 
 def _backward(
-    votes: Tensor,
-    outputs: tuple[Tensor, ...],
-    kept: tuple[Tensor, ...],
-    gradients: tuple[Tensor, ...],
-    *,
-    iterations: int,
-    bias: Tensor | None,
-    competition: Competition | None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loop from its end. The votes meet a gradient as outer products only, so all of them are added up at once."""
+    votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors,
+    *, iterations: int, bias: Tensor | None, competition: Competition | None,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    """The loop from its end to its start. Votes get a sum of outer products."""
     couplings = [_first(votes, competition), *kept[iterations:], outputs[1]]
     to_pose, to_coupling = gradients
     to_logits, to_bias, to_votes = None, 0, 0
     for iteration in reversed(range(iterations)):
         s, coupling = kept[iteration], couplings[iteration]
         norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-        scale, direction = norm / (1 + norm.square()), s / norm.clamp_min(torch.finfo(s.dtype).tiny)
-        if to_logits is not None:  # of the next iteration, whose logits are ours plus the agreement
+        scale = norm / (1 + norm.square())
+        direction = s / norm.clamp_min(torch.finfo(s.dtype).tiny)
+        if to_logits is not None:  # of the next iteration: our logits plus the agreement
             to_pose = (to_logits[:, :, None] @ votes.mT).squeeze(2)
             to_votes = to_votes + _outer(to_logits, materialised(s * scale))
             to_coupling = 0
         along = (direction * to_pose).sum(dim=-1, keepdim=True)
-        to_s = materialised(scale * to_pose + s * along * (1 - norm.square()) / (1 + norm.square()).square())
+        slope = (1 - norm.square()) / (1 + norm.square()).square()
+        to_s = materialised(scale * to_pose + s * along * slope)
         to_bias = to_bias + to_s
         to_votes = to_votes + _outer(coupling, to_s)
         if iteration > 0:
             to_coupling = to_coupling + (to_s[:, :, None] @ votes).squeeze(2)
             step = softmax_gradient(coupling, to_coupling, competition)
             to_logits = materialised(step if to_logits is None else to_logits + step)
-    return rearrange(to_votes, "n i j d -> n j d i"), {} if bias is None else {"bias": to_bias.sum(dim=0)}
+    others = {} if bias is None else {"bias": to_bias.sum(dim=0)}
+    return rearrange(to_votes, "n i j d -> n j d i"), others
 
 
 def _first(votes: Tensor, competition: Competition | None) -> Tensor:
-    """The couplings [n, J, I] of logits that are all zero; a constant, where a compiler can see that it is one."""
-    like = votes[:, :, 0]
-    return uniform(like, dim=1) if competition is None else softmax(torch.zeros_like(like), competition, dim=1)
+    """The couplings [n, J, I] of zero logits; a constant, where the compiler can see it."""
+    if competition is None:
+        return uniform(votes[:, :, 0], dim=1)
+    return softmax(torch.zeros_like(votes[:, :, 0]), competition, dim=1)
 
 
 def _outer(child: Tensor, parent: Tensor) -> Tensor:
-    """[n, J, I] times [n, J, D] in the order in which the gradient of the votes lies in memory, [n, I, J, D]."""
+    """[n, J, I] times [n, J, D], in the memory order of the votes' gradient, [n, I, J, D]."""
     return child.mT[..., None] * parent[:, None]
 
 
 def _finish(pose: Tensor, coupling: Tensor, **_: object) -> RoutingResult:
-    return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling.transpose(-1, -2))
+    activation = torch.linalg.vector_norm(pose, dim=-1)
+    return RoutingResult(pose, activation, coupling.transpose(-1, -2))
 
 
-dynamic_routing.core = Core(_forward, _backward, _finish)
+dynamic_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:DYNAMIC")
 
 
 class DynamicRouting(Routing):
-    """:func:`dynamic_routing` with its bias. The activations of the children are not looked at: a vote carries them."""
+    """:func:`dynamic_routing` with its bias. It ignores activations: a vote carries them."""
 
-    def forward(self, votes: Tensor, activation: Tensor | None = None, competition: Competition | None = None) -> RoutingResult:
-        return dynamic_routing(votes, iterations=self.iterations, bias=self.bias, competition=competition, path=self.path)
+    function = dynamic_routing
+
+    def forward(
+        self, votes: Tensor, activation: Tensor | None = None,
+        competition: Competition | None = None, *, iterations: int | None = None,
+    ) -> RoutingResult:  # fmt: skip
+        return dynamic_routing(
+            votes, iterations=self.iterations if iterations is None else iterations,
+            bias=self.bias, competition=competition, path=self.path,
+        )  # fmt: skip
 
     def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
         I, J, D = votes.shape
         b = [[votes.new_zeros(()) for j in range(J)] for i in range(I)]
         for _ in range(self.iterations):
-            c = [[b[i][j].exp() / sum(b[i][k].exp() for k in range(J)) for j in range(J)] for i in range(I)]
+            e = [[b[i][j].exp() for j in range(J)] for i in range(I)]
+            c = [[e[i][j] / sum(e[i]) for j in range(J)] for i in range(I)]
             v = []
             for j in range(J):
                 s = sum(c[i][j] * votes[i, j] for i in range(I))
@@ -121,6 +139,7 @@ class DynamicRouting(Routing):
                     s = s + self.bias[j]
                 length = (s * s).sum().sqrt()
                 v.append(length**2 / (1 + length**2) * s / length)
-            b = [[b[i][j] + sum(votes[i, j, h] * v[j][h] for h in range(D)) for j in range(J)] for i in range(I)]
-        pose = torch.stack(v)
-        return RoutingResult(pose, (pose * pose).sum(-1).sqrt(), torch.stack([torch.stack(row) for row in c]))
+            for i, j in itertools.product(range(I), range(J)):
+                b[i][j] = b[i][j] + sum(votes[i, j, h] * v[j][h] for h in range(D))
+        pose, coupling = torch.stack(v), torch.stack([torch.stack(row) for row in c])
+        return RoutingResult(pose, (pose * pose).sum(-1).sqrt(), coupling)

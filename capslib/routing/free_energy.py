@@ -1,22 +1,23 @@
-"""The free energy of EM routing, and whether its updates lower it (Hinton et al. 2018, appendix A, eq. 4).
+"""Free energies of EM routing, and which updates lower them (Hinton et al. 2018, appendix A).
 
-``printed`` is eq. 4: −β_a a + a ln a + (1−a) ln(1−a) + cost, summed over the parents, plus the a_i R_ij ln R_ij of all pairs. Each
-of the three updates of Procedure 1 lowers *some* free energy, but no form below is that of all three:
+``printed`` is eq. 4: −β_a a + a ln a + (1−a) ln(1−a) + cost, summed over the parents, plus
+a_i R_ij ln R_ij, summed over all pairs. Each of the three updates of Procedure 1 lowers *some* free
+energy, but none of these forms is lowered by all three:
 
 =============  ====================================  ============================================================
-form           its cost of parent j                  which updates minimise it, the rest held
+form           cost of parent j                      updates that minimise it, all else fixed
 =============  ====================================  ============================================================
-``printed``    Σ_h cost_j^h                          the M-step; not the logistic, nor the E-step
+``printed``    Σ_h cost_j^h                          the M-step; neither logistic nor E-step
 ``weighted``   a_j Σ_h cost_j^h                      the M-step and the logistic; of the E-steps ``matched``
 ``mixture``    Σ_h cost_j^h − m_j ln a_j             the M-step and the E-step, if all parents have one β_u
 =============  ====================================  ============================================================
 
-Where all parents are active, a_j ≈ 1, the three are one. With one β_u for all parents it is a constant of the printed form, so
-its place in it, inside the cost or beside it, does not matter. Nor can any other function of the state do: Procedure 1 can go
-round in a circle, and what falls with every change cannot come back to where it was.
+If all parents are active, a_j ≈ 1, the three forms are equal. If all parents have one β_u, it adds a
+constant to the printed form, inside the cost or beside it. No other function of the state works
+either: Procedure 1 can go round in a circle, and a function that falls with every change cannot.
 
-Here λ is 1, no variance has a floor, and nothing is smoothed. So a parent can collapse onto one child: its variance is zero, to
-float64 at least, the free energy −∞, and what follows is not a number.
+Here λ is 1, no variance has a floor, and nothing is smoothed. A parent can then collapse onto one
+child: its variance becomes zero, the free energy −∞, and what follows is not a number.
 """
 
 from __future__ import annotations
@@ -34,22 +35,27 @@ Form = Literal["printed", "weighted", "mixture"]
 
 
 class EMState(NamedTuple):
-    """Where EM routing stands after ``step``: ln R_ij [..., I, J], μ and σ² [..., J, D], and the logit of a_j [..., J]."""
+    """The state of EM routing after ``step``."""
 
     step: Literal["M-step", "logistic", "E-step"]
-    log_coupling: Tensor
-    mu: Tensor
-    variance: Tensor
-    logit: Tensor
+    log_coupling: Tensor  # [..., I, J]  ln R_ij
+    mu: Tensor  # [..., J, D]
+    variance: Tensor  # [..., J, D]  σ²
+    logit: Tensor  # [..., J]  of a_j
 
 
 def em_trajectory(
     votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, e_step: Literal["paper", "matched"] = "paper"
 ) -> Iterator[EMState]:
-    """Every step of Procedure 1 without end, from the first logistic on: before it no parent has an activation.
+    """The states after every step of Procedure 1, without end, from the first logistic on.
 
-    ``votes`` [..., I, J, D], ``activation`` [..., I] of the children, ``beta_u`` and ``beta_a`` [J] or scalar. The E-step of the
-    paper is R_ij ∝ a_j p_ij; ``matched`` is R_ij ∝ exp(−a_j Σ_h cost_ij^h), the one that belongs to the logistic.
+    ``votes`` [..., I, J, D], the children's ``activation`` [..., I], ``beta_u`` and ``beta_a`` [J] or
+    scalar. The E-step of the paper is R_ij ∝ a_j p_ij; the ``matched`` one, R_ij ∝ exp(−a_j Σ_h cost_ij^h),
+    lowers what the logistic lowers.
+
+    >>> states = em_trajectory(torch.randn(9, 3, 4), torch.rand(9), torch.zeros(3), torch.zeros(3))
+    >>> [next(states).step for _ in range(4)]
+    ['logistic', 'E-step', 'M-step', 'logistic']
     """
     log_coupling, logit = torch.full_like(votes[..., 0], -math.log(votes.shape[-2])), None  # [..., I, J], [..., J]
     while True:
@@ -72,7 +78,7 @@ def em_trajectory(
 def free_energy(
     state: EMState, votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, form: Form = "printed"
 ) -> Tensor:
-    """The free energy [...] of a state of :func:`em_trajectory`, whose other arguments these are, in one of the forms above."""
+    """The free energy [...] of a state, in one of the forms above; the rest is as in :func:`em_trajectory`."""
     a, log_a, log_not_a = state.logit.sigmoid(), F.logsigmoid(state.logit), F.logsigmoid(-state.logit)  # [..., J]
     r = state.log_coupling.exp() * activation[..., None]  # [..., I, J]  a_i R_ij
     cost = (r * _cost(votes, state.mu, state.variance, beta_u)).sum(dim=-2)  # [..., J]
@@ -82,10 +88,9 @@ def free_energy(
 
 
 def _cost(votes: Tensor, mu: Tensor, variance: Tensor, beta_u: Tensor | float) -> Tensor:
-    """What it costs each parent to describe the vote of each child, [..., I, J]: Σ_h (β_u + ln σ + ((V − μ)²/σ² − 1)/2).
+    """The cost [..., I, J] of each vote for its parent: Σ_h (β_u + ln σ + ((V − μ)²/σ² − 1)/2).
 
-    Their sum over the children, weighted with a_i R_ij, is the Σ_h (β_u + ln σ^h) m_j of Procedure 1 right after an M-step, when
-    the last part is zero; in between it is what the votes cost with a mean and a deviation that are not theirs.
+    Right after an M-step the last term, weighted with a_i R_ij, sums to zero over the children.
     """
     distance = (votes - mu[..., None, :, :]).square() / variance[..., None, :, :]  # [..., I, J, D]
     return votes.shape[-1] * beta_u + (variance.log()[..., None, :, :] + distance - 1).sum(dim=-1) / 2

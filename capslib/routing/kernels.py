@@ -1,16 +1,18 @@
-"""The cores of the fast path as Triton kernels, for a GPU: votes are formed in its registers and never reach its memory.
+"""The cores of the fast path as Triton kernels: votes are formed in a GPU's registers.
 
-One program does what belongs to one parent j of one example n in one iteration. It goes over the children a tile at a time, as
-often as the arithmetic asks for, and forms their votes anew each time. What couples the parents of a child, a softmax and its
-gradient, stays in PyTorch, and so does all that has neither children nor dimensions.
+No record has been computed by them, and no GPU has run them yet: the first run on one decides.
+They stay only if a training step is at least 1.5 × as fast as with the compiled core.
 
-A core here takes ``weight`` [I, J, D, d] and poses [N, I, d], or None and votes [N, I, J, D], where one of
-:mod:`capslib.routing.fast` takes votes; the rest is the same, the arithmetic too but for what comments say. Importing this file
-needs Triton, which comes with PyTorch for CUDA. On a machine without a GPU, TRITON_INTERPRET=1 runs the kernels in NumPy.
+One program computes one parent j of one example n in one iteration. It passes over the children,
+a tile at a time, and forms their votes each time. PyTorch does what couples the parents of a child
+and what has neither children nor dimensions. See :class:`capslib.routing.fast.Kernels` for the
+arguments. Importing this file needs Triton; without a GPU, TRITON_INTERPRET=1 runs it in NumPy.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,22 +24,20 @@ from torch.nn import functional as F
 from capslib.routing import dynamic, em
 from capslib.routing.base import Path, squash
 from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
-from capslib.routing.fast import Core, LazyVotes
+from capslib.routing.fast import Kernels, LazyVotes, Tensors
 
-Tensors = tuple[Tensor, ...]
-TILE = 4096
-"""Numbers of a tile at most (votes, each as the d products it is the sum of): what the registers of one program hold."""
+TILE = 4096  # numbers in a tile, d for each vote: as many as the registers of one program hold
 MASS_FLOOR, VARIANCE_FLOOR = tl.constexpr(em.MASS_FLOOR), tl.constexpr(em.VARIANCE_FLOOR)
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
 def run_on(device: torch.device) -> bool:
-    """Whether kernels can be started for tensors of this device."""
+    """Whether kernels can run for tensors on this device."""
     return device.type == "cuda" or triton.knobs.runtime.interpret
 
 
 def _launch(kernel: Any, weight: Tensor | None, source: Tensor, *tensors: Tensor, J: int, D: int, **options: Any) -> None:
-    """Run a kernel for every parent of every example. Tiles have powers of two as sizes: B children, E ≥ D, F ≥ K = d."""
+    """Run a kernel for every parent of every example, on tiles of powers of two: B children, E ≥ D, F ≥ K = d."""
     N, I = source.shape[:2]
     K = 0 if weight is None else weight.shape[-1]
     E, wide = triton.next_power_of_2(D), triton.next_power_of_2(max(1, K))
@@ -50,7 +50,7 @@ def _launch(kernel: Any, weight: Tensor | None, source: Tensor, *tensors: Tensor
 @triton.jit
 def _tile(source, weight, n, j, start,
     I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
-    """Children [B] and which are there; places [B, E] in a tensor [N, I, J, D] and which are there; votes [B, E], else zero."""
+    """A tile: children [B] and which exist; places [B, E] in a tensor [N, I, J, D] and which exist; votes [B, E], else zero."""
     child, dim, inner = start + tl.arange(0, B), tl.arange(0, E), tl.arange(0, F)
     there = child < I
     inside = there[:, None] & (dim < D)[None, :]
@@ -127,8 +127,8 @@ def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, varianc
             to_mean += tl.sum(g * deviation, axis=0) / floored
             to_log_variance += tl.sum(g * (deviation * deviation / floored[None, :] - 1), axis=0) / 2
     to_variance = tl.where((var >= VARIANCE_FLOOR) & (dim < D), to_log_variance / floored, 0.0)
-    to_mean -= tl.where(has_mass, 0.0, 2 * to_variance * mean * (1 - m / MASS_FLOOR))  # shares of no mass are no mean
-    # The gradient of the shares, less its mean under them: that is what makes mu of the votes, and the variance of the squares.
+    to_mean -= tl.where(has_mass, 0.0, 2 * to_variance * mean * (1 - m / MASS_FLOOR))  # without mass the mean is not a mean
+    # The gradient of the shares has its mean under the shares subtracted. So mu is subtracted from votes, variance from squares.
     mean_vote, mean_square = tl.where(has_mass, mean, 0.0), tl.where(has_mass, var - offset, 0.0)
     floored_mass = tl.maximum(m, MASS_FLOOR)
     for start in range(0, I, B):
@@ -169,9 +169,9 @@ def _em_run_forward(
 def _em_run_backward(
     weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
 ) -> dict[str, Tensor]:
-    activation, beta_u, beta_a, iterations = (arguments[name] for name in ("activation", "beta_u", "beta_a", "iterations"))
+    names = "activation", "beta_u", "beta_a", "iterations", "competition"
+    activation, beta_u, beta_a, iterations, competition = (arguments[name] for name in names)
     (to_mu, to_logit, to_coupling), (J, D) = gradients, outputs[0].shape[1:]
-    competition: Competition | None = arguments["competition"]
     couplings = (uniform(outputs[2], competition, dim=1), *kept[4 * iterations :], outputs[2])
     to_activation, to_beta_u, to_beta_a = torch.zeros_like(activation), torch.zeros_like(beta_u), torch.zeros_like(beta_a)
     to_log_p = to_r = torch.empty_like(outputs[2])
@@ -196,15 +196,12 @@ def _em_run_backward(
 
 
 def _em_numbers(
-    *, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, mixing: bool, **_: object
+    *, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, mixing: bool, **_: Any
 ) -> list:
-    """Of every iteration, whether it is the last, and the numbers it runs with: no cost in mixing proportions."""
-    temperatures = em._temperatures(iterations, inverse_temperature)
-    numbers = [
-        {"lamda": 0.0 if mixing else float(t), "spread": em._SPREAD[spread], "offset": float(variance_offset)}
-        for t in temperatures
-    ]
-    return [(iteration == iterations - 1, of_this) for iteration, of_this in enumerate(numbers)]
+    """For every iteration, whether it is the last, and its numbers. Mixing proportions have no cost, so λ is zero."""
+    shared = dict(spread=em._SPREAD[spread], offset=float(variance_offset))
+    temperatures = enumerate(em._temperatures(iterations, inverse_temperature), 1)
+    return [(t == iterations, dict(lamda=0.0 if mixing else float(lamda), **shared)) for t, lamda in temperatures]
 
 
 # ----------------------------------------------------------------------------------------------------------------- dynamic
@@ -294,34 +291,34 @@ def _dynamic_run_backward(
 
 # ------------------------------------------------------------------------------------------------------------------- in use
 
-CORES = {
-    em.em_routing.core: Core(_em_run_forward, _em_run_backward, em._finish, lambda *, smoothing, **_: not smoothing),
-    dynamic.dynamic_routing.core: Core(_dynamic_run_forward, _dynamic_run_backward, dynamic._finish),
-}
-"""The kernels of each core of the fast path that has some."""
 
-
-def agree(device: torch.device) -> bool:
-    """Whether the kernels give on this device what the definitions give, values and gradients, for children of two tiles."""
-    if not run_on(device):
-        return False
+def agree(routing: Callable, tensors: int, device: torch.device) -> bool:
+    """Whether values and gradients of the kernels are on this device those of the definition, for children of two tiles."""
     generator = torch.Generator().manual_seed(0)
-    shapes = ((70, 2, 5, 6), (2, 70, 6), (2, 70), (2,), (2,), (2, 5))
-    weight, pose, activation, *betas, bias = (torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes)
-    given = [LazyVotes(weight, pose).form()], 1e-3
-    formed = [weight, pose], 1e-2  # the matrix products of its gradient may be allowed to run in TF32
-    for routing, tensors in ((em.em_routing, [activation, *betas, bias]), (dynamic.dynamic_routing, [bias])):
-        for votes, tolerance in (given, formed):
+    shapes = (70, 2, 5, 6), (2, 70, 6), (2, 5), *((2, 70), (2,), (2,))[:tensors]
+    drawn = (torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes)
+    weight, pose, bias, *rest = drawn
 
-            def outcome(path: Path, dtype: torch.dtype, votes=votes, tensors=tensors, routing=routing) -> list[Tensor]:
-                leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (*votes, *tensors)]
-                first, rest = leaves[: len(votes)], leaves[len(votes) : -1]
-                result = routing(LazyVotes(*first) if len(first) == 2 else first[0], *rest, bias=leaves[-1], path=path)
-                sum((t * torch.linspace(-1, 2, t.numel(), device=device).view_as(t)).sum() for t in result).backward()
-                return [t.detach() for t in (*result, *(leaf.grad for leaf in leaves))]
+    def outcome(path: Path, dtype: torch.dtype, votes: Tensors) -> list[Tensor]:
+        leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (*votes, bias, *rest)]
+        first, (bias_, *rest_) = leaves[: len(votes)], leaves[len(votes) :]
+        given = LazyVotes(*first) if len(first) == 2 else first[0]
+        result = routing(given, *rest_, bias=bias_, path=path)
+        sum((t * torch.linspace(-1, 2, t.numel(), device=device).view_as(t)).sum() for t in result).backward()
+        return [t.detach() for t in (*result, *(leaf.grad for leaf in leaves))]
 
-            with torch.enable_grad():
-                pairs = zip(outcome("triton", torch.float32), outcome("eager", torch.float64), strict=True)
-            if not all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs):
-                return False
+    # The matrix products of a gradient of W and of poses may be allowed to run in TF32.
+    for votes, tolerance in (((LazyVotes(weight, pose).form(),), 1e-3), ((weight, pose), 1e-2)):
+        with torch.enable_grad():
+            pairs = zip(outcome("triton", torch.float32, votes), outcome("eager", torch.float64, votes), strict=True)
+        if not all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs):
+            return False
     return True
+
+
+def _covers(device: torch.device, smoothing: float = 0.0, **_: object) -> bool:
+    return run_on(device) and not smoothing
+
+
+EM = Kernels(_em_run_forward, _em_run_backward, _covers, functools.partial(agree, em.em_routing, 3))
+DYNAMIC = Kernels(_dynamic_run_forward, _dynamic_run_backward, _covers, functools.partial(agree, dynamic.dynamic_routing, 0))

@@ -9,8 +9,8 @@ import pytest
 from capsbook import evidence, render, sources
 from capsbook.notebooks import launch_links, runnable
 
-from capslib import claims
-from capslib.claims import Verdict
+from capslib.lab import claims
+from capslib.lab.claims import Verdict
 from capslib.papers import PAPERS
 
 CLAIM = claims.ledger()["NEG-T1-rba-bias"]
@@ -60,14 +60,14 @@ def test_statuses_are_the_ones_of_claims():
 
 
 def test_numbers_as_text(verdict):
-    assert evidence.ours(verdict) == "99.81 % [99.50, 100]"
-    assert evidence.theirs(verdict) == "99.70 %"
-    assert evidence.basis(verdict) == "n = 5, paper scale"
-    assert evidence.ours(Verdict(CLAIM, "not run", "")) == "not run"
-    assert evidence.ours(Verdict(CLAIM, "inconclusive", "")) == "undecided"
+    assert claims.ours(verdict) == "99.81\N{NO-BREAK SPACE}% [99.50, 100]"
+    assert claims.theirs(verdict) == "99.70\N{NO-BREAK SPACE}%"
+    assert claims.basis(verdict) == "n = 5, paper scale"
+    assert claims.ours(Verdict(CLAIM, "not run", "")) == "not run"
+    assert claims.ours(Verdict(CLAIM, "inconclusive", "")) == "undecided"
     count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "")))
-    assert evidence.ours(count) == "1 of 2 parts"
-    assert "here 1 of 2 parts" in evidence.describe(count)
+    assert claims.ours(count) == "1 of 2 parts"
+    assert "here 1 of 2 parts" in claims.describe(count)
 
 
 def test_square_names_its_claim(verdict):
@@ -76,7 +76,7 @@ def test_square_names_its_claim(verdict):
     assert 'class="vq v-reproduced"' in html
     assert 'data-scale="paper"' in html
     assert "aria-label=" in html
-    assert "99.81 %" in html
+    assert "99.81\N{NO-BREAK SPACE}%" in html
     assert ">✓<" in html
 
 
@@ -120,6 +120,34 @@ def test_fingerprint_follows_the_records(nothing, tmp_path, add_records):
     assert "3 records" in render.standing(later, "negation_limitation")
 
 
+BENCHMARK = dict(
+    kind="layer", name="a layer", path="fast", milliseconds="150.04", peak_mib="3.5", faster="2.0", memory_share="0.125",
+    times_limit="9.5", bound_by="arithmetic", gflop="1.5", machine="a machine", torch="2.13", date="2026-11-21",
+    copy_gb_per_second="30.0", vector_gflop_per_second="60", matrix_gflop_per_second="178",
+)  # fmt: skip
+
+
+def test_a_layers_table_names_what_sets_its_limit_and_a_steps_has_none():
+    head, _, columns, _, one, two, _ = render.benchmarks([BENCHMARK, BENCHMARK])
+    assert "30.0 GB/s, computes on vectors at 60 GFLOP/s and" in head
+    assert columns.endswith("| GFLOP | times the limit | limit set by |")
+    assert one == "| a layer | fast | 150 | 2.0 | 3.5 | 12\N{NO-BREAK SPACE}% | 1.5 | 9.5 | arithmetic |"
+    assert two.startswith("|  | fast |")
+    step = render.benchmarks([BENCHMARK | {"times_limit": "", "gflop": ""}])
+    assert step[2] == "| case | path | ms | times as fast | peak MiB | of the first |"
+    assert render.benchmarks([]) == []
+
+
+def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_products():
+    """178 GFLOP at 178 GFLOP/s and 30 GB at 30 GB/s take a second each."""
+    old = {k: v for k, v in BENCHMARK.items() if k not in ("vector_gflop_per_second", "bound_by")}
+    counted = ({"gflop": "356", "gigabytes": "30"}, {"gflop": "178", "gigabytes": "60"})
+    head, _, _, _, one, two, _ = render.benchmarks([old | {"milliseconds": "9000"} | more for more in counted])
+    assert "did not measure the vector rate" in head
+    assert one.endswith("| 356 | ≤\N{NO-BREAK SPACE}4.5 | arithmetic |")
+    assert two.endswith("| 178 | ≤\N{NO-BREAK SPACE}4.5 | – |"), "arithmetic may take longer than memory, or not"
+
+
 MODULE = '''import functools
 
 
@@ -151,7 +179,7 @@ def repository(tmp_path) -> Path:
     (tmp_path / "pack" / "mod.py").write_text(MODULE)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_mod.py").write_text(
-        "class TestC:\n    def test_m(self):\n        pass\n\n\ndef helper():\n    pass\n"
+        "class TestC:\n    def test_m(self):\n        pass\n\n\ndef helper():\n    pass\n\n\n@check\ndef holds():\n    pass\n"
     )
     return tmp_path
 
@@ -173,6 +201,7 @@ def test_missing_source(repository, name):
 
 def test_tests_are_found(repository):
     assert sources.find_test(repository, "tests/test_mod.py::TestC::test_m[float64]").line == 2
+    assert "holds" in sources.find_test(repository, "tests/test_mod.py::holds").text, "a check of a suite that a test runs"
     for name in ("tests/test_mod.py::TestC::test_n", "tests/test_mod.py::helper", "tests/gone.py::test_m", "tests/test_mod.py"):
         with pytest.raises(sources.SourceNotFound):
             sources.find_test(repository, name)

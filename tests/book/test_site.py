@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from bs4 import BeautifulSoup
 
-from capslib import claims
+from capslib.lab import claims
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tiny sets: the publishers' files under their own names, with a few small images, known to the registry by their hashes."""
+"""Tiny sets: publishers' files with their real names, a few small images, and hashes that the registry knows."""
 
 import dataclasses
 import gzip
@@ -15,7 +15,7 @@ from capslib.data import registry
 @dataclasses.dataclass
 class Tiny:
     spec: registry.DataSet
-    arrays: dict[str, tuple[np.ndarray, ...]]  # split: what its files were made of, images and labels first
+    arrays: dict[str, tuple[np.ndarray, ...]]  # split: the content of its files, images and labels first
     files: dict[str, bytes]  # name: content as published
 
     def put(self, folder: Path, *, without=()) -> Path:
@@ -28,7 +28,7 @@ class Tiny:
 
 @pytest.fixture
 def publish(monkeypatch, tmp_path):
-    """``publish(name, splits, arrays, files)`` puts a tiny set of that name into the place of the real one."""
+    """``publish(name, splits, arrays, files)`` replaces the real set of that name by a tiny one."""
 
     def use(name, splits, arrays, files):
         spec = dataclasses.replace(
@@ -45,7 +45,7 @@ def publish(monkeypatch, tmp_path):
     for variable in ("CAPSLIB_DATA", "CAPSLIB_DOWNLOAD"):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(variable, raising=False)  # the mirrors of these tests are on this machine
+        monkeypatch.delenv(variable, raising=False)  # the mirrors of these tests run on this machine
     return use
 
 
@@ -80,7 +80,7 @@ def tiny_norb(publish):
 
 @pytest.fixture
 def tiny_cifar(publish):
-    """CIFAR-10 with five batches of 4 and one of 3 images of 2 × 3 pixels, in the archive in another order and among other files."""
+    """CIFAR-10 with five batches of 4 and one of 3 images of 2 × 3 pixels, in an archive with another order and with other files."""
     rng = np.random.default_rng(0)
     arrays = {
         split: (rng.integers(0, 256, (n, 3, 2, 3), dtype=np.uint8), rng.integers(0, 10, n))

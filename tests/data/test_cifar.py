@@ -1,4 +1,4 @@
-"""CIFAR-10's archive: its batches in their order, and nothing of what else an archive could hold."""
+"""CIFAR-10's archive: the reader takes the batches in order and ignores everything else."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ def members(packed):
 
 
 def instead(*others):
-    """An archive in which ``others`` stand in the place of the second batch."""
+    """An archive with ``others`` in place of the second batch."""
     return lambda good: tar_gz(o for m in members(good) for o in (others if m[0] == BATCH else [m]))
 
 
@@ -76,13 +76,13 @@ def test_refused(tiny_cifar, tmp_path, what):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]  # nothing was extracted
 
 
-def test_what_else_an_archive_holds_is_passed_over(tiny_cifar, tmp_path):
+def test_other_members_of_an_archive_are_ignored(tiny_cifar, tmp_path):
     more = [
         ("/etc/passwd", b"root"),
         ("../../up", b"x"),
         entry(tarfile.FIFOTYPE),
         (BATCH, bytes(76)),
-    ]  # the first of a name counts
+    ]  # of two members with one name, the first counts
     path = tmp_path / "more.tar.gz"
     path.write_bytes(tar_gz([*members(tiny_cifar.files["cifar-10-binary.tar.gz"]), *more]))
     for split, arrays in cifar_splits([path], tiny_cifar.spec.splits):

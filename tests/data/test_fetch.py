@@ -1,4 +1,4 @@
-"""Fetching, from servers on this machine that misbehave in the ways that real ones do."""
+"""Fetching from local servers that misbehave as real ones do."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from capslib.errors import UserError
 
 
 class Mirror:
-    """Serves a dictionary of files, each changed by ``spoil(name, content)``; remembers what it was asked for."""
+    """Serves a dictionary of files, changed by ``spoil(name, content)``, and remembers every request."""
 
     def __init__(self, files, spoil=lambda name, content: content, promise=None):
         self.asked = asked = []
@@ -42,7 +42,7 @@ class Mirror:
 
 @pytest.fixture
 def mirrors(tiny, monkeypatch):
-    """``mirrors(Mirror(…), …)`` makes these the addresses of the tiny set."""
+    """``mirrors(Mirror(…), …)`` gives the tiny set these addresses."""
     started = []
 
     def use(*given):
@@ -61,11 +61,11 @@ def test_fetch(tiny, mirrors, tmp_path, capfd):
     [mirror] = mirrors(Mirror(tiny.files))
     assert data.fetch("mnist", tmp_path) == tmp_path / "mnist"
     assert mirror.asked == list(tiny.files)
-    assert capfd.readouterr().err.count("100%") == 4  # a bar for each file
+    assert capfd.readouterr().err.count("100%") == 4  # one bar for each file
     assert data.verify("mnist", tmp_path) == []
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     data.fetch("mnist", tmp_path)
-    assert len(mirror.asked) == 4  # nothing was asked for again
+    assert len(mirror.asked) == 4  # no second request
 
 
 def test_nothing_is_downloaded_unless_it_is_allowed(tiny, mirrors, tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_broken_mirror_is_passed_over(tiny, mirrors, tmp_path, how):
+def test_a_broken_mirror_is_skipped(tiny, mirrors, tmp_path, how):
     bad, good = mirrors(Mirror(tiny.files, SPOILT[how]), Mirror(tiny.files))
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
@@ -114,7 +114,7 @@ def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_p
     hashes = [hashlib.sha256(content).hexdigest() for content in (good, good[::-1])]
     for part in (one.address + wrong, two.address + wrong, str(place), *hashes, "404", "capslib data fetch mnist"):
         assert part in str(caught.value)
-    assert [p.name for p in place.iterdir()] == ["train-images-idx3-ubyte.gz"]  # whole, so kept; the damaged one is gone
+    assert [p.name for p in place.iterdir()] == ["train-images-idx3-ubyte.gz"]  # the intact file stays, the damaged one is gone
 
     (place / wrong).write_bytes(good)
     one.asked.clear()
@@ -139,7 +139,7 @@ def test_offline_is_quick(tiny, tmp_path):
     assert not data.present(tmp_path)
 
 
-def test_right_hash_and_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
+def test_right_hash_but_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files))
     monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], splits={"train": (20, 1, 28, 28)}))
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz has shape \[20, 4, 5\], expected \[20, 28, 28\]"):
@@ -147,7 +147,7 @@ def test_right_hash_and_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
     assert not (tmp_path / "mnist" / "manifest.json").exists()
 
 
-def test_md5_where_only_that_is_published(tiny, mirrors, tmp_path, monkeypatch):
+def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files, lambda name, content: content[:-1] + b"x"), Mirror(tiny.files))
 
     md5 = {name: "md5:" + hashlib.md5(content).hexdigest() for name, content in tiny.files.items()}
@@ -163,7 +163,7 @@ def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["the first 7"]}
     prepared.write(tmp_path / "mnist", about, [("train", part)])
     assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
-    with pytest.raises(UserError, match=r"part of mnist \(the first 7\)"):
+    with pytest.raises(UserError, match=r"only part of mnist \(the first 7\)"):
         data.fetch("mnist", tmp_path)
     assert mirror.asked == []
 

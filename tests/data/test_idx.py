@@ -1,4 +1,4 @@
-"""The IDX reader: everything sound comes back as it was, and nothing unsound comes back at all."""
+"""The IDX reader returns every sound file unchanged and refuses every damaged one."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""smallNORB: its matrix format with the same distrust as IDX, its halved images, its factors, its viewpoints."""
+"""smallNORB: its matrix format, read with the same distrust as IDX, its halved images, factors and viewpoints."""
 
 import gzip
 import tracemalloc
@@ -73,14 +73,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.parametrize("rows", [None, 2])
-def test_refused(tmp_path, what, rows):
+def test_refused(tmp_path, what):
     path = tmp_path / "some-dat.mat.gz"
     content, message = REFUSED[what]
     path.write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
-        matrix(path, BYTES, rows=rows)
-    assert str(path) in str(caught.value)
+    for rows in (None, 2):
+        with pytest.raises(UserError, match=message) as caught:
+            matrix(path, BYTES, rows=rows)
+        assert str(path) in str(caught.value)
 
 
 def test_missing_file(tmp_path):
@@ -135,7 +135,7 @@ def test_publishers_files_become_pairs_with_their_factors(tiny_norb, tmp_path, s
     [deviation] = found.fingerprint.deviations
     assert "averaged" in deviation
     assert data.verify("smallnorb", tmp_path) == []
-    assert data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"  # whole, whatever it deviates in
+    assert data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"  # complete, in spite of its deviation
 
 
 @pytest.mark.parametrize("kind", ["dat", "cat", "info"])

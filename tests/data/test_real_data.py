@@ -1,4 +1,4 @@
-"""The real sets, where they are: their known counts, their known hashes."""
+"""The real sets, if they are here: known counts and hashes."""
 
 import hashlib
 import os
@@ -40,10 +40,10 @@ def test_complete_sets(root, name, split):
     n = {"train": 60_000, "test": 10_000}[split]
     assert found.images.shape == (n, 1, 28, 28)
     assert np.bincount(found.labels).tolist() == (MNIST[split] if name == "mnist" else [n // 10] * 10)
-    assert found.fingerprint == (name, data.SETS[name].manifest, False, True, ())  # wherever it was prepared
+    assert found.fingerprint == (name, data.SETS[name].manifest, False, True, ())  # on every machine
 
 
-def test_kmnist_says_what_it_lacks(root):
+def test_kmnist_names_what_is_missing(root):
     train, test = load(root, "kmnist", "train"), load(root, "kmnist", "test")
     assert np.bincount(test.labels).tolist() == [1000] * 10
     assert (len(train) == 60_000) == train.fingerprint.complete
@@ -51,7 +51,7 @@ def test_kmnist_says_what_it_lacks(root):
 
 
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
-NORB = {  # the SHA-256 of the publishers' unpacked files of labels and of factors: these are known, whatever became of the images
+NORB = {  # SHA-256 of the publishers' unpacked label and factor files, which do not depend on the images
     "train": {
         "cat": "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e",
         "info": "6b4075d3800ba0c6fa8c46a02f672572abe7b93f7ed82fb7668354a99ef03306",
@@ -70,7 +70,7 @@ def test_smallnorb_has_the_publishers_labels_and_factors_in_their_order(root, sp
     info = np.stack([found[name] for name in FACTORS], axis=1)
     files = {"cat": norb_bytes(found.labels.astype(np.int32)), "info": norb_bytes(info.astype(np.int32))}
     assert {kind: hashlib.sha256(content).hexdigest() for kind, content in files.items()} == NORB[split]
-    assert found.fingerprint.deviations  # the images are smaller, at least
+    assert found.fingerprint.deviations  # at least, the images are smaller
 
 
 def test_smallnorb_is_split_by_instance_and_every_view_of_a_toy_is_there_once(root):

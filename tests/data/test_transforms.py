@@ -1,4 +1,4 @@
-"""Each transform against the same thing done one image at a time."""
+"""Each transform against the same computation on single images."""
 
 import pytest
 import torch
@@ -31,8 +31,25 @@ def test_standardise(images):
 def test_standardise_of_one_grey_and_of_almost_one_grey():
     assert torch.equal(T.standardise(torch.full((1, 1, 4, 4), 0.5)), torch.zeros(1, 1, 4, 4))
     faint = torch.zeros(1, 1, 4, 4)
-    faint[0, 0, 0, 0] = 1e-3  # its deviation is below 1/√16, which then divides
+    faint[0, 0, 0, 0] = 1e-3  # its deviation is below the floor 1/√16
     torch.testing.assert_close(T.standardise(faint), (faint - faint.mean()) * 4)
+
+
+def test_bounds_are_what_black_and_white_become(images):
+    """Also for an image of one grey, whose deviation has a floor: its own value becomes 0, between the two."""
+    x = torch.cat([T.to_float(images), torch.full((1, 2, 9, 7), 0.25), torch.zeros(1, 2, 9, 7), torch.ones(1, 2, 9, 7)])
+    low, high = T.standardised_bounds(x)
+    assert low.shape == high.shape == (9, 1, 1, 1)
+    mean, std = T.moments(x)
+    torch.testing.assert_close(T.standardise(x), (x - mean) / std, rtol=0, atol=0)
+    for bound, value in ((low, 0.0), (high, 1.0)):
+        extreme = T.standardise(x).masked_select(x == value)
+        torch.testing.assert_close(extreme, bound.expand_as(x)[x == value])
+        assert len(extreme) > 126  # of random images too, not only of the one that is all black or all white
+    standard = T.standardise(x)
+    assert ((low <= standard) & (standard <= high)).all()
+    assert (high - low)[6:].flatten().tolist() == pytest.approx([126**0.5] * 3)
+    assert torch.equal(standard[6], torch.zeros(2, 9, 7))
 
 
 def test_downsample():
@@ -48,7 +65,7 @@ def generator(seed=0):
 
 
 def test_random_crop_is_a_slice_of_each_image_at_a_place_of_its_own():
-    x = torch.arange(400 * 2 * 6 * 5).reshape(400, 2, 6, 5)  # all pixels differ, so each shows where it was
+    x = torch.arange(400 * 2 * 6 * 5).reshape(400, 2, 6, 5)  # all pixels differ, so each reveals its place
     out = T.random_crop(x, 3, generator())
     places = []
     for one, crop in zip(x, out, strict=True):
@@ -57,7 +74,7 @@ def test_random_crop_is_a_slice_of_each_image_at_a_place_of_its_own():
         places.append((top, left))
     counts = [places.count((top, left)) for top in range(4) for left in range(3)]
     assert sum(counts) == 400
-    assert min(counts) > 15  # a twelfth of 400 is 33, give or take 6
+    assert min(counts) > 15  # expected: 33 ± 6
     assert torch.equal(out, T.random_crop(x, 3, generator()))
     assert not torch.equal(out, T.random_crop(x, 3, generator(1)))
     with pytest.raises(RuntimeError, match="size"):
@@ -119,7 +136,7 @@ def test_jitter_reaches_its_bounds():
     assert abs(torch.corrcoef(torch.stack([shift, factor]))[0, 1]) < 0.03
 
 
-def test_standardise_undoes_brightness_and_of_contrast_leaves_the_channels_difference(images):
+def test_standardise_removes_brightness_but_keeps_differences_between_channels(images):
     x = T.to_float(images)
     torch.testing.assert_close(T.standardise(T.jitter(x, generator(), contrast=(1, 1))), T.standardise(x))
     same = x[:, :1].expand_as(x)

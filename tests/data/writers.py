@@ -1,4 +1,4 @@
-"""Writing the publishers' formats, from their descriptions and not from the code under test."""
+"""Write the publishers' formats after their descriptions, independently of the code under test."""
 
 import gzip
 import io
@@ -12,7 +12,7 @@ def idx_bytes(array):
 
 
 def norb_bytes(array):
-    """An array of uint8 or int32 in NORB's binary matrix form: unused lengths, of which there are three at least, are 1."""
+    """An array of uint8 or int32 in NORB's binary matrix format, which stores at least three lengths; unused ones are 1."""
     magic = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}[array.dtype.name]
     lengths = [*array.shape, *[1] * (3 - array.ndim)]
     return (
@@ -21,12 +21,12 @@ def norb_bytes(array):
 
 
 def cifar_records(images, labels):
-    """A batch of CIFAR-10's binary version: for each image its label and its pixels, a byte each."""
+    """A batch of CIFAR-10's binary version: for each image one byte of label, then its pixels."""
     return b"".join(bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True))
 
 
 def tar_gz(members):
-    """An archive of ``members``: (name, content) pairs, or ready :class:`tarfile.TarInfo` of what has no content."""
+    """An archive of ``members``: (name, content) pairs, or :class:`tarfile.TarInfo` for members without content."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for member in members:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capslib import queries as q
-from capslib.claims import QUERIES_OF_KIND
 from capslib.data.registry import dataset
-from capslib.ledger import ledger
+from capslib.lab.claims import QUERIES_OF_KIND
+from capslib.lab.ledger import ledger
 from capslib.papers import STEMS, experiments, module, queries
-from capslib.trials import SCALES, Config
+from capslib.papers import query as q
+from capslib.papers.experiment import SCALES
+from capslib.recipes import Config
 
 MOVED_IN = [stem for stem in STEMS if module(stem) is not None]
 
@@ -78,4 +79,5 @@ def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, 
 
 def stands_in(config: Config) -> bool | None:
     """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
-    return dataset(config.data).stand_in if "data" in type(config).model_fields else None
+    data = getattr(config, "data", None)
+    return dataset(data).stand_in if data else None

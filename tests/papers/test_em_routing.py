@@ -15,18 +15,25 @@ from pydantic import ValidationError
 from torch import nn
 
 from capslib import data, training
-from capslib import queries as q
-from capslib.claims import judge
 from capslib.errors import Interrupted
+from capslib.lab.judging import judge
+from capslib.lab.ledger import ledger
+from capslib.lab.ledger.deviations import deviations
+from capslib.lab.review import faults
+from capslib.lab.runs import run_trial
+from capslib.lab.store import Store
 from capslib.layers import ClassCapsules, ConvCapsules
-from capslib.ledger import ledger
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.papers.em_routing import EXPERIMENTS, QUERIES, ablations, trained
-from capslib.papers.em_routing.trained import SMALL, TrainingConfig, margin_at
-from capslib.papers.em_routing.viewpoint import after, matched
-from capslib.review import faults
-from capslib.runs import run_trial
-from capslib.trials import Config, Context, Metric, Outcome
+from capslib.papers import config as whole_config
+from capslib.papers import query as q
+from capslib.papers.common import error_change
+from capslib.papers.em_routing import EXPERIMENTS, QUERIES, STEM, table1
+from capslib.papers.em_routing.novel_views import after, matched
+from capslib.papers.em_routing.recipe import REDUCED, SMALL, EMRecipe, margin_at
+from capslib.papers.em_routing.table1 import TestErrorConfig
+from capslib.papers.experiment import Metric, Outcome
+from capslib.recipes import Config, Trained, new_network, train
+from capslib.training import Context, History
 
 TRAINED = ("test_error", "viewpoint", "attacks")
 TINY = dict(sizes=(4, 2, 2, 2), cnn=(2, 2, 4), resize=22, crop=20, images=40, epochs=2, batch_size=20)
@@ -39,7 +46,8 @@ def tiny(config: Config) -> Config:
         change = dict(draws=4, iterations=3)
     if "data" in fields:
         stand_in = "digits" if config.data in ("mnist", "digits") else "toys"
-        change = dict(TINY, data=stand_in, multi_crop=min(config.multi_crop, 6))
+        change = dict(TINY, data=stand_in, shared_stream=False)
+        change |= {"multi_crop": min(config.multi_crop, 6)} if "multi_crop" in fields else {}
     if "attacked" in fields:
         change |= dict(attacked=10, bim_steps=2)
     return type(config)(**{**config.model_dump(), **change})
@@ -54,7 +62,7 @@ def measured(name: str, config: Config) -> Outcome:
 @functools.cache
 def trial_of(name: str):
     (trial, *_) = EXPERIMENTS[name].trials("smoke", seeds=[0])
-    config = tiny(EXPERIMENTS[name].config.model_validate(trial.config))
+    config = tiny(whole_config(trial))
     return EXPERIMENTS[name].trial("smoke", config, 0)
 
 
@@ -90,11 +98,11 @@ def records(make_record):
         found = []
         for name, experiment in EXPERIMENTS.items():
             for trial in experiment.trials(scale):
-                outcome = measured(name, tiny(experiment.config.model_validate(trial.config)))
+                outcome = measured(name, tiny(whole_config(trial)))
                 metrics = {k: m.model_copy(update={"value": m.value + trial.seed / 100}) for k, m in outcome.metrics.items()}
-                if q.CONVERGED in metrics:
-                    metrics[q.CONVERGED] = Metric(value=0, n=9, unit="share")
-                found.append(make_record(trial, metrics=metrics, parameters=outcome.parameters))
+                metrics |= {name: Metric(value=0, n=9, unit="share") for name in q.CONVERGED if name in metrics}
+                config = whole_config(trial).model_dump(mode="json")
+                found.append(make_record(trial, config=config, metrics=metrics, parameters=outcome.parameters))
         return found
 
     return of
@@ -161,14 +169,11 @@ def test_the_margin_rises_as_in_the_release_and_as_in_the_paper():
 
 def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
     """Both rates are stretched over the training; decay is for weights and not for biases or β."""
-    seen = {}
-    history = training.History([1.0] * 8, [0.5] * 8, {"test_error": [50.0]})
+    seen, history = {}, History({"loss": [1.0] * 8}, {"test_error": [50.0]})
     monkeypatch.setattr(training, "fit", lambda network, *_, **options: seen.update(options, network=network) or history)
-    config = tiny(TrainingConfig(data="toys", weight_decay=0.25))
+    config = tiny(EMRecipe(data="toys", weight_decay=0.25))
     for decay, rates in {"exponential": (1, 0.96**50, 0.96**100), "cosine": (1, 0.5, 0)}.items():
-        trained.fit_network(
-            config.model_copy(update={"decay": decay}), Context(seed=0), *trained.load_splits(config, Context(seed=0))[:1], dict
-        )
+        train(config.model_copy(update={"decay": decay}), 0, Context(seed=0))
         steps = seen["epochs"] * math.ceil(40 / seen["batch_size"])
         groups = seen["optimizer"].param_groups
         for step, factor in zip((0, steps / 2, steps), rates, strict=True):
@@ -186,15 +191,14 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
 def test_a_part_of_the_images_has_all_that_is_in_the_whole():
     """The sets are sorted by their factors: equal steps through smallNORB miss every sixth lighting and an instance."""
     whole = data.load("toys", "test")
-    config, context = TrainingConfig(data="toys", resize=22, images=500), Context(seed=0)
-    part, _ = trained.load_split(config, context, "test", None)
+    part = EMRecipe(data="toys", resize=22, images=500).splits(Context(seed=0))[0]["test"]
     assert len(part.labels) == 500
     assert len(part.some(60).labels) == 60
-    rows = trained._some(len(whole), 500)
+    rows = training.subset(len(whole), 500)
     assert part.labels.tolist() == whole["labels"][rows].tolist()
     for factor in ("labels", "instance", "elevation", "azimuth", "lighting"):
         assert set(whole[factor][rows].tolist()) == set(whole[factor].tolist()), factor
-    assert len(trained._some(7, 0)) == 7
+    assert len(training.subset(7, 0)) == 7
 
 
 @pytest.mark.parametrize(
@@ -210,14 +214,21 @@ def test_a_part_of_the_images_has_all_that_is_in_the_whole():
     ids=["flat", "better", "worse", "early", "one step", "two steps"],
 )
 def test_how_far_the_training_error_still_moved(right, moved):
-    config = tiny(TrainingConfig(data="toys")).model_copy(update={"batch_size": 10})
-    metric = trained.flattening_of_error(config, training.History([1.0] * len(right), right), 39)
+    epochs = {"error_of_some": [0.0] * -(-len(right) // 4)}
+    trained = Trained(nn.Identity(), History({"accuracy": right}, epochs), {}, [data.load("toys", "test").fingerprint])
+    metric = error_change(trained)["error_change_last_quarter"]
     assert metric.value == pytest.approx(moved / 0.8)  # five classes: guessing errs in four of five cases
 
 
 def test_the_loss_that_is_asked_for_is_taken_with_the_margin_of_the_step():
     scores, labels = torch.tensor([[0.5, 0.1], [0.2, 0.9]]), torch.tensor([0, 0])
-    of = lambda margin, **change: float(trained.losses(TrainingConfig(**change), scores, labels, margin))  # noqa: E731
+
+    def of(margin: float, **change: str) -> float:
+        objective = EMRecipe(**change).objective(torch.device("cpu"))
+        if hasattr(objective, "margin"):
+            objective.margin.fill_(margin)
+        return float(objective.terms(scores, labels)["loss"])
+
     assert of(0.2) == pytest.approx((0 + 0.9**2) / 2)
     assert of(0.9) == pytest.approx((0.5**2 + 1.6**2) / 2)
     assert (
@@ -225,14 +236,14 @@ def test_the_loss_that_is_asked_for_is_taken_with_the_margin_of_the_step():
         == of(0.9, loss="cross_entropy")
         == pytest.approx(float(nn.functional.cross_entropy(scores, labels)))
     )
-    assert of(0.2, model="cnn") == of(0.2, loss="cross_entropy")
+    assert of(0.2, network="cnn") == of(0.2, loss="cross_entropy")
     assert of(0.2, loss="margin") == of(0.9, loss="margin") != of(0.2)
 
 
-@pytest.mark.parametrize("model", ["cnn", "capsules"])
-def test_a_trial_is_a_function_of_its_seed(model):
+@pytest.mark.parametrize("network", ["cnn", "matrix_capsnet"])
+def test_a_trial_is_a_function_of_its_seed(network):
     """Dropout draws from torch's own generator, which other trials of a worker have used."""
-    config = tiny(TrainingConfig(data="toys", model=model))
+    config = tiny(TestErrorConfig(data="toys", network=network))
     found = []
     for drawn_before, seed in ((1, 0), (2, 0), (1, 3)):
         torch.manual_seed(drawn_before)
@@ -242,21 +253,28 @@ def test_a_trial_is_a_function_of_its_seed(model):
 
 @pytest.mark.parametrize("name", ["viewpoint", "attacks"])
 def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_record(store, tmp_path, name):
-    """Stopped in the CNN's training, which begins anew, then in that of the capsules, which goes on."""
+    """Stopped in the first training and in the last: both go on where they were, and those between are not run again."""
     experiment, trial = EXPERIMENTS[name], trial_of(name)
-    whole = run_trial(experiment, trial, store, Context(seed=0, checkpoint=tmp_path / "whole.pt"))
+    whole = run_trial(experiment, trial, Store(tmp_path / "whole"), Context(seed=0))
     assert whole.exit == "ok", whole.message
-    per_training = TINY["epochs"] * TINY["images"] // TINY["batch_size"]
-    before = per_training * (1 if name == "viewpoint" else 2)
-    for stopped_after in (2, before + 3):
-        left = iter(range(stopped_after))
-        context = Context(seed=0, stop=lambda left=left: next(left, None) == stopped_after - 1)  # noqa: B023
+    taken, resumed = [], []
+    for stop_in in range(len(experiment.trainings(whole_config(trial), 0))):
+        asked = [0]
+
+        def stop(asked=asked, stop_in=stop_in) -> bool:
+            finished = len(list(store.trainings.glob("*.pt")))
+            asked[0] += finished >= stop_in
+            return finished >= stop_in and asked[0] > 1
+
+        context = Context(seed=0, stop=stop)
         with pytest.raises(Interrupted):
             run_trial(experiment, trial, store, context)
+        taken.append(asked[0])
+        resumed.append(list(context.resumed_from))
         torch.rand(7)
-    assert store.checkpoint(trial).exists()
     again = run_trial(experiment, trial, store, Context(seed=0))
-    assert (again.exit, again.resumed_from) == ("ok", [3])
+    assert again.exit == "ok"
+    assert again.resumed_from
     assert (again.metrics, again.series) == (whole.metrics, whole.series)
 
 
@@ -312,29 +330,30 @@ def test_votes_are_counted_by_distance_for_right_and_wrong_classes():
     right = torch.tensor([[True, False, False], [False, False, True]])
     distance = torch.tensor([[[0.001, 0.015, 0.399]], [[0.5, 9.0, 0.012]]])  # [N = 2, I = 1, J = 3]
     mass = torch.tensor([[[0.5, 0.3, 0.2]], [[0.1, 0.2, 0.4]]])
-    found = ablations.vote_histogram(distance, mass, right)
-    assert found.shape == (2, ablations.BINS)
+    found = table1.vote_histogram(distance, mass, right)
+    assert found.shape == (2, table1.BINS)
     assert {k: round(v, 6) for k, v in enumerate(found[0].tolist()) if v} == {0: 0.5, 1: 0.4}
     assert {k: round(v, 6) for k, v in enumerate(found[1].tolist()) if v} == {
         1: 0.15,
-        ablations.BINS - 1: 0.25,
+        table1.BINS - 1: 0.25,
     }  # two wrong classes
 
 
 def test_histograms_hold_the_mass_of_all_assignments():
     """A child of a class layer gives away all of itself, so over the classes the mass is that of the active children."""
-    config = tiny(TrainingConfig(data="toys", sizes=(6, 3, 3, 3)))
-    train, test, _ = trained.load_splits(config, Context(seed=0))
-    network = trained.build(config, Context(seed=0), train)
-    metrics, curves = ablations.look_inside(config, network, test)
-    second = network.layers(trained.seen(config, test.images))[1].result.activation
+    config = tiny(TestErrorConfig(data="toys", sizes=(6, 3, 3, 3)))
+    test = config.splits(Context(seed=0))[0]["test"]
+    network = new_network(config, config.shape()[0], 0)
+    config.start(network, test, 0)
+    metrics, curves = table1.look_inside(config, network, test)
+    second = network.layers(config.seen(test.inputs))[1].result.activation
     active, wrong = second.flatten(1).sum(dim=1).mean().item(), 4
     for t in (1, 2, 3):
         right_mass, wrong_mass = (sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong"))
         assert right_mass + wrong * wrong_mass == pytest.approx(active, rel=1e-3)
         for kind in ("right", "wrong"):
             close = sum(
-                v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < ablations.CLOSE - 1e-9
+                v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < table1.CLOSE - 1e-9
             )
             assert metrics[f"close_{kind}_{t}"].value == pytest.approx(close, abs=1e-4)
     for t, name in ((1, "right_share_of_close_1"), (2, "right_share_of_close_2"), (3, "right_share_of_close")):
@@ -351,7 +370,7 @@ BUDGET = "budget of this scale"
 
 
 def named(name: str, config: Config, why: str | None = None) -> set[str]:
-    return {d.what for d in EXPERIMENTS[name].deviations(config) if why in (None, d.why)}
+    return {d.what for d in deviations(STEM, name, config) if why in (None, d.why)}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -399,12 +418,12 @@ def test_at_other_scales_deviations_name_exactly_the_fields_that_a_budget_change
         ({"activation": "mixing", "normalise": "types+positions"}, set(), {"mixing proportions", "windows that step by two"}),
         ({"data": "mnist"}, {"rotation of MNIST digits"}, {"size of smallNORB images"}),
         ({"data": "cifar10"}, {"crops of CIFAR-10"}, {"size of smallNORB images"}),
-        ({"model": "cnn"}, {"dropout of the CNN"}, {"start of β and λ"}),
+        ({"network": "cnn"}, {"dropout of the CNN"}, {"start of β and λ"}),
     ],
     ids=["main", "printed", "released", "vector", "mixing", "printed mixing", "mnist", "cifar10", "cnn"],
 )
 def test_an_arm_says_what_is_its_own(change, told, not_told):
-    found = named("test_error", TrainingConfig(**change))
+    found = named("test_error", TestErrorConfig(**change))
     assert told <= found
     assert not not_told & found
 
@@ -412,7 +431,7 @@ def test_an_arm_says_what_is_its_own(change, told, not_told):
 def test_every_experiment_with_a_cnn_says_at_which_rate_it_learns():
     what = "Adam learning rate of the CNN"
     assert all(what in named(name, c) for name in ("viewpoint", "attacks") for c in arms(name, "paper"))
-    assert {c.model for c in arms("test_error", "paper") if what in named("test_error", c)} == {"cnn"}
+    assert {c.network for c in arms("test_error", "paper") if what in named("test_error", c)} == {"cnn"}
     assert not any(what in named(name, c) for name in TRAINED for c in arms(name, "cpu"))  # the same there
 
 
@@ -425,29 +444,22 @@ def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
 
 
 def test_the_cnn_of_full_size_outlives_its_first_steps():
-    """At the rate of the capsules it does not: it gives all images one answer, and any capsules beat it."""
-    (of_paper,) = (c for c in arms("test_error", "paper") if c.model == "cnn")
+    """A network that gives all images one answer has died, and any capsules would beat it."""
+    (of_paper,) = (c for c in arms("test_error", "paper") if c.network == "cnn")
     config = of_paper.model_copy(update={"data": "toys", "images": 320})
-    train, *_ = trained.load_splits(config, Context(seed=0))
-
-    def alike(config: TrainingConfig) -> bool:
-        network, _ = trained.fit_network(config, Context(seed=0, max_steps=25), train, lambda network: {})
-        with torch.no_grad():
-            answers = network(trained.seen(config, train.images))
-        return bool((answers == answers[0]).all())
-
-    assert not alike(config)
-    assert alike(config.model_copy(update={"cnn_learning_rate": None}))
+    trained = train(config, 0, Context(seed=0, max_steps=25))
+    with torch.no_grad():
+        answers = trained.network(config.seen(trained.splits["train"].inputs))
+    assert not (answers == answers[0]).all()
 
 
 def test_a_rehearsal_computes_as_the_run_would():
     """A training of fewer images would be a shorter one, which is not worth compiling: a rehearsal of something else."""
-    config = TrainingConfig(**trained.REDUCED["smoke"])
-    train, test, _ = trained.load_splits(config, Context(seed=0))
-    rehearsed, tested, _ = trained.load_splits(config, Context(seed=0, max_steps=3))
-    assert torch.equal(rehearsed.images, train.images)
-    assert len(test.labels) == config.images
-    assert len(tested.labels) == 2 * config.batch_size
+    config = EMRecipe(**REDUCED["smoke"])
+    (whole, _), (rehearsed, _) = (config.splits(Context(seed=0, max_steps=steps)) for steps in (None, 3))
+    assert torch.equal(rehearsed["train"].inputs, whole["train"].inputs)
+    assert len(whole["test"].labels) == config.images
+    assert len(rehearsed["test"].labels) == 2 * config.batch_size
 
 
 @pytest.mark.real_data

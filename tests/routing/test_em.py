@@ -82,6 +82,41 @@ def test_temperatures_have_to_match_the_iterations(temperatures):
         em_routing(VOTES, tensor(1, 1), tensor(0, 0), tensor(0, 0), inverse_temperature=temperatures)
 
 
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"smoothing": 0.4, "mixing": True}], ids=str)
+@pytest.mark.parametrize("path", ["eager", "fast"])
+def test_a_bias_is_added_to_the_votes(path, options):
+    """With smoothing it was not: the means started at zero in the frame of the votes without it."""
+    torch.manual_seed(0)
+    given = torch.randn(4, 6, 3, 4), torch.rand(4, 6) + 0.1, torch.randn(3), torch.randn(3), torch.randn(3, 4)
+
+    def outcome(biased):
+        votes, activation, beta_u, beta_a, bias = (t.double().requires_grad_() for t in given)
+        votes, option = (votes, bias) if biased else (votes + bias, None)
+        result = em_routing(votes, activation, beta_u, beta_a, bias=option, path=path, **options)
+        sum((t * torch.linspace(-1, 2, t.numel()).view_as(t)).sum() for t in result).backward()
+        return *result, bias.grad, activation.grad
+
+    for ours, expected in zip(outcome(True), outcome(False), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", [None, 0.3])
+@pytest.mark.parametrize(
+    "options",
+    [{"mixing": True}, {"smoothing": 0.1}, {"smoothing": 0.3, "mixing": True, "vector": True, "spread": "variance"}],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["eager", "fast"])
+def test_the_loops_know_every_variant(path, options, bias):
+    """They ignored ``mixing`` and ``smoothing``."""
+    torch.manual_seed(0)
+    routing = EMRouting(3, 4, bias=bias, **options).double()
+    routing.path = path
+    votes, activation = torch.randn(9, 3, 4, dtype=torch.float64), torch.rand(9, dtype=torch.float64) + 0.1
+    for ours, loops in zip(routing(votes, activation), routing.reference(votes, activation), strict=True):
+        torch.testing.assert_close(ours, loops, rtol=0, atol=1e-10)
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_vote_bias_is_a_translation(seed):
     """EM moves with its votes: a shift that all children share moves the mean and nothing else."""

@@ -22,6 +22,7 @@ from capslib.routing import (
     em_routing,
     fast,
     make_routing,
+    module,
     routing_function,
     use_path,
 )
@@ -223,16 +224,14 @@ def test_a_large_gradient_asks_for_large_pages(monkeypatch):
 def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeypatch):
     """Of an attack, say, which wants that of the poses only; those that are asked for are what they were."""
     made, (votes, activation) = set(), draw("random", given)
-    for what in ("to_weight", "to_pose"):
-        method = getattr(LazyVotes, what)
-        monkeypatch.setattr(LazyVotes, what, lambda self, g, what=what, method=method: made.add(what) or method(self, g))
-    run = fast._RUN_MATRICES["backward"]
+    run = fast._RUN["backward"]
 
-    def of_matrices(backward, weight, pose, to_weight, to_pose, *saved, **arguments):
-        made.update(what for what, t in (("to_weight", to_weight), ("to_pose", to_pose)) if t is not None)
-        return run(backward, weight, pose, to_weight, to_pose, *saved, **arguments)
+    def backward(backward, weight, rows, to_weight, to_rows, *saved, **arguments):
+        if weight is not None:
+            made.update(what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None)
+        return run(backward, weight, rows, to_weight, to_rows, *saved, **arguments)
 
-    monkeypatch.setitem(fast._RUN_MATRICES, "backward", of_matrices)
+    monkeypatch.setitem(fast._RUN, "backward", backward)
     routing = build(name, 0.1)
     names = ["votes"] if given == "votes" else ["weight", "pose"]
     tensors = {**dict(zip(names, votes, strict=True)), "activation": activation, **dict(routing.named_parameters())}
@@ -247,13 +246,14 @@ def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeyp
         return {k: t.grad for k, t in leaves.items()}
 
     every = gradients(set(tensors))
-    assert made == {f"to_{k}" for k in names if k != "votes"}
+    in_chunks = {"weight", "pose"} if given == "matrices" and type(routing).function.core else set()
+    assert made == in_chunks
     for k in tensors:
         if every[k] is not None:  # dynamic routing does not look at activations
             alone = gradients({k})
             assert [n for n, g in alone.items() if g is not None] == [k]
             assert torch.equal(alone[k], every[k])
-            assert made == {f"to_{k}"} & {"to_weight", "to_pose"}
+            assert made == {k} & in_chunks
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
@@ -263,7 +263,7 @@ def test_compiled_is_the_definition(name, monkeypatch):
     monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * example)  # seven examples: one whole chunk, compiled, and a rest
     routing, tensors = build(name, 0.1, iterations=2), draw("random", "vectors")
     expected = gradients_and_values(routing, "eager", *tensors)
-    assert use_path(routing, "compiled") == "compiled"
+    assert use_path(routing, "compiled") == ("compiled" if type(routing).function.core else "fast")
     assert_close(gradients_and_values(routing, "compiled", *tensors), expected, 1e-9)
 
 
@@ -272,7 +272,7 @@ def test_what_is_compiled_is_compiled_once(name, monkeypatch):
     """Batches of other lengths leave other strides in their votes, other networks have other constants, and the compiler gives up
     on a function that has met eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(fast, "_compiler_works", lambda device: True)
+    monkeypatch.setattr(module, "_compiler_works", lambda device: True)
     monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * CHILDREN * PARENTS * DIM * 8)
     fast._compiled_for.cache_clear()
     (weight, pose), activation = draw("random", "vectors")
@@ -282,7 +282,8 @@ def test_what_is_compiled_is_compiled_once(name, monkeypatch):
                 routing = build(name, 0.1, iterations=iterations)
                 for length in (4, 6, 4):
                     gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
-        assert fast._compiled_for.cache_info().currsize == 8  # there and back, for two lengths and two routings
+        # There and back, for two lengths and two routings; a routing without a core is not compiled.
+        assert fast._compiled_for.cache_info().currsize == (8 if type(routing).function.core else 0)
     finally:
         fast._compiled_for.cache_clear()
 
@@ -332,19 +333,19 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(torch, "compile", broken)
-    fast._compiler_works.cache_clear()
+    module._compiler_works.cache_clear()
     layer = DenseCapsules(4, 3, 2, 2, routing="dynamic")
     try:
         assert use_path(layer, "compiled") == "fast"
     finally:
-        fast._compiler_works.cache_clear()
+        module._compiler_works.cache_clear()
     assert layer.routing.path == "fast"
     assert layer(torch.randn(2, 4, 2), torch.rand(2, 4)).pose.isfinite().all()
 
 
 def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(fast, "_compiler_works", lambda device: False)
+    monkeypatch.setattr(module, "_compiler_works", lambda device: False)
     layer = DenseCapsules(4, 3, 2, 2)
     assert use_path(layer, "triton") == "fast"
     pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
@@ -358,15 +359,8 @@ def test_on_a_gpu_a_routing_takes_no_part_in_tf32(device, inside):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        with fast._float32_products(torch.device(device)):
+        with fast.float32_products(torch.device(device)):
             assert torch.get_float32_matmul_precision() == inside
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_the_paths_are_a_switch_of_the_module():
-    stack = torch.nn.Sequential(DenseCapsules(4, 3, 2, 2), DenseCapsules(3, 2, 2, 2, routing="em"))
-    assert [layer.routing.path for layer in stack] == ["fast", "fast"]
-    assert use_path(stack, "eager") == "eager"
-    assert [layer.routing.path for layer in stack] == ["eager", "eager"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from capslib.layers import DenseCapsules
-from capslib.routing import LazyVotes, em_routing, fast, make_routing, use_path
+from capslib.routing import LazyVotes, em_routing, fast, make_routing, module, use_path
 
 pytest.importorskip("triton", reason="Triton is not installed: it comes with PyTorch for CUDA, or by pip install triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -170,11 +170,11 @@ class TestInterpreted:
             outcome("em", "triton", *given, torch.float64), outcome("em", "fast", *given, torch.float64), strict=True
         ):
             assert torch.equal(ours, exact)
-        monkeypatch.setattr(fast, "_compiler_works", lambda device: True)
+        monkeypatch.setattr(module, "_compiler_works", lambda device: True)
         assert use_path(DenseCapsules(4, 3, 2, 2).double(), "triton") == "compiled"
 
     def test_kernels_are_used_where_they_agree(self):
-        fast._kernels_work.cache_clear()
+        module._kernels_agree.cache_clear()
         layer = DenseCapsules(4, 3, 2, 2, routing="em")
         assert use_path(layer, "triton") == layer.routing.path == "triton"
 
@@ -184,7 +184,7 @@ class TestInterpreted:
     def test_kernels_that_are_wrong_are_not_used(self, part, how, monkeypatch):
         from capslib.routing import kernels
 
-        core, ours = list(kernels.CORES.items())[-1]  # the last one to be looked at
+        ours = kernels.DYNAMIC
 
         def worse(*tensors, **arguments):
             if how == "broken":
@@ -194,11 +194,11 @@ class TestInterpreted:
             spoilt *= 1.01 if how == "wrong" else float("nan")
             return result
 
-        monkeypatch.setitem(kernels.CORES, core, ours._replace(**{part: worse}))
-        monkeypatch.setattr(fast, "_compiler_works", lambda device: False)
-        fast._kernels_work.cache_clear()
+        monkeypatch.setattr(kernels, "DYNAMIC", ours._replace(**{part: worse}))
+        monkeypatch.setattr(module, "_compiler_works", lambda device: False)
+        module._kernels_agree.cache_clear()
         layer = DenseCapsules(4, 3, 2, 2)
         try:
             assert use_path(layer, "triton") == layer.routing.path == "fast"
         finally:
-            fast._kernels_work.cache_clear()
+            module._kernels_agree.cache_clear()

@@ -1,8 +1,8 @@
 """The Sphinx extension of this book: claims, verdicts, records and live source on its pages.
 
 ``evidence`` judges the claims, ``render`` turns them into HTML, ``sources`` finds code and tests, ``notebooks`` publishes runnable
-notebooks, ``directives`` is what authors write. This module wires them to Sphinx and keeps pages from going stale: a page is read
-again when a verdict, a record, a shown source file or this extension changes, and only then.
+notebooks, and ``directives`` holds what authors write. This module connects them to Sphinx. It keeps pages fresh: Sphinx reads a
+page again exactly when a verdict, a record, a shown source file or this extension changes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from capsbook.evidence import Evidence, load
 
 
 class Book:
-    """What the extension knows about the pages. Kept in Sphinx's environment between builds, but for the evidence itself."""
+    """What the extension knows about the pages. Sphinx's environment keeps it between builds, except for the evidence."""
 
     def __init__(self) -> None:
         self.uses: dict[str, dict[str, str]] = {}
-        """Per page: what it shows, with a hash of what that was when the page was read."""
+        """For each page: what it shows, with the hash that this had when Sphinx read the page."""
         self.places: dict[str, tuple[str, str]] = {}
-        """Per claim: the page and anchor of its row in a chapter."""
+        """For each claim: the page and anchor of its row in a chapter."""
         self.scorecard = ""
         self.pictures: dict[str, tuple[str, str]] = {}
-        """Per chapter: the address and the alt text of its figure."""
+        """For each chapter: the address and the alt text of its figure."""
         self.assets = ""
-        """A hash of the style sheet and the script. Sphinx copies them only when it writes a page."""
+        """A hash of the style sheet and the script: Sphinx copies them only when it writes a page."""
 
     def open(self, app: Sphinx) -> None:
-        """Take in the state of this build."""
+        """Start a build: note its folders, and forget the evidence of the last one."""
         self.__dict__.pop("evidence", None)
         self.results = Path(os.environ.get("CAPSLIB_RESULTS", Path(app.srcdir) / "results"))
         self.root = Path(app.srcdir) if (Path(app.srcdir) / "capslib").is_dir() else Path(capslib.__file__).parents[1]
@@ -56,7 +56,7 @@ class Book:
         return f"{self.repository}/blob/main/{path}#L{line}"
 
     def use(self, page: str, what: str | Path) -> None:
-        """Note that a page shows something."""
+        """Note that a page shows something: ``verdicts``, ``schema``, or a file."""
         self.uses.setdefault(page, {})[str(what)] = self.state(what)
 
     def state(self, what: str | Path) -> str:
@@ -70,7 +70,7 @@ class Book:
         return hashlib.sha256(content).hexdigest()
 
     def forget(self, page: str) -> None:
-        """Drop what is known about a page, before it is read again or because it is gone."""
+        """Forget a page before Sphinx reads it again, or after its file is gone."""
         self.uses.pop(page, None)
         self.places = {claim: place for claim, place in self.places.items() if place[0] != page}
         self.scorecard = "" if self.scorecard == page else self.scorecard
@@ -84,7 +84,7 @@ def _hash(files: Iterable[Path]) -> str:
 
 
 def _code() -> int:
-    """A number that changes with this extension's own code; Sphinx then reads everything again."""
+    """A number that changes with this extension's code, so that Sphinx then reads every page again."""
     return int(_hash(Path(__file__).parent.glob("*.py"))[:8], 16)
 
 
@@ -103,7 +103,7 @@ def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[
 
 
 def _updated(app: Sphinx, env: BuildEnvironment) -> Iterable[str]:
-    """Links between claims and pages changed: pages that show claims are written again."""
+    """The pages to write again because links between claims and pages changed."""
     book: Book = env.capsbook
     if app._capsbook_before == (dict(book.places), book.scorecard, sorted(env.all_docs)):
         return []
@@ -111,7 +111,7 @@ def _updated(app: Sphinx, env: BuildEnvironment) -> Iterable[str]:
 
 
 def _pictures(app: Sphinx) -> Iterable[tuple[str, tuple[str, str]]]:
-    """Take the figure of each executed chapter out of its notebook, for the cards of the front page."""
+    """Copy the figure of each executed chapter into the site, for the cards of the front page."""
     from capslib.papers import PAPERS
 
     for stem in PAPERS:
@@ -125,7 +125,7 @@ def _pictures(app: Sphinx) -> Iterable[tuple[str, tuple[str, str]]]:
 
 
 def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """A chapter's page offers its published notebook; the theme would offer a file that is not in the repository."""
+    """Offer the published notebook on a chapter's page. The theme would offer a file that the repository lacks."""
     stem = pagename.rpartition("/")[2]
     if "header_buttons" not in context or pagename != app.config.capsbook_chapter.format(stem=stem):
         return
@@ -139,7 +139,7 @@ def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Put the files that pages link to into the site: records, notebooks, the schema."""
+    """Copy the files that pages link to into the site: records, notebooks, the schema."""
     if error is not None or app.builder.format != "html":
         return
     site, evidence = Path(app.outdir), app.env.capsbook.evidence
@@ -150,10 +150,10 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
 
 
 def _stay_red(app: Sphinx, error: Exception | None) -> None:
-    """Have everything read again after a build with warnings.
+    """Make Sphinx read every page again after a build with warnings.
 
-    Sphinx warns when it reads a page, and does not read an unchanged page twice: the second strict build of a broken book would
-    be green.
+    Sphinx warns only while it reads a page, and it reads an unchanged page once. Without this the second strict build of a broken
+    book would pass.
     """
     if error is not None or app._warncount:
         Path(app.doctreedir, "environment.pickle").unlink(missing_ok=True)
@@ -162,8 +162,8 @@ def _stay_red(app: Sphinx, error: Exception | None) -> None:
 def _offline_mathjax(app: Sphinx) -> None:
     """Serve MathJax from the book itself. The package ``sphinx-mathjax-offline`` ships the release's files unchanged.
 
-    The SVG output is used: its glyphs are inside the script, so mathematics looks the same from a ``file://`` address, where
-    browsers refuse to load fonts.
+    Its SVG output holds the glyphs inside the script, so mathematics also shows at a ``file://`` address, where browsers refuse
+    to load fonts.
     """
     package = importlib.util.find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:

@@ -1,12 +1,9 @@
-"""The directives and roles that pages are written with."""
+"""The directives and roles of the book's pages."""
 
 from __future__ import annotations
 
 import csv
-import importlib.util
-import itertools
 import json
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -17,10 +14,13 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from capsbook import render, sources
-from capsbook.evidence import STATUSES, Evidence, basis, ours, theirs
+from capsbook.evidence import STATUSES, Evidence
 from capsbook.notebooks import PUBLISHED, launch_links
+from capslib.lab import planning
+from capslib.lab.claims import basis, number, ours, theirs
+from capslib.lab.records import Record
+from capslib.lab.store import Store
 from capslib.papers import PAPERS
-from capslib.trials import Record
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class evidence_html(nodes.General, nodes.Inline, nodes.Element):
-    """A place for HTML that is made when the page is written, because only then all link targets are known."""
+    """A place for HTML that is drawn while the page is written: only then all link targets are known."""
 
 
 def visit_evidence(translator: HTML5Translator, node: evidence_html) -> None:
@@ -41,7 +41,7 @@ def visit_evidence(translator: HTML5Translator, node: evidence_html) -> None:
 
 
 class PageLinks:
-    """:class:`render.Links` for one page of the book."""
+    """Addresses relative to one page of the book. None where there is nothing to link to."""
 
     def __init__(self, app: Sphinx, page: str):
         self.app, self.page, self.book = app, page, app.env.capsbook
@@ -50,20 +50,24 @@ class PageLinks:
         return self.app.builder.get_relative_uri(self.page, docname)
 
     def row(self, claim: str) -> str | None:
+        """A claim's row: in its chapter's table, else on the scorecard."""
         return self.place(claim) or (f"{score}#claim-{claim}" if (score := self.score()) else None)
 
     def place(self, claim: str) -> str | None:
+        """A claim's row in its chapter."""
         if claim not in self.book.places:
             return None
         docname, anchor = self.book.places[claim]
         return f"{'' if docname == self.page else self._to(docname)}#{anchor}"
 
     def score(self, query: str = "") -> str | None:
+        """The scorecard, with a filter."""
         if not self.book.scorecard:
             return None
         return self._to(self.book.scorecard) + (f"?{query}" if query else "")
 
     def record(self, key: str) -> str | None:
+        """The copy of a record inside the book."""
         path = self.book.evidence.records.get(key)
         return path and self.file(f"records/{path.relative_to(self.book.evidence.root).as_posix()}")
 
@@ -80,7 +84,12 @@ class PageLinks:
 
 
 class Evident(SphinxDirective):
-    """Base: a directive that shows evidence. A page with one is read again when the evidence changes."""
+    """A directive that shows evidence. Sphinx reads its page again when the evidence changes."""
+
+    draw = ""
+
+    def run(self) -> list[nodes.Node]:
+        return [self.drawn(self.draw)]
 
     def drawn(self, draw: str, *of: object) -> nodes.Node:
         self.env.capsbook.use(self.env.docname, "verdicts")
@@ -89,12 +98,12 @@ class Evident(SphinxDirective):
         return node
 
     def warn(self, text: str) -> list[nodes.Node]:
-        """A warning, which the strict build turns into a failure."""
+        """Warn. The strict build then fails."""
         logger.warning(text, location=self.get_location(), type="capsbook")
         return []
 
     def stem(self) -> str | None:
-        """The argument, if it is a paper."""
+        """The argument if it is a paper; else a warning, and None."""
         if self.arguments[0] in PAPERS:
             return self.arguments[0]
         self.warn(f"{self.name}: no paper {self.arguments[0]!r}; valid: {', '.join(PAPERS)}")
@@ -104,15 +113,13 @@ class Evident(SphinxDirective):
 class VerdictMatrix(Evident):
     """``{verdict-matrix}``: the counts, and a row of squares per paper."""
 
-    def run(self) -> list[nodes.Node]:
-        return [self.drawn("matrix")]
+    draw = "matrix"
 
 
 class ChapterCards(Evident):
     """``{chapter-cards}``: a card per paper."""
 
-    def run(self) -> list[nodes.Node]:
-        return [self.drawn("cards")]
+    draw = "cards"
 
 
 class VerdictStrip(Evident):
@@ -125,15 +132,17 @@ class VerdictStrip(Evident):
 
 
 class Scorecard(Evident):
-    """``{scorecard}``: every claim of every paper. One page of the book has it; links to claims lead there."""
+    """``{scorecard}``: every claim of every paper. One page of the book has it, and links to claims lead there."""
+
+    draw = "scorecard"
 
     def run(self) -> list[nodes.Node]:
         self.env.capsbook.scorecard = self.env.docname
-        return [self.drawn("scorecard")]
+        return super().run()
 
 
 class ClaimsTable(Evident):
-    """``{claims-table} STEM``: the claims of a paper as a table. ``:prefix:`` keeps those whose ids start with one of these."""
+    """``{claims-table} STEM``: the claims of a paper as a table. ``:prefix:`` keeps the ids that start with one of its words."""
 
     required_arguments = 1
     option_spec: ClassVar = {"prefix": directives.unchanged, "caption": directives.unchanged}
@@ -146,14 +155,14 @@ class ClaimsTable(Evident):
         ids = [v.claim.id for v in book.evidence.of(stem) if v.claim.id.startswith(prefixes)]
         if unmet := [p for p in prefixes if not any(i.startswith(p) for i in ids)]:
             return self.warn(f"claims-table: no claim of {stem} starts with {', '.join(unmet)}")
-        # The first table of a chapter that shows a claim, which is the one beside its experiment, is where links to it lead.
+        # Links to a claim lead to the first table that shows it: the one beside its experiment.
         first = [i for i in ids if i not in book.places]
         book.places.update({i: (page, f"claim-{i}") for i in first})
         return [self.drawn("table", tuple(ids), frozenset(first), self.options.get("caption", ""))]
 
 
 class Masthead(Evident):
-    """``{masthead} STEM``: citation, claim, verdicts, what they rest on, and buttons that open the chapter as a notebook."""
+    """``{masthead} STEM``: citation, claim, verdicts, their records, and buttons that open the chapter as a notebook."""
 
     required_arguments = 1
 
@@ -166,7 +175,7 @@ class Masthead(Evident):
         return [nodes.container("", *text, self.drawn("masthead", stem, self._scale()), classes=["masthead"])]
 
     def _scale(self) -> str:
-        """The scale at which the notebook of this page was executed, as ``capslib execute`` notes it."""
+        """The scale of this page's notebook, as ``capslib execute`` noted it."""
         path = Path(self.env.doc2path(self.env.docname))
         if path.suffix != ".ipynb":
             return ""
@@ -174,7 +183,7 @@ class Masthead(Evident):
 
 
 class RecordSchema(SphinxDirective):
-    """``{record-schema}``: the fields of a record. The JSON Schema itself is published beside the page."""
+    """``{record-schema}``: the fields of a record. The site also publishes the JSON Schema itself."""
 
     def run(self) -> list[nodes.Node]:
         self.env.capsbook.use(self.env.docname, "schema")
@@ -182,29 +191,20 @@ class RecordSchema(SphinxDirective):
 
 
 class Costs(SphinxDirective):
-    """``{costs} runs``, ``{costs} hours``, ``{costs} claims``: a table of ``benchmarks/chapters.py``, computed as the page is read."""
+    """``{costs} STEM``: what the paper-scale trials of a chapter that have no record yet will take, by experiment."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        root = self.env.capsbook.root
-        path = root / "benchmarks" / "chapters.py"
-        for source in (path, root / "capslib" / "costs.py", *sorted((root / "capslib" / "papers").rglob("*.py"))):
-            self.env.capsbook.use(self.env.docname, source)
-        spec = importlib.util.spec_from_file_location("capsbook_costs", path)
-        chapters = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(chapters)
-        tables = {
-            "runs": lambda: (chapters.COLUMNS, chapters.rows(chapters.runs())),
-            "hours": lambda: (chapters.HOURS_COLUMNS, chapters.hours(chapters.runs())),
-            "claims": lambda: (chapters.CLAIM_COLUMNS, ((f"{{claim}}`{name}`", *row) for name, *row in chapters.claims())),
-        }
-        if self.arguments[0] not in tables:
-            logger.warning(f"costs: no table {self.arguments[0]!r}", location=self.get_location(), type="capsbook")
-            return []
-        columns, rows = tables[self.arguments[0]]()
-        lines = [columns, ["---"] * len(columns), *rows]
-        return self.parse_text_to_nodes("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        stem, book = self.arguments[0], self.env.capsbook
+        for source in (*sorted((book.root / "capslib").rglob("*.py")), *sorted((book.root / "results" / stem).rglob("*.json"))):
+            book.use(self.env.docname, source)
+        rows = [
+            f"| `{name}` | {trials} | {waiting} | {flops / 1e15:.3g} | {'–' if hours is None else number(round(hours))} |"
+            for name, trials, waiting, flops, hours in planning.outlook(stem, "paper", Store(book.root / "results"))
+        ]
+        head = ["| experiment | trials | without a record | PFLOP of these | core-hours of these |", "|---|--:|--:|--:|--:|"]
+        return self.parse_text_to_nodes("\n".join(head + rows))
 
 
 class Benchmarks(SphinxDirective):
@@ -213,45 +213,22 @@ class Benchmarks(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        folder = self.env.capsbook.root / "benchmarks" / "results"
+        kind, folder = self.arguments[0], self.env.capsbook.root / "benchmarks" / "results"
         text: list[str] = []
         for path in sorted(folder.glob("*.csv")):
             self.env.capsbook.use(self.env.docname, path)
             with path.open(newline="", encoding="utf-8") as file:
-                rows = [row for row in csv.DictReader(file) if row["kind"] == self.arguments[0]]
-            if not rows:
-                continue
-            text += [
-                "**{machine}** (torch {torch}, {date}): copies {copy_gb_per_second} GB/s, multiplies large matrices at "
-                "{matrix_gflop_per_second} GFLOP/s.".format(**rows[0]),
-                "",
-                "| case | path | ms | times as fast | peak MiB | of the first | times the limit |",
-                "|---|---|--:|--:|--:|--:|--:|",
-            ]
-            for before, row in itertools.pairwise([{"name": ""}, *rows]):
-                case = row["name"] if row["name"] != before["name"] else ""
-                share = f"{100 * float(row['memory_share']):.0f}\N{NO-BREAK SPACE}%"
-                time = float(row["milliseconds"])
-                cells = (
-                    case,
-                    row["path"],
-                    f"{time:.0f}" if time >= 100 else f"{time:.1f}",
-                    row["faster"],
-                    row["peak_mib"],
-                    share,
-                    row["times_limit"] or "–",
-                )
-                text.append(f"| {' | '.join(cells)} |")
-            text.append("")
+                text += render.benchmarks([row for row in csv.DictReader(file) if row["kind"] == kind])
         if not text:
-            logger.warning(f"benchmarks: no {self.arguments[0]!r} in {folder}", location=self.get_location(), type="capsbook")
+            logger.warning(f"benchmarks: no {kind!r} in {folder}", location=self.get_location(), type="capsbook")
         return self.parse_text_to_nodes("\n".join(text))
 
 
 class LiveSource(SphinxDirective):
-    """``{live-source} capslib.module.name``: its source as it stands today.
+    """``{live-source} capslib.module.name``: the current source of a function or class.
 
-    ``:test:`` names the test (a pytest id) that holds code and equation together; it is shown in the margin and has to exist.
+    ``:test:`` names the test that holds code and equation together: a pytest id, or a check of a suite. It has to exist, and stands in
+    the margin.
     ``:docstring:`` keeps the docstring.
     """
 
@@ -279,7 +256,7 @@ class LiveSource(SphinxDirective):
         return shown
 
     def _margin(self, tests: Iterable[str]) -> nodes.Node:
-        note = nodes.sidebar("", nodes.paragraph("", "Equation and code are held together by"), classes=["margin", "held-by"])
+        note = nodes.sidebar("", nodes.paragraph("", "Page and code are held together by"), classes=["margin", "held-by"])
         for test in tests:
             try:
                 found = sources.find_test(self.env.capsbook.root, test)
@@ -299,7 +276,7 @@ class LiveSource(SphinxDirective):
 
 
 class ClaimRole(SphinxRole):
-    """``{claim}`NEG-T1-rba-bias```: the id with the square of its verdict, linked to its row."""
+    """``{claim}`ID```: the id beside the square of its verdict, linked to its row."""
 
     draw = "claim"
 
@@ -324,7 +301,7 @@ class TheirsRole(ClaimRole):
 
 
 class CountRole(SphinxRole):
-    """``{count}`claims```: how many claims, papers, records, judged claims, or claims with a verdict. ``claims STEM`` for one paper."""
+    """``{count}`claims``` or ``{count}`claims of STEM```: how many claims, papers, records, judged claims, or claims of one verdict."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         book = self.env.capsbook

@@ -1,7 +1,7 @@
-"""Runnable notebooks for a repository that keeps only ``.py``: clean ``.ipynb`` files inside the site, and buttons that open them.
+"""Runnable notebooks: the site publishes clean ``.ipynb`` files, because the repository keeps only ``.py``, and buttons open them.
 
-The Pages workflow pushes the built site to the branch ``gh-pages``, so a notebook of the site has an address on GitHub, which is
-what Colab and Binder open.
+The Pages workflow pushes the built site to the branch ``gh-pages``. There each notebook has an address on GitHub, which Colab and
+Binder can open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BRANCH = "gh-pages"
 
 
 def runnable(source: Path, repository: str) -> nbformat.NotebookNode:
-    """The notebook of a ``py:percent`` file, without outputs, with a first cell that installs ``capslib`` where it is missing."""
+    """Turn a ``py:percent`` file into a notebook without outputs. Its first cell installs ``capslib`` where it is missing."""
     notebook = jupytext.read(source)
     install = nbformat.v4.new_code_cell(
         "# Installs this book's module where it is missing, as on Colab. In a checkout with `make lab` it does nothing.\n"
@@ -29,7 +29,7 @@ def runnable(source: Path, repository: str) -> nbformat.NotebookNode:
     )
     notebook.cells.insert(0, install)
     for n, cell in enumerate(notebook.cells[1:]):
-        cell["id"] = f"cell-{n}"  # jupytext draws ids at random; the same source has to give the same file
+        cell["id"] = f"cell-{n}"  # jupytext draws random ids; one source must give one file
     notebook.metadata.kernelspec = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     notebook.metadata.pop("jupytext", None)
     nbformat.validate(notebook)
@@ -37,7 +37,7 @@ def runnable(source: Path, repository: str) -> nbformat.NotebookNode:
 
 
 def publish(folder: Path, site: Path, repository: str) -> None:
-    """Write every notebook of ``folder`` into the site, and what Binder needs to run them."""
+    """Write every notebook of ``folder`` into the site, and the requirements that Binder installs."""
     for source in sorted(folder.glob("*.py")):
         target = site / PUBLISHED.format(stem=source.stem)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def publish(folder: Path, site: Path, repository: str) -> None:
 
 
 def launch_links(stem: str, repository: str) -> dict[str, str]:
-    """Where Colab and Binder open the published notebook of a chapter."""
+    """The addresses at which Colab and Binder open a chapter's published notebook."""
     name = repository.rstrip("/").removesuffix(".git").split("github.com/")[-1]
     path = PUBLISHED.format(stem=stem)
     return {
@@ -60,7 +60,7 @@ def launch_links(stem: str, repository: str) -> dict[str, str]:
 
 
 def picture(executed: Path) -> tuple[str, bytes, str] | None:
-    """The figure that stands for a chapter: suffix, content and alt text of the first image of its cell tagged ``thumbnail``."""
+    """The figure on a chapter's card: suffix, content and alt text of the first SVG of the cell tagged ``thumbnail``."""
     if not executed.is_file():
         return None
     notebook = nbformat.read(executed, as_version=4)
@@ -76,7 +76,7 @@ def picture(executed: Path) -> tuple[str, bytes, str] | None:
 
 
 def copy_if_changed(source: Path, target: Path) -> None:
-    """Copy a file into the site, leaving an equal one alone so that an unchanged build writes nothing."""
+    """Copy a file into the site unless an equal one is there, so that an unchanged build writes nothing."""
     if target.is_file() and target.read_bytes() == source.read_bytes():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

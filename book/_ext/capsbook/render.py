@@ -1,39 +1,23 @@
-"""Evidence as HTML. Pure functions from :class:`Evidence` to text; where a link leads is the caller's business."""
+"""Evidence as HTML: pure functions from :class:`Evidence` to text. ``links`` knows the addresses on the current page."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from capsbook.evidence import GLYPHS, STATUSES, Evidence, basis, describe, ours, theirs
+from capsbook.evidence import GLYPHS, STATUSES, Evidence
+from capslib.lab.claims import basis, describe, ours, theirs
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capslib.claims import Verdict
+    from capsbook.directives import PageLinks as Links
+    from capslib.lab.claims import Verdict
 
 FOLD = 200
-"""A paper with more claims than this is shown as one tile per table on the front page, not as one square per claim."""
-
-
-class Links(Protocol):
-    """Addresses relative to the page that is being written. None where there is nothing to lead to."""
-
-    def row(self, claim: str) -> str | None:
-        """The claim's row: in its chapter's table, else on the scorecard."""
-
-    def place(self, claim: str) -> str | None:
-        """The claim's row in its chapter."""
-
-    def score(self, query: str = "") -> str | None:
-        """The scorecard, with a filter."""
-
-    def record(self, key: str) -> str | None:
-        """The copy of a record inside the book."""
-
-    def chapter(self, stem: str) -> str | None:
-        """The chapter of a paper."""
+"""The front page shows a paper with more claims than this as one tile per table, instead of one square per claim."""
 
 
 def _slug(status: str) -> str:
@@ -41,7 +25,7 @@ def _slug(status: str) -> str:
 
 
 def _tag(name: str, content: str = "", /, **attributes: object) -> str:
-    """``class_`` and ``data_tip`` stand for ``class`` and ``data-tip``; None leaves an attribute out."""
+    """An HTML element. ``class_`` and ``data_tip`` stand for ``class`` and ``data-tip``; an attribute of None is left out."""
     pairs = ((k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None)
     written = "".join(f' {key}="{escape(str(value))}"' for key, value in pairs)
     return f"<{name}{written}>{content}</{name}>"
@@ -56,12 +40,12 @@ def plural(n: int, word: str) -> str:
 
 
 def mark(status: str, scale: str | None = None) -> str:
-    """The square of a verdict without a link, for tables and legends. The word beside it says the same."""
+    """The square of a verdict for tables and legends, without a link. The word beside it says the same."""
     return _tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", data_scale=scale, aria_hidden="true")
 
 
 def square(verdict: Verdict, links: Links) -> str:
-    """The square of a verdict: names it on hover and focus, leads to its row."""
+    """The square of a verdict. It links to the verdict's row, and describes the verdict on hover and focus."""
     text = describe(verdict)
     return _link(
         links.row(verdict.claim.id),
@@ -79,7 +63,7 @@ def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
 
 
 def bar(verdicts: Sequence[Verdict]) -> str:
-    """A stacked bar: how the verdicts share the claims."""
+    """A stacked bar of how many claims have each verdict."""
     found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
     parts = [_tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
     said = ", ".join(f"{n} {s}" for s, n in found if n)
@@ -87,7 +71,7 @@ def bar(verdicts: Sequence[Verdict]) -> str:
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:
-    """Every verdict with its square, its count, and how many of them rest on paper and on cpu scale."""
+    """Every verdict with its square, its count, and its counts at paper and at cpu scale."""
     items = []
     for status in STATUSES:
         found = [v for v in verdicts if v.status == status]
@@ -99,7 +83,7 @@ def legend(verdicts: Sequence[Verdict]) -> str:
 
 
 def matrix(evidence: Evidence, links: Links) -> str:
-    """The front page's answer to *did it reproduce?*: counts, then a row of squares per paper."""
+    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper."""
     everything = evidence.of()
     rows = [_tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
     for stem, paper in PAPERS.items():
@@ -129,7 +113,7 @@ def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
 
 
 def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]) -> str:
-    """A card per paper: what it claims and how it stands. ``pictures`` holds the address and alt text of a chapter's figure."""
+    """A card per paper: its claim and its counts. ``pictures`` holds the address and alt text of each chapter's figure."""
     found = []
     for stem, paper in PAPERS.items():
         verdicts, chapter = evidence.of(stem), links.chapter(stem)
@@ -183,7 +167,7 @@ def _parts(verdict: Verdict) -> str:
 
 
 def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False) -> str:
-    """One claim as a table row. ``anchor`` is its id on the page."""
+    """One claim as a table row. ``anchor`` is the id of the row on the page."""
     claim = verdict.claim
     place = links.place(claim.id) if chapter_link else None
     notes = _tag("small", escape(claim.notes), class_="claim-notes") if claim.notes else ""
@@ -219,7 +203,7 @@ def table(rows: Iterable[str], caption: str = "", class_: str = "", **attributes
 
 
 def scorecard(evidence: Evidence, links: Links) -> str:
-    """Every claim of every paper. The filter appears where scripts run; without them every row is there."""
+    """Every claim of every paper as a table. A script shows the filter; without scripts all rows are visible."""
 
     def menu(name: str, label: str, options: Iterable[tuple[str, str]]) -> str:
         inside = _tag("option", f"any {label.lower()}", value="") + "".join(
@@ -242,11 +226,53 @@ def scorecard(evidence: Evidence, links: Links) -> str:
     return _tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
 
 
+def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
+    """The measurements of one machine and kind as lines of Markdown. Layers have a limit, whole training steps none.
+
+    A table without the vector rate is from before benchmarks measured it. Vectors are never faster than matrix products, so the
+    rate of the latter gives such a table an upper bound of *times the limit*.
+    """
+    if not rows:
+        return []
+    about = rows[0]
+    copy, matrix, vectors = (about.get(f"{of}_per_second") for of in ("copy_gb", "matrix_gflop", "vector_gflop"))
+    said = f"It copies {copy} GB/s{f', computes on vectors at {vectors} GFLOP/s' if vectors else ''} and multiplies large matrices at {matrix} GFLOP/s."
+    columns = {"ms": "milliseconds", "times as fast": "faster", "peak MiB": "peak_mib", "of the first": "memory_share"}
+    if about["times_limit"]:
+        columns |= {"GFLOP": "gflop", "times the limit": "times_limit", "limit set by": "bound_by"}
+        if not vectors:
+            said += " That run did not measure the vector rate. It cannot exceed the rate of matrix products, which gives an upper bound (≤)"
+            said += " of *times the limit*; a dash waits for the next run."
+            rows = [row | _bounded(row) for row in rows]
+
+    def cell(name: str, row: dict[str, str]) -> str:
+        if name == "memory_share":
+            return f"{100 * float(row[name]):.0f}\N{NO-BREAK SPACE}%"
+        if name == "milliseconds":
+            return f"{float(row[name]):.{0 if float(row[name]) >= 100 else 1}f}"
+        return row[name] or "–"
+
+    lines = [f"**{about['machine']}** (torch {about['torch']}, {about['date']}). {said}", ""]
+    lines += [f"| case | path | {' | '.join(columns)} |", f"|---|---|{'--:|' * len(columns)}"]
+    for before, row in itertools.pairwise([{"name": ""}, *rows]):
+        case = row["name"] if row["name"] != before["name"] else ""
+        lines.append(f"| {case} | {row['path']} | {' | '.join(cell(name, row) for name in columns.values())} |")
+    return [*lines, ""]
+
+
+def _bounded(row: dict[str, str]) -> dict[str, str]:
+    """The limit of a layer as far as the copy rate and the rate of matrix products bound it."""
+    memory = float(row["gigabytes"]) / float(row["copy_gb_per_second"])
+    arithmetic = float(row["gflop"]) / float(row["matrix_gflop_per_second"])
+    most = float(row["milliseconds"]) / 1e3 / max(memory, arithmetic)
+    return {"times_limit": f"≤\N{NO-BREAK SPACE}{most:.1f}", "bound_by": "arithmetic" if arithmetic > memory else ""}
+
+
 def schema(model: dict, href: str) -> str:
-    """The fields of a JSON Schema as tables, one for each object in it."""
+    """The fields of a JSON Schema as tables, one per object."""
 
     def plain(text: str) -> str:
-        """A docstring without its markup."""
+        """Remove the markup of a docstring."""
         return " ".join(re.sub(r":\w+:`|`", "", text).split())
 
     def kind(field: dict) -> str:

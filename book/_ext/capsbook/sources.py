@@ -1,6 +1,6 @@
-"""Live source: the text of a function or class as it stands in the module today, and the test that holds it to its equation.
+"""Live source: the current text of a function or class, and the test that holds it to its equation.
 
-Files are parsed, not imported: a page shows what is written, and building it does not load torch.
+This module parses files and does not import them, so building a page does not load torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class SourceNotFound(LookupError):
-    """No such module, function or test. The message says how far the search came."""
+    """There is no such module, function or test. The message says where the search ended."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def _find(body: list[ast.stmt], names: list[str]) -> ast.stmt | None:
 def find_source(root: Path, dotted: str, docstring: bool = False) -> Source:
     """The source of ``package.module.name`` or ``package.module.Class.method`` under ``root``.
 
-    Without ``docstring`` the definition's own docstring is left out: the page around it says the same in more words. Raises
+    Leaves out the definition's docstring unless ``docstring`` is set: the page around it says the same in more words. Raises
     :class:`SourceNotFound`.
     """
     parts = dotted.split(".")
@@ -58,14 +58,15 @@ def find_source(root: Path, dotted: str, docstring: bool = False) -> Source:
     kept = list(range(first, node.end_lineno + 1))
     doc = getattr(node, "body", [None])[0]
     if not docstring and isinstance(doc, ast.Expr) and isinstance(getattr(doc.value, "value", None), str) and len(node.body) > 1:
-        gap = doc.end_lineno + 1 <= len(lines) and not lines[doc.end_lineno].strip()  # the empty line under it goes too
+        gap = doc.end_lineno + 1 <= len(lines) and not lines[doc.end_lineno].strip()  # also leave out the empty line below it
         kept = [n for n in kept if not doc.lineno <= n <= doc.end_lineno + gap]
     indent = len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())
     return Source("\n".join(lines[n - 1][indent:] for n in kept) + "\n", path, first)
 
 
 def find_test(root: Path, test: str) -> Source:
-    """The test of a pytest id: ``tests/…/test_x.py::test_y``, a class between, parameters in brackets. Raises as above."""
+    """The test of a pytest id, ``tests/…/test_x.py::TestX::test_y[parameters]``, or a check of a suite that such a test runs,
+    ``tests/…/suite.py::does_so``, which is decorated with ``@check``. Raises :class:`SourceNotFound`."""
     name, _, inside = test.partition("::")
     path = root / name
     if not path.is_file():
@@ -73,6 +74,7 @@ def find_test(root: Path, test: str) -> Source:
     names = re.sub(r"\[.*\]$", "", inside).split("::")
     text = path.read_text(encoding="utf-8")
     node = _find(ast.parse(text).body, names) if inside else None
-    if node is None or not names[-1].startswith("test"):
+    checks = any(getattr(decorator, "id", "") == "check" for decorator in getattr(node, "decorator_list", []))
+    if node is None or not (checks or names[-1].startswith("test")):
         raise SourceNotFound(f"{name} has no test {inside or '(none named)'}")
     return Source(ast.get_source_segment(text, node) or "", path, node.lineno)

@@ -1,4 +1,4 @@
-"""Hinton, Sabour & Frosst (2018), "Matrix capsules with EM routing": one file for each experiment, one for what claims ask of them.
+"""Hinton, Sabour & Frosst (2018), "Matrix capsules with EM routing": a file for each experiment, and what its claims ask.
 
 Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
 """
@@ -6,9 +6,9 @@ Torch is imported where an experiment runs, not here: configurations and claims 
 from __future__ import annotations
 
 from capslib.papers.common import SEEDS
-from capslib.papers.em_routing import ablations, attacks, free_energy, sizes, trained, viewpoint
-from capslib.papers.em_routing.queries import QUERIES
-from capslib.trials import Experiment
+from capslib.papers.em_routing import adversarial, energy, novel_views, sizes, table1
+from capslib.papers.em_routing.asks import QUERIES
+from capslib.papers.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
 
@@ -16,15 +16,16 @@ STEM = "em_routing"
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment("test_error", STEM, 2, "What does each part of the design add?", trained.TrainingConfig,
-                   ablations.grid, SEEDS, ablations.run, trained.deviations, ablations.work),
-        Experiment("viewpoint", STEM, 2, "Do capsules recognise from viewpoints that they never saw?", viewpoint.ViewpointConfig,
-                   viewpoint.grid, SEEDS, viewpoint.run, viewpoint.deviations, viewpoint.work),
-        Experiment("attacks", STEM, 2, "Are capsules harder to fool?", attacks.AttackConfig,
-                   attacks.grid, SEEDS, attacks.run, attacks.deviations, attacks.work),
-        Experiment("free_energy", STEM, 1, "Does every step of EM routing lower a free energy?", free_energy.FreeEnergyConfig,
-                   free_energy.grid, SEEDS, free_energy.run, lambda config: [], free_energy.work),
-        Experiment("sizes", STEM, 1, "How many parameters have the networks?", sizes.SizesConfig,
-                   sizes.grid, SEEDS, sizes.run, lambda config: [], sizes.work),
+        Experiment("test_error", STEM, 2, table1.TestErrorConfig, table1.grid, SEEDS, table1.run),
+        Experiment(
+            "viewpoint", STEM, 2, novel_views.ViewpointConfig, novel_views.grid, SEEDS, novel_views.run,
+            lambda config, seed: [*novel_views.trainings(config, seed).values()],
+        ),
+        Experiment(
+            "attacks", STEM, 2, adversarial.AttackConfig, adversarial.grid, SEEDS, adversarial.run,
+            lambda config, seed: [*adversarial.trainings(config, seed).values()],
+        ),
+        Experiment("free_energy", STEM, 1, energy.FreeEnergyConfig, energy.grid, SEEDS, energy.run),
+        Experiment("sizes", STEM, 1, sizes.SizesConfig, sizes.grid, SEEDS, sizes.run),
     )
 }  # fmt: skip

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from capslib.costs import Work
-from capslib.papers.em_routing import trained
-from capslib.papers.em_routing.trained import SMALL, TrainingConfig
-from capslib.trials import Config, Context, Metric, Outcome, Scale
+from capslib.papers.em_routing.recipe import SMALL
+from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.recipes import Config
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from capslib.training import Context
 
 
 class SizesConfig(Config):
@@ -42,11 +42,3 @@ def run(config: SizesConfig, context: Context) -> Outcome:
 
 def grid(scale: Scale) -> list[SizesConfig]:
     return [SizesConfig(network=n) for n in ("main", "small", "cnn")]
-
-
-def work(config: SizesConfig) -> Work:
-    """At most: as if a network took a step."""
-    built = TrainingConfig(
-        model="cnn" if config.network == "cnn" else "capsules", sizes=SMALL if config.network == "small" else (32,) * 4
-    )
-    return dataclasses.replace(trained.work(built), steps=1)

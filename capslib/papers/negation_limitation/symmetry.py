@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from capslib.costs import Work
-from capslib.papers.negation_limitation import stacks
-from capslib.trials import Config, Context, Deviation, Metric, Outcome, Scale
+from capslib.papers.common import in_unit
+from capslib.papers.experiment import Outcome, Scale
+from capslib.recipes import Config, RoutingName
+
+if TYPE_CHECKING:
+    from capslib.training import Context
 
 
 class SymmetryConfig(Config):
     """Random stacks of capsule layers, and how far they are from f(−x) = −f(x)."""
 
-    routing: stacks.RoutingName
+    routing: RoutingName
     bias: bool
-    max_depth: int = Field(9, ge=1, le=32)
-    max_iterations: int = Field(5, ge=1, le=20)
-    capsules: int = Field(6, ge=1)
-    dim: int = Field(8, ge=1)
-    inputs: int = Field(64, ge=1)
+    max_depth: int = Field(9, ge=1, le=32, title="layers at most")
+    max_iterations: int = Field(5, ge=1, le=20, title="routing iterations at most")
+    capsules: int = Field(6, ge=1, title="capsules of a layer")
+    dim: int = Field(8, ge=1, title="dimension of a capsule")
+    inputs: int = Field(64, ge=1, title="random inputs")
 
 
 def run(config: SymmetryConfig, context: Context) -> Outcome:
@@ -34,7 +38,7 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
     with seeded(context.seed), torch.no_grad():
         for depth, iterations in itertools.product(range(1, config.max_depth + 1), range(1, config.max_iterations + 1)):
             sizes = [(config.capsules, config.dim)] * (depth + 1)
-            options = {} if config.routing == "dynamic" else {"beta_std": 1.0}
+            options = {"beta_std": 1.0} if config.routing in ("em", "em_vector") else {}
             stack = CapsuleStack(
                 sizes, routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=1.0, **options
             ).double()
@@ -45,20 +49,17 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
             (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
             odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
             even[depth - 1, iterations - 1] = (activation - negated_activation).abs().max()
-    n = config.inputs * odd.numel()
-
-    def metric(value: torch.Tensor) -> Metric:
-        return Metric(value=float(value), n=n, unit="absolute difference")
-
+    violations = {
+        "odd_violation": odd.max(),
+        "even_violation": even.max(),
+        "least_odd_violation": odd.min(),
+        "least_even_violation_one_layer": even[0].min(),
+        "even_violation_one_layer": even[0].max(),
+        "least_even_violation_deeper": even[1:].min() if config.max_depth > 1 else even.min(),
+    }
     return Outcome(
-        metrics={
-            "odd_violation": metric(odd.max()),
-            "even_violation": metric(even.max()),
-            "least_odd_violation": metric(odd.min()),
-            "least_even_violation_one_layer": metric(even[0].min()),
-            "even_violation_one_layer": metric(even[0].max()),
-            "least_even_violation_deeper": metric(even[1:].min() if config.max_depth > 1 else even.min()),
-        },
+        routing_path="fast",
+        metrics=in_unit({k: float(v) for k, v in violations.items()}, config.inputs * odd.numel(), "absolute difference"),
         series={
             "depths": list(map(float, range(1, config.max_depth + 1))),
             "odd_violation": odd.amax(dim=1).tolist(),
@@ -70,16 +71,3 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
 def grid(scale: Scale) -> list[SymmetryConfig]:
     budget = {"max_iterations": 3, "inputs": 16} if scale == "smoke" else {}
     return [SymmetryConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
-
-
-def work(config: SymmetryConfig) -> Work:
-    """At most: as if every stack were the deepest and were trained."""
-    sizes = [(config.capsules, config.dim)] * (config.max_depth + 1)
-    return Work(
-        config.max_depth * config.max_iterations,
-        tuple(stacks.layers(config.routing, config.inputs, sizes, config.max_iterations)),
-    )
-
-
-def deviations(config: SymmetryConfig) -> list[Deviation]:
-    return stacks.deviations(config.routing)

@@ -1,0 +1,163 @@
+"""The state of a training run: kept, written, taken up again after a kill, and rewound after a NaN."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from capslib.errors import Interrupted
+from capslib.files import seal, set_aside, unseal, write_atomically
+
+if TYPE_CHECKING:
+    from capslib.training import Context, Patience
+
+
+class Run:
+    """A run of so many ``steps``: everything that has to survive a kill. What it writes is whole when it is left."""
+
+    STATE = ("step", "finished", "terms", "epochs", "best_epoch", "best", "resumed_from")
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, device: torch.device, context: Context):
+        self.model, self.optimizer, self.device, self.context = model, optimizer, device, context
+        self.path = context.checkpoint if context.max_steps is None else None
+        self.steps, self.step, self.finished, self.found = steps, 0, False, False
+        self.terms: dict[str, Tensor] = {}  # every term of every step, left on the device
+        self.epochs: dict[str, list[float]] = {}
+        self.best_epoch: int | None = None
+        self.best: dict[str, object] = {}  # the weights of that epoch
+        self.order: Tensor | None = None
+        self.started = self.saved = time.perf_counter()
+        self.earlier, self.resumed_from = 0.0, []
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Future | None = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.writer.shutdown()  # whoever takes the checkpoint away has to find it whole
+        if not any(error):
+            self._written()
+
+    def log(self, values: Tensor, names: Sequence[str]) -> None:
+        """Keep the terms of this step."""
+        for name, value in zip(names, values, strict=True):
+            if name not in self.terms:
+                self.terms[name] = torch.full((self.steps,), math.nan, device=self.device)
+            self.terms[name][self.step] = value
+
+    def out_of_patience(self, patience: Patience) -> bool:
+        """Keep the weights of the best epoch; whether it lies too far back."""
+        values = self.epochs[patience.metric]
+        best = patience.best(values)
+        if best == len(values) - 1:
+            self.best_epoch, self.best = best + 1, _copied(self.model.state_dict(), self.device)
+        over = len(values) - 1 - best >= patience.epochs
+        if over or self.step == self.steps:
+            self.model.load_state_dict(self.best)
+        return over
+
+    def finite(self, window: int) -> bool:
+        """Whether the losses of the last ``window`` steps and all gradients of the last one are finite."""
+        losses = self.terms["loss"][max(0, self.step + 1 - window) : self.step + 1]
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return bool(torch.cat([losses, torch.stack(torch._foreach_norm(gradients))]).isfinite().all())
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in self.STATE},
+            "best": {} if self.finished else self.best,
+            "model": self.model.state_dict(),
+            "optimizer": {} if self.finished else self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "code": self.context.code,
+            "seconds": self.earlier + time.perf_counter() - self.started,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Become that state, whose tensors are on the device and nobody else's."""
+        self.model.load_state_dict(state["model"])
+        if not state["finished"]:
+            self.optimizer.load_state_dict(state["optimizer"])
+        for name in self.STATE:
+            setattr(self, name, state[name])
+        self.order = None
+        torch.set_rng_state(state["random"].cpu())
+        if state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)
+
+    def remember(self) -> None:
+        """Keep a copy of the state to go back to when a NaN is found some steps after it arose."""
+        self.snapshot = _copied(self.state(), self.device)
+
+    def rewind(self) -> None:
+        self.restore(_copied(self.snapshot, self.device))
+
+    def resume(self) -> None:
+        """Take up what the checkpoint holds, whole or not at all; a damaged one, or one of other code, is set aside."""
+        if self.path is None or not self.path.exists():
+            return
+        fresh = _copied(self.state(), self.device)
+        try:
+            file = io.BytesIO(unseal(self.path.read_bytes()))
+            state = torch.load(file, map_location=self.device, weights_only=True)
+            if not state["finished"] and len(state["terms"]["loss"]) != self.steps:
+                raise ValueError(f"it is of a run of {len(state['terms']['loss'])} steps, not of {self.steps}")
+            if state["code"] != self.context.code:
+                raise ValueError("it was written by another version of capslib, and a record names one")
+            self.restore(state)
+            self.earlier = float(state["seconds"])
+        except Exception as error:  # torch.load raises whatever the damaged bytes happen to break
+            self.restore(fresh)
+            set_aside(self.path, f"{type(error).__name__}: {error}".splitlines()[0])
+            return
+        self.found = self.finished
+        if not self.found:
+            self.resumed_from.append(self.step)
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint when it is time, and before ending by :class:`Interrupted` when the run is asked to stop."""
+        stop = self.context.stop()
+        if stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
+            self._save()
+        if stop:
+            self._written()
+            raise Interrupted
+
+    def finish(self) -> None:
+        """Leave the final weights where the checkpoint was, and add what earlier runs did to the context."""
+        self.context.resumed_from += self.resumed_from
+        self.context.seconds_before += self.earlier
+        if not self.found:
+            self._save()
+
+    def _save(self) -> None:
+        if self.path is not None:
+            self._written()
+            state = _copied(self.state(), torch.device("cpu"))  # the next step changes it; the disk can take its time
+            self.writing = self.writer.submit(_write, self.path, state)
+            self.saved = time.perf_counter()
+
+    def _written(self) -> None:
+        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
+        if self.writing is not None:
+            self.writing.result()
+
+
+def _copied(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """The same state with tensors of its own on ``device``."""
+    return tree_map_only(Tensor, lambda t: t.detach().to(device, copy=True), state)
+
+
+def _write(path: Any, state: dict[str, Any]) -> None:
+    torch.save(state, file := io.BytesIO())
+    write_atomically(path, seal(file.getvalue()))

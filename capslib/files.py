@@ -1,0 +1,101 @@
+"""How files get onto a disk: whole or not at all, and checked when they are read back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from capslib.errors import UserError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: beside its place, flushed to the disk, then moved there.
+
+    Removes what killed processes left of earlier writes of the same file. Raises :class:`UserError` where the file cannot be
+    written; what was at ``path`` before is still there then.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):  # someone cleans up around us: once more, and then it is an error
+            return _write(path, data)
+        _write(path, data)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}. What was there before is untouched. Make room there, or see to it "
+            "that the folder can be written; then give the same command again, and it goes on from what it finds."
+        ) from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in leftovers(path.parent, path.name):
+        left.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-{socket.gethostname()}-{os.getpid()}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def leftovers(folder: Path, name: str = "") -> list[Path]:
+    """The temporary files that killed processes left in a folder, of the file ``name`` or of all; another machine's after a day."""
+    found = []
+    for path in folder.glob(".*-*-*-*"):
+        stem, pid, _ = path.name.rsplit("-", 2)
+        with contextlib.suppress(FileNotFoundError, ValueError):  # it is in its place by now; it is none of ours
+            writer, old = int(pid), time.time() - path.stat().st_mtime > 86_400
+            killed = stem.endswith(f"-{socket.gethostname()}") and not _lives(writer)
+            if stem.startswith(f".{name}-" if name else ".") and (old or killed):
+                found.append(path)
+    return found
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this machine lives. Windows has no harmless way to ask, so there it counts as alive."""
+    if sys.platform == "win32":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it lives, and belongs to somebody else
+    return True
+
+
+def set_aside(path: Path, why: str) -> Path | None:
+    """Move a damaged file out of the way, never over an earlier one, and say so in a warning; None where it cannot be moved."""
+    place = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    what = f"it was set aside as {place.name} and is not used"
+    try:
+        os.replace(path, place)
+    except FileNotFoundError:
+        place, what = None, "another process has set it aside"
+    except OSError as error:
+        place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
+    warnings.warn(f"{path} is damaged ({why}); {what}.", stacklevel=3)
+    return place
+
+
+def seal(data: bytes) -> bytes:
+    """``data`` with its SHA-256 behind it, for a format that does not notice a changed byte, such as that of ``torch.save``."""
+    return data + hashlib.sha256(data).digest()
+
+
+def unseal(data: bytes) -> bytes:
+    """What :func:`seal` was given. Raises ValueError if any of it is missing or changed."""
+    if seal(data[:-32]) != data:
+        raise ValueError("its content is not what was written")
+    return data[:-32]

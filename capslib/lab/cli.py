@@ -1,0 +1,207 @@
+"""The command line: ``capslib …`` or ``python -m capslib …``. Every command calls one function of the library."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.lab.settings import Settings, parse
+from capslib.papers.experiment import Trial
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, fetch, verify.")
+app.add_typer(data_app, name="data")
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
+
+Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
+Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
+ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
+DataDir = Annotated[Path | None, typer.Option(help="folder of prepared data sets (default: $CAPSLIB_DATA, else the cache)")]
+ResultsDir = Annotated[Path | None, typer.Option(help="folder of records (default: $CAPSLIB_RESULTS, else results/)")]
+
+
+def main() -> None:
+    """Run the command line. Bad input ends with status 2 and one message, and leaves nothing half-written."""
+    warnings.formatwarning = lambda message, *_, **__: f"capslib: {message}\n"
+    try:
+        app()
+    except UserError as error:
+        console.print(f"[bold red]capslib:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+
+
+@app.command()
+def execute(
+    stems: Stems,
+    scale: ScaleOption = "smoke",
+    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE")] = None,
+    force: Annotated[bool, typer.Option(help="execute notebooks even if nothing has changed")] = False,
+) -> None:
+    """Execute notebooks whose inputs have changed: Jupytext → Papermill → book/papers/STEM.ipynb."""
+    from capslib.lab import notebooks
+
+    settings = Settings.check(**{"scale": scale, **parse(parameter or [])})
+    for stem in stems:
+        notebooks.source(stem)
+    for stem in stems:
+        try:
+            done = notebooks.execute(stem, settings, force=force, console=console)
+        except KeyboardInterrupt:
+            console.print(
+                f"{stem}: stopped. It is missing from the book until the same command has executed it.", highlight=False
+            )
+            raise typer.Exit(130) from None
+        console.print(f"{stem}: {done}", highlight=False)
+
+
+@app.command()
+def run(
+    stems: Stems,
+    scale: ScaleOption,
+    experiment: Annotated[list[str] | None, typer.Option(help="only this experiment (may be repeated)")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="keep only configurations with this value")
+    ] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change this field")] = None,
+    seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,
+    device: str = "cpu",
+    workers: Annotated[int, typer.Option(help="processes; 0: one per core, or as many as fit on the devices")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="dask scheduler, tcp://host:port")] = None,
+    data_dir: DataDir = None,
+    results_dir: ResultsDir = None,
+    retry_failed: Annotated[bool, typer.Option(help="run failed trials again, too")] = False,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="rehearse: stop each training after this many steps; no result")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="show what would run, its time and its memory, and stop")] = False,
+) -> None:
+    """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""
+    from capslib.lab import batch, planning, progress
+
+    given = dict(
+        scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler, data_dir=data_dir, results_dir=results_dir
+    )
+    session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
+    store, settings = session.store, session.settings
+    trials: list[Trial] = []
+    for stem in stems:
+        names = experiment or list(papers.experiments(stem))
+        if not names:
+            raise UserError(f"The chapter {stem} has no experiments yet. Its claims stand in the ledger as not run.")
+        for name in names:
+            trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
+    if dry_run:
+        plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
+        for line in progress.summary(plan):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for line in progress.costs(plan, settings):
+            out.print(line, highlight=False, markup=False)
+        return
+    try:
+        with progress.display(console) as display:
+            records = batch.run(trials, store, settings, display=display, retry_failed=retry_failed, max_steps=max_steps)
+    except KeyboardInterrupt as stopped:
+        console.print("Stopped. The same command continues from the last checkpoints.")
+        raise typer.Exit(128 + getattr(stopped, "signal", signal.SIGINT)) from None
+    if failed := [r for r in records if r.failed]:
+        console.print(progress.failures(failed, store))
+        raise typer.Exit(1)
+
+
+@app.command()
+def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] = False, results_dir: ResultsDir = None) -> None:
+    """Show every claim: id, the paper's value, ours with its interval, n, scale and verdict."""
+    from capslib.lab import claims as judging
+    from capslib.lab.store import Store
+
+    verdicts = judging.verdicts(stem, store=Store(results_dir))
+    if as_json:
+        print(judging.to_json(verdicts))
+        return
+    shown = Table(*(column.lower() for column in judging.COLUMNS), box=None, header_style="bold")
+    for verdict in verdicts:
+        shown.add_row(*map(escape, judging.row(verdict)))
+    out.print(shown)
+    out.print("  ".join(f"{name} {count}" for name, count in judging.counts(verdicts).items()), highlight=False)
+
+
+@app.command()
+def records(
+    what: Annotated[str | None, typer.Argument(metavar="[STEM | check]", help="one paper, or `check` to validate")] = None,
+    stem: Stem = None,
+    results_dir: ResultsDir = None,
+    repair: Annotated[bool, typer.Option("--repair", help="with check: set damaged records aside")] = False,
+) -> None:
+    """Show what has been run. With `check`: validate the records before a pull request, status 1 if one has a problem."""
+    from capslib.lab.store import Store
+
+    checks, chosen = what == "check", stem if what == "check" else what
+    if chosen is not None:
+        papers.module(chosen)  # raises for an unknown stem
+    if repair and not checks:
+        raise UserError("--repair belongs to `capslib records check --repair`.")
+    store = Store(results_dir)
+    if checks:
+        from capslib.lab.review import review
+
+        if repair:
+            store.repair_all(chosen)
+        problems, notes = review(store, chosen)
+        for line in (*problems, *(f"note: {note}" for note in notes)):
+            out.print(line, highlight=False, markup=False)
+        count = len(store.paths(chosen))
+        console.print(f"{count} records, {len(problems)} problems, {len(notes)} notes.", highlight=False)
+        raise typer.Exit(1 if problems else 0)
+    table = Table("record", "trial", "exit", "metrics", "device", "seconds", box=None, header_style="bold")
+    for record in store.records(chosen, cut=True):
+        shown = "  ".join(f"{k}={m.value:.4g}" for k, m in record.metrics.items())
+        environment = record.environment.device
+        table.add_row(record.key, escape(str(record.trial)), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
+    out.print(table)
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None) -> None:
+    """List the data sets: which are here, what they hold, and their licences."""
+    from capslib import data
+
+    table = Table("name", "kind", "here", "splits", "licence", "folder", box=None, header_style="bold")
+    for row in data.describe(data_dir):
+        table.add_row(*map(escape, (row.name, row.kind, row.here, row.splits, row.licence, row.folder)))
+    out.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…")], data_dir: DataDir = None) -> None:
+    """Download the publishers' files, check their hashes and prepare them, whole or not at all."""
+    from capslib import data
+
+    for name in names:
+        console.print(f"{name}: {data.fetch(name, data_dir=data_dir)}", highlight=False)
+
+
+@data_app.command("verify")
+def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]")] = None, data_dir: DataDir = None) -> None:
+    """Hash every array of the prepared sets again. Status 1 if one differs from its manifest."""
+    from capslib import data
+
+    problems = [p for name in names or data.present(data_dir) for p in data.verify(name, data_dir=data_dir)]
+    for problem in problems:
+        out.print(problem, highlight=False, markup=False)
+    console.print("All arrays match their manifests." if not problems else f"{len(problems)} problems.", highlight=False)
+    raise typer.Exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Records as pandas tables, for figures and for the tables of a chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from capslib.lab.records import Record
+from capslib.lab.statistics import interval
+from capslib.papers.experiment import SCALES, Experiment
+from capslib.recipes import matches
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+def metrics(records: Iterable[Record]) -> DataFrame:
+    """One row per record: its configuration, seed, scale, exit, parameters and metrics, each by name."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            **r.config,
+            "parameters": r.parameters,
+            **{name: m.value for name, m in r.metrics.items()},
+            "seed": r.trial.seed,
+            "scale": r.trial.scale,
+            "exit": r.exit,
+            "key": r.key,
+        }
+        for r in records
+    )
+
+
+def means(table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1) -> DataFrame:
+    """For each group of :func:`metrics`: the number of seeds, and the mean and 95 % interval of some metrics as text.
+
+    ``columns`` maps each metric to the name of its column. A group without a metric shows a dash; a metric that no group has
+    gets no column.
+    """
+
+    def text(values: Series) -> str:
+        values = values.dropna()
+        found = interval(values)
+        between = "" if found is None else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
+        return f"{values.mean():.{digits}f}{between}".replace(" ", "\N{NO-BREAK SPACE}") if len(values) else "–"
+
+    of = table.groupby(by, sort=False)
+    metrics = [name for name in columns if name in table]
+    return of.size().to_frame("seeds").join(of[metrics].agg(text).rename(columns=dict(columns)))
+
+
+def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:
+    """One row per point: the series ``y`` over the series ``x``, with configuration and seed."""
+    import pandas as pd
+
+    parts = []
+    for r in records:
+        if y in r.series:
+            arm = {k: str(v) if isinstance(v, list) else v for k, v in r.config.items() if k not in (x, y)}
+            parts.append(pd.DataFrame({x: r.series[x], y: r.series[y]}).assign(**arm, seed=r.trial.seed, key=r.key))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def select(records: Iterable[Record], experiment: str, scale: str | None = None, **where: object) -> list[Record]:
+    """Select the records of an experiment, at one scale, by values of their configuration."""
+    return [
+        r
+        for r in records
+        if r.trial.experiment == experiment and (scale is None or r.trial.scale == scale) and matches(r.config, where)
+    ]
+
+
+def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
+    """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
+
+    Leaves out what no scale has: options that are None or off at all of them.
+    """
+    import pandas as pd
+
+    first = {scale: experiment.grid(scale)[0] for scale in reversed(SCALES)}
+    used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
+    fields = [name for name in used if name not in arm]
+    table = pd.DataFrame(
+        {scale: [_plain(getattr(config, name)) for name in fields] for scale, config in first.items()},
+        index=[experiment.config.model_fields[name].title or name for name in fields],
+    )
+    table.loc["seeds"] = [str(len(experiment.seeds[scale])) for scale in first]
+    return table.rename_axis("setting")
+
+
+def _plain(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        digits, _, power = f"{value:g}".partition("e")
+        return f"{digits}·10{str(int(power)).translate(RAISED)}" if power else digits
+    return " · ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def deviations(records: Iterable[Record]) -> DataFrame:
+    """Each difference from the paper that the records name, with the scales at which it holds."""
+    import pandas as pd
+
+    found: dict[tuple[str, str, str, str], set[str]] = {}
+    for record in records:
+        for d in record.deviations:
+            found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(record.trial.scale)
+    rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
+    return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
+
+
+def costs(records: Iterable[Record]) -> DataFrame:
+    """The number, wall time and memory of the recorded trials, by experiment, scale and device."""
+    import pandas as pd
+
+    table = pd.DataFrame(
+        {
+            "experiment": r.trial.experiment,
+            "scale": r.trial.scale,
+            "device": r.environment.device,
+            "seconds": r.wall_seconds,
+            "memory": r.peak_memory_bytes / 2**20,
+        }
+        for r in records
+    )
+    if table.empty:
+        return table
+    of = table.groupby(["experiment", "scale", "device"])
+    columns = {
+        "trials": of["seconds"].size(),
+        "seconds each": of["seconds"].median().round(),
+        "minutes in all": (of["seconds"].sum() / 60).round(1),
+        "MiB at most": of["memory"].max().round(),
+    }
+    return pd.DataFrame(columns).reset_index()

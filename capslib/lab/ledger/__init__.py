@@ -1,0 +1,110 @@
+"""The ledger: every claim of the five papers, in one CSV file per paper beside this module.
+
+Tolerances, fixed before any result was seen:
+
+====================================  ==================================================================================
+accuracy, error (percent)             0.5 points; 0.3 where the paper's error is under 3 or its accuracy over 97;
+                                      1 for the two arms of NEG-T1 without bias, whose printed numbers are running means
+AUROC, average precision              0.02
+exact counts                          0 (kind ``property``: one count decides, no seeds are needed)
+numbers of parameters, rounded        one unit of the last printed digit (the papers cut off: 68 618 is printed as 68K)
+factors, orders of magnitude          0.5 (printed as whole numbers)
+relative reduction of errors          5 points (a tolerance of 0.3 points in a small error moves the ratio by more)
+reconstruction error                  5 % of the paper's value, to two decimals
+settings, surveys, hours              not computed: the row says why
+====================================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from capslib.errors import UserError
+from capslib.papers import PAPERS, module
+from capslib.recipes import Model
+
+LEDGER = Path(__file__).parent
+
+
+class Claim(Model):
+    """One row of the ledger. ``value``, ``std`` and ``tolerance`` are in ``unit``; ``printed`` is the value as the paper prints it."""
+
+    id: str = Field(pattern=r"^(EM|NEG|SP|LR|INQ)-[A-Za-z0-9.-]+$")
+    paper: str
+    where: str = Field(min_length=1)
+    kind: Literal["value", "order", "property"]
+    statement: str = Field(min_length=1)
+    dataset: str
+    setting: str
+    metric: str
+    unit: str
+    value: float | None
+    std: float | None = Field(ge=0)
+    tolerance: float | None = Field(ge=0)
+    not_run: str
+    notes: str
+    printed: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Claim:
+        if self.kind == "value" and self.tolerance is None:
+            raise ValueError("a claim of kind value needs a tolerance")
+        if self.kind == "value" and self.value is None and not self.not_run:
+            raise ValueError("a claim of kind value needs a value, or a reason in not_run")
+        return self
+
+
+COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "printed"))
+
+
+def grouped(digits: str) -> str:
+    """Group the digits of a whole number in threes from five digits on, ``316 650``. Leaves any other text as it is."""
+    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if re.fullmatch(r"-?\d{5,}", digits) else digits
+
+
+def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
+    """Read the claims of one CSV file by id, in its order. Raises :class:`UserError`, which names the file and the line."""
+    claims: dict[str, Claim] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file, strict=True)
+            if tuple(rows.fieldnames or ()) != COLUMNS:
+                raise UserError(f"{path}, line 1: the columns must be {', '.join(COLUMNS)}.")
+            for row in rows:
+                place = f"{path}, line {rows.line_num}"
+                if None in row or None in row.values():
+                    raise UserError(f"{place}: a row needs {len(COLUMNS)} fields.")
+                printed = grouped(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
+                numbers = {name: row[name] or None for name in ("value", "std", "tolerance")}
+                try:
+                    claim = Claim.model_validate({**row, **numbers, "paper": stem, "printed": printed})
+                except ValidationError as error:
+                    what = "; ".join(f"{'.'.join(map(str, e['loc'])) or row['id']}: {e['msg']}" for e in error.errors())
+                    raise UserError(f"{place}: {what}.") from None
+                if claim.id in claims:
+                    raise UserError(f"{place}: the id {claim.id} occurs twice.")
+                claims[claim.id] = claim
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: the ledger cannot be read: {error}.") from None
+    return claims
+
+
+@functools.cache
+def _ledger(stem: str) -> dict[str, Claim]:
+    return read_ledger(LEDGER / f"{stem}.csv", stem)
+
+
+def ledger(stem: str | None = None) -> dict[str, Claim]:
+    """All claims of a paper (of all papers) by id, in the order of the ledger.
+
+    Raises :class:`UserError` for an unknown paper, or for a bad row with its file and line.
+    """
+    if stem is not None:
+        module(stem)  # raises for an unknown stem
+    return {name: claim for s in ([stem] if stem else PAPERS) for name, claim in _ledger(s).items()}

@@ -1,0 +1,190 @@
+"""Execute a chapter whose inputs have changed: Jupytext → Papermill → ``book/papers/STEM.ipynb``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.files import write_atomically
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store, project_root
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+    from rich.console import Console
+
+LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
+"""Libraries whose version can change what a chapter shows."""
+
+
+def source(stem: str) -> Path:
+    """The Jupytext notebook of a chapter. Raises :class:`UserError` for an unknown stem or a chapter that is not written yet."""
+    papers.module(stem)
+    path = project_root() / "notebooks" / f"{stem}.py"
+    if not path.exists():
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
+        raise UserError(f"There is no {path.relative_to(project_root())} in {project_root()}. Chapters here: {there}.")
+    return path
+
+
+def target(stem: str) -> Path:
+    return project_root() / "book" / "papers" / f"{stem}.ipynb"
+
+
+def fingerprint(stem: str, settings: Settings) -> str:
+    """A hash of everything that the executed notebook depends on.
+
+    That is the notebook, its parameters, the records and the ledger of the chapter, the versions of Python and of the libraries,
+    and every file of capslib except those of the other papers.
+    """
+    digest = hashlib.sha256()
+    for text in (settings.model_dump_json(), platform.python_version(), *(f"{n} {_version(n)}" for n in LIBRARIES)):
+        digest.update(text.encode() + b"\0")
+    others = set(papers.STEMS) - {stem}
+    package = Path(__file__).parents[1]
+    files = [
+        path
+        for path in package.rglob("*")
+        if path.suffix in (".py", ".csv") and others.isdisjoint(path.relative_to(package).with_suffix("").parts)
+    ]
+    files += Store(settings.results_dir).paths(stem)
+    for path in (source(stem), *sorted(files)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def is_current(stem: str, mark: str) -> bool:
+    try:
+        return json.loads(target(stem).read_text())["metadata"]["capslib"]["fingerprint"] == mark
+    except (OSError, ValueError, KeyError, TypeError):  # there is no file, or something else wrote it
+        return False
+
+
+def execute(stem: str, settings: Settings, *, force: bool = False, console: Console | None = None) -> str:
+    """Execute one chapter and put the result into the book. Returns ``executed``, or ``unchanged`` where there was nothing to do.
+
+    A chapter that fails or is interrupted leaves no output in the book: an old one would be stale. The :class:`UserError` names
+    the cell that failed, or in which the kernel died, and the partial notebook, kept in ``_build/failed``.
+    """
+    mark = fingerprint(stem, settings)
+    if not force and is_current(stem, mark):
+        return "unchanged"
+
+    import nbformat
+
+    values: dict[str, Any] = {
+        name: str(value.resolve()) if isinstance(value, Path) else value
+        for name, value in settings.model_dump().items()
+        if value != Settings.model_fields[name].default or name == "scale"
+    }
+    target(stem).unlink(missing_ok=True)
+    try:
+        executed = _papermill(stem, values, console)
+    except OSError as error:
+        raise UserError(
+            f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
+        ) from None
+    executed.metadata["capslib"] = {"fingerprint": mark, "parameters": values}
+    executed.metadata.pop("papermill", None)
+    for cell in executed.cells:
+        cell.metadata.pop("papermill", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.metadata.tags.append("remove-cell")
+    write_atomically(target(stem), nbformat.writes(executed).encode())
+    return "executed"
+
+
+def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> NotebookNode:
+    import jupytext
+    import nbformat
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    notebook = jupytext.read(source(stem))
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
+    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells(console, stem, len(notebook.cells)) as cells:
+        before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
+        nbformat.write(notebook, before)
+        # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        try:
+            papermill.execute_notebook(
+                str(before),
+                str(after),
+                values,
+                kernel_name="python3",
+                language="python",
+                cwd=str(project_root()),
+                progress_bar=False,
+                log_output=False,
+                config=_ipc(folder),
+                extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
+                on_cell_execute=cells.starts,
+                on_cell_executed=cells.ends,
+            )
+        except PapermillExecutionError as error:
+            what = f"cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
+        except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
+            place = "" if cells.current is None else f" in cell {cells.current}"
+            what = f"{error}{place}. Unless its own code ended it, memory ran out: look into the system's log.\n"
+        else:
+            return nbformat.read(after, as_version=4)
+        failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
+        write_atomically(failed, after.read_bytes())
+    raise UserError(f"{stem}: {what}The partial notebook: {failed.relative_to(project_root())}")
+
+
+def _ipc(folder: str) -> Any:
+    """Let the kernel talk through sockets in a folder of its own. Without ports, any number of kernels can start at once."""
+    from traitlets.config import Config
+
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+
+
+def _place(error: Any) -> str:
+    """The last lines of the kernel's traceback, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+    return "\n".join(text.splitlines()[-15:]) + "\n"
+
+
+class _Cells:
+    """A progress bar over the cells of a notebook. ``current`` is the one that runs."""
+
+    def __init__(self, console: Console | None, stem: str, total: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.progress = Progress(
+            TextColumn(stem), BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TimeElapsedColumn(),
+            console=console, disable=console is None,
+        )  # fmt: skip
+        self.task = self.progress.add_task(stem, total=total)
+        self.current: int | None = None
+
+    def __enter__(self) -> _Cells:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def starts(self, cell: Any, cell_index: int, **_: object) -> None:
+        self.current = cell_index
+
+    def ends(self, cell: Any, cell_index: int, **_: object) -> None:
+        self.progress.update(self.task, completed=cell_index + 1)

@@ -1,0 +1,211 @@
+"""Which trials are to run, what they will take as far as earlier records tell, and how many fit side by side."""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from capslib import papers
+from capslib.data.registry import dataset
+from capslib.lab.records import UNFINISHED, Record
+from capslib.lab.settings import Settings, cuda_devices
+from capslib.lab.store import Store
+from capslib.papers.experiment import Scale, Trial
+from capslib.recipes import Recipe, flops
+
+GIB = 1 << 30
+PROCESS_MEMORY = {"cpu": GIB // 2, "cuda": GIB}
+"""What a process needs beside its trial: Python and torch on the CPU; the context and the kernels on a CUDA device."""
+SLACK = 1.25
+"""Room for what the allocator keeps and cannot give to another tensor."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Wall time in seconds and peak memory in bytes of a trial, None where nothing is known, and in words what they rest on."""
+
+    seconds: float | None
+    memory: int | None
+    basis: str
+
+
+class Experience:
+    """What earlier trials took on one kind of machine: CPU, or GPU. Records with one configuration are looked at as one."""
+
+    def __init__(self, records: Iterable[Record], device: str):
+        self.on_cpu = device == "cpu"
+        self.ended: dict[tuple[str, str, str], dict[frozenset, list[Record]]] = {}
+        self.rehearsed: dict[str, Record] = {}
+        self.paper: dict[str, list[Record]] = {}
+        for record in records:
+            if record.environment.device.startswith("CPU") != self.on_cpu:
+                continue
+            if record.exit == "cut" and not record.message:
+                self.rehearsed[record.key] = record
+            elif record.exit == "ok":
+                arms = self.ended.setdefault(_place(record.trial), {})
+                arms.setdefault(_fields(record.trial), []).append(record)
+                self.paper.setdefault(record.trial.paper, []).append(record)
+
+    def estimate(self, trial: Trial) -> Estimate:
+        """What a trial will take, by the nearest thing that is known.
+
+        That is: the median time and the largest memory of trials of the same experiment and scale that differ in the fewest
+        fields; a rehearsal of this trial, step for step; or the FLOPs of its trainings at the rate that the paper's records reach.
+        """
+        if arms := self.ended.get(_place(trial)):
+            own = _fields(trial)
+            differs = {arm: {name for name, _ in own ^ arm} for arm in arms}
+            fewest = min(map(len, differs.values()))
+            nearest = [arm for arm in arms if len(differs[arm]) == fewest]
+            near = [record for arm in nearest for record in arms[arm]]
+            other = ", ".join(sorted(set().union(*(differs[arm] for arm in nearest))))
+            return Estimate(
+                seconds=statistics.median(r.wall_seconds for r in near),
+                memory=max(r.peak_memory_bytes for r in near),
+                basis=f"{len(near)} record{'s' * (len(near) > 1)}" + (f" with other {other}" if other else ""),
+            )
+        if (cut := self.rehearsed.get(trial.key)) and cut.series.get("steps") and (steps := work(trial)[0]):
+            trainings = len(papers.experiments(trial.paper)[trial.experiment].trainings(papers.config(trial), trial.seed))
+            share = steps / (cut.series["steps"][-1] * trainings)
+            return Estimate(cut.wall_seconds * share, cut.peak_memory_bytes, "by its rehearsal, start-up included at every step")
+        if (rate := self.rate(trial.paper)) and (flops := work(trial)[1]):
+            return Estimate(flops / rate, None, f"by its FLOPs, at the {rate / 1e9:.1f} GFLOP/s of the paper's records")
+        return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
+
+    @functools.cache  # noqa: B019 an experience lives as long as a plan
+    def rate(self, paper: str) -> float | None:
+        """FLOPs of trainings a second: the median over some dozen of a paper's recorded trials. Counting all takes too long."""
+        every = self.paper.get(paper, ())
+        some = every[:: max(1, len(every) // 12)]
+        rates = [flops / r.wall_seconds for r in some if (flops := work(r.trial)[1]) and r.wall_seconds]
+        return statistics.median(rates) if rates else None
+
+
+def _place(trial: Trial) -> tuple[str, str, str]:
+    return trial.paper, trial.experiment, trial.scale
+
+
+def _fields(trial: Trial) -> frozenset:
+    return frozenset((name, str(value)) for name, value in trial.config.items())
+
+
+def work(trial: Trial) -> tuple[int, int]:
+    """Training steps of a trial, and their FLOPs as counted from its networks; none where it trains nothing."""
+    experiment = papers.experiments(trial.paper)[trial.experiment]
+    counted = [_counted(training.recipe) for training in experiment.trainings(papers.config(trial), trial.seed)]
+    return sum(steps for _, steps in counted), sum(step * steps for step, steps in counted)
+
+
+BUDGET = {"data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate", "shared_stream"}
+"""Fields that change a step only by the shape of what the network sees, and the number of classes."""
+_steps: dict[tuple, int] = {}
+
+
+def _counted(recipe: Recipe) -> tuple[int, int]:
+    """FLOPs of a step and the number of steps. Counting takes a moment, so recipes with the same step are counted once."""
+    shape, n = recipe.shape()
+    classes = len(dataset(recipe.data).classes) if recipe.data else 0
+    key = type(recipe), recipe.model_dump_json(exclude=BUDGET), shape, classes
+    if key not in _steps:
+        _steps[key] = flops(recipe)[0]
+    return _steps[key], recipe.epochs * -(-n // recipe.batch_size)
+
+
+def outlook(stem: str, scale: Scale, store: Store) -> Iterator[tuple[str, int, int, int, float | None]]:
+    """Of every experiment of a chapter that trains: its name, its trials, those without a record, the FLOPs of their trainings,
+    and the hours that they take on one CPU core, None where nothing tells."""
+    records = list(store.records(stem))
+    done, experience = {r.key for r in records}, Experience(records, "cpu")
+    for name, experiment in papers.experiments(stem).items():
+        trials = experiment.trials(scale)
+        waiting = [t for t in trials if t.key not in done]
+        if flops := sum(work(t)[1] for t in waiting):
+            seconds = [experience.estimate(t).seconds for t in waiting]
+            yield name, len(trials), len(waiting), flops, None if None in seconds else sum(seconds) / 3600
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a call is going to do: the trials ``todo`` out of ``total``, on these devices (one worker process each).
+
+    ``failed`` has the records of those of all trials that did not end well before, and ``known`` an estimate for each of ``todo``, by key.
+    ``devices`` is None on a scheduler of the user's own, which has workers of its own.
+    """
+
+    total: int
+    todo: list[Trial]
+    failed: dict[str, Record]
+    known: dict[str, Estimate]
+    devices: list[str] | None
+
+
+def plan(trials: Sequence[Trial], store: Store, settings: Settings, *, retry_failed: bool = False) -> Plan:
+    """Look at the record of each trial once. Those are to run that have none, or none of a finished run, and with
+    ``retry_failed`` those that failed."""
+    found = {t.key: record for t in trials if (record := store.get(t)) is not None}
+    failed = {key: record for key, record in found.items() if record.exit != "ok"}
+    again = {key for key, record in failed.items() if retry_failed or record.exit in UNFINISHED}
+    todo = [t for t in trials if t.key not in found or t.key in again]
+    records = (r for paper in {t.paper for t in todo} for r in store.records(paper, cut=True))
+    experience = Experience(records, settings.device)
+    known = {t.key: experience.estimate(t) for t in todo}
+    devices = None if settings.scheduler else plan_workers(settings, [known[t.key] for t in todo]) if todo else []
+    return Plan(len(trials), todo, failed, known, devices)
+
+
+def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
+    """The device of each worker process: one after the other in turn, on each as many as fit, at least one.
+
+    ``free`` is the memory of each device in bytes, ``need`` that of one process. No more workers than trials or cores.
+    """
+    room = [max(1, bytes_ // need) for bytes_ in free]
+    turns = [device for turn in range(min(trials, max(room))) for device, fit in enumerate(room) if turn < fit]
+    return turns[: max(1, min(trials, cores))]
+
+
+def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
+    """The device of each worker process of this machine, ``cpu``, ``mps`` or ``cuda:N``, for trials of which this is known.
+
+    On CUDA devices as many processes share one as fit by the memory of the largest trial, one where that is not known. On the CPU
+    there is one for each core as far as memory allows. At smoke scale starting processes costs more than it gains: one.
+    ``settings.workers`` overrides all of this.
+    """
+    from dask.system import cpu_count
+
+    kind = settings.device.partition(":")[0]
+    devices = [f"cuda:{n}" for n in range(cuda_devices())] if settings.device == "cuda" else [settings.device]
+    if settings.workers or settings.scale == "smoke" or kind == "mps":
+        return [devices[n % len(devices)] for n in range(settings.workers or 1)]
+    free = [free_memory(device) for device in devices]
+    memory = [e.memory for e in known if e.memory is not None]
+    if kind == "cpu":
+        need = max(memory, default=0) or PROCESS_MEMORY["cpu"]  # peak memory there is that of the whole process
+    else:
+        need = int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"] if len(memory) == len(known) else max(free)
+    return [devices[n] for n in slots(len(known), free, need, cpu_count())]
+
+
+def free_memory(device: str) -> int:
+    """Bytes that are free on a device now. CUDA is asked in a process of its own: the question takes a context, and memory for it."""
+    if device.startswith("cuda"):
+        code = f"import torch; print(torch.cuda.mem_get_info({device!r})[0])"
+        return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    import psutil
+    from distributed.system import memory_limit
+
+    return min(psutil.virtual_memory().available, memory_limit())
+
+
+def pinned(device: str) -> dict[str, str]:
+    """The environment in which a process sees this CUDA device and no other, as ``cuda``; nothing for another kind of device."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not index:
+        return {}
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return {"CUDA_VISIBLE_DEVICES": visible[int(index)] if visible else index}

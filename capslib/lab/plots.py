@@ -1,0 +1,127 @@
+"""The figure style of the whole book: SVG, readable in light and dark, one colour per routing."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#767d89"
+"""Colour of text and axes. Its contrast is above 4:1 on the white and on the dark page, so one file serves both."""
+
+ROUTING_COLORS = {
+    "dynamic": "#2f7fc1",
+    "em": "#d9731a",
+    "em_vector": "#d9731a",
+    "similarity": "#2a9d74",
+    "connectionist": "#a45fc4",
+    "cnn": "#8a8f98",
+}
+"""Colours of the book's routings: Wong's colour-blind safe hues, at a lightness that stands out on white and on black."""
+
+OTHER_COLORS = ("#d1495b", "#9a8215", "#c4578f", "#5d7f2e", "#6f6fd0", "#a06a42", "#1f8f9e")
+"""Colours of routings that the book does not know."""
+
+ROUTING_NAMES = {
+    "dynamic": "RBA",
+    "em": "EM",
+    "em_vector": "EM (vector)",
+    "similarity": "similarity",
+    "connectionist": "connectionist",
+}
+WIDTH = 7.2
+"""Width of every figure of the book, in inches."""
+
+
+def routing_color(name: str) -> str:
+    """The colour of a routing. A routing that the book does not know gets one of ``OTHER_COLORS``, always the same."""
+    return ROUTING_COLORS.get(name) or OTHER_COLORS[zlib.crc32(name.encode()) % len(OTHER_COLORS)]
+
+
+def routing_name(name: str) -> str:
+    """The name of a routing on a figure. A routing that the book does not know keeps its own."""
+    return ROUTING_NAMES.get(name, name.replace("_", " "))
+
+
+def use_style() -> None:
+    """Set the style of every figure that follows. Call it once, at the top of a notebook."""
+    import matplotlib as mpl
+    import seaborn as sns
+
+    sns.set_theme(
+        context="notebook",
+        style="ticks",
+        rc={
+            "figure.figsize": (WIDTH, 3.2),
+            "figure.facecolor": "none",
+            "figure.constrained_layout.use": True,
+            "savefig.transparent": True,
+            "axes.facecolor": "none",
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "axes.titlecolor": INK,
+            "axes.titlesize": 11,
+            "axes.titlelocation": "left",
+            "axes.labelsize": 10.5,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.grid.axis": "y",
+            "grid.color": INK,
+            "grid.alpha": 0.22,
+            "text.color": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "xtick.labelsize": 9.5,
+            "ytick.labelsize": 9.5,
+            "legend.frameon": False,
+            "legend.fontsize": 9.5,
+            "lines.linewidth": 1.9,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "capslib",  # the same figure gives the same file
+        },
+    )
+    mpl.rcParams["figure.dpi"] = 96
+    try:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:
+        return
+    set_matplotlib_formats("svg", metadata={"Date": None})
+
+
+def label_line(axes: Axes, x: float, y: float, text: str, color: str, **options: object) -> None:
+    """Label a line at its end, in its colour, instead of in a legend."""
+    style = dict(xytext=(6, 0), textcoords="offset points", va="center", fontsize=9.5, annotation_clip=False)
+    axes.annotate(text, (x, y), color=color, **style, **options)
+
+
+def shades(color: str, n: int) -> list[str]:
+    """``n`` shades of a colour, from light to dark, for depths, iterations and other ordered things."""
+    import seaborn as sns
+
+    ends = sns.light_palette(color, 5)[2], color, sns.dark_palette(color, 5)[3]
+    return list(sns.blend_palette(ends, n).as_hex())
+
+
+def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: object) -> tuple[Figure, Sequence[Axes]]:
+    """Small multiples in the book's width, each row ``height`` inches high."""
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **options)
+
+
+def show_pixels(figure: Figure) -> None:
+    """Show a figure of images as PNG, at two pixels per pixel of the page, and close it."""
+    import io
+
+    import matplotlib.pyplot as plt
+    from IPython.display import Image, display
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=2 * figure.dpi)
+    plt.close(figure)
+    display(Image(drawn.getvalue(), width=round(figure.get_figwidth() * figure.dpi)))

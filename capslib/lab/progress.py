@@ -1,0 +1,185 @@
+"""How a run of many trials is shown: bars on a terminal, lines in a file."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from capslib import papers
+from capslib.lab import planning
+from capslib.lab.batch import Display
+from capslib.lab.planning import Estimate, Plan
+from capslib.lab.records import Record
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
+from capslib.papers.experiment import Trial
+
+
+def display(console: Console) -> Shown:
+    """What shows a run on this console."""
+    return Shown(console)
+
+
+class Shown(Display):
+    """A line for each trial that ends, and the time left for all. On a terminal also bars: one for all trials, one per running trial.
+
+    Elsewhere (a log, CI, Slurm) each trial that starts has a line too. The time left is rich's estimate on both.
+    """
+
+    def __init__(self, console: Console):
+        self.console, self.lock = console, threading.RLock()
+        self.live = console.is_terminal and not console.is_dumb_terminal
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not self.live,
+            speed_estimate_period=math.inf,  # trials take hours: every sample counts
+        )  # fmt: skip
+        self.bars: dict[str, TaskID] = {}
+        self.share: dict[str, float] = {}  # how much of each trial is done
+
+    def __enter__(self) -> Shown:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:  # rich ends its bars with an empty line where there are none
+            self.progress.stop()
+
+    def plan(self, plan: Plan) -> None:
+        for line in summary(plan):
+            self.say(line)
+        seconds = {key: known.seconds for key, known in plan.known.items()}
+        alike = None in seconds.values()  # unless the time of every trial is known, all trials weigh the same
+        self.weight = {key: 1.0 if alike else max(s, 1e-3) for key, s in seconds.items()}
+        self.label, self.total = labels(plan.todo), len(plan.todo)
+        weight = sum(self.weight.values())
+        self.all = self.progress.add_task("all trials", total=weight, note="", visible=bool(plan.todo))
+
+    def step(self, trial: Trial, step: int, steps: int, note: str) -> None:
+        with self.lock:
+            if trial.key not in self.share:
+                self.share[trial.key] = 0.0
+                self.bars[trial.key] = self.progress.add_task(escape(self.label(trial)), total=None, note="")
+                if not self.live:
+                    self.say(f"start  {self.label(trial)}")
+            if steps and self.share[trial.key] < 1:  # a worker's last message may arrive after its record
+                self.share[trial.key] = min(step / steps, 0.999)
+                bar = self.bars[trial.key]
+                self.progress.update(bar, completed=step, total=steps, note=escape(f"{step}/{steps} {note}"))
+            self._update()
+
+    def finish(self, trial: Trial, record: Record | None) -> None:
+        with self.lock:
+            if (bar := self.bars.pop(trial.key, None)) is not None:
+                self.progress.remove_task(bar)
+            if record is None:
+                self.share.pop(trial.key, None)
+                return
+            self.share[trial.key] = 1.0
+            self._update()
+            shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3]) or record.message
+            self.say(f"{record.exit:>5}  {self.label(trial)}  {shown}  {duration(record.wall_seconds)}  [{self.state()}]")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def state(self) -> str:
+        """``3/30, 4 min left``: how many trials have ended, and the time left for all, as soon as there is an estimate."""
+        ended = sum(share == 1 for share in self.share.values())
+        left = self.progress.tasks[0].time_remaining
+        return f"{ended}/{self.total}" + (f", {duration(left)} left" if left and ended < self.total else "")
+
+    def _update(self) -> None:
+        done = sum(self.weight[key] * share for key, share in self.share.items())
+        self.progress.update(self.all, completed=done, note=f"{sum(s == 1 for s in self.share.values())}/{self.total}")
+
+
+def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
+    """A short label for each of these trials: the fields that differ among them."""
+    configs = {t.key: papers.fields(t) for t in trials}
+    fields = [
+        k for k in dict.fromkeys(k for c in configs.values() for k in c) if len({str(c.get(k)) for c in configs.values()}) > 1
+    ]
+
+    def label(trial: Trial) -> str:
+        config = configs[trial.key]
+        arm = " ".join(f"{k}={config[k]}" for k in fields if k in config)
+        return " ".join(filter(None, (trial.experiment, arm, f"seed={trial.seed}")))
+
+    return label
+
+
+def summary(plan: Plan) -> list[str]:
+    """The plan in two sentences: how many trials will run, and how much time and memory they need."""
+    scale = f" at scale {plan.todo[0].scale}" if plan.todo else ""
+    failed = len(plan.failed.keys() - plan.known.keys())
+    failures = f" ({failed} of a failure; --retry-failed runs those again)" if failed else ""
+    first = f"{plan.total} trials{scale}: {plan.total - len(plan.todo)} have a record{failures}, {len(plan.todo)} to run."
+    if not plan.todo:
+        return [first]
+    workers = 0 if plan.devices is None else len(plan.devices)
+    where = f"{workers} worker{'s' * (workers > 1)}" if workers else "the workers of the scheduler"
+    seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
+    if not seconds:
+        return [first, f"On {where}; no record tells how long they take."]
+    shared = f", {duration(sum(seconds) / workers)} on {where}" if workers else f", shared by {where}"
+    missing = f"; {len(plan.todo) - len(seconds)} without an estimate come on top" if len(seconds) < len(plan.todo) else ""
+    memory = decimal(max(e.memory or 0 for e in plan.known.values()))
+    return [first, f"Expected: {duration(sum(seconds))} in all{shared}, at most {memory} each{missing}."]
+
+
+def one(known: Estimate) -> str:
+    """What one trial will take: ``about 12 min, 340 MB (3 records)``."""
+    if known.seconds is None or known.memory is None:
+        return known.basis
+    return f"about {duration(known.seconds)}, {decimal(known.memory)} ({known.basis})"
+
+
+def costs(plan: Plan, settings: Settings) -> Iterator[str]:
+    """What the run will take: a line for each trial, one for each claim that waits for some of them, and one for all of them."""
+
+    def together(trials: Sequence[Trial]) -> str:
+        known = [plan.known[t.key] for t in trials]
+        steps, flops = map(sum, zip(*map(planning.work, trials), strict=True))
+        seconds = [e.seconds for e in known if e.seconds is not None]
+        here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}" if seconds else "time not known"
+        missing = f" and {len(known) - len(seconds)} trials whose time is not known" if 0 < len(seconds) < len(known) else ""
+        return here + missing + (f"; {steps} steps, {flops / 1e12:.3g} TFLOP" if flops else "")
+
+    for trial in plan.todo:
+        yield f"{trial}  {together([trial])}"
+    todo = {t.key for t in plan.todo}
+    for stem in sorted({t.paper for t in plan.todo}):
+        for claim, trials in papers.needs(stem, settings.scale).items():
+            if waits := [t for t in trials if t.key in todo]:
+                yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together(waits)}"
+    if plan.todo:
+        yield f"all: {len(plan.todo)} trial{'s' * (len(plan.todo) > 1)}, {together(plan.todo)}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``4 min``, ``3 h 20 min``."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def failures(records: Sequence[Record], store: Store) -> Table:
+    """A table of the trials that failed: how they ended, why, and where their logs are."""
+    label = labels([r.trial for r in records])
+    table = Table("trial", "exit", "message", "log", title=f"{len(records)} failures; --retry-failed runs them again")
+    table.columns[-1].overflow = "fold"
+    for r in records:
+        log = store.log(r.trial).resolve()
+        shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
+        table.add_row(escape(label(r.trial)), r.exit, escape(r.message), escape(str(shown)))
+    return table

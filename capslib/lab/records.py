@@ -1,0 +1,71 @@
+"""Records: the one JSON file that a trial leaves behind.
+
+Claims are judged from records alone, so a record says everything that a doubting reader would ask: what was run, on which data,
+by which code, on which machine, and how it differs from the paper.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
+from capslib.recipes import Model
+
+Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
+UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
+"""Ends that count for nothing: the trial still has to run."""
+RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
+"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled or in kernels, or there was none."""
+
+
+class Code(Model):
+    """``revision`` and ``dirty`` are git's, where the code runs from a checkout; ``capslib`` hashes the package's own files."""
+
+    revision: str | None
+    dirty: bool | None
+    capslib: str
+
+
+class Environment(Model):
+    python: str
+    torch: str
+    device: str
+    threads: int
+    deterministic: bool
+
+
+class Record(Model):
+    """What one trial leaves behind: ``results/PAPER/EXPERIMENT/KEY.json``."""
+
+    schema_version: Literal[2] = 2
+    key: str
+    trial: Trial
+    config: dict[str, Any] = Field(description="every field that the trial ran with, defaults included")
+    deviations: list[Deviation]
+    metrics: dict[str, Metric]
+    series: dict[str, list[float]] = Field(description="curves, by name; `steps` or `epochs` gives their abscissa")
+    data: list[DataFingerprint]
+    code: Code
+    environment: Environment
+    routing_path: RoutingPath = Field(description="which implementation of the routing ran")
+    parameters: int = Field(ge=0, description="trainable parameters of the network, 0 where there is none")
+    wall_seconds: float = Field(ge=0)
+    peak_memory_bytes: int = Field(ge=0)
+    started: datetime
+    finished: datetime
+    exit: Exit = Field(description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result")
+    message: str = ""
+    resumed_from: list[int] = Field(default=[], description="the steps at which the run was taken up again")
+
+    @property
+    def real(self) -> bool:
+        """Whether every data set that the trial saw was a real one. A trial that needs no data is real too."""
+        return not any(d.stand_in for d in self.data)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not come to its end. A rehearsal that failed says so in its message."""
+        return self.exit != "ok" and not (self.exit == "cut" and not self.message)

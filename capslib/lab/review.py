@@ -1,0 +1,208 @@
+"""What a reviewer must know before merging records: ``capslib records check``. Reading them changes no file."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from capslib import papers
+from capslib.data.registry import SETS
+from capslib.files import leftovers
+from capslib.lab.records import Record
+from capslib.lab.runs import git, hash_of_code
+from capslib.lab.store import Damaged, Newer, Store, read_record, reason
+from capslib.papers.experiment import Experiment, Scale
+
+ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps")
+"""Series that curves are drawn over: every curve of a record is as long as one of them."""
+
+
+class Review(NamedTuple):
+    """One line per finding, which starts with the file. A problem says how to fix it; a note asks for nothing."""
+
+    problems: list[str]
+    notes: list[str]
+
+
+def review(store: Store, paper: str | None = None) -> Review:
+    """Check the records of one paper, or of all: each by itself, against each other, and against experiments, data and code."""
+    problems, records = [], {}
+    for path in store.paths(paper):
+        name = str(path.relative_to(store.root))
+        try:
+            records[name] = read_record(path)
+        except Damaged as why:
+            problems.append(f"{name}: damaged ({why}): restore it, or set it aside with --repair and run its trial again")
+        except Newer:
+            problems.append(f"{name}: was written by a newer capslib: update capslib")
+        except OSError as error:
+            problems.append(f"{name}: cannot be read: {error.strerror}")
+    for name, record in records.items():
+        found = (*_place(name, record), *faults(record), *_experiment(record), *_data(record), *_code(record))
+        problems += [f"{name}: {what}" for what in found]
+    problems += [*_each_other(records), *_strays(store, paper)]
+    return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])
+
+
+def faults(record: Record) -> Iterator[str]:
+    """What is wrong with a record, as far as the record alone can tell."""
+    if record.exit == "cut":
+        yield "a rehearsal (--max-steps), which is no result: run it without --max-steps, or delete the file"
+        return
+    if record.finished < record.started:
+        yield "finished before it started: set the clock, and run it again"
+    if record.exit == "ok" and not record.metrics:
+        yield "ended well but holds no metric: run it again"
+    if record.exit != "ok" and (record.metrics or not record.message):
+        yield f"ended in {record.exit}, so it needs a message and no metric: run it again"
+    for name, metric in record.metrics.items():
+        if metric.n < 1:
+            yield f"metric {name} was measured on nothing: fix the experiment"
+        if metric.unit == "fraction" and not 0 <= metric.value <= 1:
+            yield f"metric {name} = {metric.value:g} is no fraction: fix the experiment"
+    lengths = {name: len(record.series[name]) for name in ABSCISSAS if name in record.series}
+    for name, curve in record.series.items():
+        if lengths and len(curve) not in lengths.values():
+            there = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
+            yield f"curve {name} has {len(curve)} points over {there}: fix the experiment"
+        if name in lengths and any(a >= b for a, b in itertools.pairwise(curve)):
+            yield f"{name} do not rise: fix the experiment"
+
+
+def _place(name: str, record: Record) -> Iterator[str]:
+    place = f"{record.trial.paper}/{record.trial.experiment}"
+    if PurePosixPath(name).parent.as_posix() != place:
+        yield f"belongs in {place}: move it there"
+
+
+def _of(record: Record) -> Experiment | None:
+    known = record.trial.paper in papers.PAPERS
+    return papers.experiments(record.trial.paper).get(record.trial.experiment) if known else None
+
+
+def _entry(record: Record) -> str | None:
+    """The module whose imports are the code of a record."""
+    experiment = _of(record)
+    return experiment and experiment.run.__module__
+
+
+def _experiment(record: Record) -> Iterator[str]:
+    trial, experiment = record.trial, _of(record)
+    if experiment is None:
+        yield f"there is no experiment {trial.paper}/{trial.experiment}: delete the file, or add the experiment"
+    elif trial.revision > experiment.revision:
+        yield f"of revision {trial.revision}, but the experiment is at {experiment.revision}: add the newer experiment"
+    elif trial.revision == experiment.revision:
+        try:
+            experiment.config.model_validate(trial.config)
+        except ValidationError as error:
+            yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or run the trial again"
+
+
+def _data(record: Record) -> Iterator[str]:
+    for seen in record.data:
+        if seen.name not in SETS:
+            yield f"there is no data set {seen.name}: delete the file, or add the data set"
+        elif seen.stand_in != SETS[seen.name].stand_in:
+            yield f"{seen.name} is {'no' if seen.stand_in else 'a'} stand-in, but the record says otherwise: run it again"
+        if not _is_hash(seen.sha256, 64):
+            yield f"the hash of {seen.name} is no SHA-256: run it again"
+    named = record.config.get("data")
+    if record.exit == "ok" and named is not None and named not in [seen.name for seen in record.data]:
+        yield f"trained on {named}, but holds no fingerprint of it: run it again"
+
+
+def _code(record: Record) -> Iterator[str]:
+    code = record.code
+    if code.dirty:
+        yield "run from a checkout with uncommitted changes: commit them, and run it again"
+    if not _is_hash(code.capslib, 64):
+        yield "its hash of the code is no SHA-256: run it again"
+    elif code.revision and not _is_hash(code.revision, 40):
+        yield f"{code.revision!r} is no git revision: run it again"
+    elif code.revision and not code.dirty and code.capslib not in (_known_code(code.revision, _entry(record)) or [code.capslib]):
+        yield f"its code is not capslib at revision {code.revision[:10]}: run it again from a clean checkout"
+
+
+def _is_hash(text: str, digits: int) -> bool:
+    return re.fullmatch(rf"[0-9a-f]{{{digits}}}", text) is not None
+
+
+def _each_other(records: dict[str, Record]) -> Iterator[str]:
+    trials: dict[str, str] = {}
+    arms: dict[str, tuple[str, dict]] = {}
+    for name, record in records.items():
+        if (first := trials.setdefault(record.key, name)) != name:
+            yield f"{name}: a second record of the trial of {first}: keep one"
+        if record.exit == "ok":
+            measures = {k: (m.n, m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
+            arm = record.trial.model_copy(update={"seed": 0}).key
+            other, theirs = arms.setdefault(arm, (name, measures))
+            if odd := sorted(k for k in measures.keys() | theirs.keys() if measures.get(k) != theirs.get(k)):
+                yield f"{name}: not measured like another seed, in {other} ({', '.join(odd)}): raise the experiment's revision"
+
+
+def _strays(store: Store, paper: str | None) -> Iterator[str]:
+    """Files that are neither records nor the arrays of their figures (``KEY.npz``). Hidden folders hold checkpoints and logs."""
+    records = set(store.paths(paper))
+    for folder in sorted({store.root, *(store.root / (paper or ".")).rglob("**/")}):
+        place = folder.relative_to(store.root)
+        if not folder.is_dir() or any(part.startswith(".") for part in place.parts):
+            continue
+        yield from (f"{place / path.name}: left by a write that was killed: delete it" for path in leftovers(folder))
+        for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p not in records):
+            if ".damaged-" in path.name:
+                yield f"{place / path.name}: set aside as damaged: delete it, and run its trial again"
+            elif path.suffix != ".npz" or path.with_suffix(".json") not in records:
+                yield f"{place / path.name}: not a record: move it out of this folder"
+
+
+def _notes(record: Record) -> Iterator[str]:
+    trial, experiment, revision = record.trial, _of(record), record.code.revision
+    if experiment is not None and trial.revision < experiment.revision:
+        yield f"of revision {trial.revision}; the experiment is at {experiment.revision}, so it counts for no claim"
+    elif experiment is not None and trial.key not in _grid(trial.paper, trial.experiment, trial.scale):
+        yield f"not one of the trials that {trial.experiment} names for scale {trial.scale}, so it counts for no claim"
+    if trial.scale == "smoke":
+        yield "of smoke scale, which counts for no claim"
+    if record.exit not in ("ok", "nan", "cut"):
+        yield f"ended in {record.exit}; --retry-failed runs it again"
+    for seen in record.data:
+        known = SETS[seen.name].manifest if seen.name in SETS else ""
+        if known and seen.complete and not seen.deviations and seen.sha256 != known:
+            yield f"its {seen.name} is not the one that `capslib data fetch {seen.name}` prepares; ask where it comes from"
+    if revision is None:
+        yield "not run from a git checkout, so nobody can look up the code that ran"
+    elif _is_hash(revision, 40) and not _known_code(revision, _entry(record)) and _whole_history():
+        yield f"revision {revision[:10]} is not in the history of this checkout"
+
+
+@functools.cache
+def _grid(paper: str, experiment: str, scale: Scale) -> frozenset[str]:
+    return frozenset(trial.key for trial in papers.experiments(paper)[experiment].trials(scale))
+
+
+@functools.cache
+def _whole_history() -> bool:
+    return (git("rev-parse", "--is-shallow-repository") or b"").strip() == b"false"
+
+
+@functools.cache
+def _known_code(revision: str, entry: str | None) -> frozenset[str]:
+    """The hashes that the code has at a revision: of what the experiment's module imports, and, as records were first hashed,
+    of the whole package. Empty where this checkout does not have the revision."""
+    archive = git("archive", "--format=tar", revision)  # of this folder
+    if archive is None:
+        return frozenset()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        members = [m for m in tar if m.isfile() and m.name.endswith(".py")]
+        files = {PurePosixPath(m.name).as_posix(): tar.extractfile(m).read() for m in members}
+    return frozenset({hash_of_code(files), *([hash_of_code(files, entry)] if entry else [])})

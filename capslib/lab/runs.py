@@ -1,0 +1,254 @@
+"""Run one trial and keep its record, with the code, the machine and the memory that it took."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import platform
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from capslib.errors import Interrupted, NotFinite, UserError
+from capslib.lab.ledger.deviations import deviations
+from capslib.lab.records import UNFINISHED, Code, Environment, Exit, Record
+from capslib.lab.store import Store
+from capslib.papers.experiment import Experiment, Outcome, Trial
+
+if TYPE_CHECKING:
+    from capslib.training import Context
+
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@functools.cache
+def code_hash(entry: str | None = None) -> str:
+    """SHA-256 of the Python files that a module imports, itself among them, or of the whole package; see :func:`hash_of_code`."""
+    return hash_of_code({p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")}, entry)
+
+
+def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
+    """SHA-256 of files of the package, by name and content; with ``entry``, a module, only of those that it can come to import.
+
+    What a registry names counts as imported. So a change of the command line leaves the checkpoints of an experiment alone.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(files if entry is None else reached(files, entry)):
+        digest.update(name.encode() + b"\0" + files[name] + b"\0")
+    return digest.hexdigest()
+
+
+def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
+    """The files, by name, that a module of the package may import, wherever in its code it does; empty if it is not there."""
+    found: set[str] = set()
+    left = {entry}
+    while left:
+        name = left.pop()
+        parts = name.split(".")[1:]  # without "capslib"
+        for place in ("/".join([*parts, "__init__.py"]), "/".join(parts) + ".py"):
+            if place in files and place not in found:
+                found.add(place)
+                left |= _imported(files[place]) - {"capslib"}  # whose docstring draws the plan of the house
+    return found
+
+
+def _imported(source: bytes) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:  # of a registry
+            names.add(node.value.partition(":")[0])
+    return {name for name in names if name.split(".")[0] == "capslib"}
+
+
+def git(*words: str) -> bytes | None:
+    """What git says in the package's folder, None where there is no git or it refuses."""
+    try:
+        done = subprocess.run(["git", *words], cwd=PACKAGE, capture_output=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+@functools.cache
+def _commit() -> tuple[str | None, bool | None]:
+    revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    return None if revision is None else revision.decode().strip(), None if changes is None else bool(changes)
+
+
+def code_of(experiment: Experiment) -> Code:
+    """The code that an experiment runs: git's revision, and the hash of what its module imports."""
+    revision, dirty = _commit()
+    return Code(revision=revision, dirty=dirty, capslib=code_hash(experiment.run.__module__))
+
+
+def _environment(device: str) -> Environment:
+    import torch
+
+    kind = device.partition(":")[0]
+    name = torch.cuda.get_device_name(device) if kind == "cuda" else f"{kind.upper()} ({platform.machine()})"
+    return Environment(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=name,
+        threads=torch.get_num_threads(),
+        deterministic=torch.are_deterministic_algorithms_enabled() or device == "cpu",
+    )
+
+
+class PeakMemory:
+    """The most memory that was held: the device's own count on CUDA, resident memory of this process on the CPU."""
+
+    def __init__(self, device: str):
+        self.device = device
+
+    def __enter__(self) -> PeakMemory:
+        if self.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif sys.platform == "linux":
+            with contextlib.suppress(OSError):  # some containers forbid it; the mark of the whole process has to do there
+                Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back to what is held now
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.startswith("cuda"):
+            import torch
+
+            self.bytes = torch.cuda.max_memory_allocated(self.device)
+        elif sys.platform == "linux":
+            status = Path("/proc/self/status").read_text()
+            self.bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        else:
+            import psutil
+
+            memory = psutil.Process().memory_info()
+            self.bytes = getattr(memory, "peak_wset", memory.rss)  # Windows keeps a peak; a Mac has what is held now
+
+
+def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Context) -> Record:
+    """Run one trial, or take it up where an earlier run was killed, and keep its record.
+
+    A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its traceback in ``store.log(trial)``.
+    :class:`UserError` (a missing data set, say) and interrupts are raised; checkpoints stay, so the next run goes on from
+    there. Weights of finished trainings stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal, recorded as "cut" even where it fails: a message then says in what.
+    """
+    config = experiment.config.model_validate(trial.config)
+    context.folder, context.code_of = context.folder or store.trainings, code_hash
+    started, clock = datetime.now(UTC), time.perf_counter()
+    outcome, status, message = Outcome(metrics={}), "ok", ""
+    with PeakMemory(context.device) as memory:
+        try:
+            outcome = experiment.run(config, context)
+        except UserError:
+            raise
+        except Exception as error:
+            status, message = _fault(error)
+            _log(trial, store, traceback.format_exc())
+    if context.max_steps is not None:
+        status, message = "cut", message and f"{status}: {message}"
+    return _keep(
+        experiment, trial, store, status, message, outcome,
+        environment=_environment(context.device),
+        wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
+        peak_memory_bytes=memory.bytes,
+        started=started,
+        resumed_from=context.resumed_from,
+    )  # fmt: skip
+
+
+def run_unless_taken(
+    experiment: Experiment, trial: Trial, store: Store, context: Context, *, replaces: datetime | None = None, wait: bool = False
+) -> Record | None:
+    """Run a trial that has not been run yet, unless another process runs it or ``context.stop()`` ends it: then None comes back.
+
+    The process that runs a trial holds the lock ``store.lock(trial)``, and a lock dies with its process, so a kill leaves none
+    behind. ``wait`` waits for it. A record that another process left in the meantime is given back instead of a second one;
+    ``replaces`` is when the one finished that is to be replaced.
+
+    The lock is the operating system's (flock). On a network file system without locks two processes may run the same trial at
+    once; the later record then replaces the earlier one, whole.
+    """
+    lock = FileLock(store.lock(trial))
+    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+    if context.stop():
+        return None
+    try:
+        with lock.acquire(blocking=wait, poll_interval=0.5, cancel_check=context.stop):
+            record = store.get(trial)
+            if record is not None and record.exit not in UNFINISHED and record.finished != replaces:
+                return record
+            if context.progress is not None:
+                context.progress(0, 0, "")
+            return run_trial(experiment, trial, store, context)
+    except (Timeout, Interrupted):
+        return None
+
+
+def record_death(experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit = "error") -> Record:
+    """Record that the process that ran a trial died in the middle of it, as far as the one that outlived it can tell."""
+    _log(trial, store, f"{message}\n")
+    environment = _environment("cpu").model_copy(update={"device": "unknown"})
+    return _keep(
+        experiment, trial, store, status, message, Outcome(metrics={}),
+        environment=environment, wall_seconds=0, peak_memory_bytes=0, started=datetime.now(UTC), resumed_from=[],
+    )  # fmt: skip
+
+
+def _fault(error: Exception) -> tuple[Exit, str]:
+    import torch
+
+    if isinstance(error, NotFinite):
+        return "nan", str(error)
+    refused = "can't allocate memory" in str(error)  # torch's word for it on the CPU
+    if refused or isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return "oom", (str(error) or type(error).__name__).splitlines()[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return "error", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+
+
+def _log(trial: Trial, store: Store, text: str) -> None:
+    path = store.log(trial)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n")
+
+
+def _keep(
+    experiment: Experiment, trial: Trial, store: Store, status: Exit, message: str, outcome: Outcome, **measured: Any
+) -> Record:
+    config = experiment.config.model_validate(trial.config)
+    record = Record(
+        key=trial.key,
+        trial=trial,
+        config=config.model_dump(mode="json"),
+        deviations=deviations(trial.paper, trial.experiment, config),
+        metrics=outcome.metrics,
+        series=outcome.series,
+        data=outcome.data,
+        code=code_of(experiment),
+        routing_path=outcome.routing_path,
+        parameters=outcome.parameters,
+        finished=datetime.now(UTC),
+        exit=status,
+        message=message,
+        **measured,
+    )
+    store.put(record)
+    if status == "ok":
+        store.log(trial).unlink(missing_ok=True)
+    return record

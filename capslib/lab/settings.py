@@ -1,0 +1,104 @@
+"""Where and how to run: the parameters of every notebook and of the command line, checked before anything starts.
+
+This module does not import torch, so it answers bad input within a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from capslib.errors import UserError, unknown
+from capslib.papers.experiment import SCALES, Scale
+from capslib.recipes import Model
+
+
+class Settings(Model):
+    """The parameters of a notebook, in the order of its ``parameters`` cell."""
+
+    scale: Scale = Field(
+        "smoke", description="smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting"
+    )
+    device: str = Field("cpu", description="cpu, cuda, cuda:0 …, or mps")
+    seeds: int | None = Field(None, ge=1, description="number of replicates; default: the experiment's own for the scale")
+    workers: int = Field(
+        0, ge=0, le=1024, description="processes that run trials in parallel; 0: choose a number; 1: run in this process"
+    )
+    scheduler: str | None = Field(None, description="address of a dask scheduler, tcp://host:port")
+    data_dir: Path | None = Field(None, description="folder of prepared data sets; default: $CAPSLIB_DATA, else the user's cache")
+    results_dir: Path | None = Field(None, description="folder of records; default: $CAPSLIB_RESULTS, else results/ of the book")
+
+    @field_validator("scheduler")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"(tcp|tls|ws|wss|ucx|inproc)://\S+", value):
+            raise ValueError("a scheduler's address looks like tcp://host:8786")
+        return value or None
+
+    @classmethod
+    def check(cls, **parameters: Any) -> Settings:
+        """Validate parameters. Raises :class:`UserError`, which names the nearest valid parameter, scale or device."""
+        for name in parameters:
+            if name not in cls.model_fields:
+                raise unknown("parameter", name, cls.model_fields)
+        if (scale := parameters.get("scale", "smoke")) not in SCALES:
+            raise unknown("scale", str(scale), SCALES)
+        try:
+            settings = cls.model_validate(parameters)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
+        check_device(settings.device, here=settings.scheduler is None)
+        return settings
+
+
+def check_device(device: str, *, here: bool = True) -> None:
+    """Raise :class:`UserError` for a device that this machine lacks, or, with ``here=False``, that no machine has.
+
+    Asks the driver, which answers faster than torch.
+    """
+    match = re.fullmatch(r"(cpu|cuda|mps)(?::(\d+))?", device)
+    if match is None:
+        raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
+    kind, index = match[1], int(match[2] or 0)
+    if not here:
+        return
+    if kind == "cuda" and index >= (count := cuda_devices()):
+        there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
+        raise UserError(f"There is no {device} here: {there} found. Use --device cpu, or a machine with an NVIDIA driver.")
+    if kind == "mps" and sys.platform != "darwin":
+        raise UserError("There is no mps device here: only Apple machines have one. Use --device cpu.")
+
+
+def cuda_devices() -> int:
+    """The number of CUDA devices that a process started here would see."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return 0
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    ready = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if ready else 0
+
+
+def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
+    """Turn ``["scale=cpu", "seeds=3"]`` into a mapping. A value that is JSON is read as JSON, any other as text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"{what.capitalize()} {pair!r} should look like name=value.")
+        try:
+            values[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+        except json.JSONDecodeError:
+            values[name] = text
+    return values

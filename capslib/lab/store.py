@@ -1,0 +1,175 @@
+"""The folder that keeps records."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.files import set_aside, write_atomically
+from capslib.lab.records import Record
+from capslib.papers.experiment import Trial
+
+
+def project_root() -> Path:
+    """The book's folder: the nearest one above the working folder with a ``_toc.yml``, else the working folder."""
+    here = Path.cwd()
+    return next((p for p in (here, *here.parents) if (p / "_toc.yml").exists()), here)
+
+
+class Damaged(ValueError):
+    """A file that is not the record its name promises. The message says why."""
+
+
+class Newer(UserError):
+    """A record whose schema this capslib does not know yet."""
+
+
+def read_record(path: Path) -> Record:
+    """Read one record. Changes nothing.
+
+    Raises :class:`Damaged`, :class:`Newer`, or :class:`OSError` where the file cannot be read.
+    """
+    content = path.read_bytes()
+    try:
+        record = Record.model_validate_json(content)
+    except ValidationError as error:
+        if _schema_version(content) > Record.model_fields["schema_version"].default:
+            raise Newer(f"{path} was written by a newer capslib; update capslib to use it.") from None
+        conflict = content.startswith(b"<<<<<<< ") or b"\n<<<<<<< " in content
+        raise Damaged("it holds the markers of a merge conflict" if conflict else reason(error)) from None
+    if not record.trial.key == record.key == path.stem:
+        raise Damaged(f"its trial hashes to {record.trial.key}, its key is {record.key}: it was edited or renamed")
+    return record
+
+
+def _schema_version(content: bytes) -> int:
+    """The schema version that a file names, 0 where it names none."""
+    with contextlib.suppress(ValueError, AttributeError):
+        version = json.loads(content).get("schema_version")
+        return version if isinstance(version, int) else 0
+    return 0
+
+
+class Store:
+    """A folder of records, ``ROOT/PAPER/EXPERIMENT/KEY.json``.
+
+    Reading changes no file. Only :meth:`put` and :meth:`repair` set a damaged record aside.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None):
+        self.root = Path(root) if root is not None else Path(os.environ.get("CAPSLIB_RESULTS", project_root() / "results"))
+
+    def path(self, trial: Trial) -> Path:
+        return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
+
+    def paths(self, paper: str | None = None) -> list[Path]:
+        """The files of all records, sound or not, in a fixed order."""
+        return sorted(self.root.glob(f"{paper or '*'}/*/*.json"))
+
+    @property
+    def trainings(self) -> Path:
+        """The folder of checkpoints and final weights, by the key of recipe and seed. It may be deleted at any time."""
+        return self.root / ".trainings"
+
+    def lock(self, trial: Trial) -> Path:
+        """The file that a process locks while it runs the trial."""
+        return self.root / ".locks" / f"{trial.key}.lock"
+
+    def log(self, trial: Trial) -> Path:
+        """The tracebacks of a trial that failed."""
+        return self.root / ".logs" / f"{trial.key}.log"
+
+    def check_writable(self) -> None:
+        """Raise :class:`UserError` unless a file can be written here. Only trying it gives a reliable answer."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(bytes(65_536))  # a full disk still accepts an empty file
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"Results cannot be written to {self.root}: {error.strerror}. "
+                "Make that folder writable, or choose another one with --results-dir."
+            ) from None
+
+    def get(self, trial: Trial) -> Record | None:
+        """The record of a trial; None where there is none, or, with a warning, where it is damaged.
+
+        Raises :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial must not run again.
+        """
+        return self._read(self.path(trial))
+
+    def put(self, record: Record) -> Path:
+        """Write a record. A damaged file in its place is set aside first; a record of a newer capslib raises :class:`Newer`."""
+        path = self.path(record.trial)
+        self.repair(path)
+        fields = record.model_dump(mode="json")  # one line per field: easy to read, and a curve does not fill a thousand lines
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
+        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        return path
+
+    def repair(self, path: Path) -> None:
+        """Set a record aside if it is damaged, and warn. Raises :class:`Newer` for a record of a newer capslib."""
+        try:
+            read_record(path)
+        except Damaged as why:
+            set_aside(path, str(why))
+        except OSError:  # there is no file, or nobody can tell whether it is damaged
+            pass
+
+    def repair_all(self, paper: str | None = None) -> None:
+        """Set the damaged records of a paper (of all papers) aside. Leaves those of a newer capslib alone."""
+        for path in self.paths(paper):
+            with contextlib.suppress(Newer):
+                self.repair(path)
+
+    def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
+        """All sound records, in a fixed order; with ``cut`` also those of rehearsals. Warns of each file that it leaves out."""
+        for path in self.paths(paper):
+            try:
+                record = self._read(path)
+            except Newer as newer:
+                warnings.warn(str(newer), stacklevel=1)
+                continue
+            if record is not None and (cut or record.exit != "cut"):
+                yield record
+
+    def _read(self, path: Path) -> Record | None:
+        try:
+            return _with_new_options(read_record(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read: {error.strerror}. Make it readable first: nobody knows yet whether it is sound."
+            ) from None
+        except Damaged as why:
+            # One text at one place: Python's default filter shows such a warning once, however often the file is read.
+            warnings.warn(f"{path} is damaged ({why}) and is not used. {REPAIR}", stacklevel=1)
+            return None
+
+
+def _with_new_options(record: Record) -> Record:
+    """The record with the defaults of options that its experiment has had since it was written."""
+    with contextlib.suppress(UserError, KeyError, ValidationError):  # a paper, experiment or configuration that is no more
+        return record.model_copy(update={"config": {**papers.fields(record.trial), **record.config}})
+    return record
+
+
+REPAIR = "`capslib records check --repair` sets it aside; `capslib run` sets it aside and runs its trial again."
+
+
+def reason(error: ValidationError) -> str:
+    """Name the first fault of a record in one line: ``exit: Field required``."""
+    first = error.errors(include_url=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)

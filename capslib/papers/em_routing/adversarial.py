@@ -1,0 +1,111 @@
+"""Adversarial images (Fig. 3, B.3, §6): FGSM with and without a target, BIM, a black box, and gradients that are zero."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pydantic import Field, field_validator
+
+from capslib.data.registry import dataset
+from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
+from capslib.papers.experiment import Outcome, Scale
+from capslib.recipes import Training, train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from capslib.training import Context
+
+
+class AttackConfig(EMRecipe):
+    """Capsules and a CNN, and a second CNN that makes the images of the black-box attack."""
+
+    epsilons: tuple[float, ...] = Field((0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5), title="steps ε, in standard deviations")
+    attacked: int = Field(2000, ge=1, title="test images that are attacked")
+    bim_steps: int = Field(10, ge=2, title="steps of the basic iterative method")
+
+    @field_validator("epsilons")
+    @classmethod
+    def _from_zero(cls, steps: tuple[float, ...]) -> tuple[float, ...]:
+        if len(steps) < 2 or steps[0] != 0:
+            raise ValueError("the first step is 0, which tells what a network knows without an attack; others follow")
+        return steps
+
+
+def trainings(config: AttackConfig, seed: int) -> dict[str, Training]:
+    """The three networks by name."""
+    cnn = config.recipe(network="cnn")
+    return {"cnn": Training(cnn, seed), "source": Training(cnn, seed + 1000), "capsules": Training(config.recipe(), seed)}
+
+
+def run(config: AttackConfig, context: Context) -> Outcome:
+    """Train the three networks and attack the same test images: FGSM, targeted and not, BIM, and from the other CNN."""
+    import torch
+    from torch.nn import functional as F
+
+    from capslib import attacks
+    from capslib.data.transforms import center_crop, standardised_bounds, to_float
+    from capslib.losses import spread_loss
+    from capslib.networks.em_routing import MatrixCapsNet
+
+    networks = {name: train(*training, context) for name, training in trainings(config, context.seed).items()}
+    test = networks["capsules"].splits["test"]
+    some = test.some(config.attacked)
+    x, y = config.seen(some.inputs), some.labels
+    bounds = standardised_bounds(center_crop(to_float(some.inputs), config.crop))
+    limits = dict(bounds=bounds, batch_size=config.batch_size)  # a gradient takes what training takes
+
+    def cross_entropy(name: str) -> attacks.Loss:
+        return lambda images, labels: F.cross_entropy(networks[name].network(images), labels, reduction="none")
+
+    def spread(images: Tensor, labels: Tensor) -> Tensor:
+        return spread_loss(networks["capsules"].network(images), labels, 0.9)
+
+    reach = MatrixCapsNet.reach(config.crop)
+    curves: dict[str, list[float]] = {"epsilons": list(config.epsilons)}
+    metrics = {}
+    gradients: dict[str, Tensor] = {}
+    for name in ("capsules", "cnn"):
+        net, loss = networks[name].network, cross_entropy(name)
+        untargeted = lambda loss, net=net, **more: attacks.robustness(net, loss, x, y, config.epsilons, **limits, **more)  # noqa: E731
+        curves[f"fgsm_{name}"] = untargeted(loss)
+        curves[f"bim_{name}"] = untargeted(loss, steps=config.bim_steps)
+        curves[f"transfer_{name}"] = untargeted(cross_entropy("source"))
+        classes = range(len(dataset(config.data).classes))
+        curves[f"targeted_{name}"] = attacks.targeted_success(net, loss, x, classes, config.epsilons, **limits)
+        parts = zip(x.split(config.batch_size), y.split(config.batch_size), strict=True)
+        whole = torch.cat([attacks.input_gradient(loss, *part) for part in parts])
+        gradients[name] = whole[..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
+        metrics |= in_unit({f"zero_share_{name}": attacks.zero_share(gradients[name])}, len(y), "fraction")
+        metrics |= in_unit({f"{name}_error": config.error(net, test)}, len(test.labels), "percent")
+    curves["fgsm_spread_capsules"] = attacks.robustness(networks["capsules"].network, spread, x, y, config.epsilons, **limits)
+
+    def kept(curve: str) -> float:
+        """How much of its accuracy a network keeps, mean over the steps: what it has without an attack is not the attack's doing."""
+        before, *after = curves[curve]
+        return fmean(after) / before if before else 0.0
+
+    gaps = {f"{attack}_gap": kept(f"{attack}_capsules") - kept(f"{attack}_cnn") for attack in ("fgsm", "bim", "transfer")}
+    gaps["targeted_gap"] = fmean(curves["targeted_cnn"][1:]) - fmean(curves["targeted_capsules"][1:])
+    gaps["zero_gap"] = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
+    accuracies = {"least_fgsm_accuracy": min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])}
+    if 0.2 in config.epsilons:
+        accuracies["cnn_fgsm_accuracy_at_0.2"] = curves["fgsm_cnn"][config.epsilons.index(0.2)]
+    sizes = [float(gradients[name].abs().mean().clamp_min(1e-30)) for name in ("cnn", "capsules")]
+    orders = {"gradient_orders": math.log10(sizes[0] / sizes[1])}
+    for found, unit in ((gaps, "difference of fractions"), (accuracies, "fraction"), (orders, "count")):
+        metrics |= in_unit(found, len(y), unit)
+    capsules = networks["capsules"]
+    return outcome(capsules, metrics, curves, rest=error_change(capsules))
+
+
+def grid(scale: Scale) -> list[AttackConfig]:
+    fewer = {
+        "smoke": dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.4)),
+        "cpu": dict(attacked=500, bim_steps=5),
+        "paper": {},
+    }
+    return [AttackConfig(**{**REDUCED[scale], **fewer[scale]})]

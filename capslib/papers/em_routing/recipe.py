@@ -1,0 +1,192 @@
+"""A network of the paper and how it is trained and tested (§4, §5)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from capslib.data.registry import dataset
+from capslib.papers.experiment import Scale
+from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from capslib.data import DataSplit
+    from capslib.training import Examples
+
+
+class EMRecipe(Recipe):
+    """One network on one data set. Defaults are the paper's setting, as far as the paper, its release or its authors state it."""
+
+    ARM: ClassVar[frozenset[str]] = frozenset(
+        [
+            "cnn_learning_rate",
+            "data",
+            "network",
+            "routing",
+            "size",
+            "iterations",
+            "pose",
+            "coordinates",
+            "activation",
+            "normalise",
+            "preset",
+            "loss",
+            "margin",
+            "shared_stream",
+            "factor",
+            "multi_crop",
+        ]
+    )
+    BATCH_OF_TEST: ClassVar[int] = 250
+    """Without a gradient, the main network then takes no more memory than to train."""
+
+    data: DataName = "smallnorb"
+    network: NetworkName = "matrix_capsnet"
+    routing: RoutingName = "em"
+    size: Literal["main", "small"] = Field("main", title="which of the paper's networks")
+    sizes: tuple[int, int, int, int] = Field((32, 32, 32, 32), title="A, B, C, D")
+    cnn: tuple[int, int, int] = Field((32, 64, 1024), title="filters and hidden units of the CNN")
+    iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+    pose: Literal["matrix", "vector"] = Field("matrix", title="pose")
+    coordinates: bool = Field(True, title="coordinate addition")
+    activation: Literal["mdl", "mixing"] = Field("mdl", title="activation of a parent")
+    normalise: Literal["types+positions", "positions-per-type", "types-per-position"] = Field(
+        "positions-per-type", title="who competes for a child"
+    )
+    preset: Literal["printed", "released", "calibrated"] = Field("calibrated", title="constants of routing")
+    loss: LossName = Field("spread", title="loss")
+    margin: Literal["sigmoid", "linear", "fixed"] = Field("sigmoid", title="schedule of the spread loss's margin")
+    resize: int = Field(48, ge=8, title="images are resized to")
+    crop: int = Field(32, ge=17, title="pixels of a crop")
+    jitter: bool = Field(True, title="brightness and contrast vary in training")
+    epochs: int = Field(100, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(64, ge=1, title="batch size")
+    learning_rate: float = Field(3e-3, gt=0, le=1, title="Adam learning rate")
+    cnn_learning_rate: float | None = Field(None, gt=0, le=1, title="Adam learning rate of the CNN, where it is another")
+    decay: Literal["exponential", "cosine"] = Field("exponential", title="decay of the learning rate")
+    weight_decay: float = Field(2e-7, ge=0, title="weight decay")
+    factor: Literal["azimuth", "elevation"] | None = Field(None, title="factor by which only familiar viewpoints are trained on")
+
+    def arm(self) -> frozenset[str]:
+        small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
+        return super().arm() | small_pictures | ({"sizes"} if self.size == "small" or self.data == "cifar10" else set())
+
+    def choose(self, split: DataSplit) -> dict[str, Any]:
+        """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
+        from capslib.data.viewpoints import familiar
+
+        if self.factor is None:
+            return {split.split: None}
+        known = familiar(split, self.factor)
+        return {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
+
+    def shape(self) -> tuple[tuple[int, ...], int]:
+        n = dataset(self.data).splits["train"][0] // (1 if self.factor is None else 3)
+        return super().shape()[0], min(n, self.images or n)
+
+    def options(self) -> dict[str, Any]:
+        if self.network == "cnn":
+            return dict(sizes=self.cnn)
+        shared = dict(iterations=self.iterations, pose=self.pose, coordinates=self.coordinates)
+        own = dict(normalise=self.normalise, preset=self.preset, mixing=self.activation == "mixing")
+        return dict(sizes=self.sizes, routing=self.routing, **shared, **(own if self.routing == "em" else {}))
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Calibrated: β and λ such that half of the capsules are active on the first 16 images."""
+        from capslib.training import permutation
+
+        if self.network != "cnn" and self.preset == "calibrated":
+            first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(train.inputs.device)
+            network.start_at_half(self.seen(train.inputs[first]))
+
+    def objective(self, device: torch.device) -> Objective:
+        """The CNN's loss is always the cross entropy of its logits."""
+        if self.network == "cnn" and self.loss != "cross_entropy":
+            return Objective(self.model_copy(update={"loss": "cross_entropy"}))
+        return Spread(self, device) if self.loss == "spread" else Objective(self)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Adam, with weight decay for weights only."""
+        import torch
+
+        weights, others = ([p for p in network.parameters() if (p.ndim > 1) is kind] for kind in (True, False))
+        return torch.optim.Adam([{"params": weights, "weight_decay": self.weight_decay}, {"params": others}], self.rate(0))
+
+    def rate(self, progress: float) -> float:
+        """Exponential: 0.96 every 20,000 steps, of the release's 2,000,000: to 1.7 %, so that in the end no step is noisy."""
+        own = self.cnn_learning_rate if self.network == "cnn" else None
+        falls = 0.96 ** (100 * progress) if self.decay == "exponential" else (1 + math.cos(math.pi * progress)) / 2
+        return (own or self.learning_rate) * falls
+
+    def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
+        """Errors in percent: of some test images, or of all familiar and all novel ones."""
+        if self.factor is None:
+            return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
+        return {name: self.error(network, splits[name]) for name in ("familiar", "novel")}
+
+    def error(self, network: nn.Module, examples: Examples) -> float:
+        """The share of wrong answers, in percent, on the middle of the images."""
+        return 100 * (1 - self.accuracy(network, examples))
+
+    def error_of_crops(self, network: nn.Module, examples: Examples) -> float:
+        """The same where those of the 13 crops that fit vote: each crop's activations, divided by their sum, are added up."""
+        from capslib.data.transforms import CENTRE_AND_DIAGONALS, crops, standardise, to_float
+        from capslib.training import accuracy
+
+        offsets = [o for o in CENTRE_AND_DIAGONALS if max(map(abs, o)) <= (self.resize - self.crop) // 2]
+
+        def scores(images: Tensor) -> Tensor:
+            several = crops(to_float(images), self.crop, offsets)  # [K, N, C, crop, crop]
+            found = network(standardise(several.flatten(0, 1))).unflatten(0, several.shape[:2])  # [K, N, classes]
+            found = found.softmax(dim=-1) if self.network == "cnn" else found / found.sum(dim=-1, keepdim=True)
+            return found.sum(dim=0)
+
+        return 100 * (1 - accuracy(scores, examples, max(1, self.BATCH_OF_TEST // len(offsets))))
+
+
+AFTER_EPOCH = 5000
+"""Test images that a network is tried on after every epoch, for its curve; on all of them at the end."""
+
+
+class Spread(Objective):
+    """The spread loss, whose margin grows while the network trains."""
+
+    def __init__(self, recipe: EMRecipe, device: torch.device):
+        import torch
+
+        super().__init__(recipe)
+        self.margin = torch.zeros((), device=device)
+
+    def at(self, progress: float) -> None:
+        self.margin.fill_(margin_at(progress, self.recipe.margin))
+
+    def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        from capslib.losses import spread_loss
+
+        right = (scores.argmax(dim=-1) == labels).float().mean()
+        return {"loss": spread_loss(scores, labels, self.margin), "accuracy": right}
+
+
+def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:
+    """Margin of the spread loss when ``progress`` of the training, between 0 and 1, is over.
+
+    "sigmoid" is the release's 0.2 + 0.79·σ(step/50000 − 4), with the 400,000 steps after which it is 0.98 as the whole training.
+    """
+    if schedule == "fixed":
+        return 0.9
+    return 0.2 + 0.7 * progress if schedule == "linear" else 0.2 + 0.79 / (1 + math.exp(4 - 8 * progress))
+
+
+SMALL = (64, 8, 16, 16)
+REDUCED: dict[Scale, dict[str, Any]] = {
+    "smoke": dict(
+        data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
+    ),
+    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=12, batch_size=32, shared_stream=True),
+    "paper": dict(cnn_learning_rate=1e-3),
+}

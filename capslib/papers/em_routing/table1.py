@@ -1,0 +1,155 @@
+"""Test error of the main network and its ablations (Table 1, §5), and where its votes lie (Fig. 2, B.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from capslib.data.registry import dataset
+from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.em_routing.recipe import REDUCED, SMALL, EMRecipe
+from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.recipes import train
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from capslib.training import Context, Examples
+
+
+class TestErrorConfig(EMRecipe):
+    """A network of Table 1."""
+
+    __test__: ClassVar[bool] = False  # no test of pytest, whatever its name
+    multi_crop: int = Field(0, ge=0, title="test images that are looked at in 13 crops")
+
+
+def run(config: TestErrorConfig, context: Context) -> Outcome:
+    """Train one network and measure its test error; of capsules, also how near their votes are and how many are dead."""
+    trained = train(config, context.seed, context)
+    network, test = trained.network, trained.splits["test"]
+    metrics = in_unit({"test_error": config.error(network, test)}, len(test.labels), "percent")
+    if config.multi_crop:
+        some = test.some(config.multi_crop)
+        several, one = config.error_of_crops(network, some), config.error(network, some)
+        errors = {"multi_crop_error": several, "same_images_error": one, "fewer_errors_than_2.56": 100 * (1 - several / 2.56)}
+        metrics |= in_unit(errors, len(some.labels), "percent")
+        metrics |= in_unit({"multi_crop_gain": one - several}, len(some.labels), "points")
+    series: dict[str, list[float]] = {}
+    if config.network != "cnn":
+        found, series = look_inside(config, network, test.some(500))
+        metrics |= found
+    return outcome(trained, metrics, series, ["error_of_some"], rest=error_change(trained))
+
+
+CLOSE, BINS, WIDTH = 0.05, 40, 0.01
+"""A vote is close within this distance of its parent's mean (Fig. 2); the bins of the histograms."""
+
+
+def vote_histogram(distance: Tensor, mass: Tensor, right: Tensor) -> Tensor:
+    """How much mass a right and a wrong class get from votes at each distance, summed over images: float64 [2, BINS].
+
+    ``distance`` and ``mass`` [N, I, J] are of every child's vote for every class, ``right`` [N, J] is true for one class an image.
+    """
+    import torch
+
+    bins = (distance / WIDTH).long().clamp_max(BINS - 1)
+    found = []
+    for kind in (right, ~right):
+        chosen = kind[:, None].expand_as(bins)
+        found.append(torch.bincount(bins[chosen], mass[chosen].double(), BINS) / kind[0].sum())
+    return torch.stack(found)
+
+
+def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+    """Distances of the votes for the classes from their means after each iteration, and capsules that are never active.
+
+    Distances are Euclidean, coordinates included, and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the
+    mass that one class gets from an image, for right and for wrong classes. A capsule type is dead where no test image makes it
+    more active than 0.05.
+    """
+    import torch
+
+    histograms = torch.zeros(config.iterations, 2, BINS, dtype=torch.float64)  # iteration, right or wrong, distance
+    most: dict[str, Tensor] = {}
+    n = len(examples.labels)
+    with torch.no_grad():
+        for images, labels in examples.batches(50):
+            pose, activation = network.primary_capsules(config.seen(images))
+            grids = {"primary": activation}
+            for name in ("capsules1", "capsules2"):
+                pose, activation, _ = getattr(network, name)(pose, activation)
+                grids[name] = activation
+            for name, grid in grids.items():
+                top = grid.amax(dim=(0, 1, 2))
+                most[name] = torch.maximum(most[name], top) if name in most else top
+            votes, children = network.classes.votes(pose), activation.flatten(1)
+            right = torch.nn.functional.one_hot(labels, votes.shape[2]).bool()  # [N, J]
+            routing = network.classes.routing
+            for iteration in range(config.iterations):
+                result = routing(votes, children, iterations=iteration + 1)
+                mass = result.coupling * children[..., None]  # [N, I, J]
+                distance = torch.linalg.vector_norm(votes - result.pose[:, None], dim=-1)
+                histograms[iteration] += vote_histogram(distance, mass, right).cpu() / n
+    close = histograms[..., : round(CLOSE / WIDTH)].sum(dim=-1)  # mass a class gets from votes that are close, per image
+    metrics = {
+        f"close_{kind}_{t + 1}": Metric(value=float(close[t, k]), n=n, unit="children")
+        for t in range(config.iterations)
+        for k, kind in enumerate(("right", "wrong"))
+    }
+    of_all = close * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
+    for t, (right, wrong) in enumerate(of_all.tolist(), start=1):
+        if right + wrong > 0:
+            name = "right_share_of_close" + (f"_{t}" if t < config.iterations else "")
+            metrics[name] = Metric(value=right / (right + wrong), n=n, unit="fraction")
+    dead = {name: (top < 0.05).double() for name, top in most.items()}
+    metrics |= {f"dead_{name}": Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
+    metrics["dead"] = Metric(value=float(torch.cat([*dead.values()]).mean()), n=sum(map(len, dead.values())), unit="fraction")
+    series = {
+        f"votes_{kind}_{t + 1}": [round(v, 6) for v in histograms[t, k].tolist()]
+        for t in range(config.iterations)
+        for k, kind in enumerate(("right", "wrong"))
+    }
+    return metrics, {"distances": [round(WIDTH * k, 3) for k in range(BINS)], **series}
+
+
+MNIST: dict[Scale, dict[str, Any]] = {
+    "smoke": dict(data="digits", resize=24, crop=20, jitter=False),
+    "cpu": dict(data="mnist", resize=28, crop=24, jitter=False, epochs=4, batch_size=64),
+    "paper": dict(data="mnist", resize=28, crop=24, jitter=False),
+}
+ABLATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"iterations": t} for t in (1, 2, 5)),
+    {"pose": "vector"},
+    {"coordinates": False},
+    {"pose": "vector", "coordinates": False},
+    {"loss": "margin"},
+    {"loss": "cross_entropy"},
+    {"activation": "mixing"},
+    {"network": "cnn"},
+)
+"""The rows of Table 1, and the mixing proportions of §5, as differences from the main network."""
+OURS: tuple[dict[str, Any], ...] = (
+    *({"iterations": t, "normalise": n} for t in (1, 2, 3, 5) for n in ("types+positions", "types-per-position")),
+    *({"preset": p} for p in ("released", "printed")),
+    {"margin": "fixed"},
+    {"margin": "linear"},
+)
+"""Arms of our own: who competes for a child, the constants, the schedule of the margin."""
+
+
+def grid(scale: Scale) -> list[TestErrorConfig]:
+    crops = 30 if scale == "smoke" else 24_300
+    ablations = (
+        [{"multi_crop": crops}, *ABLATIONS[1:]]
+        if scale != "smoke"
+        else [{"multi_crop": crops}, {"iterations": 1}, {"network": "cnn"}]
+    )
+    rest: list[dict[str, Any]] = [MNIST[scale]]
+    if scale != "smoke":
+        rest += OURS
+    if scale == "paper":
+        rest += [{"size": "small", "sizes": SMALL}, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
+    return [TestErrorConfig(**{**REDUCED[scale], **arm}) for arm in (*ablations, *rest)]

@@ -1,0 +1,151 @@
+"""Experiments and trials: what a paper runs, and what one run of it is.
+
+An *experiment* has a configuration model, the configurations and seeds of every scale, and a function that runs one. A *trial* is
+one such run: paper, experiment, revision, scale, configuration and seed. It leaves one record behind (``capslib.lab.records``).
+
+Nothing here imports torch: bad input has to be answered in a moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+
+from capslib.errors import UserError
+from capslib.recipes import Config, Model, Recipe, Training, hash_of
+
+if TYPE_CHECKING:
+    from capslib.training import Context
+
+Scale = Literal["smoke", "cpu", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+Plain = bool | int | float | str | None
+
+
+class Trial(Model):
+    """One run of one experiment. Its :attr:`key` names its record."""
+
+    paper: str
+    experiment: str
+    revision: int = Field(ge=1, description="raised when the meaning of the experiment changes")
+    scale: Scale
+    config: dict[str, Plain | list[Plain]] = Field(description="the fields that differ from the defaults of the configuration")
+    seed: int = Field(ge=0)
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits of everything above. A new option that has a default leaves it as it is."""
+        return hash_of(self.model_dump())
+
+    def __str__(self) -> str:
+        fields = " ".join(f"{k}={v}" for k, v in self.config.items())
+        return f"{self.paper}/{self.experiment} [{self.scale}] {fields} seed={self.seed}"
+
+
+class Deviation(Model):
+    """One difference from the paper: what, what the paper says, what is done here, and why."""
+
+    what: str
+    paper: str
+    ours: str
+    why: str
+
+
+class Metric(Model):
+    """A measured number. ``n`` is what it was measured on (test images, points, weights drawn); ``unit`` is in words."""
+
+    value: float
+    n: int = Field(ge=0)
+    unit: str
+
+
+class DataFingerprint(Model):
+    """The data that a trial saw. ``sha256`` is that of the set's manifest, or of the arrays of a stand-in."""
+
+    name: str
+    sha256: str
+    stand_in: bool
+    complete: bool
+    deviations: list[str] = Field([])
+
+
+@dataclass
+class Outcome:
+    """What the ``run`` function of an experiment returns."""
+
+    metrics: dict[str, Metric]
+    series: dict[str, list[float]] = field(default_factory=dict)
+    data: list[DataFingerprint] = field(default_factory=list)
+    parameters: int = 0
+    routing_path: str = "none"
+
+
+def own_training(config: Config, seed: int) -> list[Training]:
+    """The training of an experiment that trains its own configuration; none where that is no recipe."""
+    return [Training(config.recipe(), seed)] if isinstance(config, Recipe) else []
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of a paper: a configuration model, the configurations and seeds of each scale, and ``run``."""
+
+    name: str
+    paper: str
+    revision: int
+    config: type[Config]
+    grid: Callable[[Scale], Sequence[Config]]
+    seeds: Mapping[Scale, Sequence[int]]
+    run: Callable[[Any, Context], Outcome]
+    trainings: Callable[[Any, int], list[Training]] = own_training
+    """What a trial with this configuration and seed trains. Experiments that name the same training share it."""
+
+    def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
+        return Trial(
+            paper=self.paper,
+            experiment=self.name,
+            revision=self.revision,
+            scale=scale,
+            config=config.differences(),
+            seed=seed,
+        )
+
+    def trials(
+        self,
+        scale: Scale,
+        *,
+        seeds: Sequence[int] | None = None,
+        where: Mapping[str, Any] | None = None,
+        change: Mapping[str, Any] | None = None,
+    ) -> list[Trial]:
+        """The trials of a scale, seed by seed.
+
+        ``where`` keeps the configurations with these field values, ``change`` then sets fields. Raises :class:`UserError` for an
+        unknown field, a value out of range, or a ``where`` that leaves nothing.
+        """
+        every = self.grid(scale)
+        configs = [config for config in every if config.matches(where or {})]
+        if not configs:
+            wanted, there = _typed(where or {}), [_typed(c.model_dump(mode="json", include=set(where or {}))) for c in every]
+            values = "; ".join(dict.fromkeys(there)) or "none"
+            raise UserError(f"No configuration of {self.name} at scale {scale} has {wanted}. There are: {values}.")
+        if change:
+            configs[0].matches(dict.fromkeys(change))  # an unknown field is answered there
+            try:
+                configs = list(dict.fromkeys(self.config.model_validate({**c.model_dump(), **change}) for c in configs))
+            except ValidationError as error:
+                raise UserError(f"Configuration of {self.name}: {_first_message(error)}") from None
+        return [self.trial(scale, c, s) for s in (seeds if seeds is not None else self.seeds[scale]) for c in configs]
+
+
+def _typed(fields: Mapping[str, Any]) -> str:
+    """Fields as one types them after ``--where``: ``sizes=[32, 8]``, ``routing=em``."""
+    return ", ".join(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items())
+
+
+def _first_message(error: ValidationError) -> str:
+    """``points = -3: Input should be greater than or equal to 2``, one for each field."""
+    return "; ".join(f"{'.'.join(map(str, e['loc']))} = {e['input']!r}: {e['msg']}" for e in error.errors())

@@ -1,0 +1,114 @@
+"""A CapsNet of the paper and how it is trained and tested (§5.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from capslib.papers.experiment import Scale
+from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from capslib.training import Examples
+
+
+class CapsNetRecipe(Recipe):
+    """How deep a CapsNet still trains. Defaults are the paper's setting; where paper and release disagree, see its deviations.
+
+    ``weight_std="unit"`` scales W of every layer on a first batch until the pre-activations ‖s‖ have mean length one. With
+    ``front`` the images come with their negatives, which have other labels: "odd" keeps −x a negative until it arrives at the
+    capsules; with "relu" the convolution has a bias and a ReLU, as in the paper, and x and −x do not arrive as opposites.
+    """
+
+    ARM: ClassVar[frozenset[str]] = frozenset(["data", "routing", "depth", "bias", "bias_start", "weight_std", "front"])
+
+    data: DataName
+    network: NetworkName = "deep_capsnet"
+    routing: RoutingName
+    depth: int = Field(ge=2, le=16)
+    bias: bool
+    bias_start: float = Field(0.1, title="value of the bias at the start")
+    weight_std: Annotated[float, Field(gt=0, le=10)] | Literal["unit"] = Field(0.1, title="standard deviation of W at the start")
+    hidden_dim: int = Field(12, ge=1, title="dimension of hidden capsules")
+    filters: int = Field(256, ge=1, title="filters of the convolution")
+    kernel: int = Field(9, ge=1, title="kernel of both convolutions")
+    primary_types: int = Field(32, ge=1, title="types of primary capsules")
+    decoder: tuple[int, int] = Field((512, 1024), title="hidden units of the decoder")
+    reconstruction_weight: float = Field(5e-4, ge=0, title="weight of the reconstruction loss")
+    iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+    batch_size: int = Field(256, ge=1, title="batch size")
+    learning_rate: float = Field(1e-4, gt=0, le=1, title="Adam learning rate")
+    front: Literal["relu", "odd"] | None = Field(None, title="front end, where images come with their negatives")
+
+    def setting(self) -> Self:
+        """The release's scripts have 10 dimensions under EM and 12 under RBA."""
+        return super().setting().model_copy(update={"hidden_dim": 12 if self.routing == "dynamic" else 10})
+
+    def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
+        """With ``front``: x with its label y, and −x with the label (y + 5) mod 10."""
+        import torch
+
+        if self.front is None:
+            return parts
+        return {
+            name: type(of)(torch.cat([of.inputs, -of.inputs]), torch.cat([of.labels, (of.labels + 5) % 10]))
+            for name, of in parts.items()
+        }
+
+    def options(self) -> dict[str, Any]:
+        std = type(self).model_fields["weight_std"].default if self.weight_std == "unit" else self.weight_std
+        betas = {"beta_std": std} if self.routing in ("em", "em_vector") else {}
+        return dict(
+            depth=self.depth, filters=self.filters, kernel=self.kernel, primary_types=self.primary_types,
+            primary_kernel=self.kernel, hidden=(16, self.hidden_dim), decoder=self.decoder, odd=self.front == "odd",
+            routing=self.routing, iterations=self.iterations, weight_std=std, bias=self.bias_start if self.bias else None, **betas,
+        )  # fmt: skip
+
+    def shape(self) -> tuple[tuple[int, ...], int]:
+        shape, n = super().shape()
+        return shape, n if self.front is None else 2 * n
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        if self.weight_std == "unit":
+            network.capsules.start_at_unit_length(network.primary_capsules(train.inputs[: self.batch_size]))
+
+    def objective(self, device: torch.device) -> Objective:
+        return WithReconstruction(self)
+
+    def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
+        return {"test_accuracy": self.accuracy(network, splits["test"])}
+
+
+class WithReconstruction(Objective):
+    """The margin loss, and the squared error of the reconstruction with its weight."""
+
+    def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
+        output = network(batch.inputs)
+        terms = self.terms(output.activation, batch.labels)
+        reconstruction = (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1).mean()
+        loss = terms["loss"] + self.recipe.reconstruction_weight * reconstruction
+        return {"loss": loss, "accuracy": terms["accuracy"], "margin": terms["loss"], "reconstruction": reconstruction}
+
+
+REDUCED: dict[Scale, dict[str, Any]] = {
+    "smoke": dict(filters=16, kernel=3, primary_types=2, decoder=(32, 64), epochs=6, batch_size=64, learning_rate=5e-3),
+    "cpu": dict(
+        downsample=2, filters=32, kernel=5, primary_types=8, decoder=(128, 256), epochs=4, batch_size=128, learning_rate=1e-3
+    ),
+    "paper": {},
+}
+ARMS = ({"bias": False}, {"bias": True})
+
+
+def budget(scale: Scale, data: str, routing: str) -> dict[str, Any]:
+    """At cpu scale every set and routing trains for as long as its arm with a bias needs to learn clearly."""
+    longer = {}
+    if scale == "cpu" and routing != "dynamic":
+        longer = dict(batch_size=64)
+    elif scale == "cpu" and data == "fashion_mnist":
+        longer = dict(epochs=5)
+    return {**REDUCED[scale], **longer, "hidden_dim": 12 if routing == "dynamic" else 10}

@@ -1,0 +1,363 @@
+"""Recipes: what a training is made of, by name, and the training itself.
+
+Recipe and seed together name a *training*; :func:`train` runs it, or reads its final weights where an earlier call left them. So
+everything that needs the same network — a table row, an attack, a look at the votes — shares one training. Nothing here imports
+torch before a training runs: a mistyped name is answered in a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from capslib.data.registry import SETS, dataset
+from capslib.errors import Interrupted, unknown
+from capslib.registry import LOSSES, NETWORKS, ROUTINGS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from capslib.data import DataSplit, Fingerprint
+    from capslib.training import Context, Examples, History, Patience
+
+
+class Model(BaseModel):
+    """Frozen, typed, no unknown fields: the base of every configuration and of everything in a record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Config(Model):
+    """A configuration: its defaults are the paper's setting, and what differs from them tells it from others."""
+
+    ARM: ClassVar[frozenset[str]] = frozenset()
+    """The fields that tell the arms of an experiment apart; the others differ from the paper by way of its budget."""
+
+    def differences(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as JSON has them. A new field with a default changes none of these."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def arm(self) -> frozenset[str]:
+        """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and those without a default."""
+        return self.ARM | {name for name, field in type(self).model_fields.items() if field.is_required()}
+
+    def setting(self) -> Self:
+        """The paper's own setting of the same arm."""
+        return type(self)(**self.model_dump(include=set(self.arm())))
+
+    def matches(self, where: Mapping[str, Any]) -> bool:
+        """Whether these fields have these values; a list stands for a tuple. Raises UserError for an unknown field."""
+        own = self.model_dump(mode="json")
+        for name in (name for name in where if name not in own):
+            raise unknown(f"field of {type(self).__name__}", name, own)
+        return matches(own, where)
+
+
+def matches(fields: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    """Whether fields, as JSON has them, have these values; a tuple stands for a list.
+
+    >>> matches({"sizes": [32, 8], "bias": True}, {"sizes": (32, 8)})
+    True
+    """
+    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in where.items()}
+    return all(name in fields and fields[name] == value for name, value in wanted.items())
+
+
+def hash_of(thing: Any) -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of something that JSON can hold."""
+    return hashlib.sha256(json.dumps(thing, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _named(known: Mapping[str, Any], kind: str) -> Any:
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(unknown(kind, name, known))
+        return name
+
+    return Annotated[str, AfterValidator(check)]
+
+
+DataName, NetworkName = _named(SETS, "data set"), _named(NETWORKS, "network")
+RoutingName, LossName = _named(ROUTINGS, "routing"), _named(LOSSES, "loss")
+
+
+class Recipe(Config):
+    """What a training is made of. A paper has one direct subclass, whose defaults are the paper's setting.
+
+    An experiment may subclass that again; :meth:`recipe` leaves out what it adds.
+    """
+
+    data: DataName | None = Field(None, title="data set")
+    network: NetworkName
+    routing: RoutingName = Field("dynamic", title="routing")
+    loss: LossName = Field("margin", title="loss")
+    resize: int | None = Field(None, ge=8, title="images are resized to")
+    downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
+    crop: int | None = Field(None, ge=8, title="pixels of a crop")
+    jitter: bool = Field(False, title="brightness and contrast vary in training")
+    images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
+    epochs: int = Field(50, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(128, ge=1, title="batch size")
+    learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
+    shared_stream: bool = Field(False, title="augmentation draws from the stream of the permutations")
+    """How augmentation drew until a stream of its own was made for it; records of that time say so and keep their meaning."""
+
+    BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
+
+    def recipe(self, **changes: Any) -> Recipe:
+        """This recipe without what an experiment measures besides, with ``changes``."""
+        paper = next(c for c in type(self).__mro__ if Recipe in c.__bases__ or c is Recipe)
+        return paper.model_validate({**self.model_dump(include=set(paper.model_fields)), **changes})
+
+    # ------------------------------------------------------------------------------------------------------------- data
+
+    def choose(self, split: DataSplit) -> dict[str, Any]:
+        """Named parts of a split of the data set, each as a bool mask [N], or None for all of it."""
+        return {split.split: None}
+
+    def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
+        """Last changes to all parts, such as other labels; their inputs are what :meth:`seen` takes."""
+        return parts
+
+    def splits(self, context: Context) -> tuple[dict[str, Examples], list[Fingerprint]]:
+        """``train`` and what to test on, on the device, and the fingerprint of the data. Images stay uint8 if batches are augmented.
+
+        A rehearsal trains on all images, for their number decides how it computes, but tests on two batches.
+        """
+        import numpy as np
+        import torch
+
+        from capslib import data
+        from capslib.training import Examples, subset
+
+        parts = {}
+        for name in ("train", "test"):
+            split = data.load(self.data, name, data_dir=context.data_dir)
+            few = name == "test" and context.max_steps is not None
+            for part, mask in self.choose(split).items():
+                rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
+                rows = rows[subset(len(rows), 2 * self.batch_size if few else self.images).numpy()]
+                images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
+                images = _resized(images, self.resize) if self.resize else images
+                parts[part] = Examples(images if self.augments else self.prepare(images), labels)
+        return self.arrange(parts), [split.fingerprint]
+
+    def shape(self) -> tuple[tuple[int, ...], int]:
+        """What the network sees of one example, (C, H, W), and the number of training examples, by the registry of data sets."""
+        n, channels, *size = dataset(self.data).splits["train"]
+        size = [self.resize] * 2 if self.resize else [side // self.downsample for side in size]
+        return (channels, *([self.crop] * 2 if self.crop else size)), min(n, self.images or n)
+
+    @property
+    def augments(self) -> bool:
+        """Whether every batch is prepared anew, with random numbers of its own."""
+        return self.crop is not None or self.jitter
+
+    def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What the network sees of uint8 images [N, C, H, W]: with a generator as in training, without one as in a test."""
+        from capslib.data.transforms import center_crop, downsample, jitter, random_crop, standardise, to_float
+
+        x = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
+        x = jitter(x, generator) if self.jitter and generator is not None else x
+        if self.crop is not None:
+            x = center_crop(x, self.crop) if generator is None else random_crop(x, self.crop, generator)
+        return standardise(x)
+
+    def seen(self, inputs: Tensor) -> Tensor:
+        """What the network sees of the inputs of a split, in a test."""
+        return self.prepare(inputs) if self.augments else inputs
+
+    # ---------------------------------------------------------------------------------------------------------- network
+
+    def options(self) -> dict[str, Any]:
+        """Keywords of the network's constructor, besides the shape of an image and the number of classes."""
+        return {}
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The network for inputs of this shape (C, H, W), with random weights."""
+        return NETWORKS[self.network](shape, classes=classes, **self.options())
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Set what a network learns from its first batch, before it is trained."""
+
+    def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        """Class scores [N, C] of what the network sees."""
+        output = network(inputs)
+        return getattr(output, "activation", output)
+
+    # --------------------------------------------------------------------------------------------------------- training
+
+    def objective(self, device: torch.device) -> Objective:
+        """The loss of a batch."""
+        return Objective(self)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.Adam(network.parameters(), self.learning_rate)
+
+    def rate(self, progress: float) -> float:
+        """The learning rate when this share of the training is over."""
+        return self.learning_rate
+
+    def patience(self) -> Patience | None:
+        """When to stop early; None: never."""
+        return None
+
+    def evaluate(self, network: nn.Module, splits: Mapping[str, Examples]) -> dict[str, float]:
+        """What is measured after every epoch."""
+        return {f"{name}_accuracy": self.accuracy(network, of) for name, of in splits.items() if name != "train"}
+
+    def accuracy(self, network: nn.Module, examples: Examples) -> float:
+        """The share of right answers, between 0 and 1."""
+        from capslib.training import accuracy
+
+        return accuracy(lambda inputs: self.scores(network, self.seen(inputs)), examples, self.BATCH_OF_TEST)
+
+
+class Objective:
+    """The loss of a recipe, as training wants it: named scalars of a batch, of which it minimises ``loss``."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    def at(self, progress: float) -> None:
+        """Told before every step which share of the training is over, for losses that have a schedule."""
+
+    def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The loss of class scores [N, C], and how many of them are right."""
+        right = (scores.argmax(dim=-1) == labels).float().mean()
+        return {"loss": LOSSES[self.recipe.loss](scores, labels), "accuracy": right}
+
+    def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
+        return self.terms(self.recipe.scores(network, batch.inputs), batch.labels)
+
+
+class Training(NamedTuple):
+    """A recipe and a seed: they name what a training gives."""
+
+    recipe: Recipe
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits, from what differs from the defaults: a new option leaves the old trainings alone."""
+        kind = type(self.recipe)
+        return hash_of([f"{kind.__module__}.{kind.__qualname__}", self.recipe.differences(), self.seed])
+
+    def path(self, folder: Any) -> Any:
+        """Where its last checkpoint and its final weights lie, below a working folder."""
+        return folder / f"{self.key}.pt"
+
+
+class Trained(NamedTuple):
+    """What :func:`train` gives: the network in ``eval`` mode, its history, the splits on the device, and the data they are from."""
+
+    network: nn.Module
+    history: History
+    splits: dict[str, Examples]
+    data: list[Fingerprint]
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters of the network."""
+        return sum(p.numel() for p in self.network.parameters())
+
+
+def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
+    """The network of a recipe before it is trained, on the CPU: the same for the same seed."""
+    from capslib.training import seeded
+
+    with seeded(seed):
+        return recipe.build(shape, len(dataset(recipe.data).classes) if recipe.data else 0)
+
+
+def train(recipe: Recipe, seed: int, context: Context) -> Trained:
+    """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
+
+    Where another process runs the same training, this waits for it. Raises what :func:`capslib.training.fit` raises, and
+    UserError for data that are missing.
+
+    >>> from capslib.training import Context
+    >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
+    >>> trained = train(recipe, 0, Context(seed=0))
+    >>> sorted(trained.splits), sorted(trained.history.terms), list(trained.history.epochs)
+    (['test', 'train'], ['accuracy', 'loss'], ['test_accuracy'])
+    """
+    from filelock import FileLock, Timeout
+
+    from capslib.training import fit
+
+    recipe = recipe.recipe()
+    splits, fingerprints = recipe.splits(context)
+    first = splits["train"]
+    network = new_network(recipe, tuple(recipe.seen(first.inputs[:1]).shape[1:]), seed).to(context.device)
+    recipe.start(network, first, seed)
+    objective, optimizer = recipe.objective(first.inputs.device), recipe.optimizer(network)
+    steps = recipe.epochs * -(-len(first.inputs) // recipe.batch_size)
+
+    def before_step(step: int) -> None:
+        objective.at(step / steps)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step / steps)
+
+    code = context.code_of(type(recipe).__module__)
+    own = dataclasses.replace(context, seed=seed, code=code, resumed_from=[], seconds_before=0.0)
+    if context.folder is not None and context.max_steps is None:
+        context.folder.mkdir(parents=True, exist_ok=True)
+        own.checkpoint = Training(recipe, seed).path(context.folder)
+    lock = FileLock(own.checkpoint.with_suffix(".lock")) if own.checkpoint else None
+    try:
+        with lock.acquire(poll_interval=0.5, cancel_check=context.stop) if lock else contextlib.nullcontext():
+            history = fit(
+                network, first, loss=objective, optimizer=optimizer, epochs=recipe.epochs, batch_size=recipe.batch_size,
+                evaluate=lambda model: recipe.evaluate(model, splits), transform=recipe.prepare if recipe.augments else None,
+                shared_stream=recipe.shared_stream, before_step=before_step, patience=recipe.patience(), context=own,
+            )  # fmt: skip
+    except Timeout:
+        raise Interrupted from None
+    context.resumed_from += own.resumed_from
+    context.seconds_before += own.seconds_before
+    return Trained(network.eval(), history, splits, fingerprints)
+
+
+def flops(recipe: Recipe) -> tuple[int, int]:
+    """FLOPs of the products and convolutions of one training step, counted on torch's ``meta`` device, and the number of steps.
+
+    >>> step, steps = flops(Recipe(data="digits", network="cnn", loss="cross_entropy", batch_size=100, epochs=2))
+    >>> step > 1e6, steps
+    (True, 30)
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from capslib.routing import use_path
+    from capslib.training import Examples
+
+    (shape, count), meta = recipe.shape(), torch.device("meta")
+    with meta:
+        network = new_network(recipe, shape, 0).to(meta)
+        images, labels = torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size)
+        batch = Examples(images, labels.long())
+    use_path(network, "eager")
+    objective = recipe.objective(meta)
+    with FlopCounterMode(display=False) as counter:
+        objective(network, batch)["loss"].backward()
+    return counter.get_total_flops(), recipe.epochs * -(-count // recipe.batch_size)
+
+
+def _resized(images: Tensor, side: int) -> Tensor:
+    import torch
+    from torch.nn import functional as F
+
+    if images.shape[-1] == side:
+        return images
+    parts = (F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(1000))
+    return torch.cat([part.round().clamp(0, 255).byte() for part in parts])

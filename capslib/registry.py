@@ -1,0 +1,87 @@
+"""What the book knows by name: routings, networks and losses.
+
+An entry is an object, or a string ``"module:attribute"`` that is imported when somebody first
+asks for it. So the names are known, and a mistyped one is answered, without importing torch.
+A notebook or a test may add an entry of its own::
+
+    from capslib.registry import ROUTINGS
+    ROUTINGS["mine"] = MyRouting
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from pkgutil import resolve_name
+from typing import Any, NoReturn
+
+from capslib.errors import unknown
+
+__all__ = ["LOSSES", "NETWORKS", "ROUTINGS", "Registry"]
+
+
+class Registry(UserDict[str, Any]):
+    """A mapping from names to objects. ``kind`` is what an error message calls an entry.
+
+    >>> constants = Registry("constant", {"pi": "math:pi", "one": 1})
+    >>> list(constants), constants["one"], round(constants["pi"], 2)
+    (['pi', 'one'], 1, 3.14)
+    >>> constants["pie"]
+    Traceback (most recent call last):
+        ...
+    capslib.errors.UserError: Unknown constant 'pie'. Did you mean 'pi'? Valid: pi, one.
+    """
+
+    def __init__(self, kind: str, entries: dict[str, Any]):
+        self.kind = kind
+        super().__init__(entries)
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown(self.kind, name, self)
+
+    def __getitem__(self, name: str) -> Any:
+        entry = super().__getitem__(name)
+        if isinstance(entry, str):
+            entry = self.data[name] = resolve_name(entry)
+        return entry
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(self.check(name))
+
+    def check(self, name: str) -> str:
+        """The name, if it is known. If not, raises UserError with the nearest known name."""
+        return name if name in self else self.__missing__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
+
+
+ROUTINGS = Registry(
+    "routing",
+    {
+        "dynamic": "capslib.routing.dynamic:DynamicRouting",
+        "em": "capslib.routing.em:EMRouting",
+        "em_vector": "capslib.routing.em:VectorEMRouting",
+    },
+)
+"""Subclasses of :class:`capslib.routing.Routing`, called with (parents, dim, **options)."""
+
+NETWORKS = Registry(
+    "network",
+    {
+        "matrix_capsnet": "capslib.networks.em_routing:MatrixCapsNet",
+        "cnn": "capslib.networks.em_routing:BaselineCNN",
+        "deep_capsnet": "capslib.networks.negation_limitation:DeepCapsNet",
+        "sign": "capslib.networks.negation_limitation:SignNetwork",
+    },
+)
+"""Classes of modules that map images to class activations, or to an output that has them."""
+
+LOSSES = Registry(
+    "loss",
+    {
+        "margin": "capslib.losses:margin_loss",
+        "spread": "capslib.losses:spread_loss",
+        "cross_entropy": "torch.nn.functional:cross_entropy",
+    },
+)
+"""Functions of class activations or logits [N, C] and class numbers [N]."""

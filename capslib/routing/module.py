@@ -1,0 +1,106 @@
+"""A routing as a module with parameters, and the choice of the path that computes it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from capslib.routing.base import Path, RoutingResult, at_least_one
+from capslib.routing.competition import Competition
+from capslib.routing.fast import kernels_of
+
+
+class Routing(nn.Module):
+    """A routing with its parameters, for ``parents`` J of ``dim`` D dimensions.
+
+    Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`. ``bias`` is what
+    a learned bias [J, D] starts from, None for no bias. For ``path`` see :func:`use_path`.
+    """
+
+    function: ClassVar[Callable[..., RoutingResult] | None] = None
+    """The routing function that ``forward`` calls. It knows whether there is a faster core."""
+    couplings_sum_over: ClassVar[Literal["parents", "children"]] = "parents"
+    """Whether the couplings of each child sum to one, or those of each parent."""
+    odd_without_bias: ClassVar[bool] = True
+    """Without a bias, negated votes give negated poses and unchanged activations."""
+
+    def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
+        super().__init__()
+        at_least_one(iterations)
+        self.iterations = iterations
+        self.options: dict[str, Any] = {}
+        self.path: Path = "fast"
+        self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
+
+    def forward(
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None,
+        *, iterations: int | None = None,
+    ) -> RoutingResult:  # fmt: skip
+        """Route votes [..., I, J, D] of children with activations [..., I].
+
+        ``competition`` comes from a convolutional layer; a routing that cannot take it into
+        account leaves the argument out. ``iterations`` stands in for the routing's own number.
+        """
+        raise NotImplementedError
+
+    def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
+        """The same for one example, votes [I, J, D] and activations [I], as the paper's loops."""
+        raise NotImplementedError
+
+    def possible_path(self, path: Path, like: Tensor) -> Path:
+        """The fastest path up to ``path`` that can compute this routing for tensors ``like`` this.
+
+        A core and kernels compute neither a learned module nor every option.
+        """
+        core = getattr(type(self).function, "core", None)
+        if path in ("eager", "fast") or core is None or any(True for _ in self.children()):
+            return "eager" if path == "eager" else "fast"
+        if (path == "triton" or like.is_cuda) and like.dtype != torch.float64:
+            kernels = kernels_of(core, like.device, self.options)
+            if kernels is not None and _kernels_agree(kernels.agree, like.device):
+                return "triton"
+        return "compiled" if _compiler_works(like.device) else "fast"
+
+    def extra_repr(self) -> str:
+        return f"iterations={self.iterations}, bias={self.bias is not None}"
+
+
+def use_path(network: nn.Module, path: Path) -> Path:
+    """Let every routing in ``network`` compute on this path, or on the fastest below it that works.
+
+    On a GPU "compiled" also stands for "triton". Returns the slowest path taken; "fast" if none is.
+
+    >>> from capslib.routing import make_routing
+    >>> use_path(make_routing("em", 3, 4), "eager")
+    'eager'
+    """
+    like = next(network.parameters(), torch.empty(0))
+    routings = [module for module in network.modules() if isinstance(module, Routing)]
+    for routing in routings:
+        routing.path = routing.possible_path(path, like)
+    return min((routing.path for routing in routings), key=get_args(Path).index, default="fast")
+
+
+@functools.cache
+def _kernels_agree(agree: Callable[[torch.device], bool], device: torch.device) -> bool:
+    """Whether kernels run on this device and compute what they should. Tried once."""
+    with contextlib.suppress(Exception):  # whatever is missing: Triton's compiler, a GPU that it knows
+        return agree(device)
+    return False
+
+
+@functools.cache
+def _compiler_works(device: torch.device) -> bool:
+    """Whether ``torch.compile`` works here, which needs a C++ compiler, or Triton on a GPU. Tried once."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # helper processes would outlive a killed worker
+    with contextlib.suppress(Exception):  # whatever is missing: the compiler, its headers, a writable cache
+        compiled = torch.compile(lambda x: x + 1)
+        return not torch._dynamo.config.disable and bool(compiled(torch.zeros(1, device=device)) == 1)
+    return False

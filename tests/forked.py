@@ -1,0 +1,49 @@
+"""The command line in a process of its own that need not import everything anew: it is forked from one that has."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["capslib.lab.cli", "forked"])
+"""What a process starts with. Torch is not among it: that a command does without is tested."""
+
+
+@dataclass
+class Done:
+    status: int
+    out: str
+    message: str
+    imported: set[str]
+
+
+def call(words: Sequence[str], folder: Path, environment: Mapping[str, str], scratch: Path, seconds: float = 300) -> Done:
+    """``capslib …`` with these words in this folder and environment; ``scratch`` is for what it says."""
+    files = [scratch / name for name in ("out", "message", "imported")]
+    process = SERVER.Process(target=_run, args=(list(words), folder, dict(environment), files))
+    process.start()
+    process.join(seconds)
+    assert process.exitcode is not None, "it does not end"
+    out, message, imported = (file.read_text() for file in files)
+    return Done(process.exitcode, out, message, set(json.loads(imported)))
+
+
+def _run(words: list[str], folder: Path, environment: dict[str, str], files: list[Path]) -> None:
+    for number, file in enumerate(files[:2], start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["capslib", *words]
+    from capslib.lab import cli
+
+    try:
+        cli.main()
+    finally:
+        files[2].write_text(json.dumps(sorted(sys.modules)))

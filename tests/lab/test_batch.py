@@ -1,0 +1,502 @@
+"""Many trials: here, on an embedded cluster and on a scheduler of the user's own; each runs once and all give the same records."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import dask
+import distributed  # its configuration has to be there before a test changes a part of it
+import pytest
+import toys
+from toys import until
+
+import capslib
+from capslib import papers
+from capslib.errors import UserError
+from capslib.lab import batch, cli
+from capslib.lab.records import Record
+from capslib.lab.runs import run_unless_taken
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
+from capslib.papers.experiment import Trial
+from capslib.training import Context
+
+STEM = "negation_limitation"
+
+
+@pytest.fixture
+def tiny() -> list[Trial]:
+    """All arms of the sign experiment on twenty points; no data set is needed."""
+    return papers.experiments(STEM)["sign"].trials("cpu", seeds=[0], change={"points": 20, "epochs": 2})
+
+
+class Told(batch.Display):
+    """A display that remembers what it is told."""
+
+    def __init__(self):
+        self.plans, self.steps, self.ends, self.said = [], [], [], []
+
+    def plan(self, plan):
+        self.plans.append(plan)
+
+    def step(self, trial, step, steps, note):
+        self.steps.append((trial.key, step, steps, note))
+
+    def finish(self, trial, record):
+        self.ends.append((trial.key, record))
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def run(
+    trials: list[Trial], store: Store, display: Told | None = None, *, retry_failed=False, max_steps=None, **settings: object
+) -> list[Record]:
+    settings, options = Settings(**{"scale": "cpu", **settings}), dict(retry_failed=retry_failed, max_steps=max_steps)
+    return batch.run(trials, store, settings, display=display, **options)
+
+
+def numbers(store: Store) -> dict[str, tuple]:
+    """What a trial computed, apart from where and when: equal means equal to the last bit."""
+    return {r.key: (r.trial, r.exit, r.metrics, r.series, r.parameters) for r in store.records()}
+
+
+@pytest.fixture
+def here(tiny, tmp_path) -> Store:
+    """The tiny trials, run in this process."""
+    store = Store(tmp_path / "here")
+    run(tiny, store, workers=1)
+    return store
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two worker processes that know the toys, for all tests that leave them alive."""
+    with (
+        dask.config.set({"distributed.worker.preload": [toys.__file__]}),
+        batch._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"]) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def shared_cluster(cluster, monkeypatch):
+    """A run with two workers takes those instead of two of its own."""
+    monkeypatch.setattr(batch, "_client", lambda settings, devices: contextlib.nullcontext(cluster))
+
+
+def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
+    store, told = Store(tmp_path / "cluster"), Told()
+    records = run(tiny, store, told, workers=2)
+    assert len(numbers(here)) == len(tiny) > 1
+    assert numbers(store) == numbers(here)
+    assert {r.key for r in records} == {t.key for t in tiny}
+    assert dict(told.ends) == {r.key: r for r in records}
+    assert {key for key, *_ in told.steps} == {t.key for t in tiny}, "workers say how far they are"
+
+
+# ---------------------------------------------------------------------------------------------- a scheduler of one's own
+
+
+@contextlib.contextmanager
+def process(*words: str, folder: Path | None = None):
+    """A module run in a folder, which comes first where Python looks for others."""
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([sys.executable, "-m", *words], cwd=folder, **quiet) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.wait(30)
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """A scheduler process of one's own: its address, and how to start a worker process on it."""
+    file = tmp_path / "scheduler.json"
+    quiet = ("--no-dashboard", "--scheduler-file", str(file))
+    with process("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet) as running:
+        until(lambda: (file.exists() and file.stat().st_size) or running.poll() is not None)
+        address = json.loads(file.read_text())["address"]
+        with contextlib.ExitStack() as workers:
+
+            def worker(nthreads: int = 1, folder: Path | None = None) -> None:
+                words = ("distributed.cli.dask_worker", "--no-nanny", "--nthreads", str(nthreads), *quiet)
+                workers.enter_context(process(*words, folder=folder))
+
+            yield address, worker
+
+
+def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, scheduler):
+    address, worker = scheduler
+    worker()
+    worker()
+    store, told = Store(tmp_path / "cluster"), Told()
+    assert len(run(tiny, store, told, scheduler=address)) == len(tiny)
+    assert numbers(store) == numbers(here)
+    assert told.plans[0].devices is None
+    assert {key for key, *_ in told.steps} == {t.key for t in tiny}
+
+
+def test_a_worker_with_another_capslib_is_refused(tiny, store, tmp_path, scheduler, monkeypatch):
+    package = Path(capslib.__file__).parent
+    shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "other" / "capslib" / "losses.py").open("a") as file:
+        file.write("# another version\n")
+    address, worker = scheduler
+    worker(folder=tmp_path / "other")
+    with distributed_client(address) as client:
+        client.wait_for_workers(1, timeout=300)
+    with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
+        run(tiny, store, scheduler=address)
+    monkeypatch.setattr(batch, "_check_workers", lambda client: None)  # as if it had joined a moment later
+    with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
+        run(tiny, store, scheduler=address)
+    assert list(store.records()) == []
+
+
+def test_a_worker_of_many_threads_is_refused(tiny, store, scheduler):
+    address, worker = scheduler
+    worker(nthreads=2)
+    with distributed_client(address) as client:
+        client.wait_for_workers(1, timeout=300)
+    with pytest.raises(UserError, match="--nthreads 1"):
+        run(tiny, store, scheduler=address)
+
+
+def distributed_client(address: str):
+    return distributed.Client(address)
+
+
+# ---------------------------------------------------------------------------------------------------- what has a record
+
+
+def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
+    files = {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")}
+    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a trial was run"))
+    for workers in (1, 2):
+        assert run(tiny, here, workers=workers) == []
+    assert {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")} == files
+
+
+def test_each_record_is_looked_at_once_before_a_run(tiny, here, monkeypatch):
+    looked = []
+    monkeypatch.setattr(Store, "get", lambda store, trial: looked.append(trial.key))
+    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: iter(())))
+    run(tiny, here, workers=1)
+    assert sorted(looked) == sorted(t.key for t in tiny)
+
+
+def test_only_what_is_missing_runs(tiny, here):
+    here.path(tiny[2]).unlink()
+    before = numbers(here)
+    (record,) = run(tiny, here, workers=1)
+    assert record.trial == tiny[2]
+    assert len(before) == len(tiny) - 1
+    assert before.items() <= numbers(here).items()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, shared_cluster, tmp_path, workers):
+    store, before = Store(tmp_path / "rehearsed"), numbers(here)
+    for steps in (2, 1):  # a second one replaces the first
+        records = run(tiny, store, workers=workers, max_steps=steps)
+        assert {(r.exit, len(r.series["loss"])) for r in records} == {("cut", steps)}
+        assert len(records) == len(tiny)
+    assert run(tiny, here, workers=workers, max_steps=1) == []
+    assert numbers(here) == before
+    run(tiny, store, workers=workers)
+    assert numbers(store) == before
+
+
+def told_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
+    """What is made of a trial of which the scheduler says that it killed its workers."""
+    common = dict(
+        settings=Settings(scale="cpu"), results=store.root, threads=1, replaces=None, wait=False, code="", max_steps=None
+    )
+    task = batch.Task(trial=trial, **{**common, **fields})
+    return batch._record(task, SimpleNamespace(status="error", exception=lambda: distributed.KilledWorker("task", None, 3)))
+
+
+def test_a_rehearsal_that_kills_its_workers_is_no_failure_of_the_run(toy, store):
+    (trial,) = toy("dies")
+    record = told_of_deaths(trial, store, max_steps=3)
+    assert (record.exit, record.failed) == ("cut", True)
+
+
+def test_a_record_outlives_its_worker(toy, store, make_record):
+    """Dask loses the word that a trial has ended with its worker, blames it for the next deaths too, and gives it up."""
+    (trial,) = toy("dies once")
+    ended = make_record(trial)
+    store.put(ended)
+    assert told_of_deaths(trial, store) == store.get(trial) == ended
+    assert told_of_deaths(trial, store, replaces=ended.finished).exit == "error", "that one was there before"
+
+
+def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
+    """What another process has finished meanwhile is not replaced, even if the rehearsal was planned before."""
+    experiment = papers.experiments(STEM)["sign"]
+    record = run_unless_taken(experiment, tiny[0], here, Context(seed=0, max_steps=1))
+    assert record == here.get(tiny[0])
+    assert record.exit == "ok"
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """``toy("well", "raises", …)``: trials that do this, in this process or in workers."""
+    monkeypatch.setitem(papers.experiments(STEM), "toy", toys.TOY)
+
+    def make(*does: str, scale: str = "cpu", seed: int = 0) -> list[Trial]:
+        configs = [toys.ToyConfig(does=what, size=n, folder=str(tmp_path)) for n, what in enumerate(does, start=1)]
+        return [toys.TOY.trial(scale, config, seed) for config in configs]
+
+    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
+        yield make
+
+
+def times_run(folder: Path) -> dict[str, int]:
+    return {p.name.removeprefix("ran "): len(p.read_text().split()) for p in folder.glob("ran *")}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cluster, workers):
+    trials = toy("well", "raises", "nan", "oom", "well")
+    records = {r.config["size"]: r for r in run(trials, store, workers=workers)}
+    assert [records[n].exit for n in (1, 2, 3, 4, 5)] == ["ok", "error", "nan", "oom", "ok"]
+    assert "RuntimeError: out of luck (toys.py:" in records[2].message
+    assert "step 3" in records[3].message
+    assert "can't allocate memory" in records[4].message
+    logs = {p.stem: p.read_text() for p in (store.root / ".logs").iterdir()}
+    assert logs.keys() == {t.key for t in trials[1:4]}
+    assert all("Traceback" in text for text in logs.values())
+    assert 'raise RuntimeError("out of luck")' in logs[trials[1].key]
+
+
+def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypatch):
+    trials, told = toy("well", "raises", "nan"), Told()
+    run(trials, store, workers=1)
+    assert run(trials, store, told, workers=1) == []
+    assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 1, "nan 3 0": 1}
+    assert told.plans[0].failed.keys() == {t.key for t in trials[1:]}
+    cured = toys.TOY.run
+    monkeypatch.setitem(cured.__globals__, "NotFinite", KeyError)  # it fails differently now
+    assert [r.exit for r in run(trials, store, workers=1, retry_failed=True)] == ["error", "error"]
+    assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 2, "nan 3 0": 2}
+    assert store.get(trials[2]).message.startswith("KeyError")
+
+
+def test_a_trial_that_ends_well_leaves_no_log(toy, store, make_record):
+    (trial,) = toy("well")
+    store.put(make_record(trial, exit="error"))
+    store.log(trial).parent.mkdir()
+    store.log(trial).touch()
+    assert [r.exit for r in run([trial], store, workers=1, retry_failed=True)] == ["ok"]
+    assert not store.log(trial).exists()
+
+
+def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(tiny, store, monkeypatch):
+    """A kill came while a checkpoint was being written; the next one has its name, and takes what was left along."""
+    monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", "0")
+    sign = papers.experiments(STEM)["sign"]
+    keys = {t.key: training.key for t in tiny for training in sign.trainings(papers.config(t), t.seed)}
+    assert len(set(keys.values())) == len(tiny) > 1
+    left = store.trainings / f".{keys[tiny[0].key]}.pt-{socket.gethostname()}-{ended_process()}-abcd_123"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    run(tiny, store, workers=1)
+    assert {p.name for p in store.trainings.iterdir() if p.suffix != ".lock"} == {f"{key}.pt" for key in keys.values()}
+    before = {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")}
+    store.path(tiny[0]).unlink()
+    (again,) = run(tiny, store, workers=1)
+    assert again.resumed_from == [], "read, and not taken up in the middle"
+    assert {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")} == before
+
+
+def ended_process() -> int:
+    """The id of a process that is no more."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_missing_data_set_stops_everything(toy, store, shared_cluster, workers):
+    with pytest.raises(UserError, match="no data"):
+        run(toy("lacks", "lacks", "lacks"), store, workers=workers)
+    assert list(store.records()) == []
+
+
+@pytest.mark.parametrize("rehearsal", [[], ["--max-steps", "1"]], ids=["run", "rehearsal"])
+@pytest.mark.parametrize(("does", "status"), [("raises", 1), ("well", 0)])
+def test_the_exit_status_tells(toy, store, tmp_path, monkeypatch, capsys, does, status, rehearsal):
+    toy()
+    words = ["capslib", "run", STEM, "--scale", "smoke", "--experiment", "toy", "--where", "size=1", "--workers", "1"]
+    more = ["--set", f"does={does}", "--set", f"folder={tmp_path}", "--results-dir", str(store.root)]
+    monkeypatch.setattr(sys, "argv", [*words, *more, *rehearsal])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == status
+    assert len(list(store.records(cut=True))) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("RuntimeError: out of luck" in said and ".logs" in said) is (does == "raises")
+
+
+def test_data_are_asked_for_before_anything_starts(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a cluster was started"))
+    trials = papers.experiments(STEM)["depth"].trials("cpu", seeds=[0])
+    with pytest.raises(UserError, match="mnist"):
+        run(trials, store, workers=2, data_dir=tmp_path / "none")
+
+
+def test_notes_of_a_running_trial_are_passed_on(toy, store):
+    told = Told()
+    trials = toy("well", "well")
+    run(trials, store, told, workers=1)
+    assert told.steps == [(t.key, *more) for t in trials for more in ((0, 0, ""), (1, 2, "half way"))]
+
+
+# ------------------------------------------------------------------------------------------------- workers that die
+
+
+def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, store, tmp_path):
+    trials = toy("dies", "well", "dies once", "dies further on", "well", "well")
+    records = {r.config["size"]: r for r in run(trials, store, workers=2)}
+    assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
+    assert "its worker process died 4 times" in records[1].message
+    assert records[1].message in store.log(trials[0]).read_text()
+    times = times_run(tmp_path)
+    assert (times["dies once 3 0"], times["dies further on 4 0"]) == (2, 6)
+    assert times["dies 1 0"] <= 4  # dask counts it too when a worker dies that was about to start it
+    assert [times[f"well {n} 0"] for n in (2, 5, 6)] == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------------ two at once
+
+
+def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
+    """The other process is played by a lock of our own; it ends, with a record, when we have nothing else left to do."""
+    from filelock import FileLock
+
+    trials = toy("well", "well", "well")
+    lock = FileLock(store.lock(trials[0]))
+    store.lock(trials[0]).parent.mkdir(parents=True)
+    lock.acquire()
+
+    class Other(Told):
+        def say(self, text):
+            super().say(text)
+            assert [r.config["size"] for r in store.records()] == [2, 3] or len(list(store.records())) == 2
+            store.put(make(trials[0]))
+            lock.release()
+
+    def make(trial):
+        record = next(store.records())
+        return record.model_copy(
+            update={"trial": trial, "key": trial.key, "config": papers.fields(trial), "message": "by the other"}
+        )
+
+    told = Other()
+    records = {r.config["size"]: r for r in run(trials, store, told, workers=1)}
+    assert len(told.said) == 1
+    assert "1 trials are being run by another process" in told.said[0]
+    assert times_run(tmp_path) == {"well 2 0": 1, "well 3 0": 1}
+    assert records[1].message == "by the other"
+
+
+def test_what_another_process_gave_up_is_taken_over(toy, store, tmp_path):
+    from filelock import FileLock
+
+    trials = toy("well", "well")
+    lock = FileLock(store.lock(trials[0]))
+    store.lock(trials[0]).parent.mkdir(parents=True)
+    lock.acquire()
+    told = Told()
+    told.say = lambda text: lock.release()
+    assert {r.config["size"] for r in run(trials, store, told, workers=1)} == {1, 2}
+    assert times_run(tmp_path) == {"well 1 0": 1, "well 2 0": 1}
+
+
+def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_record):
+    """Both saw the same failure; the second finds that it has been replaced meanwhile, by a failure again."""
+    (trial,) = toy("raises")
+    store.put(make_record(trial, exit="error"))
+
+    class Slow(Told):
+        def plan(self, plan):
+            run([trial], store, workers=1, retry_failed=True)  # the other is quicker
+
+    (record,) = run([trial], store, Slow(), workers=1, retry_failed=True)
+    assert times_run(tmp_path) == {"raises 1 0": 1}
+    assert record == store.get(trial)
+
+
+# ------------------------------------------------------------------------------------------------------------ sessions
+
+
+def test_a_session_passes_its_display_on(toy, tmp_path):
+    toy()
+    told = Told()
+    batch.Session.start(results_dir=tmp_path / "x").run(STEM, "toy", display=told, change={"folder": str(tmp_path)})
+    assert [r.metrics["size"].value for _, r in told.ends] == [1, 2, 3]
+
+
+def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    (tmp_path / "_toc.yml").touch()
+    assert batch.Session.start().store.root.parent == tmp_path / "_build" / "smoke"
+    assert batch.Session.start(scale="cpu").store.root == tmp_path / "results"
+    assert batch.Session.start(results_dir=tmp_path / "x").store.root == tmp_path / "x"
+
+
+def test_smoke_records_belong_to_the_code_that_made_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = batch.Session.start().store.root
+    monkeypatch.setattr(batch, "code_hash", lambda: "f" * 64)
+    assert batch.Session.start().store.root != before
+
+
+def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path):
+    toy()
+    session = batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=2)
+    there = {"folder": str(tmp_path)}
+    first = session.run(STEM, "toy", where={"size": 1}, change=there)
+    assert [(r.config["size"], r.trial.seed) for r in first] == [(1, 0), (1, 1)]
+    everything = session.run(STEM, "toy", change=there)
+    assert [(r.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
+    assert everything[0] == first[0]
+    assert times_run(tmp_path) == {f"well {n} {s}": 1 for s in (0, 1) for n in (1, 2, 3)}
+
+
+def test_a_session_refuses_what_it_cannot_do(tmp_path):
+    with pytest.raises(UserError, match="Did you mean 'scale'"):
+        batch.Session.start(scal="cpu")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        batch.Session.start(results_dir=tmp_path / "file" / "x")
+    session = batch.Session.start(results_dir=tmp_path / "x")
+    with pytest.raises(UserError, match="Did you mean 'sign'"):
+        session.trials(STEM, "sing")
+    with pytest.raises(UserError, match="none yet"):
+        session.trials("learned_routing", "sign")
+
+
+def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypatch):
+    """Workers may have another working folder."""
+    monkeypatch.chdir(tmp_path)
+    sent = []
+    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())))
+    run(tiny, Store(Path("records")), workers=2, data_dir=Path("data"))
+    assert {task.results for task in sent} == {tmp_path / "records"}
+    assert {task.settings.data_dir for task in sent} == {tmp_path / "data"}
+    assert [task.trial for task in sent] == tiny

@@ -1,0 +1,322 @@
+"""The command line, as a user meets it: a process with an exit status, an output and a message.
+
+Bad input has to be answered at once. How long a second is depends on the machine, so what is tested is that torch, nearly all
+of the time that capslib takes to start, was not imported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import forked
+import pytest
+from forked import Done
+
+from capslib.lab.settings import parse
+from capslib.papers import experiments
+
+CHAPTER = "negation_limitation"
+ARMS = len(experiments(CHAPTER)["sign"].grid("smoke"))
+NO_FILES = "{empty}"
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    """Nothing of the caller's settings."""
+    hidden = ("CAPSLIB_DATA", "CAPSLIB_RESULTS", "CAPSLIB_DOWNLOAD", "CUDA_VISIBLE_DEVICES", "FORCE_COLOR", "COLUMNS")
+    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def capslib(tmp_path, environment, tmp_path_factory):
+    """Run ``capslib …`` in a folder that holds no book."""
+    scratch = tmp_path_factory.mktemp("said")
+
+    def call(*words: object, **more: str) -> Done:
+        return forked.call(list(map(str, words)), tmp_path, {**environment, **more}, scratch)
+
+    return call
+
+
+def test_the_module_is_the_command_line(environment, tmp_path):
+    """A process from its start: ``python -m capslib``, which needs no torch to answer."""
+    command = [sys.executable, "-X", "importtime", "-m", "capslib", "run", CHAPTER, "--scale", "papr"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert done.returncode == 2
+    assert "Unknown scale 'papr'. Did you mean 'paper'?" in done.stderr
+    assert "capslib.lab.cli" in imported
+    assert "torch" not in imported
+
+
+def run(*words: str) -> tuple[str, ...]:
+    return ("run", CHAPTER, "--scale", "cpu", *words)
+
+
+BAD = {
+    "unknown scale": (("run", CHAPTER, "--scale", "papr"), "Unknown scale 'papr'. Did you mean 'paper'?"),
+    "unknown scale of a notebook": (("execute", CHAPTER, "--scale", "smok"), "Unknown scale 'smok'. Did you mean 'smoke'?"),
+    "scale as a parameter": (("execute", CHAPTER, "-p", "scale=huge"), "Unknown scale 'huge'."),
+    "mistyped parameter": (("execute", CHAPTER, "-p", "scal=cpu"), "Unknown parameter 'scal'. Did you mean 'scale'?"),
+    "parameter without a value": (("execute", CHAPTER, "-p", "seeds"), "should look like name=value"),
+    "parameter out of range": (("execute", CHAPTER, "-p", "seeds=0"), "Parameter seeds = 0"),
+    "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use --device cpu"),
+    "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here"),
+    "unknown device": (run("--device", "gpu"), "Unknown device 'gpu'. Did you mean 'cpu'?"),
+    "trial out of range": (run("--experiment", "depth", "--set", "depth=0"), "Configuration of depth: depth = 0"),
+    "unknown field": (run("--experiment", "depth", "--set", "dept=3"), "Unknown field of DepthConfig 'dept'. Did you mean 'depth'?"),
+    "unknown field in where": (run("--experiment", "sign", "--where", "routin=em"), "Did you mean 'routing'?"),
+    "nothing left": (run("--experiment", "depth", "--where", "depth=12"), "No configuration of depth at scale cpu has depth=12. There are: depth=2; depth="),
+    "no such list": (("run", "em_routing", "--scale", "cpu", "--experiment", "viewpoint", "--where", "sizes=[32, 8]"), "There are: sizes=[32, 8, 8, 8]."),
+    "unknown experiment": (run("--experiment", "dpth"), f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'?"),
+    "unknown paper": (("run", "negation_limitatio", "--scale", "cpu"), f"Unknown paper 'negation_limitatio'. Did you mean '{CHAPTER}'?"),
+    "unknown paper of claims": (("claims", "em_routin"), "Did you mean 'em_routing'?"),
+    "unknown paper of records": (("records", "em_routin"), "Did you mean 'em_routing'?"),
+    "chapter to come": (("run", "learned_routing", "--scale", "cpu"), "learned_routing has no experiments yet"),
+    "notebook to come": (("execute", "learned_routing"), "There is no notebooks/learned_routing.py"),
+    "data that is missing": (run("--experiment", "depth", "--data-dir", NO_FILES), "train-images-idx3-ubyte.gz is missing"),
+    "unknown data set": (("data", "fetch", "mnits"), "Unknown data set 'mnits'. Did you mean 'mnist'?"),
+    "scheduler that is no address": (run("--scheduler", "localhost"), "looks like tcp://host:8786"),
+    "a rehearsal of no step": (run("--max-steps", "0"), "Invalid value for '--max-steps'"),
+    "no scale": (("run", CHAPTER), "Missing option '--scale'"),
+    "unknown command": (("exectue", CHAPTER), "No such command 'exectue'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_ends_with_status_2_and_names_the_fix(capslib, tmp_path, case):
+    words, says = BAD[case]
+    (tmp_path / "empty").mkdir()
+    done = capslib(*(w.format(empty=tmp_path / "empty") for w in words))
+    assert done.status == 2, done.message
+    assert says in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+    assert not list((tmp_path / "results").rglob("*.json")) if (tmp_path / "results").exists() else True
+
+
+def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib, tmp_path):
+    done = capslib(*run("--experiment", "depth", "--where", "data=mnist", "--data-dir", tmp_path / "empty"))
+    assert done.status == 2
+    for words in ("https://", "capslib data fetch mnist", f"{tmp_path / 'empty' / 'mnist'}", "--data-dir", "$CAPSLIB_DATA"):
+        assert words in done.message
+
+
+def test_a_truncated_file_is_named_with_what_was_expected_and_found(capslib, tmp_path):
+    """The publishers' file, of which the download broke off."""
+    file = tmp_path / "data" / "mnist" / "train-images-idx3-ubyte.gz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(gzip.compress(bytes(range(256)) * 4000)[:1000])
+    done = capslib(*run("--experiment", "depth", "--where", "data=mnist", "--data-dir", tmp_path / "data"))
+    assert done.status == 2
+    assert f"{file} is truncated or corrupted: expected sha256 440fcabf" in done.message
+    assert "(1,000 bytes)" in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "parameter"])
+def test_a_results_folder_that_cannot_be_written(capslib, tmp_path, how):
+    (tmp_path / "file").touch()
+    place = str(tmp_path / "file" / "results")
+    done = {
+        "option": lambda: capslib(*run("--experiment", "sign", "--results-dir", place)),
+        "variable": lambda: capslib(*run("--experiment", "sign"), CAPSLIB_RESULTS=place),
+        "parameter": lambda: capslib("run", CHAPTER, "--scale", "smoke", "--results-dir", place),
+    }[how]()
+    assert done.status == 2
+    assert f"Results cannot be written to {place}" in done.message
+    assert "--results-dir" in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+
+
+def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
+    """A device has to be here only if trials run here: the scheduler may have workers with GPUs."""
+    done = capslib(*run("--experiment", "sign", "--device", "cuda", "--scheduler", "tcp://127.0.0.1:9"))
+    assert done.status == 2
+    assert "No scheduler answers at tcp://127.0.0.1:9" in done.message
+    assert "Traceback" not in done.message
+
+
+# ------------------------------------------------------------------------------------------------------------ good input
+
+
+def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capslib, tmp_path):
+    done = capslib("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--dry-run")
+    assert done.status == 0, done.message
+    count = len(experiments(CHAPTER)["sign"].trials("paper"))
+    assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
+    assert "no record tells how long they take" in done.message
+    lines = done.out.splitlines()
+    trials, claims = lines[:count], lines[count:]
+    assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in trials)
+    assert all(re.search(r"  no record to go by; .*; \d+ steps, .* TFLOP$", line) for line in trials)
+    assert [line.partition(" trials, ")[0] for line in claims] == [
+        *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"all: {count}",
+    ]  # fmt: skip
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_where_takes_a_list_as_it_is_typed(capslib):
+    viewpoint = experiments("em_routing")["viewpoint"]
+    count = len(viewpoint.grid("cpu"))
+    for typed in ("sizes=[32,8,8,8]", "sizes=[32, 8, 8, 8]"):
+        assert len(viewpoint.trials("cpu", seeds=[0], where=parse([typed], "field"))) == count
+    chosen = (
+        "run",
+        "em_routing",
+        "--scale",
+        "cpu",
+        "--experiment",
+        "viewpoint",
+        "--where",
+        "sizes=[32, 8, 8, 8]",
+        "--seeds",
+        "1",
+    )
+    done = capslib(*chosen, "--data-dir", "none")
+    assert "smallnorb" in done.message, "it got as far as the data"
+    assert "No configuration" not in done.message
+    assert "torch" not in done.imported
+
+
+TINY = ("run", CHAPTER, "--scale", "smoke", "--experiment", "sign", "--set", "points=20", "--set", "epochs=1", "--workers", "1")
+
+
+def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(capslib, tmp_path):
+    place = ("--results-dir", tmp_path / "records")
+    done = capslib(*TINY, *place)
+    assert done.status == 0, done.message
+    assert f"{ARMS} trials at scale smoke: 0 have a record, {ARMS} to run." in done.message
+    again = capslib(*TINY, *place)
+    assert again.status == 0
+    assert f"{ARMS} have a record, 0 to run." in again.message
+    assert "torch" not in again.imported
+
+    keys = {p.stem for p in (tmp_path / "records").rglob("*.json")}
+    assert len(keys) == ARMS
+    for words in ((), (CHAPTER,)):
+        listed = capslib("records", *words, *place)
+        assert listed.status == 0
+        assert all(key in listed.out for key in keys)
+        assert "torch" not in listed.imported
+    assert "train_accuracy=" in listed.out
+    assert not any(key in capslib("records", "em_routing", *place).out for key in keys)
+
+    longer = capslib(*TINY, *place, "--set", "epochs=2", "--dry-run")
+    assert longer.status == 0, longer.message
+    *trials, together = longer.out.splitlines()  # no claim is judged by trials with another number of epochs
+    assert len(trials) == ARMS
+    assert all(" MB (1 record with other epochs); 2 steps, " in line for line in trials)
+    assert together.startswith(f"all: {ARMS} trials, about ")
+    assert "Expected: " in longer.message
+
+
+def test_a_rehearsal_is_listed_and_is_neither_sound_nor_in_the_way(capslib, tmp_path):
+    place = ("--results-dir", tmp_path / "records")
+    done = capslib(*TINY, *place, "--max-steps", "1")
+    assert done.status == 0, done.message
+    assert capslib("records", *place).out.count(" cut ") == ARMS
+    assert capslib("records", "check", *place).status == 1
+    whole = capslib(*TINY, *place)
+    assert f"0 have a record, {ARMS} to run." in whole.message
+    assert " cut " not in capslib("records", *place).out
+
+
+def put(folder: Path, record) -> Path:
+    from capslib.lab.store import Store
+
+    return Store(folder).put(record)
+
+
+def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, tmp_path, make_record):
+    folder = tmp_path / "records"
+    trial = experiments(CHAPTER)["sign"].trials("cpu")[0]
+    path = put(folder, make_record(trial))
+    sound = capslib("records", "check", "--results-dir", folder)
+    assert sound.status == 0
+    assert (
+        sound.out
+        == f"note: {CHAPTER}/sign/{trial.key}.json: not run from a git checkout, so nobody can look up the code that ran\n"
+    )
+    assert "1 records, 0 problems, 1 notes." in sound.message
+    assert "torch" not in sound.imported
+    path.write_bytes(path.read_bytes()[:99])
+    for stem in ((), (CHAPTER,)):
+        broken = capslib("records", "check", *stem, "--results-dir", folder)
+        assert broken.status == 1
+        assert f"{CHAPTER}/sign/{trial.key}.json: damaged (Invalid JSON: EOF" in broken.out
+        assert "1 records, 1 problems, 0 notes." in broken.message
+    for words in (("claims",), ("records",), ("run", CHAPTER, "--scale", "cpu", "--experiment", "sign", "--dry-run")):
+        assert capslib(*words, "--results-dir", folder).status == 0, "reading changes no file"
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert capslib("records", "check", "em_routing", "--repair", "--results-dir", folder).status == 0
+    assert path.exists()
+    repaired = capslib("records", "check", "--repair", "--results-dir", folder)
+    assert repaired.status == 1
+    assert f"set aside as {path.name}.damaged-" in repaired.message
+    assert "set aside as damaged: delete it, and run its trial again" in repaired.out
+    assert [p.name.partition(".damaged")[0] for p in path.parent.iterdir()] == [path.name]
+    assert "--repair belongs to" in capslib("records", "--repair", "--results-dir", folder).message
+
+
+def test_no_trial_runs_over_the_record_of_a_newer_capslib(capslib, tmp_path, make_record):
+    folder = tmp_path / "records"
+    path = put(folder, make_record(experiments(CHAPTER)["sign"].trials("smoke")[0]))
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    content = path.read_bytes()
+    done = capslib("run", CHAPTER, "--scale", "smoke", "--experiment", "sign", "--workers", "1", "--results-dir", folder)
+    assert (done.status, f"{path} was written by a newer capslib; update" in done.message) == (2, True)
+    claims = capslib("claims", CHAPTER, "--results-dir", folder)
+    assert claims.status == 0
+    assert claims.message.count("was written by a newer capslib") == 1
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == {path: content}
+
+
+def test_claims_as_a_table_and_as_json(capslib, tmp_path):
+    table = capslib("claims", CHAPTER, "--results-dir", tmp_path)
+    assert table.status == 0, table.message
+    assert "NEG-T1-rba-nobias" in table.out
+    assert "EM-T1-iter3" not in table.out
+    assert "torch" not in table.imported
+
+    every = capslib("claims", "--json", "--results-dir", tmp_path)
+    assert every.status == 0
+    claims = {claim["id"]: claim for claim in json.loads(every.out)}
+    assert {"NEG-T1-rba-nobias", "NEG-W-1", "EM-T1-iter3", "SP-T1-affnist-a", "LR-T3-conn-mnist", "INQ-T1-nevus"} <= set(claims)
+    assert {claim["verdict"] for claim in claims.values()} == {"not run"}, "a verdict without a record"
+
+
+def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
+    """A step so large that the weights overflow: the trial ends in a NaN, is recorded as such, and the others run."""
+    place = ("--results-dir", tmp_path / "records")
+    done = capslib(*TINY, "--where", "routing=em_vector", "--set", "weight_std=1e38", *place)
+    assert done.status == 1, done.message
+    assert "failures" in done.message
+    assert "nan" in done.message
+    assert "Traceback" not in done.message
+    arms = experiments(CHAPTER)["sign"].trials("smoke", where={"routing": "em_vector"}, change={"weight_std": 1e38})
+    assert len(list((tmp_path / "records").rglob("*.json"))) == len(arms)
+
+
+def test_help_names_the_papers(capslib):
+    done = capslib("run", "--help")
+    assert done.status == 0
+    assert CHAPTER in done.out
+    assert "torch" not in done.imported
+
+
+@pytest.mark.parametrize("words", [("list",), ("verify",)])
+def test_the_data_commands_work_without_data(capslib, tmp_path, words):
+    done = capslib("data", *words, "--data-dir", tmp_path / "none")
+    assert done.status == 0, done.message
+    assert words == ("verify",) or all(name in done.out for name in ("mnist", "digits", "kmnist"))
+    assert "torch" not in done.imported

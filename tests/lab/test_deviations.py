@@ -1,0 +1,102 @@
+"""Deviations from the papers, as data: every row says something of some trial, and the records say what the rows say."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+
+from capslib import papers
+from capslib.lab.ledger import deviations as module
+from capslib.lab.ledger.deviations import deviations
+from capslib.lab.store import Store
+from capslib.papers.experiment import SCALES
+from capslib.recipes import Config
+
+RESULTS = Path(__file__).parents[2] / "results"
+MOVED_IN = [stem for stem in papers.STEMS if papers.experiments(stem)]
+ROWS = [(stem, row) for stem in papers.STEMS for row in module._rows(stem)]
+
+
+def everything(stem: str) -> list[tuple[str, Config]]:
+    """The configurations of all grids of a chapter, with the names of their experiments."""
+    return [(name, c) for name, e in papers.experiments(stem).items() for scale in SCALES for c in e.grid(scale)]
+
+
+@pytest.mark.parametrize(("stem", "row"), ROWS, ids=[f"{stem}: {row['what']}" for stem, row in ROWS])
+def test_a_row_names_what_there_is_and_applies_to_some_trial(stem, row):
+    experiments = papers.experiments(stem)
+    named = row["experiments"].split("|") if row["experiments"] else list(experiments)
+    assert set(named) <= set(experiments)
+    fields = {condition.partition("=")[0].rstrip("!") for condition in row["where"].split()}
+    fields |= {name for _, name, _, _ in string.Formatter().parse(row["ours"]) if name}
+    for name in named:
+        assert fields <= set(experiments[name].config.model_fields)
+    assert any(module._holds(row, name, config.model_dump()) for name, config in everything(stem)), "of no trial of any scale"
+    assert all(row[column] for column in ("what", "paper", "ours", "why"))
+
+
+def test_each_file_belongs_to_a_chapter():
+    assert {path.stem for path in Path(module.__file__).parent.glob("*.csv")} <= set(MOVED_IN)
+
+
+def test_no_trial_has_the_same_deviation_twice():
+    for stem in MOVED_IN:
+        for name, config in everything(stem):
+            found = [d.what for d in deviations(stem, name, config)]
+            assert len(found) == len(set(found)), (name, found)
+
+
+@pytest.mark.parametrize("stem", MOVED_IN)
+def test_the_papers_own_setting_is_no_budget(stem):
+    for name, config in everything(stem):
+        found = [d.what for d in deviations(stem, name, config.setting()) if d.why == "budget of this scale"]
+        assert found == [], (name, found)
+
+
+def test_a_field_that_the_budget_changes_is_a_deviation_in_the_words_of_its_title():
+    sign = papers.experiments("negation_limitation")["sign"]
+    (config,) = [c for c in sign.grid("paper") if c.routing == "dynamic" and c.bias]
+    first, *_ = deviations("negation_limitation", "sign", config.model_copy(update={"points": 20}))
+    assert first.model_dump() == {"what": "points", "paper": "20000", "ours": "20", "why": "budget of this scale"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("routing=em", False),
+        ("routing=em|dynamic", True),
+        ("routing!=em|dynamic", False),
+        ("routing!=em", True),
+        ("bias=True routing=dynamic", True),
+        ("bias=True routing=em", False),
+        ("", True),
+    ],
+)
+def test_all_conditions_of_a_row_have_to_hold(condition, holds):
+    fields = {"routing": "dynamic", "bias": True}
+    assert module._holds({"experiments": "", "where": condition}, "sign", fields) is holds
+    assert module._holds({"experiments": "depth|sign", "where": condition}, "sign", fields) is holds
+    assert not module._holds({"experiments": "depth", "where": condition}, "sign", fields)
+
+
+LATER = {("em_routing", "test_error", "windows that step by two")}
+"""Rows that were added after some records had been made."""
+NARROWED = {("negation_limitation", "depth", "E-step of EM")}
+"""Rows that once were said of arms that have no EM, too."""
+
+
+def test_the_committed_records_say_what_the_files_say_today():
+    """In the same words. What has changed since is listed above."""
+    count = 0
+    for record in Store(RESULTS).records():
+        trial = record.trial
+        if trial.revision != papers.experiments(trial.paper)[trial.experiment].revision:
+            continue
+        place, then = (trial.paper, trial.experiment), record.deviations
+        today = deviations(*place, papers.config(trial))
+        assert {(*place, d.what) for d in today if d not in then} <= LATER, record.key
+        assert {(*place, d.what) for d in then if d not in today} <= NARROWED, record.key
+        count += 1
+    assert count > 400

@@ -1,0 +1,108 @@
+"""Records as tables, and the figure style."""
+
+from __future__ import annotations
+
+import pytest
+
+from capslib.lab import frames, plots
+from capslib.papers.em_routing import EXPERIMENTS as EM
+from capslib.papers.experiment import Deviation
+from capslib.papers.negation_limitation import EXPERIMENTS
+
+
+@pytest.fixture
+def records(trial, make_record):
+    """Two seeds of one arm and one of another; the configuration has a field of the same name as a series."""
+    trials = [
+        trial.model_copy(update={"seed": seed, "config": {**trial.config, "bias": bias, "epochs": 2}})
+        for seed, bias in ((0, True), (1, True), (0, False))
+    ]
+    series = {"epochs": [1.0, 2.0], "train_accuracy": [0.5, 0.75]}
+    made = [make_record(t, series=series, wall_seconds=60.0, peak_memory_bytes=2**21) for t in trials]
+    return [r.model_copy(update={"config": {**r.config, "decoder": [8, 16]}}) for r in made]
+
+
+def test_metrics_are_one_row_a_record(records):
+    table = frames.metrics(records)
+    assert len(table) == 3
+    assert table.loc[2, ["bias", "seed", "train_accuracy", "scale", "exit"]].tolist() == [False, 0, 0.5, "cpu", "ok"]
+    assert table["key"].nunique() == 3
+    assert set(table["hidden"]) == {20}, "fields at their defaults are columns too"
+    assert frames.metrics([]).empty
+
+
+def test_means_have_the_interval_of_their_seeds(records):
+    table = frames.metrics(records).assign(error=[1.0, 3.0, 5.0], crops=[1.0, None, None])
+    found = frames.means(table, "bias", {"error": "error (%)", "crops": "crops", "nothing of the kind": "nothing"})
+    assert found.replace("\N{NO-BREAK SPACE}", " ", regex=True).to_dict("index") == {
+        True: {"seeds": 2, "error (%)": "2.0 [-10.7, 14.7]", "crops": "1.0"},  # t of one degree of freedom is 12.7
+        False: {"seeds": 1, "error (%)": "5.0", "crops": "–"},
+    }
+
+
+def test_curves_are_one_row_a_point_and_a_field_of_the_same_name_gives_way(records):
+    table = frames.curves(records, "epochs", "train_accuracy")
+    assert len(table) == 6
+    assert table["epochs"].tolist() == [1, 2] * 3, "the series, not the number of epochs in the configuration"
+    assert set(table["decoder"]) == {"[8, 16]"}
+    assert frames.curves(records, "epochs", "nothing of the kind").empty
+
+
+def test_select_by_experiment_scale_and_field(records):
+    assert len(frames.select(records, "sign")) == 3
+    assert [r.trial.seed for r in frames.select(records, "sign", scale="cpu", bias=True)] == [0, 1]
+    assert frames.select(records, "sign", scale="paper") == []
+    assert frames.select(records, "depth") == []
+    assert frames.select(records, "sign", no_such_field=1) == []
+
+
+def test_the_configuration_of_every_scale_beside_the_papers():
+    table = frames.configuration(EXPERIMENTS["depth"], arm=("data", "routing"))
+    assert list(table.columns) == ["paper", "cpu", "smoke"]
+    assert table.loc["hidden units of the decoder", "paper"] == "512 · 1024"
+    assert table.loc["Adam learning rate", "paper"] == "0.0001"
+    assert table.loc["seeds"].tolist() == ["3", "3", "1"]
+    assert not {"data", "routing"} & set(table.index)
+    assert "pixels of a crop" not in table.index, "no scale crops"
+    assert frames.configuration(EM["test_error"]).loc["weight decay", "paper"] == "2·10⁻⁷"
+
+
+def test_deviations_are_named_once_with_their_scales(records):
+    slip = Deviation(what="epochs", paper="50", ours="2", why="budget")
+    other = Deviation(what="squash", paper="ε", ours="none", why="symmetry")
+    paper = records[2].model_copy(update={"trial": records[2].trial.model_copy(update={"scale": "paper"}), "deviations": [other]})
+    table = frames.deviations([records[0].model_copy(update={"deviations": [slip, other]}), paper])
+    assert table["what"].tolist() == ["epochs", "squash"]
+    assert table["scale"].tolist() == ["cpu", "cpu, paper"]
+
+
+def test_costs_by_experiment_scale_and_device(records):
+    (row,) = frames.costs(records).to_dict("records")
+    assert (row["trials"], row["seconds each"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
+    assert frames.costs([]).empty
+
+
+def contrast(a: str, b: str) -> float:
+    """Contrast of two colours as WCAG 2 defines it."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#121212"])
+def test_one_figure_is_readable_on_a_light_and_on_a_dark_page(page):
+    assert contrast(plots.INK, page) >= 4
+    assert all(contrast(color, page) >= 3 for color in (*plots.ROUTING_COLORS.values(), *plots.OTHER_COLORS))
+
+
+def test_a_routing_that_the_book_does_not_know_has_a_colour_and_its_own_name():
+    assert (plots.routing_color("em"), plots.routing_name("em")) == (plots.ROUTING_COLORS["em"], "EM")
+    assert plots.routing_color("my_routing") == plots.routing_color("my_routing") in plots.OTHER_COLORS
+    assert plots.routing_name("my_routing") == "my routing"
+    assert plots.routing_name("cnn") == "cnn"
+    assert not set(plots.OTHER_COLORS) & set(plots.ROUTING_COLORS.values())

@@ -1,0 +1,314 @@
+"""Executing a chapter: when, with which parameters, and what is left when a cell fails. The chapters here have three cells."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jupytext
+import psutil
+import pytest
+
+from capslib.errors import UserError
+from capslib.lab import notebooks
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
+from capslib.papers import STEMS
+
+STEM = "negation_limitation"
+ROOT = Path(__file__).parents[2]
+
+CHAPTER = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["parameters"]
+scale = "smoke"
+seeds = None
+results_dir = None
+
+# %%
+import pathlib
+pathlib.Path("ran").open("a").write("x")
+
+# %%
+print(scale, seeds, results_dir)
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch) -> Path:
+    """A book of one chapter in a folder of its own, with a copy of capslib that may be edited; the working folder."""
+    folder = tmp_path / "book of one"
+    (folder / "notebooks").mkdir(parents=True)
+    (folder / "_toc.yml").touch()
+    (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+    package = Path(notebooks.__file__).parents[1]
+    shutil.copytree(package, folder / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(notebooks, "__file__", str(folder / "capslib" / "lab" / "notebooks.py"))
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    return folder
+
+
+def times_run(book: Path) -> int:
+    return len((book / "ran").read_text()) if (book / "ran").exists() else 0
+
+
+def printed(folder: Path) -> str:
+    cells = json.loads((folder / "book" / "papers" / f"{STEM}.ipynb").read_text())["cells"]
+    return "".join(cells[-1]["outputs"][0]["text"])
+
+
+def with_a_cell(book: Path, code: str) -> None:
+    """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one after it."""
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n")
+
+
+# --------------------------------------------------------------------------------------------------- what it depends on
+
+
+def append(path: Path) -> None:
+    path.write_text(path.read_text() + "\n# edited\n")
+
+
+def put_a_record(book, trial, make_record) -> Path:
+    return Store(book / "results").put(make_record(trial))
+
+
+CHANGES = {
+    "the notebook": lambda book, *_: append(book / "notebooks" / f"{STEM}.py"),
+    "the routing": lambda book, *_: append(book / "capslib" / "routing" / "em.py"),
+    "the training loop": lambda book, *_: append(book / "capslib" / "training.py"),
+    "its experiments": lambda book, *_: append(book / "capslib" / "papers" / STEM / "__init__.py"),
+    "its networks": lambda book, *_: append(book / "capslib" / "networks" / f"{STEM}.py"),
+    "its ledger": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / f"{STEM}.csv"),
+    "its deviations": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "deviations" / f"{STEM}.csv"),
+    "a new file": lambda book, *_: (book / "capslib" / "new.py").touch(),
+    "a file that is gone": lambda book, *_: (book / "capslib" / "losses.py").unlink(),
+    "a new record": put_a_record,
+}
+NO_CHANGES = {
+    "the experiments of another paper": lambda book, *_: append(book / "capslib" / "papers" / "em_routing" / "adversarial.py"),
+    "the networks of another paper": lambda book, *_: (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1"),
+    "the ledger of another paper": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "em_routing.csv"),
+    "the deviations of another paper": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "deviations" / "em_routing.csv"),
+    "the notebook of another paper": lambda book, *_: (book / "notebooks" / "em_routing.py").touch(),
+    "a record of another paper": lambda book, trial, make: put_a_record(book, trial.model_copy(update={"paper": "em_routing"}), make),
+    "a date": lambda book, *_: (book / "capslib" / "training.py").touch(),
+    "a cache": lambda book, *_: (book / "capslib" / "training.pyc").touch(),
+    "nothing": lambda *_: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_it_is_executed_again_after_a_change_of(book, trial, make_record, what):
+    before = notebooks.fingerprint(STEM, Settings())
+    CHANGES[what](book, trial, make_record)
+    assert notebooks.fingerprint(STEM, Settings()) != before
+
+
+@pytest.mark.parametrize("what", NO_CHANGES)
+def test_it_is_left_alone_after_a_change_of(book, trial, make_record, what):
+    before = notebooks.fingerprint(STEM, Settings())
+    NO_CHANGES[what](book, trial, make_record)
+    assert notebooks.fingerprint(STEM, Settings()) == before
+
+
+def test_parameters_versions_and_changed_records_count_too(book, trial, make_record, monkeypatch):
+    path = put_a_record(book, trial, make_record)
+    marks = {notebooks.fingerprint(STEM, Settings())}
+    marks |= {notebooks.fingerprint(STEM, Settings(**change)) for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1})}
+    append(path)
+    marks.add(notebooks.fingerprint(STEM, Settings()))
+    monkeypatch.setattr(notebooks, "_version", lambda library: "99")
+    marks.add(notebooks.fingerprint(STEM, Settings()))
+    assert len(marks) == 6
+
+
+# ------------------------------------------------------------------------------------------------------------ execution
+
+
+def test_it_executes_once_until_something_changes(book):
+    settings = Settings.check(seeds=3)
+    assert notebooks.execute(STEM, settings) == "executed"
+    assert printed(book) == "smoke 3 None\n"
+    first = notebooks.target(STEM).read_bytes()
+    assert notebooks.execute(STEM, settings) == "unchanged"
+    assert notebooks.target(STEM).read_bytes() == first
+    assert times_run(book) == 1
+
+    executed = json.loads(first)
+    assert executed["metadata"]["capslib"]["parameters"] == {"scale": "smoke", "seeds": 3}
+    injected = [c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])]
+    assert len(injected) == 1
+    assert "remove-cell" in injected[0]["metadata"]["tags"]
+    assert "papermill" not in first.decode()  # its timings would make every build differ
+
+    append(book / "capslib" / "layers.py")
+    assert notebooks.execute(STEM, settings) == "executed"
+    assert notebooks.execute(STEM, settings, force=True) == "executed"
+    assert times_run(book) == 3
+
+
+def test_folders_reach_the_notebook_as_absolute_paths(book):
+    notebooks.execute(STEM, Settings.check(results_dir="records"))
+    assert printed(book) == f"smoke None {book / 'records'}\n"
+
+
+def test_an_output_that_cannot_be_read_is_made_again(book):
+    notebooks.target(STEM).parent.mkdir(parents=True)
+    for damaged in ("", "{}", "[]", '{"metadata": []}', "{" * 9):
+        notebooks.target(STEM).write_text(damaged)
+        assert not notebooks.is_current(STEM, "mark")
+
+
+@pytest.mark.parametrize("error", ['raise ValueError("no luck")', "1 +", "undefined"])
+def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
+    target = notebooks.target(STEM)
+    target.parent.mkdir(parents=True)
+    target.write_text("what was there before")
+    with_a_cell(book, error)
+    with pytest.raises(UserError) as failed:
+        notebooks.execute(STEM, Settings())
+    message = str(failed.value)
+    assert message.startswith(f"{STEM}: cell 4 failed with ")  # counted from 0, with the one that Papermill puts in
+    assert error in message
+    assert "\x1b" not in message
+    assert not target.exists()
+    kept = book / "_build" / "failed" / f"{STEM}.ipynb"
+    assert str(kept.relative_to(book)) in message
+    cells = json.loads(kept.read_text())["cells"]
+    assert any(o["output_type"] == "error" for c in cells if c["cell_type"] == "code" for o in c["outputs"])
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
+    with_a_cell(book, f"import os, signal\nprint('so far', flush=True)\n{end}")
+    with pytest.raises(
+        UserError, match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*partial notebook: _build/failed/{STEM}\.ipynb$"
+    ):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+    (kept,) = book.rglob("*.ipynb*")
+    assert "smoke None None" in kept.read_text()
+
+
+def test_a_kernel_that_never_lives_is_said_too(book):
+    (book / "ipykernel_launcher.py").write_text("raise SystemExit(1)")  # python -m looks into the working folder first
+    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\."):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+
+
+def test_an_interrupt_leaves_no_output_and_no_kernel(book):
+    with_a_cell(book, "import os, time\nopen('kernel', 'w').write(f'{os.getpid()} ')\ntime.sleep(600)")
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(book)}
+    command = [sys.executable, "-m", "capslib", "execute", STEM]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen, env=environment) as process:
+        while process.poll() is None and not ((book / "kernel").exists() and " " in (book / "kernel").read_text()):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert f"{STEM}: stopped" in said
+    assert "Traceback" not in said
+    assert not psutil.pid_exists(int((book / "kernel").read_text()))
+    assert not list(book.rglob("*.ipynb*"))
+    assert not list(book.glob("capslib-*")), "temporary files stayed"
+
+
+def test_a_long_path_to_temporary_files_is_no_trouble(book, monkeypatch):
+    """The path of a socket has 107 bytes at most; some clusters make longer folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(book / ("long" * 30)))
+    Path(tempfile.gettempdir()).mkdir()
+    assert notebooks.execute(STEM, Settings()) == "executed"
+
+
+def test_temporary_files_that_cannot_be_written_are_a_user_error(book, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
+    with pytest.raises(UserError, match=rf"^{STEM} cannot be executed: .* for temporary files is /dev/full"):
+        notebooks.execute(STEM, Settings())
+    assert not notebooks.target(STEM).exists()
+
+
+TWICE = f"""
+import sys
+from capslib.lab import notebooks
+from capslib.lab.settings import Settings
+print([notebooks.execute("{STEM}", Settings(seeds=k)) for k in (1, 2)], file=sys.stderr)
+"""
+
+
+def test_executions_eight_at_a_time(tmp_path):
+    """Each kernel has sockets in a folder of its own: none waits for, or takes, the port of another."""
+    processes = []
+    for k in range(8):
+        folder = tmp_path / str(k)
+        (folder / "notebooks").mkdir(parents=True)
+        (folder / "_toc.yml").touch()
+        (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+        command = [sys.executable, "-c", TWICE]
+        processes.append(subprocess.Popen(command, cwd=folder, stderr=-1, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, said
+    assert [line.splitlines()[-1] for line in said] == [str(["executed"] * 2)] * 8
+    assert [(tmp_path / str(k) / "ran").read_text() for k in range(8)] == ["xx"] * 8
+    assert all(printed(tmp_path / str(k)) == "smoke 2 None\n" for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("stem", "says"),
+    [("negation", f"Did you mean '{STEM}'"), ("learned_routing", f"There is no notebooks/learned_routing.py in .*{STEM}")],
+)
+def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
+    with pytest.raises(UserError, match=says):
+        notebooks.source(stem)
+
+
+# ---------------------------------------------------------------------------------------------------- the real chapters
+
+CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_settings(path):
+    assert path.stem in STEMS
+    cells = [c for c in jupytext.read(path).cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(cells) == 1
+    found = {}
+    for statement in ast.parse(cells[0].source).body:
+        assert isinstance(statement, ast.Assign), "the cell holds assignments only"
+        found[statement.targets[0].id] = ast.literal_eval(statement.value)
+    assert found == {name: field.default for name, field in Settings.model_fields.items()}
+    assert list(found) == list(Settings.model_fields)
+    assert next(iter(found)) == "scale"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_opened_and_saved_in_jupyterlab_is_the_same_file(path):
+    config = jupytext.config.load_jupytext_config(str(path))
+    assert jupytext.writes(jupytext.read(path), fmt="py:percent", config=config) == path.read_text()
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
+    assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
+    header = path.read_text(encoding="utf-8").partition("# %%")[0]
+    assert "kernelspec" in header
+    assert "jupytext_version" not in header, "a version in the header makes a diff for every author"

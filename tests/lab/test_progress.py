@@ -1,0 +1,88 @@
+"""What a user sees of a run, on a terminal and in a file."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from capslib.lab import progress
+from capslib.lab.planning import Estimate, Plan
+
+
+@pytest.fixture
+def shown(trial, make_record):
+    """Play a run of three trials, in which one fails, to a console; its display and what it has written."""
+
+    def play(terminal: bool, seconds: tuple[float | None, ...] = (10, 20, 30)) -> tuple[str, str]:
+        trials = [trial.model_copy(update={"seed": seed}) for seed in range(3)]
+        known = {t.key: Estimate(s, s and 10**8, "") for t, s in zip(trials, seconds, strict=True)}
+        clock = [100.0]
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=120, get_time=lambda: clock[0])
+        with progress.display(console) as display:
+            display.plan(Plan(5, trials, {}, known, ["cpu", "cpu"]))
+            for one in trials:
+                display.step(one, 0, 0, "")
+            display.step(trials[2], 15, 30, "loss [0.1]")
+            clock[0] = 145.0
+            display.finish(trials[0], make_record(trials[0]))
+            clock[0] = 190.0
+            display.finish(trials[1], make_record(trials[1], exit="nan", metrics={}, message="step 3 [of 1]"))
+            display.step(trials[1], 29, 30, "said before its record came")
+            state = display.state()
+            display.progress.refresh() if terminal else None
+        return state, console.file.getvalue()
+
+    return play
+
+
+def test_lines_for_a_file(shown):
+    state, text = shown(False)
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    lines = text.splitlines()
+    assert lines[0] == "5 trials at scale cpu: 2 have a record, 3 to run."
+    assert lines[1] == "Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
+    assert lines[2:5] == [f"start  sign seed={seed}" for seed in range(3)]
+    assert lines[5].startswith("   ok  sign seed=0  train_accuracy=0.5  1.5 s  [1/3")
+    assert lines[6].startswith("  nan  sign seed=1  step 3 [of 1]  1.5 s  [2/3")
+    assert len(lines) == 7
+    assert state.startswith("2/3, ")
+
+
+def test_bars_on_a_terminal(shown):
+    _, text = shown(True)
+    assert "15/30 loss [0.1]" in text
+    assert "all trials" in text
+    assert "\x1b[" in text
+
+
+def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(shown):
+    """The third trial is half done at 100 s, the others end at 145 s and 190 s. Rich's estimate starts with the first progress."""
+    assert shown(False)[0] == "2/3, 45 s left"  # 10 + 20 of 60 in 90 s, 15 to go
+    assert shown(False, (10, None, 30))[0] == "2/3, 23 s left"  # trials alike: 2 of 3 in 90 s, half of one to go
+
+
+def test_what_is_not_known_is_said(trial, make_record):
+    def summary(seconds: tuple[float | None, ...], **more: object) -> list[str]:
+        trials = [trial.model_copy(update={"seed": seed}) for seed in range(len(seconds))]
+        known = {t.key: Estimate(s, s and 10**9, "") for t, s in zip(trials, seconds, strict=True)}
+        return progress.summary(Plan(**{"total": 3, "todo": trials, "failed": {}, "known": known, "devices": ["cpu"], **more}))
+
+    assert summary(()) == ["3 trials: 3 have a record, 0 to run."]
+    said = summary((), failed={"x": make_record(trial)})[0]
+    assert said.endswith("3 have a record (1 of a failure; --retry-failed runs those again), 0 to run.")
+    assert summary((None, None))[1] == "On 1 worker; no record tells how long they take."
+    assert summary((7200.0, None))[1].endswith("at most 1.0 GB each; 1 without an estimate come on top.")
+    assert "shared by the workers of the scheduler" in summary((60.0,), devices=None)[1]
+    assert progress.one(Estimate(7200, 3 * 10**8, "2 records")) == "about 2 h 0 min, 300.0 MB (2 records)"
+    assert progress.one(Estimate(None, None, "no record to go by")) == "no record to go by"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12, "12 s"), (89, "89 s"), (91, "2 min"), (5000, "83 min"), (12000, "3 h 20 min")],
+)
+def test_how_long_something_takes_in_words(seconds, words):
+    assert progress.duration(seconds) == words

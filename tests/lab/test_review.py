@@ -1,0 +1,250 @@
+"""What a reviewer is told: one line for each thing that is wrong with the records, and nothing about sound ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from capslib.data import SETS
+from capslib.lab import review as reviewing
+from capslib.lab import runs
+from capslib.lab.records import Code
+from capslib.lab.review import review
+from capslib.lab.runs import code_hash
+from capslib.lab.store import Store
+from capslib.papers import experiments
+from capslib.papers.experiment import DataFingerprint, Metric, Trial
+
+PAPER = "negation_limitation"
+EXPERIMENTS = experiments(PAPER)
+SIGN = EXPERIMENTS["sign"].trials("cpu")
+DEPTH = EXPERIMENTS["depth"].trials("cpu", where={"data": "mnist"})[0]
+MNIST = DataFingerprint(name="mnist", sha256=SETS["mnist"].manifest, stand_in=False, complete=True)
+
+
+@pytest.fixture(autouse=True)
+def history(monkeypatch) -> dict[str, frozenset[str]]:
+    """Of the code: empty, and whole, unless a test says otherwise."""
+    known: dict[str, frozenset[str]] = {"a" * 40: frozenset({"0" * 64})}
+    monkeypatch.setattr(reviewing, "_whole_history", lambda: True)
+    monkeypatch.setattr(reviewing, "_known_code", lambda revision, entry: known.get(revision, frozenset()))
+    return known
+
+
+@pytest.fixture
+def sound(make_record):
+    """A record with which nothing is wrong; keywords replace its fields."""
+
+    def make(trial: Trial = SIGN[0], **changes: object):
+        data = [MNIST] if trial.experiment == "depth" else []
+        return make_record(trial, **{"data": data, "code": Code(revision="a" * 40, dirty=False, capslib="0" * 64), **changes})
+
+    return make
+
+
+def changed(trial: Trial, **fields: object) -> Trial:
+    return trial.model_copy(update=fields)
+
+
+def code(**fields: object) -> dict:
+    return {"code": Code(**{"revision": "a" * 40, "dirty": False, "capslib": "0" * 64, **fields})}
+
+
+def seen(**fields: object) -> dict:
+    return {"data": [MNIST.model_copy(update=fields)]}
+
+
+def metric(value: float, n: int = 20) -> dict:
+    return {"metrics": {"train_accuracy": Metric(value=value, n=n, unit="fraction")}}
+
+
+def test_nothing_is_said_about_sound_records(store, sound):
+    assert review(store) == ([], [])
+    for record in (
+        *map(sound, SIGN[:3]),
+        sound(DEPTH),
+        sound(SIGN[3], exit="nan", metrics={}, series={}, message="step 3"),
+        sound(SIGN[4], series={"epochs": [1, 2], "accuracy": [0, 1], "steps": [10, 20, 25], "loss": [3, 2, 1]}),
+    ):
+        store.put(record)
+    store.path(DEPTH).with_suffix(".npz").touch()  # arrays of a figure
+    for hidden in (store.trainings / f"{DEPTH.key}.pt", store.log(DEPTH)):
+        hidden.parent.mkdir()
+        hidden.touch()
+    assert review(store) == review(store, PAPER) == review(store, "em_routing") == ([], [])
+
+
+PROBLEMS = {
+    "ends before it starts": (lambda r: r(finished=r().started - timedelta(seconds=1)), "finished before it started"),
+    "no metric": (lambda r: r(metrics={}), "ended well but holds no metric"),
+    "failed with a metric": (lambda r: r(exit="oom", message="too large"), "ended in oom, so it needs a message and no metric"),
+    "failed without a word": (lambda r: r(exit="nan", metrics={}), "ended in nan, so it needs a message"),
+    "a rehearsal": (lambda r: r(exit="cut", series={"steps": [1, 2, 3], "loss": [1]}), "a rehearsal (--max-steps), which is no result"),
+    "a rehearsal that failed": (lambda r: r(exit="cut", metrics={}, message="nan: step 3"), "a rehearsal"),
+    "measured on nothing": (lambda r: r(**metric(0.5, n=0)), "metric train_accuracy was measured on nothing"),
+    "more than all": (lambda r: r(**metric(1.5)), "metric train_accuracy = 1.5 is no fraction"),
+    "less than none": (lambda r: r(**metric(-0.5)), "is no fraction"),
+    "a curve too short": (lambda r: r(series={"steps": [1, 2, 3], "loss": [1, 2]}), "curve loss has 2 points over 3 steps"),
+    "steps that fall": (lambda r: r(series={"steps": [1, 3, 2], "loss": [1, 2, 3]}), "steps do not rise"),
+    "another key": (lambda r: r(key="0" * 16), "its trial hashes to"),
+    "unknown paper": (lambda r: r(changed(SIGN[0], paper="em_routin")), "there is no experiment em_routin/sign"),
+    "chapter to come": (lambda r: r(changed(SIGN[0], paper="learned_routing")), "there is no experiment learned_routing/sign"),
+    "unknown experiment": (lambda r: r(changed(SIGN[0], experiment="sing")), f"there is no experiment {PAPER}/sing"),
+    "revision to come": (lambda r: r(changed(SIGN[0], revision=99)), "of revision 99, but the experiment is at"),
+    "unknown field": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})), "(hiden: Extra inputs are not permitted)"),
+    "out of range": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hidden": 0})), "not a configuration of sign (hidden: "),
+    "unknown data": (lambda r: r(data=[MNIST.model_copy(update={"name": "mnits"})]), "there is no data set mnits"),
+    "a stand-in": (lambda r: r(DEPTH, **seen(stand_in=True)), "mnist is no stand-in"),
+    "data without a hash": (lambda r: r(DEPTH, **seen(sha256="unknown")), "the hash of mnist is no SHA-256"),
+    "data not named": (lambda r: r(DEPTH, data=[]), "trained on mnist, but holds no fingerprint of it"),
+    "dirty": (lambda r: r(**code(dirty=True)), "uncommitted changes"),
+    "no hash of the code": (lambda r: r(**code(capslib="12 digits")), "its hash of the code is no SHA-256"),
+    "an option of git": (lambda r: r(**code(revision="--output=x")), "'--output=x' is no git revision"),
+    "other code": (lambda r: r(**code(capslib="1" * 64)), "its code is not capslib at revision aaaaaaaaaa"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PROBLEMS)
+def test_each_problem_is_named_once_with_its_file(store, sound, what):
+    make, says = PROBLEMS[what]
+    path = store.put(make(sound))
+    (problem,) = review(store).problems
+    assert problem.startswith(f"{path.relative_to(store.root)}: ")
+    assert says in problem
+
+
+def edited(old: str, new: str):
+    return lambda store, path: path.write_text(path.read_text().replace(old, new))
+
+
+def moved(place: str):
+    def move(store: Store, path: Path) -> None:
+        target = store.root / place.format(key=path.stem)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+
+    return move
+
+
+SPOILT = {
+    "cut in half": (lambda store, path: path.write_bytes(path.read_bytes()[:100]), "damaged (Invalid JSON: EOF"),
+    "empty": (lambda store, path: path.write_bytes(b""), "damaged (Invalid JSON: EOF"),
+    "not UTF-8": (lambda store, path: path.write_bytes(path.read_bytes().replace(b'"ok"', b'"\xff"')), "damaged (Invalid"),
+    "infinite": (edited('"value": 0.5', '"value": Infinity'), "damaged (metrics.train_accuracy.value: Input should be a finite"),
+    "unknown field": (edited('"exit"', '"exits"'), "damaged (exit: Field required)"),
+    "a newer schema": (edited('"schema_version": 2', '"schema_version": 3'), "was written by a newer capslib: update capslib"),
+    "a merge conflict": (lambda store, path: path.write_text("<<<<<<< HEAD\n" + path.read_text()), "the markers of a merge conflict"),
+    "another seed": (edited('"seed": 0', '"seed": 1'), "its trial hashes to"),
+    "renamed": (moved(f"{PAPER}/sign/0123456789abcdef.json"), "its trial hashes to"),
+    "another experiment": (moved(PAPER + "/depth/{key}.json"), "belongs in negation_limitation/sign: move it there"),
+    "another paper": (moved("em_routing/sign/{key}.json"), "belongs in negation_limitation/sign"),
+    "set aside": (moved(PAPER + "/sign/{key}.json.damaged-1"), "set aside as damaged: delete it, and run its trial again"),
+    "no ending": (moved(PAPER + "/sign/{key}"), "not a record"),
+    "too high": (moved(PAPER + "/{key}.json"), "not a record"),
+    "too deep": (moved(PAPER + "/sign/more/{key}.json"), "not a record"),
+    "at the root": (moved("{key}.json"), "not a record"),
+    "arrays without a record": (moved(PAPER + "/sign/{key}.npz"), "not a record: move it out of this folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_each_file_that_is_not_right_is_named_and_left_where_it_is(store, sound, what):
+    spoil, says = SPOILT[what]
+    spoil(store, store.put(sound()))
+    ((path, content),) = {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()}.items()
+    (problem,) = review(store).problems
+    assert problem.startswith(f"{path.relative_to(store.root)}: ")
+    assert says in problem
+    assert path.read_bytes() == content
+
+
+def test_two_files_of_one_trial(store, sound):
+    path = store.put(sound())
+    twin = path.parent.with_name("depth") / path.name
+    twin.parent.mkdir()
+    twin.write_bytes(path.read_bytes())
+    assert [problem.partition(": ")[2] for problem in review(store).problems] == [
+        "belongs in negation_limitation/sign: move it there",
+        f"a second record of the trial of {twin.relative_to(store.root)}: keep one",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"other": Metric(value=1, n=20, unit="x")}}, "other, train_accuracy"), ({"parameters": 8}, "parameters")],
+)  # fmt: skip
+def test_seeds_of_one_configuration_are_measured_alike(store, sound, changes, what):
+    again = changed(SIGN[0], seed=1)
+    names = sorted(str(store.put(record).relative_to(store.root)) for record in (sound(), sound(again, **changes)))
+    (problem,) = review(store).problems
+    assert problem.startswith(f"{names[1]}: not measured like another seed, in {names[0]} ({what})")
+
+
+def test_what_a_killed_write_left_is_a_problem(store, sound, monkeypatch):
+    path = store.put(sound())
+    done = subprocess.Popen(["true"])
+    done.wait()
+    left = path.with_name(f".{path.name}-{socket.gethostname()}-{done.pid}-abcd_123")
+    left.touch()
+    path.with_name(f".{path.name}-{socket.gethostname()}-{os.getpid()}-abcd_123").touch()  # of a process that lives
+    assert review(store).problems == [f"{left.relative_to(store.root)}: left by a write that was killed: delete it"]
+
+
+NOTES = {
+    "an earlier revision": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)), "of revision 1; the experiment is at 2"),
+    "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
+    "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "not one of the trials"),
+    "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
+    "other data": (lambda r: r(DEPTH, **seen(sha256="b" * 64)), "its mnist is not the one that `capslib data fetch mnist` prepares"),
+    "no git": (lambda r: r(**code(revision=None, dirty=None)), "not run from a git checkout"),
+    "a revision of elsewhere": (lambda r: r(**code(revision="b" * 40)), "revision bbbbbbbbbb is not in the history"),
+    "smoke": (lambda r: r(EXPERIMENTS["sign"].trials("smoke")[0]), "of smoke scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NOTES)
+def test_what_is_unusual_but_not_wrong_is_a_note(store, sound, what):
+    make, says = NOTES[what]
+    path = store.put(make(sound))
+    problems, (note,) = review(store)
+    assert problems == []
+    assert note.startswith(f"{path.relative_to(store.root)}: ")
+    assert says in note
+
+
+def test_a_partial_set_and_a_shallow_checkout_are_no_matter(store, sound, monkeypatch):
+    monkeypatch.setattr(reviewing, "_whole_history", lambda: False)
+    store.put(sound(DEPTH, **seen(sha256="b" * 64, complete=False, deviations=["a part"]), **code(revision="b" * 40)))
+    assert review(store) == ([], [])
+
+
+def test_the_code_at_a_revision_hashes_as_the_package_does(monkeypatch, tmp_path):
+    """As a record of today has it, of what its experiment imports; and as the first records had it, of the whole package."""
+    monkeypatch.undo()
+    package = tmp_path / "capslib"
+    shutil.copytree(runs.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=false"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True, env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")})
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setattr(runs, "PACKAGE", package)
+    entry = EXPERIMENTS["sign"].run.__module__
+    assert reviewing._known_code(head, entry) == {code_hash(), code_hash(entry)}
+    assert runs.code_of(EXPERIMENTS["sign"]).capslib == code_hash(entry)
+    assert reviewing._known_code(head, None) == {code_hash()}
+    assert reviewing._known_code("b" * 40, entry) == frozenset()
+
+
+def test_each_record_is_held_against_the_code_of_its_own_experiment(store, sound, monkeypatch):
+    asked = []
+    monkeypatch.setattr(reviewing, "_known_code", lambda revision, entry: asked.append(entry) or frozenset({"0" * 64}))
+    for record in (sound(), sound(DEPTH)):
+        store.put(record)
+    assert review(store) == ([], [])
+    assert set(asked) == {f"capslib.papers.{PAPER}.{name}" for name in ("sign", "depth")}

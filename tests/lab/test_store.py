@@ -1,0 +1,383 @@
+"""The folder of records: whole files only, damaged ones set aside, and a clear message where the disk is full or read-only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import toys
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.files import leftovers, seal, set_aside, unseal, write_atomically
+from capslib.lab.runs import run_trial
+from capslib.lab.store import Store, project_root
+from capslib.recipes import Config
+from capslib.training import Context
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_write_makes_folders_replaces_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "a" / "b" / "file"
+    for data in (b"one", b"two"):
+        write_atomically(path, data)
+        assert path.read_bytes() == data
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch, fails):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def crash(*_: object) -> None:
+        raise OSError("the power went out")
+
+    monkeypatch.setattr(os, fails, crash)
+    with pytest.raises(UserError, match=rf"^{path} cannot be written: the power went out. .*untouched.*same command again"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+WRITE = """
+import os, signal, sys
+from pathlib import Path
+from capslib.files import write_atomically
+
+def stop(source, place):
+    print("about to move", flush=True)
+    sys.stdin.readline() or os.kill(os.getpid(), signal.SIGKILL)  # nobody there any more: die as one dies
+    move(source, place)
+
+move, os.replace = os.replace, stop
+write_atomically(Path(sys.argv[1]), b"of another process")
+"""
+
+
+def test_what_a_killed_write_left_is_removed_and_what_is_being_written_is_not(tmp_path):
+    path = tmp_path / "a-file-1"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, text=True) for _ in range(2)]
+    assert [w.stdout.readline() for w in writers] == ["about to move\n"] * 2
+    assert len(list(tmp_path.iterdir())) == 2
+    assert leftovers(tmp_path) == []
+    writers[0].communicate()  # closes its input, waits for its end
+    assert writers[0].returncode == -signal.SIGKILL
+    left = leftovers(tmp_path)
+    assert len(left) == 1
+    assert leftovers(tmp_path, "a-file-2") == []
+    write_atomically(tmp_path / "a-file-2", b"")
+    assert left[0].exists(), "of another file"
+    write_atomically(path, b"ours")
+    assert not left[0].exists()
+    writers[1].communicate("go on\n")
+    assert path.read_bytes() == b"of another process"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_of_another_machine_only_what_is_a_day_old_counts_as_left(tmp_path, monkeypatch):
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "another-machine")
+        patch.setattr(os, "replace", crash)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(tmp_path / "file", b"")
+    (left,) = tmp_path.iterdir()
+    assert leftovers(tmp_path) == []
+    os.utime(left, (0, 0))
+    assert leftovers(tmp_path) == [left]
+    (other := tmp_path / ".file-of-somebody-else-entirely").touch()
+    os.utime(other, (0, 0))
+    assert leftovers(tmp_path) == leftovers(tmp_path, "file") == [left]
+    assert leftovers(tmp_path, "fil") == []
+
+
+def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monkeypatch):
+    taken, move = [], os.replace
+
+    def replace(source: str, place: Path) -> None:
+        if not taken:
+            taken.append(os.unlink(source))
+        move(source, place)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
+    path, kept = tmp_path / "file", []
+    for content in ("first", "second"):
+        path.write_text(content)
+        with pytest.warns(UserWarning, match=r"file is damaged \(why\); it was set aside as file\.damaged-"):
+            kept.append(set_aside(path, "why"))
+    assert [p.read_text() for p in kept] == ["first", "second"]
+    assert not path.exists()
+
+
+def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypatch):
+    with pytest.warns(UserWarning, match="another process has set it aside"):
+        assert set_aside(tmp_path / "gone", "why") is None
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(UserWarning, match=r"is damaged \(why\); it is not used, and could not be set aside: Read-only"):
+        assert set_aside(tmp_path, "why") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 9])
+def test_a_seal_breaks_with_any_byte(data):
+    whole = seal(data)
+    assert unseal(whole) == data
+    for spoilt in (b"", whole[:-1], whole[: len(whole) // 2], whole[1:], whole + b"x", *_with_one_byte_changed(whole)):
+        with pytest.raises(ValueError, match="not what was written"):
+            unseal(spoilt)
+
+
+def _with_one_byte_changed(data: bytes) -> list[bytes]:
+    return [data[:k] + bytes([data[k] ^ 1]) + data[k + 1 :] for k in {0, len(data) // 2, len(data) - 1}]
+
+
+def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, monkeypatch):
+    (tmp_path / "book" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "book" / "deep")
+    assert project_root() == tmp_path / "book" / "deep"
+    (tmp_path / "_toc.yml").touch()
+    assert project_root() == tmp_path
+
+
+def test_where_records_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    assert Store().root == tmp_path / "results"
+    monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path / "elsewhere"))
+    assert Store().root == tmp_path / "elsewhere"
+    assert Store(tmp_path / "given").root == tmp_path / "given"
+
+
+def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot be written to .*--results-dir"):
+        Store(tmp_path / "file" / "below").check_writable()
+    Store(tmp_path / "new").check_writable()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+# ----------------------------------------------------------------------------------------------------------- records
+
+
+def test_a_record_comes_back_as_it_was(store, trial, make_record):
+    record = make_record(trial)
+    path = store.put(record)
+    assert path == store.root / "negation_limitation" / "sign" / f"{trial.key}.json"
+    assert store.get(trial) == record
+    assert store.get(trial.model_copy(update={"seed": 4})) is None
+    assert list(store.records()) == list(store.records("negation_limitation")) == [record]
+    assert list(store.records("em_routing")) == []
+
+
+def test_the_record_of_a_rehearsal_is_there_for_who_asks_for_it(store, trial, make_record):
+    record = make_record(trial, exit="cut")
+    store.put(record)
+    assert list(store.records()) == []
+    assert list(store.records(cut=True)) == [store.get(trial)] == [record]
+
+
+DAMAGES = {
+    "empty": lambda whole: b"",
+    "cut at the start": lambda whole: whole[:1],
+    "cut in half": lambda whole: whole[: len(whole) // 2],
+    "cut at the end": lambda whole: whole[:-3],
+    "nothing but zeros": lambda whole: bytes(len(whole)),
+    "zeros at the end": lambda whole: whole[:-4096] + bytes(min(len(whole), 4096)),
+    "not UTF-8": lambda whole: whole.replace(b'"message": "', b'"message": "\xff\xfe'),
+    "half a letter": lambda whole: whole.replace(b'"message": "', b'"message": "\xe2\x80'),
+    "not JSON": lambda whole: b"<html>" + whole,
+    "a record and more": lambda whole: whole + whole,
+    "no such schema": lambda whole: whole.replace(b'"schema_version": 2', b'"schema_version": 1'),
+    "a field that nobody knows": lambda whole: whole.replace(b'"exit"', b'"invented": 1, "exit"'),
+    "another seed": lambda whole: whole.replace(b'"seed": ', b'"seed": 1'),
+    "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
+    "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
+}
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_reading_a_damaged_record_warns_and_changes_no_file(store, trial, make_record, damage):
+    path = store.put(make_record(trial))
+    spoilt = DAMAGES[damage](path.read_bytes())
+    assert spoilt != path.read_bytes()
+    path.write_bytes(spoilt)
+    before = files(store.root)
+    for read in (lambda: store.get(trial), lambda: next(store.records(), None)):
+        with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*records check --repair") as warned:
+            assert read() is None
+        assert len(warned) == 1
+        assert files(store.root) == before
+
+
+@pytest.mark.parametrize("repair", ["repair", "put"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_only_writing_and_repair_set_a_damaged_record_aside(store, trial, make_record, damage, repair):
+    path = store.put(make_record(trial))
+    spoilt = DAMAGES[damage](path.read_bytes())
+    path.write_bytes(spoilt)
+    with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*set aside as {path.name}\.damaged-"):
+        store.repair(path) if repair == "repair" else store.put(make_record(trial))
+    assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
+    assert store.get(trial) == (None if repair == "repair" else make_record(trial))
+
+
+def test_the_markers_of_a_merge_conflict_are_named(store, trial, make_record):
+    path = store.put(make_record(trial))
+    whole = path.read_text()
+    path.write_text(f"<<<<<<< HEAD\n{whole}=======\n{whole}>>>>>>> other\n")
+    with pytest.warns(UserWarning, match="is damaged .it holds the markers of a merge conflict"):
+        assert store.get(trial) is None
+
+
+def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, trial, make_record):
+    other = trial.model_copy(update={"seed": 4})
+    store.put(make_record(other))
+    path = store.put(make_record(trial))
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3,\n "invented": true'))
+    before = files(store.root)
+    with pytest.warns(UserWarning, match=f"{path} was written by a newer capslib; update") as warned:
+        assert list(store.records()) == [make_record(other)]
+    assert len(warned) == 1
+    for write in (lambda: store.get(trial), lambda: store.put(make_record(trial)), lambda: store.repair(path)):
+        with pytest.raises(UserError, match=f"{path} was written by a newer capslib; update"):
+            write()
+    store.repair_all()
+    assert files(store.root) == before
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_damaged(store, trial):
+    store.path(trial).mkdir(parents=True)  # root may read anything but this
+    for ask in (lambda: store.get(trial), lambda: list(store.records())):
+        with pytest.raises(UserError, match=rf"{store.path(trial)} cannot be read: Is a directory"):
+            ask()
+    assert store.path(trial).is_dir()
+
+
+class Before(Config):
+    size: int = 1
+
+
+class After(Before):
+    """A release later: an option more."""
+
+    sharp: bool = False
+
+
+def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch):
+    old, new = (toys.experiment(config, toys.measured) for config in (Before, After))
+    monkeypatch.setitem(papers.experiments("negation_limitation"), "toy", old)
+    kept = {t.key: run_trial(old, t, store, Context(seed=0)) for t in old.trials("smoke")}
+    before = files(store.root)
+    monkeypatch.setitem(papers.experiments("negation_limitation"), "toy", new)
+    assert {t.key for t in new.trials("smoke")} == set(kept), "nothing runs again"
+    for trial in new.trials("smoke"):
+        found = store.get(trial)
+        assert found.config == {**kept[trial.key].config, "sharp": False}
+        assert found == kept[trial.key].model_copy(update={"config": found.config}), "only the option is new"
+        assert papers.config(found.trial) == After(size=found.config["size"])
+    assert [r.config["sharp"] for r in store.records()] == [False] * 3
+    sharp = {t.key for t in new.trials("smoke", change={"sharp": True})}
+    assert len(sharp) == 3
+    assert not sharp & set(kept)
+    assert files(store.root) == before
+
+
+def test_a_record_keeps_the_defaults_that_it_ran_with(store, trial, make_record):
+    """A default that changes needs a new revision; what a record says of its own run stands."""
+    record = make_record(trial)
+    store.put(record.model_copy(update={"config": {**record.config, "hidden": 21}}))
+    assert store.get(trial).config["hidden"] == 21
+
+
+def test_a_record_that_no_experiment_knows_any_more_is_still_read(store, trial, make_record):
+    for gone in ({"paper": "gone"}, {"experiment": "gone"}, {"config": {**trial.config, "gone": 1}}):
+        other = make_record(trial.model_copy(update=gone))
+        store.put(other)
+        assert store.get(other.trial) == other
+
+
+def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, make_record):
+    other = trial.model_copy(update={"seed": 4})
+    store.put(make_record(trial)).rename(store.path(other))
+    with pytest.warns(UserWarning, match="it was edited or renamed"):
+        assert store.get(other) is None
+    with pytest.warns(UserWarning, match="it was edited or renamed"):
+        assert list(store.records()) == []
+    assert store.path(other).exists()
+
+
+# --------------------------------------------------------------------------------------------------- a disk of its own
+
+DISK = """
+mount -t tmpfs -o size=160k tmpfs "$1" && head -c 94208 /dev/zero > "$1/ballast" || exit 77
+run() {
+    "$2" -m capslib run negation_limitation --scale smoke --experiment sign --set points=20 --set epochs=40 --workers 1 \
+         --results-dir "$1/results" 2>&1
+    echo "status $?"
+}
+records() { find "$1/results" -type f | sort; }
+echo "--- full"; run "$@"; records "$@"
+echo "--- room"; rm "$1/ballast"; mount -o remount,size=4m "$1"; run "$@"; records "$@"
+echo "--- damaged"; find "$1/results" -name '*.json' -exec truncate -s 300 {} +
+mount -o remount,ro "$1"; "$2" -m capslib claims negation_limitation --json --results-dir "$1/results" 2>&1; echo "status $?"
+echo "--- read-only"; run "$@"
+"""
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
+    """A disk of 160 kB, in a mount namespace of its own: not all five trials fit on it, a page or more for each file. Then there is room; then it is read-only."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no disk of its own: this system lets nobody here mount one")
+    (tmp_path / "disk").mkdir()
+    script = ["unshare", "-rm", "bash", "-c", DISK, "bash", tmp_path / "disk", sys.executable]
+    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, "COLUMNS": "400"})
+    if done.returncode == 77:
+        pytest.skip(f"no disk of its own: {done.stderr}")
+    said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
+
+    def kept(part: str) -> set[str]:
+        files = {Path(line) for line in said[part].splitlines() if line.startswith(str(tmp_path))}
+        assert all(re.fullmatch(r"\w+\.(json|pt|lock|log)", file.name) for file in files), "something half-written stayed"
+        return {str(file) for file in files if file.suffix == ".json"}  # where the machine is slow there is a checkpoint too
+
+    assert "status 2" in said["full"]
+    assert re.search(
+        rf"{tmp_path}/disk/results/\S+\.(json|pt) cannot be written: No space left on device\. .*same command", said["full"]
+    )
+    assert 1 <= len(kept("full")) < 5
+
+    assert "status 0" in said["room"]
+    assert f"5 trials at scale smoke: {len(kept('full'))} have a record" in said["room"]
+    assert kept("full") < kept("room")
+    assert len(kept("room")) == 5
+
+    assert said["damaged"].count(".json is damaged (") == 5
+    assert "status 0" in said["damaged"]
+    assert "Results cannot be written to" in said["read-only"]
+    assert "status 2" in said["read-only"]
+    assert "Traceback" not in done.stdout

@@ -1,0 +1,224 @@
+"""``capslib run`` as processes that are stopped and killed: no record is lost, none is made twice, nothing is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import toys
+from toys import until
+
+from capslib import papers
+from capslib.lab import batch
+from capslib.lab.review import review
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
+
+STEM = "negation_limitation"
+CAPSLIB = "import signal; [signal.signal(n, signal.default_int_handler if n == 2 else signal.SIG_DFL) for n in (2, 15)]; " + (
+    "import toys; toys.dask_setup(None); from capslib.lab.cli import main; main()"
+)
+"""The command line, which knows the toys, with signals that work where the runner of the tests ignores them."""
+
+
+@pytest.fixture
+def capslib(tmp_path):
+    """Start ``capslib run …`` at smoke scale; whatever is left of it is ended with the test."""
+    place = os.pathsep.join(filter(None, (str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH"))))
+    preload = {"DASK_DISTRIBUTED__WORKER__PRELOAD": f"['{toys.__file__}']"}
+
+    def start(*words: object, **environment: str) -> subprocess.Popen:
+        command = ["run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results", *words]
+        running = subprocess.Popen(
+            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": place, **preload, **environment},
+        )  # fmt: skip
+        started.append(running)
+        return running
+
+    started: list[subprocess.Popen] = []
+    yield start
+    for running in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in [*psutil.Process(running.pid).children(recursive=True), running]:
+                process.kill()
+        running.wait()
+        running.stderr.close()
+
+
+def toy(folder: Path, does: str) -> tuple[str, ...]:
+    """Three trials that do this."""
+    return ("--experiment", "toy", "--set", f"does={does}", "--set", f"folder={folder}")
+
+
+def pids(folder: Path) -> list[int]:
+    """The processes that have run toys, one for each time."""
+    return [int(pid) for path in folder.glob("ran *") for pid in path.read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "workers"), [(signal.SIGINT, 130, 1), (signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 2)]
+)
+def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(capslib, tmp_path, number, status, workers):
+    running = capslib(*toy(tmp_path, "waits"), "--workers", workers)
+    until(lambda: len(pids(tmp_path)) == workers)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= workers - 1
+    for child in children:  # a Ctrl-C at the terminal goes to all of them, and Slurm's SIGTERM as well
+        child.send_signal(number)
+    running.send_signal(number)
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == status, said
+    assert "The same command continues" in said
+    assert "Traceback" not in said
+    store = Store(tmp_path / "results")
+    assert list(store.records()) == []
+    assert len(list(store.root.glob(".trainings/*.pt"))) == workers
+    until(lambda: not any(child.is_running() for child in children))
+
+    (tmp_path / "go").touch()
+    again = capslib(*toy(tmp_path, "waits"), "--workers", workers)
+    _, said = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    assert len(list(store.records())) == 3
+
+
+def test_workers_end_when_their_parent_is_killed(capslib, tmp_path):
+    running = capslib(*toy(tmp_path, "waits"), "--workers", 2)
+    until(lambda: len(pids(tmp_path)) == 2)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert set(pids(tmp_path)) <= {child.pid for child in children}
+    running.kill()
+    until(lambda: not any(child.is_running() for child in children))
+
+
+def test_workers_that_die_while_they_start_are_replaced(capslib, tmp_path):
+    """Their nannies give them up, and without workers a run would wait for ever."""
+    running = capslib(*toy(tmp_path, "waits"), "--workers", 2)
+    parent, killed = psutil.Process(running.pid), set()
+
+    def kill_newcomers() -> bool:
+        for child in parent.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.pid not in killed and "spawn_main" in " ".join(child.cmdline()):
+                    killed.add(child.pid)
+                    child.kill()
+        return len(killed) >= 4  # two that had come up or not, and two more within milliseconds of their start
+
+    until(lambda: len(pids(tmp_path)) == 2)
+    until(kill_newcomers)
+    (tmp_path / "go").touch()
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 0, said
+    assert len(list(Store(tmp_path / "results").records())) == 3
+
+
+def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
+    runs = [capslib(*toy(tmp_path, "waits"), "--seeds", 2, "--workers", 2) for _ in range(2)]
+    until(lambda: len(pids(tmp_path)) == 4)  # all four workers run a trial, each another one
+    assert len(list(tmp_path.glob("ran *"))) == 4
+    (tmp_path / "go").touch()
+    for running in runs:
+        _, said = running.communicate(timeout=300)
+        assert running.returncode == 0, said
+    assert len(list(Store(tmp_path / "results").records())) == 6
+    assert len(pids(tmp_path)) == 6, "a trial ran twice"
+
+
+def test_what_goes_to_a_file_is_plain_lines(capslib, tmp_path):
+    running = capslib(*toy(tmp_path, "raises"), "--workers", 2)
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 1
+    assert said.isprintable() or not {c for c in said if not c.isprintable()} - {"\n"}
+    lines = said.splitlines()
+    assert lines[0] == "3 trials at scale smoke: 0 have a record, 3 to run."
+    assert sum(line.startswith("start  toy size=") for line in lines) == 3
+    assert sum(line.startswith("error  toy size=") and "out of luck" in line for line in lines) == 3
+    assert any("3/3" in line for line in lines)
+    assert "3 failures" in said
+    for log in (tmp_path / "results" / ".logs").iterdir():
+        assert log.name in said.replace("\n", "").replace("│", "").replace(" ", "")
+
+
+# ---------------------------------------------------------------------------------------------------------------- soak
+
+SIGN = {"points": 256, "epochs": 20}  # 40 steps, with a checkpoint after each
+SEEDS = 2
+ROUNDS = (False, True, True)
+"""Whether the parent is killed too: eight kills in all."""
+
+
+class Killed:
+    """A run whose processes are killed as often as asked for, each time after both workers have got further."""
+
+    def __init__(self, start, store: Store, trainings: dict[str, str]):
+        self.start, self.store, self.trainings, self.random, self.kills = start, store, trainings, random.Random(0), 0
+        self.running = start()
+
+    def round(self, parent: bool) -> None:
+        """Kill both workers, and before, between or after them the parent, which is then started again."""
+        self.wait_for_steps(self.random.randint(2, 12))
+        victims = self.workers() + ([psutil.Process(self.running.pid)] if parent else [])
+        self.random.shuffle(victims)
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker whose parent was killed first may be gone already
+                victim.kill()
+                self.kills += 1
+        if parent:
+            self.running.communicate()
+            self.running = self.start()
+
+    def wait_for_steps(self, steps: int) -> None:
+        """Until two trials have each written so many checkpoints, or ended."""
+        seen: dict[str, set[int]] = {}
+
+        def enough() -> bool:
+            for path in self.store.trainings.glob("*.pt"):
+                with contextlib.suppress(FileNotFoundError):
+                    seen.setdefault(path.stem, set()).add(path.stat().st_mtime_ns)
+            assert self.running.poll() is None, "it ended before it was killed often enough"
+            return sum(len(times) > steps or bool(len(times) > 1 and self.ended(key)) for key, times in seen.items()) >= 2
+
+        until(enough)
+
+    def ended(self, training: str) -> bool:
+        return any(self.store.root.glob(f"*/*/{self.trainings[training]}.json"))
+
+    def workers(self) -> list[psutil.Process]:
+        return [p for p in psutil.Process(self.running.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+
+
+def test_ten_trials_survive_eight_kills_with_the_same_numbers(capslib, tmp_path):
+    sign = papers.experiments(STEM)["sign"]
+    trials = sign.trials("smoke", seeds=range(SEEDS), change=SIGN)
+    trainings = {training.key: t.key for t in trials for training in sign.trainings(papers.config(t), t.seed)}
+    assert len(trials) == len(trainings) == 10
+    changes = [word for name, value in SIGN.items() for word in ("--set", f"{name}={value}")]
+    store = Store(tmp_path / "results")
+    words = ("--experiment", "sign", "--seeds", SEEDS, "--workers", 2, *changes)
+    killed = Killed(lambda: capslib(*words, CAPSLIB_CHECKPOINT_SECONDS="0"), store, trainings)
+    for parent in ROUNDS:
+        killed.round(parent)
+    assert killed.kills >= 6
+    _, said = killed.running.communicate(timeout=300)
+    assert killed.running.returncode == 0, said
+
+    records = {r.key: r for r in store.records()}
+    assert len(store.paths()) == len(records) == len(trials)
+    assert [p for p in review(store).problems if "uncommitted" not in p] == []
+    there = {path.name for path in store.trainings.iterdir() if path.suffix != ".lock"}
+    assert there == {f"{key}.pt" for key in trainings}, "the final weights, and nothing half-written"
+    assert sum(len(r.resumed_from) for r in records.values()) >= 3, "nothing was taken up again"
+    undisturbed = Store(tmp_path / "undisturbed")
+    batch.run(trials, undisturbed, Settings(scale="smoke"))
+    for record in undisturbed.records():
+        other = records.pop(record.key)
+        assert (other.exit, other.metrics, other.series) == (record.exit, record.metrics, record.series)
+    assert not records

@@ -1,0 +1,327 @@
+"""Trials and their keys, records and their form, and how a trial may end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import toys
+from pydantic import ValidationError
+
+from capslib.errors import NotFinite, UserError
+from capslib.lab import runs
+from capslib.lab.records import Record
+from capslib.lab.runs import PACKAGE, code_hash, code_of, hash_of_code, reached, run_trial
+from capslib.papers import experiments
+from capslib.papers.experiment import DataFingerprint, Metric, Trial
+from capslib.training import Context
+
+# -------------------------------------------------------------------------------------------------------------- keys
+
+
+def test_the_key_of_a_trial_never_changes(trial):
+    """If this fails, every committed record has lost its name. Raise the revision of an experiment instead."""
+    config = {"routing": "dynamic", "bias": True, "points": 20, "learning_rate": 0.005, "decoder": [8, 16]}
+    assert trial.model_copy(update={"config": config}).key == "2fe240753d98bbbe"
+
+
+def test_the_key_knows_every_field(trial):
+    other = {
+        "paper": "em_routing", "experiment": "depth", "revision": 2, "scale": "paper", "seed": 4,
+        "config": {**trial.config, "points": 21},
+    }  # fmt: skip
+    assert set(other) == set(Trial.model_fields), "a new field needs a line here"
+    keys = {trial.model_copy(update={name: value}).key for name, value in other.items()}
+    keys |= {trial.model_copy(update={"config": {**trial.config, name: "x"}}).key for name in trial.config}
+    assert len(keys) == len(other) + len(trial.config)
+    assert trial.key not in keys
+
+
+def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial):
+    backwards = trial.model_copy(update={"config": dict(reversed(trial.config.items()))})
+    assert backwards.key == trial.key == Trial.model_validate_json(trial.model_dump_json()).key
+
+
+def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
+    experiment = make_experiment()
+    spelled = [experiment.config(size=1), experiment.config(size="1"), experiment.config()]  # a default may be written out
+    assert len({experiment.trial("cpu", config, 0).key for config in spelled}) == 1
+
+
+@pytest.mark.parametrize("change", [{"scale": "huge"}, {"seed": -1}, {"revision": 0}, {"surprise": 1}])
+def test_a_trial_is_validated(trial, change):
+    with pytest.raises(ValidationError):
+        Trial.model_validate({**trial.model_dump(), **change})
+
+
+def test_a_trial_says_what_it_is(trial):
+    assert str(trial) == ("negation_limitation/sign [cpu] routing=dynamic bias=True points=20 learning_rate=0.01 seed=3")
+
+
+# ------------------------------------------------------------------------------------------------------- selections
+
+
+def test_the_trials_of_a_scale_come_seed_by_seed(make_experiment):
+    trials = make_experiment().trials("cpu")
+    assert [(t.seed, t.config) for t in trials] == [(s, c) for s in (0, 1, 2) for c in ({}, {"size": 2}, {"size": 3})]
+    assert len(make_experiment().trials("smoke")) == 3
+
+
+def test_where_keeps_and_change_sets(make_experiment):
+    experiment = make_experiment()
+    assert [t.config for t in experiment.trials("smoke", where={"size": 2})] == [{"size": 2}]
+    assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [{"size": 9}]  # three that became one
+    assert [t.config for t in experiment.trials("smoke", change={"size": "9"})] == [{"size": 9}]
+    assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        ({"where": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
+        ({"change": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
+        ({"where": {"size": 7}}, "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3."),
+        ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
+    ],
+)
+def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
+    with pytest.raises(UserError) as error:
+        make_experiment().trials("smoke", **selection)
+    assert says in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------- records
+
+
+def test_a_record_survives_json_to_the_last_bit(trial, make_record):
+    record = make_record(trial, series={"x": [1 / 3, 1e-300, 0.1 + 0.2]}, resumed_from=[3, 9])
+    assert Record.model_validate_json(record.model_dump_json(indent=1)) == record
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exit": "fine"},
+        {"schema_version": 1},
+        {"wall_seconds": -1},
+        {"surprise": 0},
+        {"series": {"x": [float("nan")]}},
+        {"config": None},
+    ],
+)
+def test_a_record_is_validated(trial, make_record, change):
+    with pytest.raises(ValidationError):
+        make_record(trial, **change)
+
+
+def test_a_metric_is_a_number():
+    for value in (float("nan"), float("inf"), None, "high"):
+        with pytest.raises(ValidationError):
+            Metric(value=value, n=1, unit="fraction")
+
+
+def test_the_schema_can_be_published():
+    schema = json.loads(json.dumps(Record.model_json_schema()))
+    assert set(Record.model_fields) == set(schema["properties"])
+    assert schema["additionalProperties"] is False
+    assert {"Trial", "Metric", "Deviation", "Environment", "Code", "DataFingerprint"} <= set(schema["$defs"])
+
+
+def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
+    real, stand_in = (DataFingerprint(name="x", sha256="0", stand_in=s, complete=True) for s in (False, True))
+    assert make_record(trial).real
+    assert make_record(trial, data=[real]).real
+    assert not make_record(trial, data=[real, stand_in]).real
+
+
+def test_the_hash_of_the_code_is_a_hash():
+    assert len(code_hash()) == 64
+    assert code_hash() == code_hash()
+
+
+@pytest.fixture(scope="module")
+def code() -> dict[str, bytes]:
+    """The files of the package, by name."""
+    return {p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")}
+
+
+def edited(code: dict[str, bytes], name: str, old: bytes = b'"""', new: bytes = b'"""Edited. ') -> dict[str, bytes]:
+    assert old in code[name]
+    return {**code, name: code[name].replace(old, new, 1)}
+
+
+SIGN = "capslib.papers.negation_limitation.sign"
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("papers/negation_limitation/sign.py", True),
+        ("papers/common.py", True),
+        ("routing/em.py", True),  # of the registry of routings, by name
+        ("networks/negation_limitation.py", True),
+        ("networks/em_routing.py", True),  # what the registry of networks names may be chosen
+        ("training.py", True),
+        ("lab/cli.py", False),
+        ("lab/judging.py", False),
+        ("papers/em_routing/table1.py", False),
+        ("__init__.py", False),
+    ],
+)
+def test_the_code_of_an_experiment_is_what_its_module_imports(code, name, counts):
+    """Checkpoints outlive a change of the command line, and none of a routing."""
+    changed = edited(code, name)
+    assert (hash_of_code(changed, SIGN) != hash_of_code(code, SIGN)) is counts
+    assert hash_of_code(changed) != hash_of_code(code), "a worker has the whole package"
+
+
+def test_what_is_imported_within_a_function_counts(code):
+    files = edited(code, "lab/statistics.py", b"from __future__", b"# edited\nfrom __future__")
+    late = edited(
+        code,
+        "papers/common.py",
+        b"def abscissa",
+        b"def late():\n    from capslib.lab.statistics import interval\n\n\ndef abscissa",
+    )
+    both = {**late, "lab/statistics.py": files["lab/statistics.py"]}
+    assert "lab/statistics.py" not in reached(code, SIGN)
+    assert "lab/statistics.py" in reached(late, SIGN)
+    assert hash_of_code(late, SIGN) != hash_of_code(both, SIGN)
+
+
+def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
+    sign = experiments("negation_limitation")["sign"]
+    assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
+
+
+# ---------------------------------------------------------------------------------------------------------- machines
+
+
+def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
+    """Another process, another name: a record of an Apple GPU must not pass for one of its CPU."""
+    monkeypatch.setattr(runs.platform, "machine", lambda: "arm64")
+    assert runs._environment("mps").device == "MPS (arm64)"
+    assert runs._environment("cpu").device == "CPU (arm64)"
+    assert [runs._environment(device).deterministic for device in ("cpu", "mps")] == [True, False]
+    assert not runs._environment("mps").device.startswith("CPU"), "how planning tells the two apart"
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform):
+    """Windows has none, and on a Mac it counts in another unit."""
+    assert psutil  # it asks for the platform once, when it is imported
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setitem(sys.modules, "resource", None)  # an import of it raises
+    with runs.PeakMemory("cpu") as memory:
+        pass
+    assert 2**20 < memory.bytes < 2**45
+
+
+# ------------------------------------------------------------------------------------------------- how a trial ends
+
+
+def run(experiment, store, seed: int = 0) -> Record:
+    (trial,) = experiment.trials("smoke", where={"size": 2}, seeds=[seed])
+    return run_trial(experiment, trial, store, Context(seed=seed))
+
+
+def weights(folder: Path, size: int = 2, seed: int = 0) -> Path:
+    """Where the training of the toy of :func:`run` has its checkpoint or its final weights."""
+    return toys.training(toys.ToyConfig(size=size), seed).path(folder)
+
+
+def raising(error: BaseException):
+    def run(config, context):
+        weights(context.folder, config.size).parent.mkdir(parents=True, exist_ok=True)
+        weights(context.folder, config.size).write_bytes(b"a long way already")
+        raise error
+
+    return run
+
+
+def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
+    record = run(make_experiment(), store, seed=5)
+    assert record == next(store.records())
+    assert (record.exit, record.message, record.metrics["size"].value) == ("ok", "", 7)
+    assert record.key == record.trial.key
+    assert record.environment.threads == torch.get_num_threads()
+    assert record.code.capslib == code_of(make_experiment()).capslib
+    assert record.peak_memory_bytes > 2**20
+    assert record.started <= record.finished
+
+
+@pytest.mark.parametrize(
+    ("error", "exit", "says"),
+    [
+        (NotFinite("step 7: the output of conv is not finite"), "nan", "step 7: the output of conv is not finite"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to …"), "oom", "CUDA out of memory."),
+        (MemoryError(), "oom", "MemoryError"),
+    ],
+)
+def test_a_trial_that_fails_is_recorded_with_its_reason(store, make_experiment, error, exit, says):
+    record = run(make_experiment(raising(error)), store)
+    assert (record.exit, record.message, record.metrics) == (exit, says, {})
+    assert store.get(record.trial) == record
+
+
+def test_an_exception_is_recorded_with_its_place(store, make_experiment):
+    record = run(make_experiment(raising(ZeroDivisionError("by nothing"))), store)
+    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text()
+    assert record.exit == "error"
+    assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experiment, failed):
+    """A NaN in it would else pass for a result; and it has no say over the checkpoint of the whole run."""
+    experiment = make_experiment(*([raising(NotFinite("step 7"))] if failed else []))
+    (trial,) = experiment.trials("smoke", where={"size": 2})
+    weights(store.trainings).parent.mkdir(parents=True)
+    weights(store.trainings).write_bytes(b"a long way already")
+    record = run_trial(experiment, trial, store, Context(seed=0, max_steps=3))
+    assert (record.exit, record.message, record.failed) == ("cut", "nan: step 7" if failed else "", failed)
+    assert store.get(trial) == record
+    assert weights(store.trainings).read_bytes() == b"a long way already"
+
+
+@pytest.mark.parametrize("error", [UserError("no such data"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experiment, error):
+    experiment = make_experiment(raising(error))
+    with pytest.raises(type(error)):
+        run(experiment, store)
+    assert list(store.records()) == []
+    assert weights(store.trainings).read_bytes() == b"a long way already"
+
+
+def test_the_trainings_of_a_trial_that_is_done_stay_for_others(store, make_experiment):
+    """Another experiment may share them; that a later one reads them, and not before they are whole, is tested with recipes."""
+    record = run(make_experiment(raising(NotFinite("step 1"))), store)
+    assert record.exit == "nan"
+    assert list(store.trainings.iterdir()) == [weights(store.trainings)]
+    assert all(part.startswith(".") for part in store.trainings.relative_to(store.root).parts), "hidden from git and from reviews"
+
+
+def test_a_trial_out_of_range_does_not_start(store, make_experiment):
+    experiment = make_experiment()
+    trial = experiment.trials("smoke")[0].model_copy(update={"config": {"size": "many"}})
+    with pytest.raises(ValidationError):
+        run_trial(experiment, trial, store, Context(seed=0))
+    assert list(store.records()) == []
+
+
+def test_configurations_and_records_need_no_torch():
+    code = """
+import sys
+from capslib import papers
+from capslib.lab import batch, claims, cli, records, settings, store
+from capslib.papers import query
+papers.experiments("negation_limitation")["depth"].trials("paper")
+records.Record.model_json_schema()
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,41 @@
+"""The verdicts of the committed records, as a table: whoever changes one sees it in the diff.
+
+After new records: ``python -m tests.papers.test_verdicts`` writes the table anew. Read the diff before you commit it.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from capslib.lab.claims import verdicts
+from capslib.lab.store import Store
+
+TABLE = Path(__file__).with_name("verdicts.csv")
+RESULTS = Path(__file__).parents[2] / "results"
+COLUMNS = ["id", "verdict", "ours", "low", "high", "n", "scale"]
+
+
+def today() -> list[list[str]]:
+    """Every claim that records decide, or leave undecided."""
+
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{value + 0.0:.6g}"  # no negative zero
+
+    return [
+        [v.claim.id, v.status, text(v.ours), *map(text, v.interval or (None, None)), str(v.n), v.scale or ""]
+        for v in verdicts(store=Store(RESULTS))
+        if v.status != "not run"
+    ]
+
+
+def test_no_verdict_moves_unseen():
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        columns, *expected = csv.reader(file)
+    assert columns == COLUMNS
+    assert today() == expected
+
+
+if __name__ == "__main__":
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *today()])

@@ -1,0 +1,42 @@
+"""The examples in docstrings give what they say, and what a user of the library calls has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import capslib
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(capslib.__path__, "capslib.")
+    if not module.name.startswith("capslib.lab") and module.name not in ("capslib.__main__", "capslib.routing.kernels")
+]
+FACE = {
+    "capslib.routing": ["dynamic_routing", "em_routing", "make_routing", "squash", "use_path"],
+    "capslib.layers": ["PrimaryCapsules", "DenseCapsules", "ConvCapsules", "ClassCapsules", "as_capsules", "field_centres"],
+    "capslib.losses": ["margin_loss", "spread_loss"],
+    "capslib.attacks": ["fgsm", "bim", "input_gradient", "robustness", "targeted_success", "zero_share"],
+    "capslib.networks.em_routing": ["MatrixCapsNet", "BaselineCNN"],
+    "capslib.networks.negation_limitation": ["CapsuleStack", "DeepCapsNet", "SignNetwork"],
+    "capslib.data": ["load"],
+    "capslib.training": ["accuracy", "fit", "permutation", "subset"],
+    "capslib.recipes": ["matches", "train", "flops"],
+    "capslib.registry": ["Registry"],
+}
+"""What whoever takes capsules away to build on them calls first."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_run(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", FACE)
+def test_the_face_of_the_library_has_examples(name):
+    module = importlib.import_module(name)
+    assert [thing for thing in FACE[name] if ">>>" not in (inspect.getdoc(getattr(module, thing)) or "")] == []

@@ -1,0 +1,247 @@
+"""Recipes name trainings; everything that needs the same training shares it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from pydantic import Field, ValidationError
+
+from capslib import recipes, training
+from capslib.papers import PAPERS, experiments
+from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
+from capslib.papers.em_routing.table1 import TestErrorConfig
+from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
+from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.recipes import Config, Recipe, Training, flops, matches, train
+from capslib.training import Context, Patience
+
+SIGN = SignConfig(routing="dynamic", bias=True, points=60, epochs=3, batch_size=20)
+
+
+@pytest.fixture
+def fits(monkeypatch) -> list[int]:
+    """The steps that were really taken, one entry a training."""
+    taken: list[int] = []
+    gradients = training._Gradients.__call__
+
+    def counted(self, batch):
+        taken[-1] += 1
+        return gradients(self, batch)
+
+    fit = training.fit
+
+    def started(*args, **kwargs):
+        taken.append(0)
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(training._Gradients, "__call__", counted)
+    monkeypatch.setattr(training, "fit", started)
+    return taken
+
+
+# -------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "nearest"),
+    [
+        ("routing", "dynamc", "dynamic"),
+        ("network", "deep_capsnett", "deep_capsnet"),
+        ("loss", "margn", "margin"),
+        ("data", "mnits", "mnist"),
+    ],
+)
+def test_a_mistyped_name_is_told_the_nearest(field, given, nearest):
+    with pytest.raises(ValidationError, match=f"Did you mean '{nearest}'"):
+        EMRecipe(**{field: given})
+
+
+def test_a_name_that_is_registered_later_is_valid(monkeypatch):
+    with pytest.raises(ValidationError):
+        EMRecipe(routing="mine")
+    monkeypatch.setitem(recipes.ROUTINGS, "mine", recipes.ROUTINGS["em"])
+    assert EMRecipe(routing="mine").routing == "mine"
+
+
+# --------------------------------------------------------------------------------------------------------------- keys
+
+
+class Old(Config):
+    size: int = 3
+    kind: Literal["a", "b"] = "a"
+
+
+class New(Old):
+    option: float = 0.5
+
+
+def test_a_new_option_orphans_no_configuration():
+    for fields in ({}, {"size": 4}, {"size": 3, "kind": "b"}):
+        assert New(**fields).differences() == Old(**fields).differences()
+    assert New(option=1).differences() == {"option": 1}
+
+
+def test_trainings_have_keys_of_their_own():
+    """By what differs from the defaults, the seed, and the paper whose defaults they are."""
+    others = [SIGN.model_copy(update=change) for change in ({"bias": False}, {"epochs": 4}, {"routing": "em_vector"})]
+    keys = [Training(r, s).key for r in (SIGN, *others) for s in (0, 1)]
+    assert len(set(keys)) == len(keys)
+
+    class Elsewhere(SignConfig):
+        pass
+
+    assert Training(Elsewhere(**SIGN.model_dump()), 0).key != Training(SIGN, 0).key
+
+
+def test_what_an_experiment_measures_is_not_part_of_its_training():
+    one, other = (TestErrorConfig(**REDUCED["smoke"], multi_crop=n) for n in (0, 30))
+    assert type(one.recipe()) is EMRecipe
+    assert one.recipe() == other.recipe()
+    depth = DepthConfig(data="digits", routing="dynamic", depth=2, bias=True)
+    assert type(depth.recipe()) is type(NegatedConfig(**{**depth.model_dump(), "front": "odd"}).recipe())
+
+
+def test_one_matcher_takes_lists_for_tuples():
+    config = EMRecipe(sizes=(32, 8, 8, 8))
+    assert config.matches({"sizes": [32, 8, 8, 8]})
+    assert config.matches({"sizes": (32, 8, 8, 8), "iterations": 3})
+    assert not config.matches({"sizes": [32, 8, 8, 9]})
+    assert matches(config.model_dump(mode="json"), {"sizes": (32, 8, 8, 8)})
+    assert not matches({}, {"sizes": None})
+
+
+# ------------------------------------------------------------------------------------------------------------- sharing
+
+
+def test_a_training_is_run_once_and_then_read(tmp_path, fits):
+    first, again = (train(SIGN, 0, Context(seed=0, folder=tmp_path)) for _ in range(2))
+    assert fits == [12, 0]
+    assert first.history == again.history
+    assert not again.network.training
+    assert all(torch.equal(p, q) for p, q in zip(first.network.parameters(), again.network.parameters(), strict=True))
+    train(SIGN, 1, Context(seed=0, folder=tmp_path))
+    assert fits[2:] == [12]
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        train(SIGN, 0, Context(seed=0))
+    train(SIGN, 0, Context(seed=0, folder=tmp_path / "rehearsal", max_steps=2))
+    assert fits == [12, 12, 2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(tmp_path, fits):
+    """Each has a checkpoint of its own: the first is read, the second goes on, the third starts."""
+    config = experiments("em_routing")["attacks"].grid("smoke")[0].model_copy(update=dict(images=40, epochs=1, attacked=4))
+    run = experiments("em_routing")["attacks"].run
+    undisturbed = run(config, Context(seed=0, folder=tmp_path / "undisturbed"))
+    taken = list(fits)
+    fits.clear()
+
+    def context(stop=lambda: False) -> Context:
+        return Context(seed=0, folder=tmp_path / "stopped", stop=stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, context(lambda: len(fits) == 2 and fits[1] == 1))
+    assert fits == [taken[0], 1]
+    fits.clear()
+    second = context()
+    found = run(config, second)
+    assert fits == [0, taken[1] - 1, taken[2]]
+    assert second.resumed_from == [1]
+    assert (found.metrics, found.series) == (undisturbed.metrics, undisturbed.series)
+
+
+def test_two_processes_share_one_training(tmp_path):
+    """The second waits for the first, and reads its weights."""
+    script = f"""
+import sys
+from pathlib import Path
+from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.recipes import train
+from capslib.training import Context
+config = SignConfig(routing="dynamic", bias=True, points=400, epochs=30, batch_size=20)
+trained = train(config, 0, Context(seed=0, folder=Path({str(tmp_path)!r}), progress=lambda *_: print("epoch", flush=True)))
+print(trained.history.terms["loss"][-1])
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)
+    ]
+    said = [process.communicate()[0].split() for process in both]
+    assert sorted(Counter(words)["epoch"] for words in said) == [0, 30]
+    assert said[0][-1] == said[1][-1]
+
+
+def test_a_recipe_may_stop_early(tmp_path):
+    class Impatient(SignConfig):
+        def patience(self) -> Patience:
+            return Patience("train_accuracy", 1, higher_is_better=True)
+
+        def recipe(self, **changes):
+            return self
+
+        def evaluate(self, network, splits):
+            return {"train_accuracy": 0.5}
+
+    trained = train(Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path))
+    assert trained.history.best_epoch == 1
+    assert len(trained.history.epochs["train_accuracy"]) == 2
+
+
+# --------------------------------------------------------------------------------------------------------------- costs
+
+
+def some_recipes() -> list[Recipe]:
+    """One of every experiment, network and routing, at smoke scale."""
+    found = {}
+    for stem in PAPERS:
+        for name, experiment in experiments(stem).items():
+            for config in experiment.grid("smoke"):
+                for recipe, _ in experiment.trainings(config, 0):
+                    found.setdefault((name, recipe.network, recipe.routing), recipe)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("recipe", some_recipes(), ids=lambda r: f"{r.network}-{r.routing}")
+def test_a_step_is_counted_from_the_network_itself(recipe):
+    """On no device at all; and the steps are those that training takes."""
+    of_step, steps = flops(recipe)
+    assert of_step > 0
+    doubled = flops(recipe.model_copy(update={"batch_size": 2 * recipe.batch_size}))
+    assert doubled[0] == pytest.approx(2 * of_step, rel=0.05)
+    shape, n = recipe.shape()
+    train = recipe.splits(Context(seed=0))[0]["train"].inputs
+    assert (tuple(recipe.seen(train[:2]).shape[1:]), len(train)) == (shape, n)
+    assert steps == recipe.epochs * -(-n // recipe.batch_size)
+
+
+def test_the_count_is_that_of_the_layers():
+    """A CNN by hand: products of input and weights forward, and twice as many backward, but for the first layer's input."""
+    recipe = EMRecipe(**{**REDUCED["smoke"], "network": "cnn"})
+    channels, side, (first, second, hidden), batch = 2, recipe.crop, recipe.cnn, recipe.batch_size
+    conv1, conv2 = channels * first * 25 * side**2, first * second * 25 * (side // 2) ** 2
+    dense = second * (side // 4) ** 2 * hidden + hidden * 5
+    assert flops(recipe)[0] == 2 * batch * (2 * conv1 + 3 * conv2 + 3 * dense)
+
+
+class Fields(Config):
+    ARM: ClassVar[frozenset[str]] = frozenset({"kind"})
+
+    required: int
+    kind: int = 0
+    budget: int = Field(5, title="the budget")
+
+
+def test_a_configuration_knows_its_arm_and_the_papers_setting():
+    config = Fields(required=1, kind=2, budget=3)
+    assert config.arm() == {"required", "kind"}
+    assert config.setting() == Fields(required=1, kind=2)
