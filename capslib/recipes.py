@@ -231,10 +231,14 @@ class Objective:
     def at(self, progress: float) -> None:
         """Told before every step which share of the training is over, for losses that have a schedule."""
 
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of class scores [N, C] and labels [N], a scalar."""
+        return LOSSES[self.recipe.loss](scores, labels)
+
     def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The loss of class scores [N, C], and how many of them are right."""
         right = (scores.argmax(dim=-1) == labels).float().mean()
-        return {"loss": LOSSES[self.recipe.loss](scores, labels), "accuracy": right}
+        return {"loss": self.loss(scores, labels), "accuracy": right}
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         return self.terms(self.recipe.scores(network, batch.inputs), batch.labels)

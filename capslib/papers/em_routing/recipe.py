@@ -165,11 +165,10 @@ class Spread(Objective):
     def at(self, progress: float) -> None:
         self.margin.fill_(margin_at(progress, self.recipe.margin))
 
-    def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         from capslib.losses import spread_loss
 
-        right = (scores.argmax(dim=-1) == labels).float().mean()
-        return {"loss": spread_loss(scores, labels, self.margin), "accuracy": right}
+        return spread_loss(scores, labels, self.margin)
 
 
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:

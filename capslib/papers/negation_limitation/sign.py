@@ -66,10 +66,10 @@ class SignConfig(Recipe):
 class WholeMargin(Objective):
     """The margin loss, with the absent class at its full weight."""
 
-    def terms(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         from capslib.losses import margin_loss
 
-        return {**super().terms(scores, labels), "loss": margin_loss(scores, labels, down_weight=1.0)}
+        return margin_loss(scores, labels, down_weight=1.0)
 
 
 def run(config: SignConfig, context: Context) -> Outcome:
