@@ -6,7 +6,7 @@ Put the network in ``eval`` mode. Its parameters get no gradients.
 
 ε is a distance in the units of x. For standardised images it counts standard deviations. ``bounds`` is the range of valid inputs
 *in the same units*: a pair of numbers, or of tensors that broadcast to x. For standardised images take
-:func:`capslib.data.transforms.standardised_bounds`.
+black and white of :func:`capslib.data.transforms.standardise`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -102,6 +102,8 @@ class Recipe(Config):
     downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
     crop: int | None = Field(None, ge=8, title="pixels of a crop")
     jitter: bool = Field(False, title="brightness and contrast vary in training")
+    standardise: Literal["crop", "image"] = Field("crop", title="pixels whose mean and deviation standardise an image")
+    """Of the crop, after jitter, which that mostly undoes; or of the whole image, before crop and jitter."""
     images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
     epochs: int = Field(50, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(128, ge=1, title="batch size")
@@ -164,11 +166,15 @@ class Recipe(Config):
         """What the network sees of uint8 images [N, C, H, W]: with a generator as in training, without one as in a test."""
         from capslib.data.transforms import center_crop, downsample, jitter, random_crop, standardise, to_float
 
-        x = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
-        x = jitter(x, generator) if self.jitter and generator is not None else x
+        x = whole = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
+        jitters = generator is not None and self.jitter
+        if jitters and self.standardise == "crop":
+            x = jitter(x, generator)
         if self.crop is not None:
             x = center_crop(x, self.crop) if generator is None else random_crop(x, self.crop, generator)
-        return standardise(x)
+        if jitters and self.standardise == "image":
+            x = jitter(x, generator)
+        return standardise(x, of=whole if self.standardise == "image" else x)
 
     def seen(self, inputs: Tensor) -> Tensor:
         """What the network sees of the inputs of a split, in a test."""

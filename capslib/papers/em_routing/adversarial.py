@@ -47,7 +47,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     from torch.nn import functional as F
 
     from capslib import attacks
-    from capslib.data.transforms import center_crop, standardised_bounds, to_float
+    from capslib.data.transforms import center_crop, standardise, to_float
     from capslib.losses import spread_loss
     from capslib.networks.em_routing import MatrixCapsNet
 
@@ -55,7 +55,9 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     test = networks["capsules"].splits["test"]
     some = test.some(config.attacked)
     x, y = config.seen(some.inputs), some.labels
-    bounds = standardised_bounds(center_crop(to_float(some.inputs), config.crop))
+    pixels = to_float(some.inputs)
+    pixels = pixels if config.standardise == "image" else center_crop(pixels, config.crop)
+    bounds = tuple(standardise(torch.full_like(pixels[:, :1, :1, :1], grey), of=pixels) for grey in (0, 1))
     limits = dict(bounds=bounds, batch_size=config.batch_size)  # a gradient takes what training takes
 
     def cross_entropy(name: str) -> attacks.Loss:

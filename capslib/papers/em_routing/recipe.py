@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from capslib.data.registry import dataset
+from capslib.errors import UserError
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
 
@@ -37,6 +38,8 @@ class EMRecipe(Recipe):
             "preset",
             "loss",
             "margin",
+            "standardise",
+            "held_out",
             "shared_stream",
             "factor",
             "multi_crop",
@@ -71,6 +74,8 @@ class EMRecipe(Recipe):
     decay: Literal["exponential", "cosine"] = Field("exponential", title="decay of the learning rate")
     weight_decay: float = Field(2e-7, ge=0, title="weight decay")
     factor: Literal["azimuth", "elevation"] | None = Field(None, title="factor by which only familiar viewpoints are trained on")
+    held_out: int | None = Field(None, ge=0, title="toy instance that is tested on instead of trained on")
+    """To choose an option without a look at the test images: the training images of one toy of each category."""
 
     def arm(self) -> frozenset[str]:
         small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
@@ -80,6 +85,13 @@ class EMRecipe(Recipe):
         """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
         from capslib.data.viewpoints import familiar
 
+        if self.held_out is not None:
+            if split.split != "train":
+                return {}
+            if not (mine := split["instance"] == self.held_out).any():
+                there = sorted(set(split["instance"].tolist()))
+                raise UserError(f"No training image of {self.data} is of instance {self.held_out}. There are: {there}.")
+            return {"train": ~mine, "test": mine}
         if self.factor is None:
             return {split.split: None}
         known = familiar(split, self.factor)
@@ -87,6 +99,7 @@ class EMRecipe(Recipe):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n = dataset(self.data).splits["train"][0] // (1 if self.factor is None else 3)
+        n = n if self.held_out is None else n * 4 // 5  # five toys of each category
         return super().shape()[0], min(n, self.images or n)
 
     def options(self) -> dict[str, Any]:
@@ -142,7 +155,8 @@ class EMRecipe(Recipe):
 
         def scores(images: Tensor) -> Tensor:
             several = crops(to_float(images), self.crop, offsets)  # [K, N, C, crop, crop]
-            found = network(standardise(several.flatten(0, 1))).unflatten(0, several.shape[:2])  # [K, N, classes]
+            whole = to_float(images).repeat(len(offsets), 1, 1, 1) if self.standardise == "image" else None
+            found = network(standardise(several.flatten(0, 1), of=whole)).unflatten(0, several.shape[:2])  # [K, N, classes]
             found = found.softmax(dim=-1) if self.network == "cnn" else found / found.sum(dim=-1, keepdim=True)
             return found.sum(dim=0)
 
