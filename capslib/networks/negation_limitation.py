@@ -38,6 +38,16 @@ class CapsuleStack(nn.Module):
             layer.weight /= torch.linalg.vector_norm(s, dim=-1).mean()
             pose, activation, _ = layer(pose, activation)
 
+    @torch.no_grad()
+    def start_near_identity(self) -> None:
+        """Add the identity to every W_ij, so that a layer passes on the mean pose of its children.
+
+        Without a bias the stack stays odd. Where dimensions differ, the last ones are dropped or
+        start empty.
+        """
+        for layer in self.layers:
+            layer.weight += torch.eye(*layer.weight.shape[2:], device=layer.weight.device)
+
     def forward(self, pose: Tensor) -> tuple[Tensor, Tensor]:
         pose, activation = as_capsules(pose)
         for layer in self.layers:
