@@ -201,5 +201,5 @@ REDUCED: dict[Scale, dict[str, Any]] = {
         data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
     ),
     "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=12, batch_size=32, shared_stream=True),
-    "paper": dict(cnn_learning_rate=1e-3),
+    "paper": dict(cnn_learning_rate=1e-3, standardise="image"),
 }
