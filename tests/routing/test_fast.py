@@ -70,13 +70,13 @@ def build(name: str, bias: float | None, dtype=torch.float64, **options: object)
     return make_routing(name, PARENTS, DIM, bias=bias, **options).to(dtype)
 
 
-def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float) -> None:
+def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0) -> None:
     """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
     assert len(ours) == len(expected)
     largest = max(b.abs().max().item() for b in expected)
     for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
         scale = max(1e-6 * largest, b.abs().max().item())
-        assert (a - b).abs().max().item() <= tolerance * scale, f"tensor {number}"
+        assert (a - b).abs().max().item() <= tolerance * scale + rounding, f"tensor {number}"
 
 
 @pytest.fixture(params=["one chunk", "chunks of two"])
@@ -117,7 +117,10 @@ def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
     tensors = draw(kind, "votes", torch.float32)
     ours = gradients_and_values(build(name, bias, torch.float32), "fast", *tensors)
     exact = gradients_and_values(build(name, bias).double(), "eager", tuple(t.double() for t in tensors[0]), tensors[1].double())
-    assert_close([t.double() for t in ours], exact, 1e-4)
+    ours = [t.double() for t in ours]
+    assert_close(ours[:3], exact[:3], 1e-4)
+    # Each output has a weight near one in the sum: where such terms cancel in a gradient, their rounding is left.
+    assert_close(ours[3:], exact[3:], 1e-4, rounding=torch.finfo(torch.float32).eps)
 
 
 @each_routing
