@@ -109,7 +109,7 @@ def _finish(pose: Tensor, coupling: Tensor, **_: object) -> RoutingResult:
     return RoutingResult(pose, activation, coupling.transpose(-1, -2))
 
 
-dynamic_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:DYNAMIC")
+dynamic_routing.core = Core(_forward, _backward, _finish)
 
 
 class DynamicRouting(Routing):

@@ -230,7 +230,7 @@ def _finish(
     return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling.mT)
 
 
-em_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:EM")
+em_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:")
 
 
 class EMRouting(Routing):

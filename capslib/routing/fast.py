@@ -59,8 +59,8 @@ class Core(NamedTuple):
     it returns ``(outputs, kept)``, two tuples of tensors [n, …].
     ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of the votes
     and, by name, of the other tensors. ``finish(*outputs, **arguments)`` makes a
-    :class:`RoutingResult`, seen by autograd. ``kernels`` names :class:`Kernels` for a GPU, as
-    "module:attribute": importing them needs Triton.
+    :class:`RoutingResult`, seen by autograd. ``kernels`` names a module with the same for a GPU,
+    "module:", as :mod:`capslib.routing.kernels` is one; importing it needs Triton.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
@@ -69,27 +69,11 @@ class Core(NamedTuple):
     kernels: str | None = None
 
 
-class Kernels(NamedTuple):
-    """A core for a GPU that forms votes itself.
-
-    ``forward(weight, source, **arguments)`` takes W [I, J, D, d] and poses [N, I, d], or None and
-    votes [N, I, J, D]. ``backward(weight, source, to_votes, …)`` writes the gradient of the votes.
-    ``covers(device, **options)``: whether they run there and know these options;
-    ``agree(device)``: whether they compute there what the definition computes.
-    """
-
-    forward: Callable[..., tuple[Tensors, Tensors]]
-    backward: Callable[..., dict[str, Tensor]]
-    covers: Callable[..., bool]
-    agree: Callable[[torch.device], bool]
-
-
-def kernels_of(core: Core, device: torch.device, options: Mapping[str, Any]) -> Kernels | None:
-    """The kernels of a core, if it has some for this device and these options."""
+def kernels_of(core: Core, device: torch.device, options: Mapping[str, Any]) -> Any:
+    """The module of a core's kernels, if it has some for this device and these options; else None."""
     with contextlib.suppress(ImportError):  # Triton is not installed
         found = core.kernels and resolve_name(core.kernels)
         return found if found and found.covers(device, **options) else None
-    return None
 
 
 def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
@@ -293,7 +277,7 @@ class _Plan(NamedTuple):
     """What a batch is run with, beside its tensors."""
 
     core: Core
-    kernels: Kernels | None
+    kernels: Any  # a module, or None
     compiled: bool
     options: Mapping[str, Any]
     names: tuple[str, ...]  # of the tensors

@@ -346,7 +346,7 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
 def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(module, "_compiler_works", lambda device: False)
-    layer = DenseCapsules(4, 3, 2, 2)
+    layer = DenseCapsules(4, 3, 2, 2, routing="em")
     assert use_path(layer, "triton") == "fast"
     pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
     expected = layer(pose, activation).pose

@@ -68,22 +68,20 @@ def test_every_kernel_compiles_for_a_gpu(monkeypatch, tmp_path):
 
             return launch
 
-    names = ("_em_forward", "_em_backward", "_dynamic_forward", "_dynamic_backward")
+    names = ("_forward_kernel", "_backward_kernel")
     for name in names:
         monkeypatch.setattr(kernels, name, Compile(getattr(kernels, name)))
-    monkeypatch.setattr(kernels, "run_on", lambda device: True)
+    monkeypatch.setattr(kernels, "covers", lambda *_, **__: True)
     monkeypatch.setattr(triton.runtime.driver, "_active", NoGPU())
-    for routing in ("em", "dynamic"):
-        for lazy in (False, True):
-            outcome(routing, "triton", *draw(lazy), torch.float32, iterations=2, bias=0.1)
+    for lazy in (False, True):
+        outcome("em", "triton", *draw(lazy), torch.float32, iterations=2, bias=0.1)
     assert compiled == {(name, K, last) for name in names for K in (0, CHILD_DIM) for last in (False, True)}
 
 
 def outcome(name: str, path: str, votes, activation, dtype, **options) -> list[torch.Tensor]:
     """The result, and the gradients of everything that has one; every element of the result has a weight of its own."""
     torch.manual_seed(1)
-    options |= {} if name == "dynamic" else {"beta_std": 10.0}  # costs that an activation shows within four digits
-    routing = make_routing(name, PARENTS, DIM, **options).to(dtype)
+    routing = make_routing(name, PARENTS, DIM, **options, beta_std=10.0).to(dtype)  # costs that an activation shows in four digits
     routing.path = path
     leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in (*votes, activation)]
     *votes, activation = leaves
@@ -120,7 +118,7 @@ def tiles(monkeypatch):
     monkeypatch.setattr(kernels, "TILE", 2 * 4 * 8)
 
 
-each_routing = pytest.mark.parametrize("name", ["dynamic", "em", "em_vector"])
+each_routing = pytest.mark.parametrize("name", ["em", "em_vector"])
 
 
 class TestInterpreted:
@@ -171,7 +169,7 @@ class TestInterpreted:
         ):
             assert torch.equal(ours, exact)
         monkeypatch.setattr(module, "_compiler_works", lambda device: True)
-        assert use_path(DenseCapsules(4, 3, 2, 2).double(), "triton") == "compiled"
+        assert use_path(DenseCapsules(4, 3, 2, 2, routing="em").double(), "triton") == "compiled"
 
     def test_kernels_are_used_where_they_agree(self):
         module._kernels_agree.cache_clear()
@@ -184,20 +182,20 @@ class TestInterpreted:
     def test_kernels_that_are_wrong_are_not_used(self, part, how, monkeypatch):
         from capslib.routing import kernels
 
-        ours = kernels.DYNAMIC
+        ours = getattr(kernels, part)
 
         def worse(*tensors, **arguments):
             if how == "broken":
                 raise RuntimeError("out of resource: shared memory")
-            result = getattr(ours, part)(*tensors, **arguments)
+            result = ours(*tensors, **arguments)
             spoilt = result[0][0] if part == "forward" else tensors[2]
             spoilt *= 1.01 if how == "wrong" else float("nan")
             return result
 
-        monkeypatch.setattr(kernels, "DYNAMIC", ours._replace(**{part: worse}))
+        monkeypatch.setattr(kernels, part, worse)
         monkeypatch.setattr(module, "_compiler_works", lambda device: False)
         module._kernels_agree.cache_clear()
-        layer = DenseCapsules(4, 3, 2, 2)
+        layer = DenseCapsules(4, 3, 2, 2, routing="em")
         try:
             assert use_path(layer, "triton") == layer.routing.path == "fast"
         finally:
