@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import (
-    ClassCapsules,
-    ConvCapsules,
-    MatrixPrimaryCapsules,
-    Pose,
-    field_centres,
-)  # fmt: skip
+from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules, Pose, field_centres
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 
 Preset = Literal["printed", "released", "calibrated"]
@@ -36,17 +30,9 @@ PRESETS: Mapping[Preset, tuple[dict, dict]] = {
 """Keywords of EM routing in convolutional layers and in the class layer.
 
 ``printed`` is Procedure 1, which states no constants, with β = 0 and λ = 0.01. ``released`` has
-the constants of the released code, in the symbols of the paper. ``calibrated`` is Procedure 1
-with the released floor of the variance, and with β and λ from a first batch
-(:meth:`MatrixCapsNet.start_at_half`).
+the constants of the released code. ``calibrated`` is Procedure 1 with the released floor of the
+variance, and with β and λ from a first batch (:meth:`MatrixCapsNet.start_at_half`).
 """
-
-
-class Routed(NamedTuple):
-    """The result of one layer."""
-
-    name: str
-    result: RoutingResult
 
 
 class MatrixCapsNet(nn.Module):
@@ -94,8 +80,7 @@ class MatrixCapsNet(nn.Module):
         except RuntimeError:
             least = "are too small for the four layers: 17 is the least"
             raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}") from None
-        where = centres if coordinates else None
-        last = dict(coordinates=where, **shared, **{**last, **options})
+        last = dict(coordinates=centres if coordinates else None, **shared, **{**last, **options})
         self.classes = ClassCapsules(D, classes, **last)
 
     @classmethod
@@ -116,17 +101,17 @@ class MatrixCapsNet(nn.Module):
         """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
         return self.primary(F.relu(self.conv(images)))
 
-    def layers(self, images: Tensor) -> list[Routed]:
-        """The results of all capsule layers."""
+    def layers(self, images: Tensor) -> dict[str, RoutingResult]:
+        """The results of all capsule layers, by name."""
         pose, activation = self.primary_capsules(images)
-        found = []
+        found = {}
         for name in ("capsules1", "capsules2", "classes"):
-            found.append(Routed(name, getattr(self, name)(pose, activation)))
-            pose, activation, _ = found[-1].result
+            found[name] = getattr(self, name)(pose, activation)
+            pose, activation, _ = found[name]
         return found
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)[-1].result.activation
+        return self.layers(images)["classes"].activation
 
     @torch.no_grad()
     def start_at_half(self, images: Tensor) -> None:

@@ -81,9 +81,9 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 
     The definition takes votes [..., I, J, D] and keywords. Of its other tensors the one named
     ``activation`` [..., I] belongs to the children; the rest belong to the parents. A softmax of
-    agreements needs more than eight bits of mantissa, so the loop runs in at least float32, under
-    any autocast; the result has the dtype of the votes. ``routing.core`` is the :class:`Core`, or
-    None. A call whose options learn always takes the definition, so that autograd finds them.
+    agreements needs more than eight bits of mantissa, so no autocast is heeded; the result has
+    the dtype of the votes. ``routing.core`` is the :class:`Core`, or None. A call whose options
+    learn always takes the definition, so that autograd finds them.
     """
     signature = inspect.signature(definition)
 
@@ -92,15 +92,11 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
         at_least_one(bound.arguments.get("iterations", 1))
-        given = votes.pose if isinstance(votes, LazyVotes) else votes
+        weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         wide = torch.promote_types(given.dtype, torch.float32)
-        arguments = {
-            name: value.to(wide) if isinstance(value, Tensor) else value
-            for name, value in bound.arguments.items()
-            if value is not votes
-        }
-        weight, source = votes if isinstance(votes, LazyVotes) else (None, votes)
-        weight, source = None if weight is None else weight.to(wide), source.to(wide)
+        options = {name: value for name, value in bound.arguments.items() if value is not votes}
+        arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}
+        weight, source = None if weight is None else weight.to(wide), given.to(wide)
         meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
         with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
             if path == "eager" or torch.compiler.is_compiling():  # a compiler sees the loop itself
@@ -175,7 +171,9 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
     compiled, triton = path == "compiled", path == "triton" and source.dtype == torch.float32
     kernels = kernels_of(core, source.device, arguments) if triton else None
     if compiled and source.device.type == "cpu":  # a compiler would take numbers for constants
-        arguments = {k: source.new_tensor(v) if _is_numbers(v) else v for k, v in arguments.items()}
+        lists = {k: v for k, v in arguments.items() if isinstance(v, (list, tuple))}
+        numbers = {k: v for k, v in lists.items() if all(isinstance(n, (int, float)) for n in v)}
+        arguments = arguments | {k: source.new_tensor(v) for k, v in numbers.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     options = {k: v for k, v in arguments.items() if k not in tensors}
     plan = _Plan(core, kernels, compiled, options, tuple(tensors), torch.is_grad_enabled())
@@ -198,10 +196,6 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
                 done.append(_Chunked.apply(plan, again, None, lazy.form(), *of_part))
         outputs = _joined(done)
     return core.finish(*outputs, **arguments)
-
-
-def _is_numbers(option: object) -> bool:
-    return isinstance(option, (list, tuple)) and all(isinstance(n, (int, float)) for n in option)
 
 
 def _together(arguments: Mapping[str, Any]) -> int:

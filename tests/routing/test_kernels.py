@@ -81,7 +81,8 @@ def test_every_kernel_compiles_for_a_gpu(monkeypatch, tmp_path):
 def outcome(name: str, path: str, votes, activation, dtype, **options) -> list[torch.Tensor]:
     """The result, and the gradients of everything that has one; every element of the result has a weight of its own."""
     torch.manual_seed(1)
-    routing = make_routing(name, PARENTS, DIM, **options, beta_std=10.0).to(dtype)  # costs that an activation shows in four digits
+    options["beta_std"] = 10.0  # costs that an activation shows within four digits
+    routing = make_routing(name, PARENTS, DIM, **options).to(dtype)
     routing.path = path
     leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in (*votes, activation)]
     *votes, activation = leaves
@@ -133,7 +134,7 @@ class TestInterpreted:
         assert_kernels_are_exact(name, votes, activation, iterations=2, bias=0.1 if lazy else None)
 
     @each_routing
-    @pytest.mark.parametrize("iterations", [1, 4])
+    @pytest.mark.parametrize("iterations", [1, 3])
     def test_iterations_and_tiles(self, name, iterations, tiles):
         assert_kernels_are_exact(name, *draw(True, seed=iterations), iterations=iterations, bias=0.1)
 
