@@ -1017,7 +1017,8 @@ def start(preset: str) -> dict[str, float]:
     layers = network.layers(images.inputs)
     spread_loss(layers["classes"].activation, images.labels, margin=0.2).backward()
     active = {
-        name: float((result.activation > 0.5).float().mean()) for name, result in layers.items()
+        name: float((result.activation > 0.5).float().mean())
+        for name, result in layers.items()
     }
     spread = float(layers["classes"].activation.detach().std())
     return {

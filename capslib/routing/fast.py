@@ -188,12 +188,9 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
         example = _numbers(weight, source) * source.element_size() * together
         fit = BLOCK_BYTES.get(source.device.type, 1 << 62) // example
         for part in _slices(len(source), max(1, fit) * together):
-            lazy, of_part = LazyVotes(weight, source[part]), _of_chunk(tensors, part).values()
-            if kernels is not None and source.ndim == 3:  # kernels form them themselves
-                done.append(_Chunked.apply(plan, None, *lazy, *of_part))
-            else:
-                again = LazyVotes(*(t.detach() for t in lazy))
-                done.append(_Chunked.apply(plan, again, None, lazy.form(), *of_part))
+            lazy = LazyVotes(weight, source[part])
+            again = LazyVotes(*(t.detach() for t in lazy))
+            done.append(_Chunked.apply(plan, again, None, lazy.form(), *_of_chunk(tensors, part).values()))
         outputs = _joined(done)
     return core.finish(*outputs, **arguments)
 
@@ -280,8 +277,7 @@ class _Plan(NamedTuple):
     def runs(self, direction: str, weight: Tensor | None, rows: Tensor, *to: Tensor | None) -> Iterator[tuple[slice, Callable]]:
         """The chunks, and what runs each "forward" or "backward", ``to`` the gradients of weight and rows."""
         if self.kernels is not None:
-            run = getattr(self.kernels, direction)
-            yield slice(0, len(rows)), functools.partial(run, weight, rows, *to[1:])
+            yield slice(0, len(rows)), functools.partial(getattr(self.kernels, direction), rows, *to[1:])
             return
         run, core = _RUN[direction], getattr(self.core, direction)
         numbers = rows[0].numel() if weight is None else weight[:, 0].numel() * rows.shape[1]
@@ -351,18 +347,13 @@ def _gradients(ctx: Any, gradients: Tensors) -> tuple[Tensor | None, ...]:
     of_weight, of_rows, *of_tensors = ctx.needs_input_grad[2:]
     needed = zip(plan.names, tensors, of_tensors, strict=True)
     to_tensors = {name: torch.zeros_like(t, memory_format=torch.contiguous_format) for name, t, of in needed if of}
-    lazy = plan.kernels is not None and weight is not None
-    to_weight = torch.zeros_like(weight) if of_weight and not lazy else None
-    shape = (len(rows), *weight.shape[:3]) if lazy else rows.shape
-    to_rows = _on_large_pages(rows.new_empty(shape)) if of_rows or weight is None or lazy else None
+    to_weight = torch.zeros_like(weight) if of_weight else None
+    to_rows = _on_large_pages(rows.new_empty(rows.shape)) if of_rows or weight is None else None
     for chunk, run in plan.runs("backward", weight, rows, to_weight, to_rows):
         of_chunk = (tuple(t[chunk] for t in some) for some in (outputs, kept, gradients))
         found = run(*of_chunk, **plan.arguments(tensors, chunk))
         for name in to_tensors.keys() & found.keys():
             to_tensors[name][chunk if name == "activation" else ...] += found[name]
-    if lazy:
-        to_weight = einsum(to_rows, rows, "n i j e, n i d -> i j e d") if of_weight else None
-        to_rows = einsum(to_rows, weight, "n i j e, i j e d -> n i d")
     return to_weight, to_rows if of_rows else None, *map(to_tensors.get, plan.names)
 
 

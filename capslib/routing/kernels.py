@@ -1,15 +1,14 @@
-"""The core of EM routing as Triton kernels: votes are formed in a GPU's registers.
+"""The core of EM routing as Triton kernels, for a GPU.
 
 No record has been computed by them, and no GPU has run them yet: the first run on one decides.
 They stay only if a training step is at least 1.5 × as fast as with the compiled core. Dynamic
 routing, which does less with each vote, has none of its own.
 
 One program computes one parent j of one example n in one iteration. It passes over the children,
-a tile at a time, and forms their votes each time. PyTorch does what couples the parents of a child
-and what has neither children nor dimensions. ``forward`` and ``backward`` are those of a
-:class:`capslib.routing.fast.Core`, but take W [I, J, D, d] and poses [N, I, d], or None and votes
-[N, I, J, D]; ``backward`` writes the gradient of the votes into ``to_votes``. Importing this file
-needs Triton; without a GPU, TRITON_INTERPRET=1 runs it in NumPy.
+a tile at a time. PyTorch does what couples the parents of a child and what has neither children
+nor dimensions. ``forward`` and ``backward`` are those of a :class:`capslib.routing.fast.Core`, but
+take votes [N, I, J, D], and ``backward`` writes their gradient into ``to_votes``. Importing this
+file needs Triton; without a GPU, TRITON_INTERPRET=1 runs it in NumPy.
 """
 
 from __future__ import annotations
@@ -25,57 +24,46 @@ from torch.nn import functional as F
 from capslib.routing import em
 from capslib.routing.base import Path
 from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
-from capslib.routing.fast import LazyVotes, Tensors
+from capslib.routing.fast import Tensors
 
-TILE = 4096  # numbers in a tile, d for each vote: as many as the registers of one program hold
+TILE = 4096  # numbers in a tile of votes: as many as the registers of one program hold
 MASS_FLOOR, VARIANCE_FLOOR = tl.constexpr(em.MASS_FLOOR), tl.constexpr(em.VARIANCE_FLOOR)
 
 
-def _launch(kernel: Any, weight: Tensor | None, source: Tensor, *tensors: Tensor, J: int, D: int, **options: Any) -> None:
-    """Run a kernel for every parent of every example, on tiles of powers of two: B children, E ≥ D, F ≥ K = d."""
-    N, I = source.shape[:2]
-    K = 0 if weight is None else weight.shape[-1]
-    E, wide = triton.next_power_of_2(D), triton.next_power_of_2(max(1, K))
-    B = min(triton.next_power_of_2(I), max(1, TILE // (E * wide)))
-    with torch.cuda.device_of(source):
-        pointers = [t.contiguous() for t in (source, source if weight is None else weight, *tensors)]
-        kernel[(N, J)](*pointers, **options, I=I, J=J, D=D, K=K, B=B, E=E, F=wide)
+def _launch(kernel: Any, votes: Tensor, *tensors: Tensor, **options: Any) -> None:
+    """Run a kernel for every parent of every example, on tiles of powers of two: B children, E ≥ D."""
+    N, I, J, D = votes.shape
+    E = triton.next_power_of_2(D)
+    B = min(triton.next_power_of_2(I), max(1, TILE // E))
+    with torch.cuda.device_of(votes):
+        kernel[(N, J)](*(t.contiguous() for t in (votes, *tensors)), **options, I=I, J=J, D=D, B=B, E=E)
 
 
 @triton.jit
-def _tile(source, weight, n, j, start,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+def _tile(all_votes, n, j, start, I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):
     """A tile: children [B] and which exist; places [B, E] in a tensor [N, I, J, D] and which exist; votes [B, E], else zero."""
-    child, dim, inner = start + tl.arange(0, B), tl.arange(0, E), tl.arange(0, F)
+    child, dim = start + tl.arange(0, B), tl.arange(0, E)
     there = child < I
     inside = there[:, None] & (dim < D)[None, :]
     place = ((n * I + child[:, None]) * J + j) * D + dim[None, :]
-    if K == 0:
-        votes = tl.load(source + place, mask=inside, other=0.0)
-    else:
-        at = ((child[:, None] * J + j) * D + dim[None, :])[:, :, None] * K + inner[None, None, :]
-        W = tl.load(weight + at, mask=inside[:, :, None] & (inner < K)[None, None, :], other=0.0)
-        at = (n * I + child[:, None]) * K + inner[None, :]
-        u = tl.load(source + at, mask=there[:, None] & (inner < K)[None, :], other=0.0)
-        votes = tl.sum(W * u[:, None, :], axis=2)
-    return child, there, place, inside, votes
+    return child, there, place, inside, tl.load(all_votes + place, mask=inside, other=0.0)
 
 
 @triton.jit
-def _forward_kernel(source, weight, coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density,
+def _forward_kernel(all_votes, coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density,
     lamda, spread, offset, last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):  # fmt: skip
     n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
     parent = n * J + j
     m, mean, var = 0.0, tl.zeros([E], tl.float32), tl.zeros([E], tl.float32)
     for start in range(0, I, B):
-        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         m += tl.sum(r)
         mean += tl.sum(r[:, None] * votes, axis=0)
     mean /= tl.maximum(m, MASS_FLOOR)
     for start in range(0, I, B):
-        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         deviation = votes - mean[None, :]
         var += tl.sum(r[:, None] * (deviation * deviation), axis=0)
@@ -89,16 +77,16 @@ def _forward_kernel(source, weight, coupling, activation, beta_u, beta_a, mass, 
     tl.store(logit + parent, lamda * (tl.load(beta_a + j) - cost))
     if not last:
         for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
             deviation = votes - mean[None, :]
             distance = tl.sum(deviation * deviation / floored[None, :], axis=1)
             tl.store(log_density + parent * I + child, -(log_variance + distance) / 2, there)
 
 
 @triton.jit
-def _backward_kernel(source, weight, coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes,
+def _backward_kernel(all_votes, coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes,
     lamda, spread, offset, last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):  # fmt: skip
     n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
     parent = n * J + j
     m = tl.load(mass + parent)
@@ -113,7 +101,7 @@ def _backward_kernel(source, weight, coupling, activation, beta_u, mass, mu, var
         to_mean = tl.load(to_mu + parent * D + dim, dim < D, 0.0)
     else:  # E-step
         for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
             deviation = votes - mean[None, :]
             g = tl.load(to_log_p + parent * I + child, there, 0.0)[:, None]
             to_mean += tl.sum(g * deviation, axis=0) / floored
@@ -124,7 +112,7 @@ def _backward_kernel(source, weight, coupling, activation, beta_u, mass, mu, var
     mean_vote, mean_square = tl.where(has_mass, mean, 0.0), tl.where(has_mass, var - offset, 0.0)
     floored_mass = tl.maximum(m, MASS_FLOOR)
     for start in range(0, I, B):
-        child, there, place, inside, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, place, inside, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         deviation, share = votes - mean[None, :], (r / floored_mass)[:, None]
         square = deviation * deviation
@@ -137,18 +125,16 @@ def _backward_kernel(source, weight, coupling, activation, beta_u, mass, mu, var
         tl.store(to_votes + place, to_vote, inside)
 
 
-def forward(
-    weight: Tensor | None, source: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, **options: Any
-) -> tuple[Tensors, Tensors]:
-    (N, I), (J, D) = source.shape[:2], source.shape[2:] if weight is None else weight.shape[1:3]
+def forward(votes: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, **options: Any) -> tuple[Tensors, Tensors]:
+    N, I, J, D = votes.shape
     competition: Competition | None = options["competition"]
-    coupling = uniform(source.new_empty(N, J, I), competition, dim=1)
+    coupling = uniform(votes.new_empty(N, J, I), competition, dim=1)
     steps, couplings = [], []
     for last, numbers in _numbers(**options):
-        (mass, logit), (mu, variance) = source.new_empty(2, N, J), source.new_empty(2, N, J, D)
+        (mass, logit), (mu, variance) = votes.new_empty(2, N, J), votes.new_empty(2, N, J, D)
         log_density = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density)
-        _launch(_forward_kernel, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        _launch(_forward_kernel, votes, *tensors, last=last, **numbers)
         if options["mixing"]:
             logit = em._log_odds(mass, activation)
         steps.append((mass, variance, mu, logit))
@@ -159,11 +145,11 @@ def forward(
 
 
 def backward(
-    weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
+    votes: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
 ) -> dict[str, Tensor]:
     names = "activation", "beta_u", "beta_a", "iterations", "competition"
     activation, beta_u, beta_a, iterations, competition = (arguments[name] for name in names)
-    (to_mu, to_logit, to_coupling), (J, D) = gradients, outputs[0].shape[1:]
+    (to_mu, to_logit, to_coupling), D = gradients, votes.shape[-1]
     couplings = (uniform(outputs[2], competition, dim=1), *kept[4 * iterations :], outputs[2])
     to_activation, to_beta_u, to_beta_a = torch.zeros_like(activation), torch.zeros_like(beta_u), torch.zeros_like(beta_a)
     to_log_p = to_r = torch.empty_like(outputs[2])
@@ -175,7 +161,7 @@ def backward(
             to_logit = to_log_p.sum(dim=-1) * (-logit).sigmoid()
         to_r = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes)
-        _launch(_backward_kernel, weight, source, *tensors, J=J, D=D, last=last, **numbers)
+        _launch(_backward_kernel, votes, *tensors, last=last, **numbers)
         if arguments["mixing"]:
             to_mass, to_all = em._log_odds_gradient(mass, activation, to_logit)
             to_r += to_mass[..., None]
@@ -207,21 +193,15 @@ def covers(device: torch.device, smoothing: float = 0.0, **_: object) -> bool:
 def agree(device: torch.device) -> bool:
     """Whether values and gradients of the kernels are on this device those of the definition, for children of two tiles."""
     generator = torch.Generator().manual_seed(0)
-    shapes = (70, 2, 5, 6), (2, 70, 6), (2, 5), (2, 70), (2,), (2,)
-    weight, pose, bias, *rest = (torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes)
+    shapes = (2, 700, 2, 6), (2, 700), (2,), (2,), (2, 6)
+    drawn = [torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes]
 
-    def outcome(path: Path, dtype: torch.dtype, votes: Tensors) -> list[Tensor]:
-        leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (*votes, bias, *rest)]
-        *given, bias_, activation, beta_u, beta_a = leaves
-        lazy = LazyVotes(*given) if len(given) == 2 else given[0]
-        result = em.em_routing(lazy, activation, beta_u, beta_a, bias=bias_, path=path)
+    def outcome(path: Path, dtype: torch.dtype) -> list[Tensor]:
+        *leaves, bias = (t.to(device, dtype, copy=True).requires_grad_() for t in drawn)
+        result = em.em_routing(*leaves, bias=bias, path=path)
         sum((t * torch.linspace(-1, 2, t.numel(), device=device).view_as(t)).sum() for t in result).backward()
-        return [t.detach() for t in (*result, *(leaf.grad for leaf in leaves))]
+        return [t.detach() for t in (*result, *(leaf.grad for leaf in (*leaves, bias)))]
 
-    # The matrix products of a gradient of W and of poses may be allowed to run in TF32.
-    for votes, tolerance in (((LazyVotes(weight, pose).form(),), 1e-3), ((weight, pose), 1e-2)):
-        with torch.enable_grad():
-            pairs = zip(outcome("triton", torch.float32, votes), outcome("eager", torch.float64, votes), strict=True)
-        if not all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs):
-            return False
-    return True
+    with torch.enable_grad():
+        pairs = zip(outcome("triton", torch.float32), outcome("eager", torch.float64), strict=True)
+    return all((a - b).abs().max() <= 1e-3 * b.abs().max() for a, b in pairs)
