@@ -86,9 +86,8 @@ class DenseCapsules(nn.Module):
 class MatrixPrimaryCapsules(nn.Module):
     """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
-    One gives the poses (linear), the other the activations (logistic, of logits − ``shift``).
-    Weights start from truncated normal distributions (Hinton et al. 2018, §4), with the
-    standard deviations of the released code.
+    One gives the poses, the other the activations, the logistic function of logits − ``shift``
+    (Hinton et al. 2018, §4). The standard deviations are those of the released code.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])
@@ -115,8 +114,8 @@ class ConvCapsules(nn.Module):
     """Capsules in a window of ``kernel`` × ``kernel`` vote for its parents; then any routing.
 
     A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
-    positions share W and the routing's parameters, one set for each parent type (Hinton et al.
-    2018, §4). Couplings are [N, H', W', kernel, kernel, types, parents].
+    positions share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
+    [N, H', W', kernel, kernel, types, parents].
 
     ``normalise`` says who competes for a child; by default all that see it do. A routing
     whose couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
@@ -218,7 +217,7 @@ def field_centres(
     """The centres [H', W', 2], row and column, of a grid's fields of view in an image (H, W).
 
     ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
-    the middle, times ``scale``; 0.01 is that of the released code.
+    the middle, times ``scale``, which the released code sets to 0.01.
 
     >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
     tensor([-0.0150,  0.0050])

@@ -216,19 +216,13 @@ def fit(
 
 @contextlib.contextmanager
 def _arithmetic(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """On CUDA: convolutions and dense layers in TF32, on channels-last weights. Routings see to their own float32."""
-    if device.type != "cuda":
+    """On CUDA: convolutions (torch's default) and dense layers in TF32, on channels-last weights; routings in float32."""
+    if device.type == "cuda":
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.to(memory_format=torch.channels_last)
+    with float32_products(device, "high"):
         yield
-        return
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, True
-    try:
-        with float32_products(device, "high"):
-            yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 class _Gradients:

@@ -39,10 +39,10 @@ class MatrixCapsNet(nn.Module):
     """Convolution, primary capsules, two convolutional capsule layers, class capsules (Fig. 1).
 
     Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are the paper's A
-    (filters), B, C, D (capsule types). For pairs of images and five classes, (32, 32, 32, 32)
-    has 316 650 parameters, (64, 8, 16, 16) 68 618. ``preset`` and ``mixing`` are for EM routing
-    only; other ``options`` go to every routing. Raises ValueError if an image is too small, or
-    if the routing cannot normalise as asked (:class:`capslib.layers.ConvCapsules`).
+    (filters), B, C, D (capsule types): (32, 32, 32, 32) has 316 650 parameters for pairs of
+    images and five classes. ``preset`` and ``mixing`` are for EM routing only; other ``options``
+    go to every routing. Raises ValueError if an image is too small, or if the routing cannot
+    normalise as asked (:class:`capslib.layers.ConvCapsules`).
 
     >>> MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16))(torch.randn(3, 2, 32, 32)).shape
     torch.Size([3, 5])
@@ -75,11 +75,10 @@ class MatrixCapsNet(nn.Module):
         inner = dict(normalise=normalise, weight_std=std, **shared, **{**inner, **options})
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, **inner)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, **inner)
-        try:
-            centres = field_centres(tuple(size), self.WINDOWS)
-        except RuntimeError:
+        if min(size) < 17:
             least = "are too small for the four layers: 17 is the least"
-            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}") from None
+            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
+        centres = field_centres(tuple(size), self.WINDOWS)
         last = dict(coordinates=centres if coordinates else None, **shared, **{**last, **options})
         self.classes = ClassCapsules(D, classes, **last)
 
@@ -129,8 +128,7 @@ class MatrixCapsNet(nn.Module):
 class BaselineCNN(nn.Module):
     """The paper's convolutional network (§5): images [N, *image_shape] to logits [N, classes].
 
-    "Same" padding gives the 4 253 349 parameters that the paper rounds. The paper does not
-    state the rate of dropout.
+    The paper states neither padding nor dropout; "same" gives the parameters that it counts.
 
     >>> BaselineCNN((2, 32, 32), sizes=(4, 8, 16))(torch.randn(3, 2, 32, 32)).shape
     torch.Size([3, 5])

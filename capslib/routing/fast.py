@@ -1,10 +1,9 @@
 """The fast path: votes are formed and routed in chunks that stay in the cache.
 
-Votes [N, I, J, D] are the cost of a routing: every iteration reads them, and autograd keeps a
-copy for each. Here a few examples at a time are laid out as [n, J, D, I], so that children are
-neighbours in memory, and are formed once more for the gradient. A routing may bring a
-:class:`Core`: its loop for one chunk and the gradient of that loop. Without one, autograd goes
-through the definition, chunk by chunk.
+Every iteration reads the votes [N, I, J, D], and autograd keeps a copy for each. Here a few
+examples at a time are laid out as [n, J, D, I], so that children are neighbours in memory, and are
+formed once more for the gradient. A routing may bring a :class:`Core`: its loop for one chunk and
+the gradient of that loop. Without one, autograd goes through the definition, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Core(NamedTuple):
     """A routing for one chunk, as functions that autograd does not see.
 
     ``forward(votes, **arguments)`` takes votes [n, J, D, I] and the arguments of the definition;
-    it returns ``(outputs, kept)``, two tuples of tensors [n, …].
-    ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of the votes
-    and, by name, of the other tensors. ``finish(*outputs, **arguments)`` makes a
-    :class:`RoutingResult`, seen by autograd. ``kernels`` names a module with the same for a GPU,
-    "module:", as :mod:`capslib.routing.kernels` is one; importing it needs Triton.
+    it returns ``(outputs, kept)``, two tuples of tensors [n, …], the last output the couplings
+    [n, J, I]. ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of
+    the votes and, by name, of the other tensors. ``finish(*outputs, **arguments)``, which autograd
+    sees and which gets couplings [n, I, J], makes a :class:`RoutingResult`. ``kernels`` names a
+    module for a GPU, "module:", such as :mod:`capslib.routing.kernels`; importing it needs Triton.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
@@ -192,7 +191,7 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
             again = LazyVotes(*(t.detach() for t in lazy))
             done.append(_Chunked.apply(plan, again, None, lazy.form(), *_of_chunk(tensors, part).values()))
         outputs = _joined(done)
-    return core.finish(*outputs, **arguments)
+    return core.finish(*outputs[:-1], outputs[-1].mT, **arguments)
 
 
 def _together(arguments: Mapping[str, Any]) -> int:
