@@ -106,7 +106,7 @@ class Recipe(Config):
     batch_size: int = Field(128, ge=1, title="batch size")
     learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
     shared_stream: bool = Field(False, title="augmentation draws from the stream of the permutations")
-    """How augmentation drew until a stream of its own was made for it; records of that time say so and keep their meaning."""
+    """Augmentation drew so until it got a stream of its own; records of that time keep their meaning."""
 
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 

@@ -206,9 +206,8 @@ def _of_chunk(arguments: Mapping[str, Any], chunk: slice) -> dict[str, Any]:
 
 def _numbers(weight: Tensor | None, source: Tensor) -> int:
     """How many numbers the votes of one example have."""
-    if weight is None:
-        return source[0].numel()
-    return weight[..., 0].numel() * (source.shape[2] if source.ndim == 4 else 1)
+    rows = source.shape[2] if source.ndim == 4 and weight is not None else 1
+    return source[0].numel() if weight is None else weight[..., 0].numel() * rows
 
 
 def _joined(done: list[Tensors]) -> Tensors:
@@ -278,24 +277,19 @@ class _Plan(NamedTuple):
         if self.kernels is not None:
             yield slice(0, len(rows)), functools.partial(getattr(self.kernels, direction), rows, *to[1:])
             return
-        run, core = _RUN[direction], getattr(self.core, direction)
+        run = {"forward": _run_forward, "backward": _run_backward}[direction]
         numbers = rows[0].numel() if weight is None else weight[:, 0].numel() * rows.shape[1]
         for chunk, full in _chunks(numbers, rows, _together(self.options)):
+            some, this = rows[chunk], run
+            if self.compiled and full:
+                options = ((name, o if _hashable(o) else repr(o)) for name, o in self.options.items())
+                layout = weight is None or weight.shape, some.shape, some.stride(), some.dtype, some.device
+                this = _compiled_for(run, self.core, self.names, *options, *layout)
             shared = to and (to[0], None if to[1] is None else to[1][chunk])
-            this = self.compiled_for(run, weight, rows[chunk]) if self.compiled and full else run
-            yield chunk, functools.partial(this, core, weight, rows[chunk], *shared)
-
-    def compiled_for(self, run: Callable, weight: Tensor | None, rows: Tensor) -> Callable:
-        """``run``, compiled for chunks of this shape and for all options of this routing."""
-        options = ((name, o if _hashable(o) else repr(o)) for name, o in self.options.items())
-        layout = weight is None or weight.shape, rows.shape, rows.stride(), rows.dtype, rows.device
-        return _compiled_for(run, self.core, self.names, *options, *layout)
+            yield chunk, functools.partial(this, getattr(self.core, direction), weight, some, *shared)
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         return _of_chunk({**dict(zip(self.names, tensors, strict=True)), **self.options}, chunk)
-
-
-_RUN = {"forward": _run_forward, "backward": _run_backward}
 
 
 def _hashable(option: object) -> bool:

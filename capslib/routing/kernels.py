@@ -135,8 +135,6 @@ def forward(votes: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor
         log_density = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density)
         _launch(_forward_kernel, votes, *tensors, last=last, **numbers)
-        if options["mixing"]:
-            logit = em._log_odds(mass, activation)
         steps.append((mass, variance, mu, logit))
         couplings.append(coupling)
         if not last:
@@ -162,10 +160,6 @@ def backward(
         to_r = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes)
         _launch(_backward_kernel, votes, *tensors, last=last, **numbers)
-        if arguments["mixing"]:
-            to_mass, to_all = em._log_odds_gradient(mass, activation, to_logit)
-            to_r += to_mass[..., None]
-            to_activation += to_all
         to_beta_a += (numbers["lamda"] * to_logit).sum(dim=0)
         to_beta_u -= (numbers["lamda"] * D * mass * to_logit).sum(dim=0)
         to_activation += (to_r * coupling).sum(dim=1)
@@ -173,21 +167,16 @@ def backward(
     return {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
 
 
-def _numbers(
-    *, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, mixing: bool, **_: Any
-) -> list:
-    """For every iteration, whether it is the last, and its numbers. Mixing proportions have no cost, so λ is zero."""
+def _numbers(*, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, **_: Any) -> list:
+    """For every iteration, whether it is the last, and its numbers."""
     shared = dict(spread=em._SPREAD[spread], offset=float(variance_offset))
     temperatures = enumerate(em._temperatures(iterations, inverse_temperature), 1)
-    return [(t == iterations, dict(lamda=0.0 if mixing else float(lamda), **shared)) for t, lamda in temperatures]
+    return [(t == iterations, dict(lamda=float(lamda), **shared)) for t, lamda in temperatures]
 
 
-# ------------------------------------------------------------------------------------------------------------------- in use
-
-
-def covers(device: torch.device, smoothing: float = 0.0, **_: object) -> bool:
+def covers(device: torch.device, smoothing: float = 0.0, mixing: bool = False, **_: object) -> bool:
     """Whether the kernels run on this device and know these options of EM routing."""
-    return (device.type == "cuda" or triton.knobs.runtime.interpret) and not smoothing
+    return (device.type == "cuda" or triton.knobs.runtime.interpret) and not smoothing and not mixing
 
 
 def agree(device: torch.device) -> bool:

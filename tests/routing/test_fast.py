@@ -224,14 +224,14 @@ def test_a_large_gradient_asks_for_large_pages(monkeypatch):
 def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeypatch):
     """Of an attack, say, which wants that of the poses only; those that are asked for are what they were."""
     made, (votes, activation) = set(), draw("random", given)
-    run = fast._RUN["backward"]
+    run = fast._run_backward
 
     def backward(backward, weight, rows, to_weight, to_rows, *saved, **arguments):
         if weight is not None:
             made.update(what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None)
         return run(backward, weight, rows, to_weight, to_rows, *saved, **arguments)
 
-    monkeypatch.setitem(fast._RUN, "backward", backward)
+    monkeypatch.setattr(fast, "_run_backward", backward)
     routing = build(name, 0.1)
     names = ["votes"] if given == "votes" else ["weight", "pose"]
     tensors = {**dict(zip(names, votes, strict=True)), "activation": activation, **dict(routing.named_parameters())}

@@ -146,7 +146,7 @@ class TestInterpreted:
 
     @pytest.mark.parametrize("options", [{"mixing": True}, {"smoothing": 0.1}], ids=str)
     def test_variants(self, options):
-        """There are no kernels for smoothed means; the core does their work. The gradients of β stay out: mixing has none."""
+        """There are no kernels for them; the core does their work. The gradients of β stay out: mixing has none."""
         votes, activation = draw(False)
         found = {}
         for path, dtype in (("triton", torch.float32), ("eager", torch.float64)):
