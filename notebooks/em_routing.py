@@ -1020,11 +1020,12 @@ def start(preset: str) -> dict[str, float]:
     """Shares of active capsules, spread of classes, mean gradient of the first weights."""
     network, images = untrained(preset=preset)
     layers = network.layers(images.inputs)
-    spread_loss(layers[-1].result.activation, images.labels, margin=0.2).backward()
+    spread_loss(layers["classes"].activation, images.labels, margin=0.2).backward()
     active = {
-        name: float((result.activation > 0.5).float().mean()) for name, result in layers
+        name: float((result.activation > 0.5).float().mean())
+        for name, result in layers.items()
     }
-    spread = float(layers[-1].result.activation.detach().std())
+    spread = float(layers["classes"].activation.detach().std())
     return {
         **active,
         "spread": spread,

@@ -85,9 +85,8 @@ class DeepCapsNet(nn.Module):
     Convolution, primary capsules, hidden capsule layers, class capsules for images
     [N, *image_shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
     is that of the capsule layers only. The decoder sees all class capsules, without a mask.
-    Convolutions and decoder start as in Keras (Glorot uniform, zero bias). ``odd`` removes the
-    biases of both convolutions and puts tanh in the place of ReLU: then −x gives the negated
-    capsules. Raises ValueError for a depth below two.
+    Convolutions and decoder start as in Keras. With ``odd``, convolutions without a bias and
+    tanh for ReLU, −x gives the negated capsules. Raises ValueError for a depth below two.
 
     >>> DeepCapsNet((1, 28, 28), depth=3, filters=8)(torch.randn(2, 1, 28, 28)).pose.shape
     torch.Size([2, 10, 16])
@@ -101,8 +100,7 @@ class DeepCapsNet(nn.Module):
     ):  # fmt: skip
         super().__init__()
         if depth < 2:
-            counts = "depth counts the primary and the class layer"
-            raise ValueError(f"{counts}, so it is at least 2, not {depth}")
+            raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
         channels, height, width = image_shape
         self.conv = nn.Conv2d(channels, filters, kernel, stride, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()

@@ -377,7 +377,7 @@ def test_histograms_hold_the_mass_of_all_assignments():
     network = new_network(config, config.shape()[0], 0)
     config.start(network, test, 0)
     metrics, curves = table1.look_inside(config, network, test)
-    second = network.layers(config.seen(test.inputs))[1].result.activation
+    second = network.layers(config.seen(test.inputs))["capsules2"].activation
     active, wrong = second.flatten(1).sum(dim=1).mean().item(), 4
     for t in (1, 2, 3):
         right_mass, wrong_mass = (sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong"))

@@ -227,14 +227,14 @@ def test_a_large_gradient_asks_for_large_pages(monkeypatch):
 def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeypatch):
     """Of an attack, say, which wants that of the poses only; those that are asked for are what they were."""
     made, (votes, activation) = set(), draw("random", given)
-    run = fast._RUN["backward"]
+    run = fast._run_backward
 
     def backward(backward, weight, rows, to_weight, to_rows, *saved, **arguments):
         if weight is not None:
             made.update(what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None)
         return run(backward, weight, rows, to_weight, to_rows, *saved, **arguments)
 
-    monkeypatch.setitem(fast._RUN, "backward", backward)
+    monkeypatch.setattr(fast, "_run_backward", backward)
     routing = build(name, 0.1)
     names = ["votes"] if given == "votes" else ["weight", "pose"]
     tensors = {**dict(zip(names, votes, strict=True)), "activation": activation, **dict(routing.named_parameters())}
@@ -349,7 +349,7 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
 def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(module, "_compiler_works", lambda device: False)
-    layer = DenseCapsules(4, 3, 2, 2)
+    layer = DenseCapsules(4, 3, 2, 2, routing="em")
     assert use_path(layer, "triton") == "fast"
     pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
     expected = layer(pose, activation).pose
