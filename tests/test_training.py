@@ -497,7 +497,7 @@ def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
 
 # ------------------------------------------------------------------------------------------------- killed for real
 
-SIGN = dict(points=300, epochs=75, batch_size=100)  # 300 steps, with a checkpoint after each
+SIGN = dict(points=300, epochs=30, batch_size=100)  # 120 steps, with a checkpoint after each
 
 SCRIPT = f"""
 import os, signal, sys, torch
@@ -509,7 +509,7 @@ from capslib.lab.runs import run_trial
 from capslib.lab.records import Record
 from capslib.training import Context
 
-routing, root, how, count, delay = sys.argv[1:]
+routing, root = sys.argv[1:3]
 writes, move = 0, os.replace
 
 def replace(source, place):
@@ -527,7 +527,12 @@ os.replace = replace
 torch.set_num_threads(1)
 experiment = experiments("negation_limitation")["sign"]
 trial = experiment.trial("smoke", experiment.config(routing=routing, bias=True, **{SIGN!r}), 2)
-run_trial(experiment, trial, Store(root), Context(seed=2, checkpoint_seconds=0))
+for how, count, delay in zip(*[iter(sys.argv[3:])] * 3):
+    process = os.fork()  # of one that has imported everything and computed nothing
+    if process == 0:
+        run_trial(experiment, trial, Store(root), Context(seed=2, checkpoint_seconds=0))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), Store(root).get(trial) is None)
 """
 KILLS = {"before it is in place": signal.SIGKILL, "some time later": signal.SIGALRM, "when it is in place": signal.SIGKILL}
 """When a run dies, counted from one of its checkpoints, and of what. The clock of the kernel cannot send SIGKILL; SIGALRM, which
@@ -542,13 +547,12 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
     assert expected.resumed_from == []
 
     store, moments = Store(tmp_path / "killed"), random.Random(routing)
-    command = [sys.executable, "-c", SCRIPT, routing, str(store.root)]
-    for how, by in [*KILLS.items(), ("some time later", signal.SIGALRM)]:
-        delay = moments.uniform(0.0001, 0.02)  # seconds; a step takes some milliseconds
-        done = subprocess.run([*command, how, str(moments.randint(10, 50)), str(delay)])
-        assert done.returncode == -by
-        assert store.get(trial) is None
-    subprocess.run([*command, "never", "0", "0"], check=True)
+    kills = [*KILLS, "some time later"]
+    seconds = [str(moments.uniform(0.0001, 0.02)) for _ in kills]  # a step takes some milliseconds
+    words = [word for how, delay in zip(kills, seconds, strict=True) for word in (how, str(moments.randint(5, 20)), delay)]
+    command = [sys.executable, "-c", SCRIPT, routing, store.root, *words, "never", "0", "0"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [*(f"{-KILLS[how]} True" for how in kills), "0 False"]
 
     record = store.get(trial)
     assert record.metrics == expected.metrics
