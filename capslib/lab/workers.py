@@ -33,7 +33,7 @@ from capslib.papers.experiment import Experiment, Trial
 from capslib.recipes import Model
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, Worker
 
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
 """Let glibc keep what a step frees for the next one. Dask's default, to give it back at once, made a training step 1.8 times as
@@ -146,7 +146,29 @@ def _run_on_worker(sent: str, call: str) -> None:
     def told(step: int, steps: int, note: str) -> None:
         worker.log_event(call, {"trial": task.trial.key, "step": step, "steps": steps, "note": note})
 
-    _run_task(task, told, lambda: call in _stopped)
+    with _unobserved(worker):
+        _run_task(task, told, lambda: call in _stopped)
+
+
+@contextlib.contextmanager
+def _unobserved(worker: Worker) -> Iterator[None]:
+    """Without dask's profiler. It holds the frames that it looks at: where one of torch.compile outlives its call by that, the
+    mode that it left is back, and the trial fails ("Global grad_mode state changed while dynamo tracing")."""
+    profiler = worker.periodic_callbacks.get("profile")
+    if profiler is None:  # switched off in the worker's configuration, as in that of our own workers
+        yield
+        return
+
+    from distributed.utils import sync
+
+    async def stop() -> None:
+        profiler.stop()
+
+    sync(worker.loop, stop)  # in the thread in which it runs, so it is not at work when this comes back
+    try:
+        yield
+    finally:
+        worker.loop.add_callback(profiler.start)  # the worker is the user's
 
 
 class _Cluster:
@@ -278,6 +300,7 @@ def _client(settings: Settings, devices: list[str] | None) -> Iterator[Client]:
     options = {
         "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(threads(settings, devices))},
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
+        "distributed.worker.profile.enabled": False,  # see _unobserved
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(options))
