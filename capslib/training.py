@@ -2,7 +2,7 @@
 
 Training sees tensors, not loaders: the data are on the device, a batch is a slice of a permutation, and everything random is
 a function of seed, epoch and step. So a run that is killed at any moment and started again goes on from its last checkpoint
-and ends with the same numbers to the last bit (on the CPU with as many threads).
+and ends with the same numbers to the last bit (on the CPU, with the same number of threads).
 """
 
 from __future__ import annotations

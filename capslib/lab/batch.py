@@ -22,7 +22,7 @@ from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
-from capslib.lab.workers import Display, Task, executor, threads
+from capslib.lab.workers import Display, Task, executor
 from capslib.papers.experiment import Experiment, Trial
 
 
@@ -110,7 +110,6 @@ def run(
             }
         ),
         results=store.root.resolve(),
-        threads=threads(settings, devices),
         code=code_hash(),
         max_steps=max_steps,
     )

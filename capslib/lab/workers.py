@@ -66,7 +66,6 @@ class Task(Model):
     trial: Trial
     settings: Settings
     results: Path
-    threads: int | None = Field(description="of torch; None leaves them as they are")
     replaces: datetime | None = Field(description="when the failure finished that is to be tried again")
     wait: bool = Field(description="for another process that runs the trial")
     code: str = Field(description="hash of the capslib that sends this")
@@ -81,15 +80,6 @@ Told = Callable[[int, int, str], None]
 """Called as ``told(step, steps, note)`` while a trial runs."""
 Execute = Callable[[Sequence[Task]], Iterator[tuple[Trial, Record | None]]]
 """Runs tasks and gives back each trial with its record as it comes, None where it was not run to its end."""
-
-
-def threads(settings: Settings, devices: list[str] | None) -> int | None:
-    """Torch's threads for each trial. At smoke scale networks are tiny: a second one costs more than it brings."""
-    from dask.system import cpu_count
-
-    if settings.scale == "smoke":
-        return 1
-    return max(1, cpu_count() // len(devices)) if devices and len(devices) > 1 else None
 
 
 @contextlib.contextmanager
@@ -115,7 +105,7 @@ def _run_task(task: Task, told: Told, stop: Callable[[], bool]) -> Record | None
 
     trial, settings, before = task.trial, task.settings, torch.get_num_threads()
     context = Context(trial.seed, settings.device, settings.data_dir, progress=told, stop=stop, max_steps=task.max_steps)
-    torch.set_num_threads(task.threads or before)
+    torch.set_num_threads(settings.threads)
     try:
         return run_unless_taken(task.experiment, trial, Store(task.results), context, replaces=task.replaces, wait=task.wait)
     finally:
@@ -298,7 +288,7 @@ def _client(settings: Settings, devices: list[str] | None) -> Iterator[Client]:
     worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.ERROR}
     workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
     options = {
-        "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(threads(settings, devices))},
+        "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(settings.threads)},
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
         "distributed.worker.profile.enabled": False,  # see _unobserved
     }

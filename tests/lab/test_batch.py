@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import dask
 import distributed  # its configuration has to be there before a test changes a part of it
 import pytest
+import torch
 import toys
 from toys import until
 
@@ -100,6 +101,20 @@ def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path)
     assert {r.key for r in records} == {t.key for t in tiny}
     assert dict(told.ends) == {r.key: r for r in records}
     assert {key for key, *_ in told.steps} == {t.key for t in tiny}, "workers say how far they are"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_cluster, workers):
+    """On any machine and beside any number of others: with another number of threads the last digits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        run(toy("well", "well"), store, workers=workers)
+        run(toy("well", "well", "well"), store, workers=workers, threads=3)
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+    assert {r.config["size"]: r.environment.threads for r in store.records()} == {1: 1, 2: 1, 3: 3}
 
 
 # ---------------------------------------------------------------------------------------------- a scheduler of one's own
@@ -218,9 +233,7 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, sha
 
 def told_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
     """What is made of a trial of which the scheduler says that it killed its workers."""
-    common = dict(
-        settings=Settings(scale="cpu"), results=store.root, threads=1, replaces=None, wait=False, code="", max_steps=None
-    )
+    common = dict(settings=Settings(scale="cpu"), results=store.root, replaces=None, wait=False, code="", max_steps=None)
     task = workers.Task(trial=trial, **{**common, **fields})
     return workers._record(task, SimpleNamespace(status="error", exception=lambda: distributed.KilledWorker("task", None, 3)))
 
