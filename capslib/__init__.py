@@ -4,7 +4,7 @@ The plan, from the top down. A module imports only from below its own place: fro
 
     the lab      cli                                              the command line, thin
                  notebooks  progress                              execute chapters; show how a run goes on
-                 review  planning  batch                          check records; plan trials, and run them
+                 review  planning  workers  batch                 check records; plan trials; run them here or on a cluster
                  judging  claims  frames                          judge a claim by records; all verdicts; records as tables
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures

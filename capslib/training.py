@@ -1,7 +1,7 @@
 """The one training loop of the book.
 
 The data are on the device, a batch is a slice of a permutation, and everything random is a function of seed, epoch and step. So
-a run that is killed and started again ends with the same numbers to the last bit (on the CPU with as many threads).
+a run that is killed and started again ends with the same numbers to the last bit (on the CPU with the same number of threads).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ scale = "smoke"
 device = "cpu"
 seeds = None  # replicates; None: as many as the experiment names for the scale
 workers = 0
+threads = 1
 scheduler = None
 data_dir = None
 results_dir = None
@@ -40,8 +41,8 @@ from capslib.routing import dynamic_routing, em_routing
 from capslib.training import seeded
 
 session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler,
-    data_dir=data_dir, results_dir=results_dir,
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
 )  # fmt: skip
 committed = list(Store(results_dir).records(STEM))
 plots.use_style()

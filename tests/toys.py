@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +22,7 @@ STEM = "negation_limitation"
 
 
 class ToyConfig(Config):
-    does: Literal["well", "raises", "nan", "oom", "lacks", "dies", "dies once", "dies further on", "waits"] = "well"
+    does: Literal["well", "raises", "nan", "oom", "lacks", "dies", "dies once", "dies further on", "waits", "compiles"] = "well"
     size: int = 1
     folder: str = "."
 
@@ -40,6 +42,8 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
         torch.empty(1 << 50, dtype=torch.uint8)
     if config.does == "lacks":
         raise UserError("no data")
+    if config.does == "compiles":
+        compile_under_observation()
     if config.does == "dies further on":
         context.folder.mkdir(exist_ok=True)
         training(config, context.seed).path(context.folder).write_text(str(times))
@@ -56,6 +60,32 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
             break
         time.sleep(0.01)
     return measured(config, context)
+
+
+def compile_under_observation() -> None:
+    """Compile without gradients, as a routing is, while dask's profiler, if it runs here, holds the frame that it looks at.
+
+    It takes frames of this thread from another one, and in between this thread may go on. If the frame is the one that ends
+    the compiler's own mode, the mode lives on with it. That is rare; here it comes every time.
+    """
+    import torch
+    from distributed import get_worker
+
+    profiler, held = get_worker().periodic_callbacks.get("profile"), []
+    mode, code = torch._C._InferenceMode, (lambda x: x + 1).__code__.replace()  # new to the compiler, each time
+
+    class Observed(mode):
+        def __enter__(self):
+            if profiler is not None and profiler.is_running():
+                held.append(sys._getframe(1))
+            return super().__enter__()
+
+    torch._C._InferenceMode = Observed
+    try:
+        with torch.no_grad():
+            torch.compile(types.FunctionType(code, globals()), backend="eager")(torch.zeros(1))
+    finally:
+        torch._C._InferenceMode = mode
 
 
 def measured(config: Any, context: Context) -> Outcome:

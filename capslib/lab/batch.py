@@ -1,11 +1,7 @@
 """Run many trials: those that have no record yet, side by side, on this machine or on a dask cluster.
 
-A trial is a task of **dask.distributed**: on an embedded cluster of this machine's processes, or on the user's own scheduler.
-Where one worker is enough, it is this process. Whatever is killed, a trial goes on from its checkpoint:
+A trial is a task, see :mod:`capslib.lab.workers`. Whatever is killed, the same call again goes on from the checkpoints:
 
-* A worker that dies is replaced, and its trial tried again (dask's ``allowed-failures``, three times); a trial that kills its
-  workers without ever getting further is recorded as failed.
-* When this process dies, its workers notice and end at once. The same call again goes on.
 * On Ctrl-C or SIGTERM the running trials write a checkpoint, and :class:`Interrupted` is raised. A second one is obeyed at once.
 * A trial that another process runs, of the same or of another call, is left to it (see :func:`capslib.lab.runs.run_unless_taken`)
   and looked at again at the end.
@@ -13,60 +9,21 @@ Where one worker is enough, it is this process. Whatever is killed, a trial goes
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-import json
-import logging
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pydantic import Field
 
 from capslib import papers
-from capslib.errors import Interrupted, UserError, unknown
+from capslib.errors import Interrupted, unknown
 from capslib.lab import planning
-from capslib.lab.planning import Plan, pinned
 from capslib.lab.records import Record
-from capslib.lab.runs import code_hash, record_death, run_unless_taken
+from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
+from capslib.lab.workers import Display, Task, executor
 from capslib.papers.experiment import Experiment, Trial
-from capslib.recipes import Model
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
-
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
-"""Let glibc keep what a step frees for the next one. Dask's default, to give it back at once, made a training step 1.8 times as
-long: every step then faults all its pages in again."""
-POLL = 0.5
-"""Seconds between two looks at whether a cluster has finished something or a signal has come."""
-GIVEN_UP, REPLACEMENTS = 5.0, 10
-"""Seconds after which a worker without a process is replaced, and how often each may be before anything has finished."""
-
-
-class Display:
-    """What is told about a run while it goes on; this one is silent. Methods may be called from any thread."""
-
-    def plan(self, plan: Plan) -> None:
-        """This is going to happen."""
-
-    def step(self, trial: Trial, step: int, steps: int, note: str) -> None:
-        """A trial is at step ``step`` of ``steps`` (0 where that is not known yet)."""
-
-    def finish(self, trial: Trial, record: Record | None) -> None:
-        """A trial has its record, or None: it is left to another process, or was stopped."""
-
-    def say(self, text: str) -> None:
-        """Anything else that a user should know."""
 
 
 @dataclass(frozen=True)
@@ -119,25 +76,6 @@ def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
         data.require(name, data_dir=data_dir)
 
 
-class Task(Model):
-    """A trial and how to run it. It goes to a worker as JSON: worker and client need only the same capslib."""
-
-    trial: Trial
-    settings: Settings
-    results: Path
-    threads: int | None = Field(description="of torch; None leaves them as they are")
-    replaces: datetime | None = Field(description="when the failure finished that is to be tried again")
-    wait: bool = Field(description="for another process that runs the trial")
-    code: str = Field(description="hash of the capslib that sends this")
-    max_steps: int | None = Field(description="of each training, in a rehearsal")
-
-
-Told = Callable[[int, int, str], None]
-"""Called as ``told(step, steps, note)`` while a trial runs."""
-Execute = Callable[[Sequence[Task]], Iterator[tuple[Trial, Record | None]]]
-"""Runs tasks and gives back each trial with its record as it comes, None where it was not run to its end."""
-
-
 def run(
     trials: Sequence[Trial],
     store: Store,
@@ -172,13 +110,12 @@ def run(
             }
         ),
         results=store.root.resolve(),
-        threads=_threads(settings, devices),
         code=code_hash(),
         max_steps=max_steps,
     )
     replaces = {key: record.finished for key, record in plan.failed.items()}
     records: list[Record] = []
-    with _Signals() as stop, _workers(settings, devices, display, stop) as execute:
+    with _Signals() as stop, executor(settings, devices, display, stop) as execute:
         for wait in (False, True):  # what another process runs is looked at again when nothing else is left
             left: list[Trial] = []
             tasks = [Task(trial=t, replaces=replaces.get(t.key), wait=wait, **common) for t in todo]
@@ -195,15 +132,6 @@ def run(
             todo = left
             display.say(f"{len(todo)} trials are being run by another process; waiting for it.")
     return records
-
-
-def _threads(settings: Settings, devices: list[str] | None) -> int | None:
-    """Torch's threads for each trial. At smoke scale networks are tiny: a second one costs more than it brings."""
-    from dask.system import cpu_count
-
-    if settings.scale == "smoke":
-        return 1
-    return max(1, cpu_count() // len(devices)) if devices and len(devices) > 1 else None
 
 
 class _Signals:
@@ -226,227 +154,3 @@ class _Signals:
     def _note(self, number: int, _: object) -> None:
         self.signal = number
         signal.signal(number, self.before[number])
-
-
-@contextlib.contextmanager
-def _workers(settings: Settings, devices: list[str] | None, display: Display, stop: _Signals) -> Iterator[Execute]:
-    """What runs the tasks: this process where one worker is enough, else a cluster, this machine's or the user's."""
-    if devices is None or len(devices) > 1:
-        with _client(settings, devices) as client:
-            yield _Cluster(client, display, stop).execute
-        return
-
-    def execute(tasks: Sequence[Task]) -> Iterator[tuple[Trial, Record | None]]:
-        for task in tasks:
-            yield task.trial, _run_task(task, functools.partial(display.step, task.trial), stop)
-
-    yield execute
-
-
-def _run_task(task: Task, told: Told, stop: Callable[[], bool]) -> Record | None:
-    """Run a trial in this process, whichever that is."""
-    import torch
-
-    from capslib.training import Context
-
-    trial, settings, threads = task.trial, task.settings, torch.get_num_threads()
-    context = Context(trial.seed, settings.device, settings.data_dir, progress=told, stop=stop, max_steps=task.max_steps)
-    torch.set_num_threads(task.threads or threads)
-    try:
-        experiment = _experiment(trial.paper, trial.experiment)
-        return run_unless_taken(experiment, trial, Store(task.results), context, replaces=task.replaces, wait=task.wait)
-    finally:
-        torch.set_num_threads(threads)
-        if settings.device.startswith("cuda"):
-            torch.cuda.empty_cache()  # other processes share the device
-
-
-# -------------------------------------------------------------------------------------------------------- on a cluster
-
-_stopped: set[str] = set()
-"""The calls whose trials on this worker are to stop."""
-
-
-def _stop(call: str) -> None:
-    _stopped.add(call)
-
-
-def _run_on_worker(sent: str, call: str) -> None:
-    """Run a task, as JSON, on a worker, and tell ``call`` how far it is."""
-    from distributed import get_worker
-
-    worker = get_worker()
-    if json.loads(sent)["code"] != code_hash():  # before the rest is read, which another version may understand differently
-        raise UserError(f"The worker {worker.address} has another version of capslib than this process.")
-    task = Task.model_validate_json(sent)
-
-    def told(step: int, steps: int, note: str) -> None:
-        worker.log_event(call, {"trial": task.trial.key, "step": step, "steps": steps, "note": note})
-
-    _run_task(task, told, lambda: call in _stopped)
-
-
-class _Cluster:
-    """The trials of one call on the workers of a cluster."""
-
-    def __init__(self, client: Client, display: Display, stop: _Signals):
-        self.client, self.display, self.stop = client, display, stop
-        self.local = client.cluster  # None where the workers are the user's
-        self.dead: dict[int, float] = {}
-        self.replaced = 0
-        self.trials: dict[str, Trial] = {}
-        self.call = f"capslib {client.id}"  # the topic of what its workers tell
-        client.subscribe_topic(self.call, self._told)
-
-    def _told(self, event: tuple[float, dict]) -> None:
-        _, said = event
-        self.display.step(self.trials[said["trial"]], said["step"], said["steps"], said["note"])
-
-    def execute(self, tasks: Sequence[Task]) -> Iterator[tuple[Trial, Record | None]]:
-        from distributed import wait
-
-        self.trials |= {task.trial.key: task.trial for task in tasks}
-        pending = dict(map(self._submit, tasks))
-        told = False
-        while pending:
-            with contextlib.suppress(TimeoutError):
-                wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
-            if self.stop():
-                if not told:
-                    self.display.say("Stopping: running trials write a checkpoint first. Once more, and they stop without.")
-                told = True
-                for task in self._tell_workers(pending):  # again each time: a worker may have died and come back
-                    yield task.trial, None
-            self._replace_dead_workers()
-            for future in [f for f in pending if f.done()]:
-                self.replaced = 0
-                task, progress = pending.pop(future)
-                if _died(future) and _progress(task) > progress:  # it got further, so nothing speaks against going on
-                    pending |= [self._submit(task)]
-                else:
-                    yield task.trial, _record(task, future)
-
-    def _replace_dead_workers(self) -> None:
-        """A nanny restarts a worker that dies, but gives up on one that dies while it starts: then another nanny has to come."""
-        if self.local is None:
-            return
-        now, before, workers = time.monotonic(), self.dead, self.local.workers
-        alive = {n for n, nanny in workers.items() if nanny.is_alive()}
-        self.dead = {n: before.get(n, now) for n in self.local.worker_spec if n not in alive}
-        gone = [n for n, since in self.dead.items() if now - since > GIVEN_UP]
-        if not gone:
-            return
-        self.replaced += len(gone)
-        if self.replaced > REPLACEMENTS * len(self.local.worker_spec):
-            raise UserError("The worker processes die while they start. `--workers 1` runs in this process, and shows why.")
-
-        async def replace() -> None:
-            for nanny in [workers.pop(n) for n in gone if n in workers]:
-                with contextlib.suppress(Exception):  # it may wait for its process, which is no more
-                    await asyncio.wait_for(nanny.close(timeout=1), 2)
-            await self.local._correct_state_internal()  # starts what is in its plan and not among its workers
-
-        for n in gone:
-            self.dead[n] = now  # the next one has as long
-        with contextlib.suppress(Exception):  # one that dies again while it starts is found again
-            self.local.sync(replace, callback_timeout=60)
-
-    def _submit(self, task: Task) -> tuple[Future, tuple[Task, int]]:
-        future = self.client.submit(_run_on_worker, task.model_dump_json(), self.call, pure=False)
-        return future, (task, _progress(task))
-
-    def _tell_workers(self, pending: dict[Future, tuple[Task, int]]) -> list[Task]:
-        """Have the running trials stop, and take back those that do not run yet."""
-        self.client.run(_stop, self.call, on_error="ignore")
-        running = {key for keys in self.client.processing().values() for key in keys}
-        waiting = [future for future in pending if future.key not in running and not future.done()]
-        self.client.cancel(waiting)
-        return [pending.pop(future)[0] for future in waiting]
-
-
-def _progress(task: Task) -> int:
-    """How far a trial has got, as a number that grows: when the last checkpoint of its trainings was written."""
-    trial, folder = task.trial, Store(task.results).trainings
-    experiment = _experiment(trial.paper, trial.experiment)
-    found = [training.path(folder) for training in experiment.trainings(papers.config(trial), trial.seed)]
-    return max((path.stat().st_mtime_ns for path in found if path.exists()), default=0)
-
-
-def _died(future: Future) -> bool:
-    from distributed import KilledWorker
-
-    return future.status == "error" and isinstance(future.exception(), KilledWorker)
-
-
-def _record(task: Task, future: Future) -> Record | None:
-    if future.status not in ("finished", "error"):
-        raise UserError("The scheduler went away. The same command goes on from the last checkpoints.")
-    if future.status == "error" and not _died(future):
-        raise future.exception()
-    record = Store(task.results).get(task.trial)  # the result of the future dies with its worker, the record does not
-    if record is not None and record.finished != task.replaces:
-        return record  # also where workers died later, on other trials, before anyone had heard of it
-    if not _died(future):
-        return None
-    message = (
-        f"its worker process died {future.exception().allowed_failures + 1} times without getting any further; "
-        "that is how the system ends processes when memory runs out"
-    )
-    experiment, status = _experiment(task.trial.paper, task.trial.experiment), "cut" if task.max_steps else "error"
-    return record_death(experiment, task.trial, Store(task.results), message, status)
-
-
-@contextlib.contextmanager
-def _client(settings: Settings, devices: list[str] | None) -> Iterator[Client]:
-    """A client of the user's scheduler, or of a cluster with one process of this machine for each entry of ``devices``."""
-    import dask
-    from distributed import Client, Nanny, Scheduler, SpecCluster
-
-    if devices is None:
-        try:
-            client = Client(settings.scheduler, timeout=10)
-        except OSError as error:
-            raise UserError(f"No scheduler answers at {settings.scheduler}: {error}") from None
-        with client:
-            _check_workers(client)
-            yield client
-        return
-    local = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
-    worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.ERROR}
-    workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
-    options = {
-        "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(_threads(settings, devices))},
-        "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
-    }
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(options))
-        with _signals_blocked():
-            scheduler = {"cls": Scheduler, "options": {**local, "port": 0}}
-            cluster = stack.enter_context(SpecCluster(workers, scheduler, silence_logs=logging.ERROR))
-            client = stack.enter_context(Client(cluster))
-        yield client
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Threads and processes that are started now inherit this, and their own too: a Ctrl-C at the terminal goes to all of them,
-    and Slurm's SIGTERM as well, but it is for this thread to answer. It hears of them when the block ends."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it later would let the signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _check_workers(client: Client) -> None:
-    """Raise :class:`UserError` for workers of the user's own that cannot run our trials. Those that come later are asked then."""
-    other = [address for address, code in client.run(code_hash, on_error="return").items() if code != code_hash()]
-    if other:
-        raise UserError(f"These workers have another version of capslib than this process, or none: {', '.join(other)}.")
-    crowded = [address for address, worker in client.scheduler_info(n_workers=-1)["workers"].items() if worker["nthreads"] > 1]
-    if crowded:
-        raise UserError(f"A worker runs one trial at a time; start these with --nthreads 1: {', '.join(crowded)}.")

@@ -77,6 +77,7 @@ def run(
     seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,
     device: str = "cpu",
     workers: Annotated[int, typer.Option(help="processes; 0: one per core, or as many as fit on the devices")] = 0,
+    threads: Annotated[int, typer.Option(help="of each trial on the CPU; their number changes the last digits")] = 1,
     scheduler: Annotated[str | None, typer.Option(help="dask scheduler, tcp://host:port")] = None,
     data_dir: DataDir = None,
     results_dir: ResultsDir = None,
@@ -90,8 +91,9 @@ def run(
     from capslib.lab import batch, planning, progress
 
     given = dict(
-        scale=scale, device=device, seeds=seeds, workers=workers, scheduler=scheduler, data_dir=data_dir, results_dir=results_dir
-    )
+        scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+        scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+    )  # fmt: skip
     session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
     store, settings = session.store, session.settings
     trials: list[Trial] = []

@@ -173,7 +173,7 @@ def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
     """The device of each worker process of this machine, ``cpu``, ``mps`` or ``cuda:N``, for trials of which this is known.
 
     On CUDA devices as many processes share one as fit by the memory of the largest trial, one where that is not known. On the CPU
-    there is one for each core as far as memory allows. At smoke scale starting processes costs more than it gains: one.
+    there is one for each core, or as many as ``settings.threads``, as far as memory allows. At smoke scale starting processes costs more than it gains: one.
     ``settings.workers`` overrides all of this.
     """
     from dask.system import cpu_count
@@ -188,7 +188,7 @@ def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
         need = max(memory, default=0) or PROCESS_MEMORY["cpu"]  # peak memory there is that of the whole process
     else:
         need = int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"] if len(memory) == len(known) else max(free)
-    return [devices[n] for n in slots(len(known), free, need, cpu_count())]
+    return [devices[n] for n in slots(len(known), free, need, cpu_count() // settings.threads)]
 
 
 def free_memory(device: str) -> int:

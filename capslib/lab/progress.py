@@ -15,11 +15,11 @@ from rich.table import Table
 
 from capslib import papers
 from capslib.lab import planning
-from capslib.lab.batch import Display
 from capslib.lab.planning import Estimate, Plan
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
+from capslib.lab.workers import Display
 from capslib.papers.experiment import Trial
 
 

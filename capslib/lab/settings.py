@@ -31,6 +31,7 @@ class Settings(Model):
     workers: int = Field(
         0, ge=0, le=1024, description="processes that run trials in parallel; 0: choose a number; 1: run in this process"
     )
+    threads: int = Field(1, ge=1, le=1024, description="threads of each trial on the CPU; their number changes the last digits")
     scheduler: str | None = Field(None, description="address of a dask scheduler, tcp://host:port")
     data_dir: Path | None = Field(None, description="folder of prepared data sets; default: $CAPSLIB_DATA, else the user's cache")
     results_dir: Path | None = Field(None, description="folder of records; default: $CAPSLIB_RESULTS, else results/ of the book")

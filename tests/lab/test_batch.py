@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import dask
 import distributed  # its configuration has to be there before a test changes a part of it
 import pytest
+import torch
 import toys
 from toys import until
 
 import capslib
 from capslib import papers
 from capslib.errors import UserError
-from capslib.lab import batch, cli
+from capslib.lab import batch, cli, workers
 from capslib.lab.records import Record
 from capslib.lab.runs import run_unless_taken
 from capslib.lab.settings import Settings
@@ -81,7 +82,7 @@ def cluster():
     """Two worker processes that know the toys, for all tests that leave them alive."""
     with (
         dask.config.set({"distributed.worker.preload": [toys.__file__]}),
-        batch._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"]) as client,
+        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"]) as client,
     ):
         yield client
 
@@ -89,7 +90,7 @@ def cluster():
 @pytest.fixture
 def shared_cluster(cluster, monkeypatch):
     """A run with two workers takes those instead of two of its own."""
-    monkeypatch.setattr(batch, "_client", lambda settings, devices: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(workers, "_client", lambda settings, devices: contextlib.nullcontext(cluster))
 
 
 def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
@@ -100,6 +101,20 @@ def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path)
     assert {r.key for r in records} == {t.key for t in tiny}
     assert dict(told.ends) == {r.key: r for r in records}
     assert {key for key, *_ in told.steps} == {t.key for t in tiny}, "workers say how far they are"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_cluster, workers):
+    """On any machine and beside any number of others: with another number of threads the last digits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        run(toy("well", "well"), store, workers=workers)
+        run(toy("well", "well", "well"), store, workers=workers, threads=3)
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+    assert {r.config["size"]: r.environment.threads for r in store.records()} == {1: 1, 2: 1, 3: 3}
 
 
 # ---------------------------------------------------------------------------------------------- a scheduler of one's own
@@ -125,11 +140,11 @@ def scheduler(tmp_path):
     with process("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet) as running:
         until(lambda: (file.exists() and file.stat().st_size) or running.poll() is not None)
         address = json.loads(file.read_text())["address"]
-        with contextlib.ExitStack() as workers:
+        with contextlib.ExitStack() as started:
 
             def worker(nthreads: int = 1, folder: Path | None = None) -> None:
                 words = ("distributed.cli.dask_worker", "--no-nanny", "--nthreads", str(nthreads), *quiet)
-                workers.enter_context(process(*words, folder=folder))
+                started.enter_context(process(*words, folder=folder))
 
             yield address, worker
 
@@ -156,7 +171,7 @@ def test_a_worker_with_another_capslib_is_refused(tiny, store, tmp_path, schedul
         client.wait_for_workers(1, timeout=300)
     with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
         run(tiny, store, scheduler=address)
-    monkeypatch.setattr(batch, "_check_workers", lambda client: None)  # as if it had joined a moment later
+    monkeypatch.setattr(workers, "_check_workers", lambda client: None)  # as if it had joined a moment later
     with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
         run(tiny, store, scheduler=address)
     assert list(store.records()) == []
@@ -180,16 +195,16 @@ def distributed_client(address: str):
 
 def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
     files = {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")}
-    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a trial was run"))
-    for workers in (1, 2):
-        assert run(tiny, here, workers=workers) == []
+    monkeypatch.setattr(batch, "executor", lambda *_: pytest.fail("a trial was run"))
+    for count in (1, 2):
+        assert run(tiny, here, workers=count) == []
     assert {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")} == files
 
 
 def test_each_record_is_looked_at_once_before_a_run(tiny, here, monkeypatch):
     looked = []
     monkeypatch.setattr(Store, "get", lambda store, trial: looked.append(trial.key))
-    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: iter(())))
+    monkeypatch.setattr(batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: iter(())))
     run(tiny, here, workers=1)
     assert sorted(looked) == sorted(t.key for t in tiny)
 
@@ -218,11 +233,9 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, sha
 
 def told_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
     """What is made of a trial of which the scheduler says that it killed its workers."""
-    common = dict(
-        settings=Settings(scale="cpu"), results=store.root, threads=1, replaces=None, wait=False, code="", max_steps=None
-    )
-    task = batch.Task(trial=trial, **{**common, **fields})
-    return batch._record(task, SimpleNamespace(status="error", exception=lambda: distributed.KilledWorker("task", None, 3)))
+    common = dict(settings=Settings(scale="cpu"), results=store.root, replaces=None, wait=False, code="", max_steps=None)
+    task = workers.Task(trial=trial, **{**common, **fields})
+    return workers._record(task, SimpleNamespace(status="error", exception=lambda: distributed.KilledWorker("task", None, 3)))
 
 
 def test_a_rehearsal_that_kills_its_workers_is_no_failure_of_the_run(toy, store):
@@ -352,7 +365,7 @@ def test_the_exit_status_tells(toy, store, tmp_path, monkeypatch, capsys, does, 
 
 
 def test_data_are_asked_for_before_anything_starts(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "_workers", lambda *_: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(batch, "executor", lambda *_: pytest.fail("a cluster was started"))
     trials = papers.experiments(STEM)["depth"].trials("cpu", seeds=[0])
     with pytest.raises(UserError, match="mnist"):
         run(trials, store, workers=2, data_dir=tmp_path / "none")
@@ -495,7 +508,7 @@ def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypa
     """Workers may have another working folder."""
     monkeypatch.chdir(tmp_path)
     sent = []
-    monkeypatch.setattr(batch, "_workers", lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())))
+    monkeypatch.setattr(batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())))
     run(tiny, Store(Path("records")), workers=2, data_dir=Path("data"))
     assert {task.results for task in sent} == {tmp_path / "records"}
     assert {task.settings.data_dir for task in sent} == {tmp_path / "data"}

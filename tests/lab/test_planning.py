@@ -65,6 +65,8 @@ def known(memory: int | None, n: int = 100) -> list[Estimate]:
         (dict(device="cpu"), None, ["cpu"] * 16),
         (dict(device="cpu"), 4 * GIB, ["cpu"] * 6),
         (dict(device="cpu", workers=2), 4 * GIB, ["cpu"] * 2),
+        (dict(device="cpu", threads=4), None, ["cpu"] * 4),
+        (dict(device="cpu", threads=32), None, ["cpu"]),
         (dict(device="cpu", scale="smoke"), None, ["cpu"]),
         (dict(device="mps"), 4 * GIB, ["mps"]),
     ],

@@ -16,7 +16,7 @@ def test_defaults_are_smoke_on_the_cpu():
     settings = Settings.check()
     assert next(iter(Settings.model_fields)) == "scale"
     assert settings == Settings(
-        scale="smoke", device="cpu", seeds=None, workers=0, scheduler=None, data_dir=None, results_dir=None
+        scale="smoke", device="cpu", seeds=None, workers=0, threads=1, scheduler=None, data_dir=None, results_dir=None
     )
 
 
@@ -43,6 +43,7 @@ def test_what_is_given_is_kept(tmp_path):
         ({"seeds": "some"}, "Parameter seeds = 'some'"),
         ({"seeds": 1.5}, "Parameter seeds = 1.5"),
         ({"workers": -1}, "Parameter workers = -1"),
+        ({"threads": 0}, "Parameter threads = 0"),
         ({"scheduler": "localhost"}, "tcp://host:8786"),
     ],
 )
