@@ -1,4 +1,4 @@
-"""What the chapters' experiments share: how a training becomes metrics and curves."""
+"""What the experiments of all chapters share: turning a training into metrics and curves."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def outcome(
     trained: Trained, metrics: Mapping[str, Metric], series: Mapping[str, Sequence[float]] | None = None,
     curves: Collection[str] = (), *, rest: Mapping[str, Metric] | None = None,
 ) -> Outcome:  # fmt: skip
-    """What every experiment tells of a training, beside its own ``metrics`` and ``series``.
+    """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every experiment records.
 
-    ``curves`` are the metrics of every epoch that go into the record; ``rest`` says how far the training still moved at its end,
-    by default :func:`loss_change`.
+    ``curves`` names the metrics to keep for every epoch. ``rest`` tells whether the training had converged; its default is
+    :func:`loss_change`.
     """
     from capslib.routing import Routing
 
@@ -64,7 +64,7 @@ def loss_change(history: History) -> dict[str, Metric]:
 def error_change(trained: Trained) -> dict[str, Metric]:
     """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch.
 
-    For losses that rise by themselves, because their margin does.
+    Use it for losses that rise by themselves, because their margin grows.
     """
     history, steps = trained.history, len(trained.history.terms["accuracy"])
     moved = history.change_last_quarter("accuracy", -(-steps // max(1, len(next(iter(history.epochs.values()))))))

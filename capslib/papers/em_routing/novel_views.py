@@ -27,9 +27,9 @@ def trainings(config: ViewpointConfig, seed: int) -> list[Training]:
 
 
 def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """After how many epochs to compare each model, by its errors on familiar viewpoints before the first epoch and after every one.
+    """The number of epochs after which to compare each model, from its errors on familiar viewpoints (first: before any training).
 
-    The worse model is taken at its end, a better one where its error first came down to that, on a line between two epochs.
+    The model with the higher final error is taken at its end. For the other we interpolate when its error first fell that low.
     """
     target = max(errors[-1] for errors in familiar.values())
 
@@ -43,15 +43,15 @@ def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def after(errors: Sequence[float], epochs: float) -> float:
-    """The error after so many epochs, on a line between two of them, of the errors that :func:`matched` takes."""
+    """The error after ``epochs``, interpolated between whole ones; ``errors`` are as in :func:`matched`."""
     whole = int(epochs)
     return errors[whole] if epochs == whole else errors[whole] + (epochs - whole) * (errors[whole + 1] - errors[whole])
 
 
 def run(config: ViewpointConfig, context: Context) -> Outcome:
-    """Train both on the familiar viewpoints; the better one is taken where its familiar error came down to that of the other."""
+    """Train both on familiar viewpoints and compare them on novel ones, at an equal error on familiar ones."""
     both = dict(zip(("cnn", "capsules"), (train(*t, context) for t in trainings(config, context.seed)), strict=True))
-    guessing = 100 * (1 - 1 / len(dataset(config.data).classes))  # before the first epoch, in which a CNN learns most
+    guessing = 100 * (1 - 1 / len(dataset(config.data).classes))  # the error before the first epoch
     curves = {f"{m}_{name}": t.history.epochs[name] for m, t in both.items() for name in ("familiar", "novel")}
     errors = {name: [guessing, *curve] for name, curve in curves.items()}
     epochs = matched({model: errors[f"{model}_familiar"] for model in both})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
-AFTER_EPOCH = 5000  # test images that a network is tried on after every epoch, for its curve; on all of them at the end
+AFTER_EPOCH = 5000  # test images for the error after every epoch; the final error is that of all images
 
 
 class EMRecipe(Recipe):
@@ -93,7 +93,7 @@ class EMRecipe(Recipe):
         return shared | (own if self.routing == "em" else {})
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """Calibrated: β and λ such that half of the capsules are active on the first 16 images."""
+        """With the preset ``calibrated``: set β and λ so that half of the capsules are active on 16 training images."""
         from capslib.training import permutation
 
         if self.network != "cnn" and self.preset == "calibrated":
@@ -126,11 +126,11 @@ class EMRecipe(Recipe):
         return {name: self.error(network, splits[name]) for name in ("familiar", "novel")}
 
     def error(self, network: nn.Module, examples: Examples) -> float:
-        """The share of wrong answers, in percent, on the middle of the images."""
+        """The error in percent, on the central crop of each image."""
         return 100 * (1 - self.accuracy(network, examples))
 
     def error_of_crops(self, network: nn.Module, examples: Examples) -> float:
-        """The same where the 13 crops vote, or those of them that fit: each crop's activations, divided by their sum, are added up."""
+        """The error in percent when up to 13 crops vote: their activations, each divided by its sum, are added."""
         from capslib.data.transforms import CENTRE_AND_DIAGONALS, crops, standardise, to_float
         from capslib.training import accuracy
 

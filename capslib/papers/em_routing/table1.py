@@ -26,7 +26,7 @@ class TestErrorConfig(EMRecipe):
 
 
 def run(config: TestErrorConfig, context: Context) -> Outcome:
-    """Train one network and measure its test error; of capsules, also how near their votes are and how many are dead."""
+    """Train one network and measure its test error; for capsules, also vote distances and dead types."""
     trained = train(config, context.seed, context)
     network, test = trained.network, trained.splits["test"]
     metrics = in_unit({"test_error": config.error(network, test)}, len(test.labels), "percent")

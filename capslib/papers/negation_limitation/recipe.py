@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class CapsNetRecipe(Recipe):
-    """How deep a CapsNet still trains. Defaults are the paper's setting; where paper and release disagree, see its deviations.
+    """A CapsNet of a given depth. Defaults are the paper's setting; the deviations say where paper and release disagree.
 
     ``weight_std="unit"`` scales W of every layer on a first batch until the pre-activations ‖s‖ have mean length one;
-    ``"identity"`` adds the identity to W as the paper draws it. With
-    ``front`` the images come with their negatives, which have other labels: "odd" keeps −x a negative until it arrives at the
-    capsules; with "relu" the convolution has a bias and a ReLU, as in the paper, and x and −x do not arrive as opposites.
+    ``"identity"`` adds the identity to W as the paper draws it. With ``front`` the set also holds the negative of every image,
+    under another label. With "odd" the capsules of −x are the negated capsules of x; with "relu" the convolution has a bias and a
+    ReLU, as in the paper, and they are not.
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(["data", "routing", "depth", "bias", "bias_start", "weight_std", "front"])
