@@ -82,7 +82,7 @@ def cluster():
     """Two worker processes that know the toys, for all tests that leave them alive."""
     with (
         dask.config.set({"distributed.worker.preload": [toys.__file__]}),
-        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"]) as client,
+        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"], bool) as client,
     ):
         yield client
 
@@ -90,7 +90,7 @@ def cluster():
 @pytest.fixture
 def shared_cluster(cluster, monkeypatch):
     """A run with two workers takes those instead of two of its own."""
-    monkeypatch.setattr(workers, "_client", lambda settings, devices: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(workers, "_client", lambda *_: contextlib.nullcontext(cluster))
 
 
 def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
