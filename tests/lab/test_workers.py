@@ -64,10 +64,18 @@ def toy(monkeypatch, tmp_path):
 # ------------------------------------------------------------------------------------------------- dask's own profiler
 
 
-def test_no_profiler_of_our_workers_spoils_a_compiled_trial(toy, store):
-    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
-        records = batch.run(toy("compiles", "compiles"), store, Settings(scale="cpu", workers=2))
+def test_our_workers_have_no_profiler_and_leave_errors_to_us(toy, store, monkeypatch, capfd):
+    settings = Settings(scale="cpu", workers=2)
+    with (
+        dask.config.set({"distributed.worker.preload": [toys.__file__]}),
+        workers._client(settings, ["cpu", "cpu"], bool) as client,
+    ):
+        monkeypatch.setattr(workers, "_client", lambda *_: contextlib.nullcontext(client))
+        records = batch.run(toy("compiles", "compiles"), store, settings)
+        with pytest.raises(UserError, match="no data"):
+            batch.run(toy("lacks", "lacks"), store, settings)
     assert [(r.exit, r.message) for r in records] == [("ok", "")] * 2
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("observed", [False, True])
