@@ -22,7 +22,9 @@ STEM = "negation_limitation"
 
 
 class ToyConfig(Config):
-    does: Literal["well", "raises", "nan", "oom", "lacks", "dies", "dies once", "dies further on", "waits", "compiles"] = "well"
+    does: Literal[
+        "well", "raises", "nan", "oom", "lacks", "dies", "dies once", "dies further on", "waits", "compiles", "exits"
+    ] = "well"
     size: int = 1
     folder: str = "."
 
@@ -40,6 +42,8 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
         import torch
 
         torch.empty(1 << 50, dtype=torch.uint8)
+    if config.does == "exits":
+        sys.exit(3)
     if config.does == "lacks":
         raise UserError("no data")
     if config.does == "compiles":

@@ -125,8 +125,8 @@ def run(
                     left.append(trial)
                 else:
                     records.append(record)
-            if left and stop.signal is not None:
-                raise Interrupted(stop.signal)
+            if left and stop():
+                raise Interrupted
             if not left:
                 break
             todo = left
@@ -147,7 +147,9 @@ class _Signals:
         self.before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)} if here else {}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, Interrupted):
+            error.signal = self.signal or error.signal
         for number, handler in self.before.items():
             signal.signal(number, handler)
 

@@ -39,7 +39,7 @@ class Settings(Model):
     @field_validator("scheduler")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value and not re.fullmatch(r"(tcp|tls|ws|wss|ucx|inproc)://\S+", value):
+        if value and not re.fullmatch(r"[a-z]+://\S+:\d{1,5}", value):
             raise ValueError("a scheduler's address looks like tcp://host:8786")
         return value or None
 

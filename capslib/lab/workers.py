@@ -15,6 +15,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib import papers
-from capslib.errors import UserError
+from capslib.errors import Interrupted, UserError
 from capslib.lab.planning import Plan, pinned
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash, record_death, run_unless_taken
@@ -40,6 +41,8 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_":
 long: every step then faults all its pages in again."""
 POLL = 0.5
 """Seconds between two looks at whether a cluster has finished something or a signal has come."""
+ANSWER, JOIN = 5.0, 300.0
+"""Seconds in which a scheduler of the user's own has to answer, and in which one without workers has to get one."""
 GIVEN_UP, REPLACEMENTS = 5.0, 10
 """Seconds after which a worker without a process is replaced, and how often each may be before anything has finished."""
 
@@ -86,7 +89,7 @@ Execute = Callable[[Sequence[Task]], Iterator[tuple[Trial, Record | None]]]
 def executor(settings: Settings, devices: list[str] | None, display: Display, stop: Callable[[], bool]) -> Iterator[Execute]:
     """What runs the tasks: this process where one worker is enough, else a cluster, this machine's or the user's."""
     if devices is None or len(devices) > 1:
-        with _client(settings, devices) as client:
+        with _client(settings, devices, stop) as client:
             yield _Cluster(client, display, stop).execute
         return
 
@@ -169,6 +172,7 @@ class _Cluster:
         self.local = client.cluster  # None where the workers are the user's
         self.dead: dict[int, float] = {}
         self.replaced = 0
+        self.alone: float | None = None  # since when a scheduler of the user's own has had no worker
         self.trials: dict[str, Trial] = {}
         self.call = f"capslib {client.id}"  # the topic of what its workers tell
         client.subscribe_topic(self.call, self._told)
@@ -184,15 +188,16 @@ class _Cluster:
         pending = dict(map(self._submit, tasks))
         told = False
         while pending:
-            with contextlib.suppress(TimeoutError):
-                wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
-            if self.stop():
-                if not told:
-                    self.display.say("Stopping: running trials write a checkpoint first. Once more, and they stop without.")
+            if self.stop() and not told:
+                self.display.say("Stopping: running trials write a checkpoint first. Once more, and they stop without.")
                 told = True
-                for task in self._tell_workers(pending):  # again each time: a worker may have died and come back
-                    yield task.trial, None
-            self._replace_dead_workers()
+            with _there():
+                with contextlib.suppress(TimeoutError):
+                    wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
+                stopped = self._tell_workers(pending) if told else []  # again each time: a worker may have died and come back
+                self._await_worker() if self.local is None else self._replace_dead_workers()
+            for task in stopped:
+                yield task.trial, None
             for future in [f for f in pending if f.done()]:
                 self.replaced = 0
                 task, progress = pending.pop(future)
@@ -201,10 +206,20 @@ class _Cluster:
                 else:
                     yield task.trial, _record(task, future)
 
+    def _await_worker(self) -> None:
+        """Say that the user's scheduler has no worker, and give up when none comes."""
+        client, now = self.client, time.monotonic()
+        start = f"`dask worker {client.scheduler.address} --nthreads 1`"
+        if client.sync(client.scheduler.identity, n_workers=0, callback_timeout=JOIN)["n_workers"]:
+            self.alone = None
+        elif self.alone is None:
+            self.alone = now
+            self.display.say(f"The scheduler has no worker. Waiting {JOIN / 60:.0f} min for one, such as {start}.")
+        elif now - self.alone > JOIN:
+            raise UserError(f"No worker has come within {JOIN / 60:.0f} min. Start one, {start}, then the same command again.")
+
     def _replace_dead_workers(self) -> None:
         """A nanny restarts a worker that dies, but gives up on one that dies while it starts: then another nanny has to come."""
-        if self.local is None:
-            return
         now, before, workers = time.monotonic(), self.dead, self.local.workers
         alive = {n for n, nanny in workers.items() if nanny.is_alive()}
         self.dead = {n: before.get(n, now) for n in self.local.worker_spec if n not in alive}
@@ -246,6 +261,17 @@ def _progress(task: Task) -> int:
     return max((path.stat().st_mtime_ns for path in found if path.exists()), default=0)
 
 
+@contextlib.contextmanager
+def _there() -> Iterator[None]:
+    """Raise :class:`UserError` where the scheduler goes away."""
+    from distributed.client import CancelledError, ClosedClientError
+
+    try:
+        yield
+    except (CancelledError, ClosedClientError, OSError):  # dask's error for a connection is one of the last
+        raise UserError("The scheduler went away. The same command goes on from the last checkpoints.") from None
+
+
 def _died(future: Future) -> bool:
     from distributed import KilledWorker
 
@@ -253,8 +279,6 @@ def _died(future: Future) -> bool:
 
 
 def _record(task: Task, future: Future) -> Record | None:
-    if future.status not in ("finished", "error"):
-        raise UserError("The scheduler went away. The same command goes on from the last checkpoints.")
     if future.status == "error" and not _died(future):
         raise future.exception()
     record = Store(task.results).get(task.trial)  # the result of the future dies with its worker, the record does not
@@ -270,22 +294,26 @@ def _record(task: Task, future: Future) -> Record | None:
 
 
 @contextlib.contextmanager
-def _client(settings: Settings, devices: list[str] | None) -> Iterator[Client]:
+def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bool]) -> Iterator[Client]:
     """A client of the user's scheduler, or of a cluster with one process of this machine for each entry of ``devices``."""
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
+    from distributed.utils import silence_logging_cmgr
 
     if devices is None:
+        quiet = silence_logging_cmgr(logging.CRITICAL)  # that the scheduler goes away is ours to tell
         try:
-            client = Client(settings.scheduler, timeout=10)
-        except OSError as error:
-            raise UserError(f"No scheduler answers at {settings.scheduler}: {error}") from None
-        with client:
+            with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own in this one
+                thread.submit(asyncio.run, _ask(settings.scheduler, stop)).result()
+            client = Client(settings.scheduler, timeout=ANSWER)
+        except Exception as error:  # which one depends on what answers there, and on what dask makes of the address
+            raise UserError(f"No dask scheduler answers at {settings.scheduler}: {error}") from None
+        with quiet, client:
             _check_workers(client)
             yield client
         return
     local = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
-    worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.ERROR}
+    worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}  # an error of a trial is ours to tell
     workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
     options = {
         "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(settings.threads)},
@@ -299,6 +327,21 @@ def _client(settings: Settings, devices: list[str] | None) -> Iterator[Client]:
             cluster = stack.enter_context(SpecCluster(workers, scheduler, silence_logs=logging.ERROR))
             client = stack.enter_context(Client(cluster))
         yield client
+
+
+async def _ask(address: str, stop: Callable[[], bool]) -> None:
+    """Raise an error unless a dask scheduler answers: a client waits for ever for a server that accepts and says nothing."""
+    from distributed import Security, rpc
+
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
+        asked, begun = asyncio.ensure_future(server.identity()), time.monotonic()
+        while not (await asyncio.wait({asked}, timeout=POLL))[0]:
+            if stop():
+                raise Interrupted
+            if time.monotonic() - begun > ANSWER:
+                raise TimeoutError(f"no answer within {ANSWER:.0f} s")
+        if asked.result()["type"] != "Scheduler":
+            raise ValueError(f"it is the address of a {asked.result()['type']}")
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def cluster():
     """Two worker processes that know the toys, for all tests that leave them alive."""
     with (
         dask.config.set({"distributed.worker.preload": [toys.__file__]}),
-        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"]) as client,
+        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"], bool) as client,
     ):
         yield client
 
@@ -90,7 +90,7 @@ def cluster():
 @pytest.fixture
 def shared_cluster(cluster, monkeypatch):
     """A run with two workers takes those instead of two of its own."""
-    monkeypatch.setattr(workers, "_client", lambda settings, devices: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(workers, "_client", lambda *_: contextlib.nullcontext(cluster))
 
 
 def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
@@ -283,14 +283,15 @@ def times_run(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cluster, workers):
-    trials = toy("well", "raises", "nan", "oom", "well")
+    trials = toy("well", "raises", "nan", "oom", "exits", "well")
     records = {r.config["size"]: r for r in run(trials, store, workers=workers)}
-    assert [records[n].exit for n in (1, 2, 3, 4, 5)] == ["ok", "error", "nan", "oom", "ok"]
+    assert [records[n].exit for n in range(1, 7)] == ["ok", "error", "nan", "oom", "error", "ok"]
     assert "RuntimeError: out of luck (toys.py:" in records[2].message
     assert "step 3" in records[3].message
     assert "can't allocate memory" in records[4].message
     logs = {p.stem: p.read_text() for p in (store.root / ".logs").iterdir()}
-    assert logs.keys() == {t.key for t in trials[1:4]}
+    assert "SystemExit: 3 (toys.py:" in records[5].message
+    assert logs.keys() == {t.key for t in trials[1:5]}
     assert all("Traceback" in text for text in logs.values())
     assert 'raise RuntimeError("out of luck")' in logs[trials[1].key]
 

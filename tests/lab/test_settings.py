@@ -45,6 +45,8 @@ def test_what_is_given_is_kept(tmp_path):
         ({"workers": -1}, "Parameter workers = -1"),
         ({"threads": 0}, "Parameter threads = 0"),
         ({"scheduler": "localhost"}, "tcp://host:8786"),
+        ({"scheduler": "tcp://127.0.0.1"}, "tcp://host:8786"),
+        ({"scheduler": "inproc://127.0.0.1/1/2"}, "tcp://host:8786"),
     ],
 )
 def test_bad_parameters_are_answered_with_the_nearest_good_one(given, says):

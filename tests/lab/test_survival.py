@@ -1,8 +1,12 @@
-"""``capslib run`` as processes that are stopped and killed: no record is lost, none is made twice, nothing is left running."""
+"""``capslib run`` as processes that are stopped and killed: no record is lost, none is made twice, nothing is left running.
+
+``CAPSLIB_KILLS=30 python -m pytest tests/lab/test_survival.py -k kills`` is the long soak, with compiled routings: half an hour.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -37,7 +41,7 @@ def capslib(tmp_path):
     def start(*words: object, **environment: str) -> subprocess.Popen:
         command = ["run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results", *words]
         running = subprocess.Popen(
-            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": place, **preload, **environment},
         )  # fmt: skip
         started.append(running)
@@ -149,10 +153,9 @@ def test_what_goes_to_a_file_is_plain_lines(capslib, tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------------- soak
 
-SIGN = {"points": 256, "epochs": 20}  # 40 steps, with a checkpoint after each
+KILLS = int(os.environ.get("CAPSLIB_KILLS", 7))
+SIGN = {"points": 256, "epochs": 20 if KILLS < 30 else 500}  # 40 steps or 1,000 compiled ones, with a checkpoint after each
 SEEDS = 2
-ROUNDS = (False, True, True)
-"""Whether the parent is killed too: eight kills in all."""
 
 
 class Killed:
@@ -162,16 +165,20 @@ class Killed:
         self.start, self.store, self.trainings, self.random, self.kills = start, store, trainings, random.Random(0), 0
         self.running = start()
 
-    def round(self, parent: bool) -> None:
-        """Kill both workers, and before, between or after them the parent, which is then started again."""
+    def round(self, whom: str) -> None:
+        """Kill both workers; or before, between or after them the parent, too; or the whole group at once."""
         self.wait_for_steps(self.random.randint(2, 12))
-        victims = self.workers() + ([psutil.Process(self.running.pid)] if parent else [])
-        self.random.shuffle(victims)
-        for victim in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a worker whose parent was killed first may be gone already
-                victim.kill()
-                self.kills += 1
-        if parent:
+        if whom == "group":
+            os.killpg(self.running.pid, signal.SIGKILL)
+            self.kills += 1
+        else:
+            victims = self.workers() + ([psutil.Process(self.running.pid)] if whom == "parent" else [])
+            self.random.shuffle(victims)
+            for victim in victims:
+                with contextlib.suppress(psutil.NoSuchProcess):  # a worker whose parent was killed first may be gone already
+                    victim.kill()
+                    self.kills += 1
+        if whom != "workers":
             self.running.communicate()
             self.running = self.start()
 
@@ -195,7 +202,7 @@ class Killed:
         return [p for p in psutil.Process(self.running.pid).children() if "spawn_main" in " ".join(p.cmdline())]
 
 
-def test_ten_trials_survive_eight_kills_with_the_same_numbers(capslib, tmp_path):
+def test_ten_trials_survive_kills_with_the_same_numbers(capslib, tmp_path):
     sign = papers.experiments(STEM)["sign"]
     trials = sign.trials("smoke", seeds=range(SEEDS), change=SIGN)
     trainings = {training.key: t.key for t in trials for training in sign.trainings(papers.config(t), t.seed)}
@@ -204,10 +211,11 @@ def test_ten_trials_survive_eight_kills_with_the_same_numbers(capslib, tmp_path)
     store = Store(tmp_path / "results")
     words = ("--experiment", "sign", "--seeds", SEEDS, "--workers", 2, *changes)
     killed = Killed(lambda: capslib(*words, CAPSLIB_CHECKPOINT_SECONDS="0"), store, trainings)
-    for parent in ROUNDS:
-        killed.round(parent)
-    assert killed.kills >= 6
-    _, said = killed.running.communicate(timeout=300)
+    for whom in itertools.cycle(("workers", "parent", "group")):
+        if killed.kills >= KILLS:
+            break
+        killed.round(whom)
+    _, said = killed.running.communicate(timeout=60 * KILLS)
     assert killed.running.returncode == 0, said
 
     records = {r.key: r for r in store.records()}
@@ -221,4 +229,5 @@ def test_ten_trials_survive_eight_kills_with_the_same_numbers(capslib, tmp_path)
     for record in undisturbed.records():
         other = records.pop(record.key)
         assert (other.exit, other.metrics, other.series) == (record.exit, record.metrics, record.series)
+        assert other.routing_path == record.routing_path == ("compiled" if KILLS >= 30 else "fast")
     assert not records
