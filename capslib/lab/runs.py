@@ -156,7 +156,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
             outcome = experiment.run(config, context)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end a worker, which looks as if memory had run out
             status, message = _fault(error)
             _log(trial, store, traceback.format_exc())
     if context.max_steps is not None:
@@ -209,7 +209,7 @@ def record_death(experiment: Experiment, trial: Trial, store: Store, message: st
     )  # fmt: skip
 
 
-def _fault(error: Exception) -> tuple[Exit, str]:
+def _fault(error: BaseException) -> tuple[Exit, str]:
     import torch
 
     if isinstance(error, NotFinite):
