@@ -11,8 +11,18 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 from capslib.errors import UserError
+
+
+def folder(name: Any) -> Any:
+    """The folder of this name, which may also be None or a path already. Raises :class:`UserError` for an empty name, which would stand for the working folder."""
+    if not isinstance(name, str):
+        return name
+    if not name.strip() or "\0" in name:
+        raise UserError(f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out.")
+    return Path(name)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -47,6 +57,18 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_writable(folder: Path, what: str, fix: str) -> None:
+    """Raise :class:`UserError` unless files can be written in a folder that is there or can be made. Leaves nothing behind."""
+    try:
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
+        with tempfile.TemporaryFile(dir=there) as file:  # only trying it gives a reliable answer
+            file.write(bytes(65_536))  # a full disk still accepts an empty file
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{what} cannot be written to {folder}: {error.strerror}. {fix}") from None
 
 
 def leftovers(folder: Path, name: str = "") -> list[Path]:

@@ -72,7 +72,7 @@ def best(experiment: str, own: list, **where: object) -> list:
 
 def standing(records: list) -> Markdown:
     """Which records a figure shows, and what weight they have."""
-    sets = ", ".join(sorted({r.config["data"] for r in records}))
+    sets = ", ".join(sorted({frames.plain(r.config["data"]) for r in records}))
     scales = ", ".join(sorted({r.trial.scale for r in records}))
     made = {
         text
@@ -81,13 +81,13 @@ def standing(records: list) -> Markdown:
         for text in seen.deviations
         if not seen.stand_in
     }
-    notes = [f"The images: {text}." for text in sorted(made)]
+    notes = [f"The images: {frames.plain(text)}." for text in sorted(made)]
     if scales == "smoke":
         notes.append(
             "These networks trained for seconds on a stand-in; they decide nothing."
         )
     return Markdown(
-        " ".join([f"Shown: {len(records)} records on `{sets}` at {scales} scale.", *notes])
+        " ".join([f"Shown: {len(records)} records on {sets} at {scales} scale.", *notes])
     )
 
 
@@ -340,7 +340,7 @@ ARM = (
     "loss",
 )
 inner = ("shared_stream", "multi_crop", "downsample")
-frames.configuration(EXPERIMENTS["test_error"], arm=(*ARM, *inner)).style
+frames.configuration(EXPERIMENTS["test_error"], arm=(*ARM, *inner)).pipe(frames.styled)
 
 # %%
 test_error = session.run(STEM, "test_error")
@@ -421,7 +421,7 @@ worst = of_rows.groupby("row")[
 table.insert(1, "parameters", worst["parameters"].map(claims.number))
 table["worst (%)"] = worst["test_error"]
 table["still moves (%)"] = 100 * worst["error_change_last_quarter"]
-display(table.style.format("{:.1f}", subset=["worst (%)", "still moves (%)"]))
+display(table.pipe(frames.styled).format("{:.1f}", subset=["worst (%)", "still moves (%)"]))
 claims.page_table(
     STEM,
     "EM-T1-",
@@ -457,7 +457,8 @@ display(
     frames.means(found, ["data", "size", "scale"], errors)
     .rename_axis(["data", "network", "scale"])
     .reset_index()
-    .style.hide(axis="index")
+    .pipe(frames.styled)
+    .hide(axis="index")
 )
 texts = (
     "center-crop",
@@ -490,7 +491,7 @@ counted = (
     .loc[["main", "small", "cnn"]]
 )
 counted["paper"] = [ledger[f"EM-X-params-{name}"].value for name in counted.index]
-display(counted.style.format(claims.number))
+display(counted.pipe(frames.styled).format(claims.number))
 claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 
 # %% [markdown]
@@ -542,7 +543,7 @@ display(
         "Errors at the point of comparison, and the epoch of that point; means over seeds:"
     )
 )
-display(table.style.format(precision=1))
+display(table.pipe(frames.styled).format(precision=1))
 claims.page_table(STEM, "EM-T2-", "EM-W-16", "EM-X-viewpoint-")
 
 # %% [markdown]
@@ -611,7 +612,7 @@ table.insert(
     0, "grows", [f"{margin_at(0, m):.2f}–{margin_at(1, m):.2f}" for m, _ in table.index]
 )
 display(Markdown("Share of dead capsule types, by schedule of the margin:"))
-display(table.reset_index().style.format(precision=2).hide(axis="index"))
+display(table.reset_index().pipe(frames.styled).format(precision=2).hide(axis="index"))
 claims.page_table(STEM, "EM-W-6")
 
 # %% [markdown]
@@ -689,7 +690,7 @@ display(
         "(the ReLUs of a CNN can mask it):"
     )
 )
-display(gradients.style.format(precision=3))
+display(gradients.pipe(frames.styled).format(precision=3))
 claims.page_table(STEM, "EM-W-2", "EM-W-3", "EM-W-4", "EM-W-5", "EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
@@ -807,7 +808,9 @@ display(
         "Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):"
     )
 )
-display(table.loc[[name for name, _ in KINDS.values()]].style.format("{:.2g}"))
+display(
+    table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}")
+)
 claims.page_table(STEM, "EM-W-8")
 
 # %% [markdown]
@@ -819,7 +822,9 @@ claims.page_table(STEM, "EM-W-8")
 # Every record names how it differs from the paper. The table collects the deviations of all records on this page. Where the paper is silent (epochs, attacked images, steps of the attacks), the column *paper* gives our own `paper` scale:
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.deviations([*committed, *test_error, *viewpoint, *attacks]).style.hide(axis="index")
+frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.styled).hide(
+    axis="index"
+)
 
 # %% [markdown]
 # ## Pitfalls
@@ -1001,7 +1006,8 @@ display(
     table.join(errors.groupby(by)["still moves (%)"].max())
     .join(errors.groupby(by)["not at rest"].sum())
     .reset_index()
-    .style.format(precision=1)
+    .pipe(frames.styled)
+    .format(precision=1)
     .hide(axis="index")
 )
 
@@ -1047,9 +1053,9 @@ starts.columns = [
     "mean gradient",
 ]
 display(
-    starts.style.format("{:.0%}", subset=starts.columns[:3]).format(
-        "{:.1e}", subset=starts.columns[3:]
-    )
+    starts.pipe(frames.styled)
+    .format("{:.0%}", subset=starts.columns[:3])
+    .format("{:.1e}", subset=starts.columns[3:])
 )
 ratio = starts["mean gradient"]["calibrated"] / starts["mean gradient"]["released"]
 Markdown(
@@ -1076,7 +1082,7 @@ Markdown(
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 frames.costs(
     {r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}.values()
-).style.hide(axis="index").format(precision=1)
+).pipe(frames.styled).hide(axis="index").format(precision=1)
 
 # %% [markdown]
 # ## Exercises

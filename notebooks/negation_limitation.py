@@ -259,7 +259,7 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 arm = ("routing", "bias", "length_offset", "network", "downsample")
-frames.configuration(EXPERIMENTS["sign"], arm=arm).style
+frames.configuration(EXPERIMENTS["sign"], arm=arm).pipe(frames.styled)
 
 # %%
 sign = session.run(STEM, "sign")
@@ -330,7 +330,7 @@ arm = (
     "hidden_dim",
     "network",
 )
-frames.configuration(EXPERIMENTS["depth"], arm=arm).style
+frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 
 # %%
 depth = session.run(STEM, "depth")
@@ -445,7 +445,10 @@ display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
     shown = shown.pivot(index=["data", "arm"], columns="layers", values="value")
-    display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
+    display(
+        Markdown(title),
+        shown.pipe(frames.styled).set_properties(**{"white-space": "nowrap"}),
+    )
 
 # %% [markdown]
 # The cells are claims about the paper's own setting. They stay *not run* until its full network runs on a GPU. The reduced network can decide the
@@ -519,7 +522,9 @@ claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 # Every record names how it differs from the paper. The table collects the deviations of the committed records and of the records that this page has made so far:
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.deviations([*committed, *symmetry, *sign, *depth]).style.hide(axis="index")
+frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled).hide(
+    axis="index"
+)
 
 # %% [markdown]
 # ## Pitfalls
@@ -738,7 +743,7 @@ both = {
     f"{plots.routing_name(r)} on MNIST, cpu scale": arms(on_record, r) for r in routings
 }
 both[f"RBA on {here}, {scale} scale, this build"] = arms(depth)
-pd.concat(both, names=["", "layers"]).rename_axis(columns=None).style.format(
+pd.concat(both, names=["", "layers"]).rename_axis(columns=None).pipe(frames.styled).format(
     "{:.1f}", na_rep="–"
 )
 
@@ -805,7 +810,9 @@ def pairs(records: list) -> pd.DataFrame:
 on_record = frames.select(committed, "negated", scale="cpu")
 both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
 both[f"{here}, {scale} scale, this build"] = pairs(negated)
-pd.concat(both, axis=1, names=["", "routing"]).style.format("{:.1f}", na_rep="–")
+pd.concat(both, axis=1, names=["", "routing"]).pipe(frames.styled).format(
+    "{:.1f}", na_rep="–"
+)
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "NEG-W-10")
@@ -870,9 +877,9 @@ display(
         f"{offsets['scale'].iloc[0]} scale, by seed:"
     )
 )
-shown.assign(mean=shown.mean(axis=1)).rename_axis(
-    index="offset", columns="seed"
-).style.format("{:.1f}").format_index(precision=8)
+shown.assign(mean=shown.mean(axis=1)).rename_axis(index="offset", columns="seed").pipe(
+    frames.styled
+).format("{:.1f}").format_index(precision=8)
 
 # %% [markdown]
 # ## Run it yourself
@@ -887,7 +894,7 @@ shown.assign(mean=shown.mean(axis=1)).rename_axis(
 # how to send a record. The committed records took:
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.costs(committed).style.hide(axis="index").format(precision=1)
+frames.costs(committed).pipe(frames.styled).hide(axis="index").format(precision=1)
 
 # %% [markdown]
 # ## Exercises

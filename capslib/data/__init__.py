@@ -109,7 +109,9 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
     """Check that :func:`load` will find a set, before starting anything long. Raises the same UserErrors."""
     if not (spec := dataset(name)).stand_in:
-        prepared.check(_folder(spec, data_dir, download))
+        manifest = prepared.check(_folder(spec, data_dir, download))
+        for split in spec.splits:
+            _check_split(name, split, manifest.splits)
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:

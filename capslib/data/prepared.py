@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from capslib.data.registry import SETS
 from capslib.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -63,7 +64,7 @@ def _damaged(folder: Path, what: str) -> UserError:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Read and validate a manifest; return it with the SHA-256 of its bytes. Raises UserError if it is damaged."""
+    """Read a manifest; return it with the SHA-256 of its bytes. Raises UserError if it is damaged, or not of the set that we know."""
     try:
         raw = (folder / MANIFEST).read_bytes()
         manifest = Manifest.model_validate_json(raw)
@@ -72,6 +73,16 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         raise _damaged(folder, f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
     if manifest.name != folder.name:
         raise _damaged(folder, f"{MANIFEST} belongs to {manifest.name!r}")
+    known = SETS.get(manifest.name)
+    for split, shape in known.splits.items() if known else ():
+        found = manifest.splits.get(split, {})
+        if not found and not manifest.complete:
+            continue
+        if lacks := [name for name in known.arrays if name not in found]:
+            raise _damaged(folder, f"{split} lacks {', '.join(lacks)}")
+        ours, theirs = found[known.arrays[0]].shape, list(shape)  # of a part, the first dimension may be smaller
+        if ours[1:] != theirs[1:] or ours[:1] > theirs[:1] or (manifest.complete and ours != theirs):
+            raise _damaged(folder, f"{split}/{known.arrays[0]} has the shape {ours}; {manifest.name} has {theirs}")
     return manifest, hashlib.sha256(raw).hexdigest()
 
 

@@ -20,6 +20,7 @@ class DataSet:
     classes: tuple[str, ...] = ()
     stand_in: bool = False
     splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
+    arrays: tuple[str, ...] = ("images", "labels")  # what each split has at least; the first has those shapes
     files: dict[str, str] = field(default_factory=dict)  # the publishers' files and hashes: ``md5:`` if they publish no other
     read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
@@ -97,6 +98,7 @@ _ALL = (
         licence="research use; cite LeCun, Huang, Bottou 2004",
         classes=("animal", "human", "airplane", "truck", "car"),
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
+        arrays=("images", "labels", "instance", "elevation", "azimuth", "lighting"),
         files={
             "smallnorb-5x46789x9x18x6x2x96x96-training-dat.mat.gz": "sha256:5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873",
             "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat.gz": "sha256:2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa",

@@ -10,6 +10,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from html import escape
 from typing import TYPE_CHECKING
 
 from capslib.errors import unknown
@@ -161,7 +162,7 @@ def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
     An id that ends in a dash stands for all claims of the paper that start with it.
     """
     groups = {of: [name for name in ledger(stem) if of.endswith("-") and name.startswith(of)] or [of] for of in ids}
-    found = table(stem, [name for group in groups.values() for name in group], store)
+    found = table(stem, [name for group in groups.values() for name in group], store).map(escape)  # Styler escapes nothing
     width = "10rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
     ours = "Ours (95\N{NO-BREAK SPACE}% interval)"
     for name, between, one, other in ((ours, "<br>", "Ours", "95 % interval"), ("n", ", ", "n", "Scale")):

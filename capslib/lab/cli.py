@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from capslib import papers
-from capslib.errors import UserError
-from capslib.lab.settings import Settings, parse
+from capslib.errors import Interrupted, UserError
+from capslib.files import folder
+from capslib.lab.settings import parse
 from capslib.papers.experiment import Trial
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -27,8 +28,9 @@ out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty
 Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
 ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
-DataDir = Annotated[Path | None, typer.Option(help="folder of prepared data sets (default: $CAPSLIB_DATA, else the cache)")]
-ResultsDir = Annotated[Path | None, typer.Option(help="folder of records (default: $CAPSLIB_RESULTS, else results/)")]
+FOLDER = {"parser": folder, "metavar": "FOLDER"}
+DataDir = Annotated[Path | None, typer.Option(**FOLDER, help="of data sets (default: $CAPSLIB_DATA, else the cache)")]
+ResultsDir = Annotated[Path | None, typer.Option(**FOLDER, help="of records (default: $CAPSLIB_RESULTS, else results/)")]
 
 
 def main() -> None:
@@ -49,19 +51,18 @@ def execute(
     force: Annotated[bool, typer.Option(help="execute notebooks even if nothing has changed")] = False,
 ) -> None:
     """Execute notebooks whose inputs have changed: Jupytext → Papermill → book/papers/STEM.ipynb."""
-    from capslib.lab import notebooks
+    from capslib.lab import batch, notebooks
 
-    settings = Settings.check(**{"scale": scale, **parse(parameter or [])})
+    session = batch.Session.start(**{"scale": scale, **parse(parameter or [])})
     for stem in stems:
-        notebooks.source(stem)
+        notebooks.check(stem, session)
     for stem in stems:
         try:
-            done = notebooks.execute(stem, settings, force=force, console=console)
-        except KeyboardInterrupt:
-            console.print(
-                f"{stem}: stopped. It is missing from the book until the same command has executed it.", highlight=False
-            )
-            raise typer.Exit(130) from None
+            done = notebooks.execute(stem, session.settings, force=force, console=console)
+        except KeyboardInterrupt as stopped:
+            how = "stopped, with its checkpoints written" if isinstance(stopped, Interrupted) else "ended at once"
+            console.print(f"{stem}: {how}. The same command goes on; until then the book has what it had.", highlight=False)
+            raise typer.Exit(128 + getattr(stopped, "signal", signal.SIGINT)) from None
         console.print(f"{stem}: {done}", highlight=False)
 
 
@@ -111,7 +112,7 @@ def run(
             out.print(line, highlight=False, markup=False)
         return
     try:
-        with progress.display(console) as display:
+        with progress.Shown(console) as display:
             records = batch.run(trials, store, settings, display=display, retry_failed=retry_failed, max_steps=max_steps)
     except KeyboardInterrupt as stopped:
         console.print("Stopped. The same command continues from the last checkpoints.")
@@ -127,7 +128,7 @@ def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] =
     from capslib.lab import claims as judging
     from capslib.lab.store import Store
 
-    verdicts = judging.verdicts(stem, store=Store(results_dir))
+    verdicts = judging.verdicts(stem, store=Store(results_dir).check_there())
     if as_json:
         print(judging.to_json(verdicts))
         return
@@ -153,7 +154,7 @@ def records(
         papers.module(chosen)  # raises for an unknown stem
     if repair and not checks:
         raise UserError("--repair belongs to `capslib records check --repair`.")
-    store = Store(results_dir)
+    store = Store(results_dir).check_there()
     if checks:
         from capslib.lab.review import review
 
@@ -168,8 +169,8 @@ def records(
     table = Table("record", "trial", "exit", "metrics", "device", "seconds", box=None, header_style="bold")
     for record in store.records(chosen, cut=True):
         shown = "  ".join(f"{k}={m.value:.4g}" for k, m in record.metrics.items())
-        environment = record.environment.device
-        table.add_row(record.key, escape(str(record.trial)), record.exit, shown, environment, f"{record.wall_seconds:.0f}")
+        words = (str(record.trial), record.exit, shown, record.environment.device, f"{record.wall_seconds:.0f}")
+        table.add_row(record.key, *map(escape, words))
     out.print(table)
 
 
@@ -198,12 +199,10 @@ def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME
     """Hash every array of the prepared sets again. Status 1 if one differs from its manifest."""
     from capslib import data
 
-    problems = [p for name in names or data.present(data_dir) for p in data.verify(name, data_dir=data_dir)]
+    if not (names := names or data.present(data_dir)):
+        raise UserError("There is no data set: check --data-dir and $CAPSLIB_DATA, or use `capslib data fetch NAME`.")
+    problems = [p for name in names for p in data.verify(name, data_dir=data_dir)]
     for problem in problems:
         out.print(problem, highlight=False, markup=False)
     console.print("All arrays match their manifests." if not problems else f"{len(problems)} problems.", highlight=False)
     raise typer.Exit(1 if problems else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib.lab.records import Record
@@ -12,6 +15,21 @@ from capslib.recipes import matches
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+    from pandas.io.formats.style import Styler
+
+
+def styled(table: DataFrame) -> Styler:
+    """A table for a page. Every text in it is escaped: a record may come from anybody, and pandas' Styler escapes nothing."""
+
+    def safe(cell: object) -> object:
+        return cell if cell is None or isinstance(cell, Number) else escape(str(cell))
+
+    return table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe).style
+
+
+def plain(text: str) -> str:
+    """A text of a record for Markdown, where it means nothing but itself."""
+    return re.sub(r"([!-/:-@[-`{-~])", r"\\\1", " ".join(text.split()))
 
 
 def metrics(records: Iterable[Record]) -> DataFrame:

@@ -8,13 +8,17 @@ import json
 import os
 import platform
 import re
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from capslib import papers
-from capslib.errors import UserError
-from capslib.files import write_atomically
+from capslib.errors import Interrupted, UserError
+from capslib.files import check_writable, write_atomically
+from capslib.lab.batch import Session, _Signals, check_data
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 
@@ -57,6 +61,15 @@ def target(stem: str) -> Path:
     return project_root() / "book" / "papers" / f"{stem}.ipynb"
 
 
+def check(stem: str, session: Session) -> None:
+    """Raise :class:`UserError` for what would stop a chapter after minutes: no notebook, no data, a book that cannot be written."""
+    source(stem)
+    check_writable(target(stem).parent, "The chapter", "Make that folder writable.")
+    trials = [trial for name in papers.experiments(stem) for trial in session.trials(stem, name)]
+    if session.settings.scheduler is None:
+        check_data([trial for trial in trials if session.store.get(trial) is None], session.settings.data_dir)
+
+
 def fingerprint(stem: str, settings: Settings) -> str:
     """A hash of everything that the executed notebook depends on.
 
@@ -64,7 +77,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
     and every file of capslib except those of the other papers.
     """
     digest = hashlib.sha256()
-    for text in (settings.model_dump_json(), platform.python_version(), *(f"{n} {_version(n)}" for n in LIBRARIES)):
+    for text in (settings.model_dump_json(), platform.python_version(), *map(importlib.metadata.version, LIBRARIES)):
         digest.update(text.encode() + b"\0")
     others = set(papers.STEMS) - {stem}
     package = Path(__file__).parents[1]
@@ -73,17 +86,10 @@ def fingerprint(stem: str, settings: Settings) -> str:
         for path in package.rglob("*")
         if path.suffix in (".py", ".csv") and others.isdisjoint(path.relative_to(package).with_suffix("").parts)
     ]
-    files += Store(settings.results_dir).paths(stem)
+    files += [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
     for path in (source(stem), *sorted(files)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def is_current(stem: str, mark: str) -> bool:
@@ -96,8 +102,9 @@ def is_current(stem: str, mark: str) -> bool:
 def execute(stem: str, settings: Settings, *, force: bool = False, console: Console | None = None) -> str:
     """Execute one chapter and put the result into the book. Returns ``executed``, or ``unchanged`` where there was nothing to do.
 
-    A chapter that fails or is interrupted leaves no output in the book: an old one would be stale. The :class:`UserError` names
-    the cell that failed, or in which the kernel died, and the partial notebook, kept in ``_build/failed``.
+    What was in the book before stays until the new one is whole. The :class:`UserError` of a chapter that fails names the cell, or
+    in which cell the kernel died, and the partial notebook, kept in ``_build/failed``. Raises :class:`Interrupted` on Ctrl-C and
+    SIGTERM, when the trials that ran have written their checkpoints.
     """
     mark = fingerprint(stem, settings)
     if not force and is_current(stem, mark):
@@ -110,7 +117,6 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
         for name, value in settings.model_dump().items()
         if value != Settings.model_fields[name].default or name == "scale"
     }
-    target(stem).unlink(missing_ok=True)
     try:
         executed = _papermill(stem, values, console)
     except OSError as error:
@@ -132,10 +138,14 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
+    from traitlets.config import Config
 
     notebook = jupytext.read(source(stem))
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
-    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells(console, stem, len(notebook.cells)) as cells:
+    with (
+        tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder,
+        _Cells(console, stem, 1 + len(notebook.cells)) as cells,
+    ):
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
         nbformat.write(notebook, before)
         # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
@@ -150,38 +160,34 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
                 cwd=str(project_root()),
                 progress_bar=False,
                 log_output=False,
-                config=_ipc(folder),
+                # Sockets in a folder of its own: without ports, any number of kernels can start at once.
+                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
                 on_cell_execute=cells.starts,
                 on_cell_executed=cells.ends,
             )
         except PapermillExecutionError as error:
-            what = f"cell {error.cell_index} failed with {error.ename}: {error.evalue}\n{_place(error)}"
+            last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[-15:]  # without colours
+            what = "\n".join((f"cell {error.cell_index} failed with {error.ename}: {error.evalue}", *last, ""))
         except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
             place = "" if cells.current is None else f" in cell {cells.current}"
             what = f"{error}{place}. Unless its own code ended it, memory ran out: look into the system's log.\n"
         else:
-            return nbformat.read(after, as_version=4)
+            if not cells():
+                return nbformat.read(after, as_version=4)
+        if cells():
+            raise Interrupted(cells.signal)
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
         write_atomically(failed, after.read_bytes())
     raise UserError(f"{stem}: {what}The partial notebook: {failed.relative_to(project_root())}")
 
 
-def _ipc(folder: str) -> Any:
-    """Let the kernel talk through sockets in a folder of its own. Without ports, any number of kernels can start at once."""
-    from traitlets.config import Config
+class _Cells(_Signals):
+    """A progress bar over the cells of a notebook. ``current`` is the one that runs.
 
-    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
-
-
-def _place(error: Any) -> str:
-    """The last lines of the kernel's traceback, without colours."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-    return "\n".join(text.splitlines()[-15:]) + "\n"
-
-
-class _Cells:
-    """A progress bar over the cells of a notebook. ``current`` is the one that runs."""
+    Ctrl-C and SIGTERM interrupt it, so that its trials write their checkpoints: its kernel has a session of its own, and hears of
+    neither. The next cell does not start.
+    """
 
     def __init__(self, console: Console | None, stem: str, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -194,13 +200,22 @@ class _Cells:
         self.current: int | None = None
 
     def __enter__(self) -> _Cells:
+        super().__enter__()
         self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
+        super().__exit__()
+
+    def _note(self, number: int, frame: object) -> None:
+        super()._note(number, frame)
+        for kernel in psutil.Process().children() if self.current is not None else ():
+            kernel.send_signal(signal.SIGINT)
 
     def starts(self, cell: Any, cell_index: int, **_: object) -> None:
+        if self():
+            raise Interrupted(self.signal)
         self.current = cell_index
 
     def ends(self, cell: Any, cell_index: int, **_: object) -> None:

@@ -50,7 +50,8 @@ class Experience:
             elif record.exit == "ok":
                 arms = self.ended.setdefault(_place(record.trial), {})
                 arms.setdefault(_fields(record.trial), []).append(record)
-                self.paper.setdefault(record.trial.paper, []).append(record)
+                if papers.known(record.trial):
+                    self.paper.setdefault(record.trial.paper, []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
         """What a trial will take, by the nearest thing that is known.

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
@@ -44,9 +45,16 @@ def review(store: Store, paper: str | None = None) -> Review:
         except Newer:
             problems.append(f"{name}: was written by a newer capslib: update capslib")
         except OSError as error:
-            problems.append(f"{name}: cannot be read: {error.strerror}")
+            problems.append(f"{name}: cannot be read ({error.strerror}): make it readable, or delete it")
     for name, record in records.items():
-        found = (*_place(name, record), *faults(record), *_experiment(record), *_data(record), *_code(record))
+        found = (
+            *_place(name, record),
+            *faults(record),
+            *_experiment(record),
+            *_deviations(record),
+            *_data(record),
+            *_code(record),
+        )
         problems += [f"{name}: {what}" for what in found]
     problems += [*_each_other(records), *_strays(store, paper)]
     return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])
@@ -105,6 +113,13 @@ def _experiment(record: Record) -> Iterator[str]:
             experiment.config.model_validate(trial.config)
         except ValidationError as error:
             yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or run the trial again"
+
+
+def _deviations(record: Record) -> Iterator[str]:
+    trial = record.trial
+    known = deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True) if papers.known(trial) else []
+    for what in (d.what for d in record.deviations if d not in known):
+        yield f"its deviation {what!r} is not in the ledger in these words: run it again, or add it there"
 
 
 def _data(record: Record) -> Iterator[str]:
@@ -179,6 +194,9 @@ def _notes(record: Record) -> Iterator[str]:
         known = SETS[seen.name].manifest if seen.name in SETS else ""
         if known and seen.complete and not seen.deviations and seen.sha256 != known:
             yield f"its {seen.name} is not the one that `capslib data fetch {seen.name}` prepares; ask where it comes from"
+    today = deviations(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
+    if missing := [d.what for d in today if d not in record.deviations]:
+        yield f"does not name a deviation that the ledger names today: {'; '.join(missing)}"
     if revision is None:
         yield "not run from a git checkout, so nobody can look up the code that ran"
     elif _is_hash(revision, 40) and not _known_code(revision, _entry(record)) and _whole_history():

@@ -11,13 +11,16 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from capslib.errors import UserError, unknown
+from capslib.files import folder
 from capslib.papers.experiment import SCALES, Scale
 from capslib.recipes import Model
+
+Folder = Annotated[Path, BeforeValidator(lambda name: folder(name) and name)]
 
 
 class Settings(Model):
@@ -27,14 +30,16 @@ class Settings(Model):
         "smoke", description="smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting"
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:0 …, or mps")
-    seeds: int | None = Field(None, ge=1, description="number of replicates; default: the experiment's own for the scale")
-    workers: int = Field(
-        0, ge=0, le=1024, description="processes that run trials in parallel; 0: choose a number; 1: run in this process"
+    seeds: int | None = Field(
+        None, ge=1, le=1000, strict=True, description="replicates; default: as many as the experiment names"
     )
-    threads: int = Field(1, ge=1, le=1024, description="threads of each trial on the CPU; their number changes the last digits")
+    workers: int = Field(0, ge=0, le=1024, strict=True, description="processes for trials; 0: choose a number; 1: this process")
+    threads: int = Field(
+        1, ge=1, le=1024, strict=True, description="threads of each trial on the CPU; their number changes the last digits"
+    )
     scheduler: str | None = Field(None, description="address of a dask scheduler, tcp://host:port")
-    data_dir: Path | None = Field(None, description="folder of prepared data sets; default: $CAPSLIB_DATA, else the user's cache")
-    results_dir: Path | None = Field(None, description="folder of records; default: $CAPSLIB_RESULTS, else results/ of the book")
+    data_dir: Folder | None = Field(None, description="prepared data sets; default: $CAPSLIB_DATA, else the user's cache")
+    results_dir: Folder | None = Field(None, description="records; default: $CAPSLIB_RESULTS, else results/ of the book")
 
     @field_validator("scheduler")
     @classmethod
@@ -57,6 +62,9 @@ class Settings(Model):
             first = error.errors()[0]
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
         check_device(settings.device, here=settings.scheduler is None)
+        wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
+        if not re.fullmatch(r"\d+(\.\d*)?", wait):
+            raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
         return settings
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.files import set_aside, write_atomically
+from capslib.files import check_writable, folder, set_aside, write_atomically
 from capslib.lab.records import Record
 from capslib.papers.experiment import Trial
 
@@ -38,6 +38,8 @@ def read_record(path: Path) -> Record:
 
     Raises :class:`Damaged`, :class:`Newer`, or :class:`OSError` where the file cannot be read.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no file but a pipe or a device")  # reading which might never end
     content = path.read_bytes()
     try:
         record = Record.model_validate_json(content)
@@ -46,14 +48,21 @@ def read_record(path: Path) -> Record:
             raise Newer(f"{path} was written by a newer capslib; update capslib to use it.") from None
         conflict = content.startswith(b"<<<<<<< ") or b"\n<<<<<<< " in content
         raise Damaged("it holds the markers of a merge conflict" if conflict else reason(error)) from None
+    json.loads(content, object_pairs_hook=_each_once)
     if not record.trial.key == record.key == path.stem:
         raise Damaged(f"its trial hashes to {record.trial.key}, its key is {record.key}: it was edited or renamed")
     return record
 
 
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise Damaged("it says something twice: a key occurs again")
+    return fields
+
+
 def _schema_version(content: bytes) -> int:
     """The schema version that a file names, 0 where it names none."""
-    with contextlib.suppress(ValueError, AttributeError):
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
         version = json.loads(content).get("schema_version")
         return version if isinstance(version, int) else 0
     return 0
@@ -66,7 +75,8 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None):
-        self.root = Path(root) if root is not None else Path(os.environ.get("CAPSLIB_RESULTS", project_root() / "results"))
+        named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
+        self.root = folder(named if named is not None else project_root() / "results")
 
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
@@ -89,18 +99,14 @@ class Store:
         return self.root / ".logs" / f"{trial.key}.log"
 
     def check_writable(self) -> None:
-        """Raise :class:`UserError` unless a file can be written here. Only trying it gives a reliable answer."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root) as file:
-                file.write(bytes(65_536))  # a full disk still accepts an empty file
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(
-                f"Results cannot be written to {self.root}: {error.strerror}. "
-                "Make that folder writable, or choose another one with --results-dir."
-            ) from None
+        """Raise :class:`UserError` unless records can be written here. Makes no folder."""
+        check_writable(self.root, "Results", "Make that folder writable, or choose another one with --results-dir.")
+
+    def check_there(self) -> Store:
+        """Itself. Raises :class:`UserError` for a folder that somebody named and that is not there, or is empty: the name is mistyped."""
+        if self.root != project_root() / "results" and not any(self.root.glob("*")):
+            raise UserError(f"There are no records in {self.root}: check --results-dir and $CAPSLIB_RESULTS, or leave them out.")
+        return self
 
     def get(self, trial: Trial) -> Record | None:
         """The record of a trial; None where there is none, or, with a warning, where it is damaged.
@@ -146,7 +152,11 @@ class Store:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            return _with_new_options(read_record(path))
+            record = read_record(path)
+            new = (
+                papers.fields(record.trial) if papers.known(record.trial) else {}
+            )  # options that the experiment has had since then
+            return record.model_copy(update={"config": {**new, **record.config}})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -157,13 +167,6 @@ class Store:
             # One text at one place: Python's default filter shows such a warning once, however often the file is read.
             warnings.warn(f"{path} is damaged ({why}) and is not used. {REPAIR}", stacklevel=1)
             return None
-
-
-def _with_new_options(record: Record) -> Record:
-    """The record with the defaults of options that its experiment has had since it was written."""
-    with contextlib.suppress(UserError, KeyError, ValidationError):  # a paper, experiment or configuration that is no more
-        return record.model_copy(update={"config": {**papers.fields(record.trial), **record.config}})
-    return record
 
 
 REPAIR = "`capslib records check --repair` sets it aside; `capslib run` sets it aside and runs its trial again."

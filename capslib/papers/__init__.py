@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from capslib.errors import unknown
+from pydantic import ValidationError
+
+from capslib.errors import UserError, unknown
 from capslib.papers.query import selects
 
 if TYPE_CHECKING:
@@ -112,6 +115,13 @@ def config(trial: Trial) -> Config:
     """The whole configuration of a trial. Raises what pydantic does where its experiment knows no such one today."""
     experiment = experiments(trial.paper)[trial.experiment]
     return _config(experiment.config, json.dumps(trial.config, sort_keys=True))
+
+
+def known(trial: Trial) -> bool:
+    """Whether its experiment knows such a configuration today. A record may be old, or a stranger's."""
+    with contextlib.suppress(UserError, KeyError, ValidationError):
+        return config(trial) is not None
+    return False
 
 
 def fields(trial: Trial) -> dict[str, Any]:

@@ -156,8 +156,10 @@ def test_describe(tiny, folder, tmp_path):
     assert all(row.licence and row.source for row in rows.values())
     assert data.present(folder.parent) == ["mnist"]
 
+    reshaped(folder, (19, 1, 4, 5))
     change_manifest(folder, complete=False, deviations=["a few"])
     assert data.describe(folder.parent)[0].here == "in part"
+    assert len(data.load("mnist", "train", data_dir=folder.parent)) == 19
     tiny.put(tmp_path / "two" / "mnist", without=["train-labels-idx1-ubyte.gz"])
     assert data.describe(tmp_path / "two")[0].here == "no"
     assert data.present(tmp_path / "two") == []
@@ -251,6 +253,25 @@ def objects(folder):
         np.save(file, np.array([{"an": "object"}] * 20), allow_pickle=True)
 
 
+def without(folder, *gone):
+    """Arrays are neither in the folder nor in its manifest: it is whole in itself."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in gone:
+        (folder / name).unlink()
+    change_manifest(folder, arrays={k: v for k, v in manifest["arrays"].items() if k not in gone})
+
+
+def reshaped(folder, shape):
+    """Other images than the publishers', and a manifest that says so."""
+    np.save(folder / "train" / "images.npy", np.zeros(shape, np.uint8))
+    np.save(folder / "train" / "labels.npy", np.zeros(shape[0], np.int64))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    arrays = {"train/images.npy": list(shape), "train/labels.npy": [shape[0]]}
+    for name, said in arrays.items():
+        manifest["arrays"][name] |= {"shape": said, "sha256": prepared.digest(folder / name)}
+    change_manifest(folder, **manifest)
+
+
 class Trap:
     """Unpickling this object creates a file."""
 
@@ -288,6 +309,23 @@ DAMAGE = {
     ),
     "array of another type": (lambda f: np.save(f / "train" / "labels.npy", np.zeros(20, np.int32)), "the manifest says"),
     "array of objects": (objects, "cannot be mapped"),
+    "no labels": (lambda f: without(f, "train/labels.npy"), "train lacks labels"),
+    "no such split": (lambda f: without(f, "train/images.npy", "train/labels.npy"), "train lacks images, labels"),
+    "images of another size": (
+        lambda f: reshaped(f, (20, 1, 5, 4)),
+        "train/images has the shape [20, 1, 5, 4]; mnist has [20, 1, 4, 5]",
+    ),
+    "fewer images than it says": (lambda f: reshaped(f, (19, 1, 4, 5)), "train/images has the shape [19, 1, 4, 5]; mnist has"),
+    "images without a shape": (
+        lambda f: change_manifest(
+            f,
+            arrays={
+                **json.loads((f / "manifest.json").read_text())["arrays"],
+                "train/images.npy": {"shape": [], "dtype": "uint8", "sha256": "0"},
+            },
+        ),
+        "has the shape []",
+    ),
 }
 
 
@@ -320,9 +358,17 @@ def test_damaged_prepared_folder(folder, damage):
 )
 def test_form_of_images_and_labels(tmp_path, group, what):
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": []}
-    prepared.write(tmp_path / "mnist", about, [("train", group)])
+    prepared.write(tmp_path / "affnist", about, [("train", group)])  # a set of which we know no shapes
     with pytest.raises(UserError, match=what):
-        data.load("mnist", "train", data_dir=tmp_path)
+        data.load("affnist", "train", data_dir=tmp_path)
+
+
+def test_a_part_that_lacks_a_split_is_said_before_anything_runs(folder):
+    without(folder, "test/images.npy", "test/labels.npy")
+    change_manifest(folder, complete=False, deviations=["no test images"])
+    assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
+    with pytest.raises(UserError, match="split of mnist 'test'"):
+        data.require("mnist", folder.parent)
 
 
 def test_verify_reads_the_contents(folder):

@@ -18,8 +18,9 @@ import forked
 import pytest
 from forked import Done
 
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.settings import parse
-from capslib.papers import experiments
+from capslib.papers import config, experiments
 
 CHAPTER = "negation_limitation"
 ARMS = len(experiments(CHAPTER)["sign"].grid("smoke"))
@@ -66,6 +67,19 @@ BAD = {
     "mistyped parameter": (("execute", CHAPTER, "-p", "scal=cpu"), "Unknown parameter 'scal'. Did you mean 'scale'?"),
     "parameter without a value": (("execute", CHAPTER, "-p", "seeds"), "should look like name=value"),
     "parameter out of range": (("execute", CHAPTER, "-p", "seeds=0"), "Parameter seeds = 0"),
+    "no number of seeds": (("execute", CHAPTER, "-p", "seeds=true"), "Parameter seeds = True"),
+    "seeds without end": (run("--seeds", "100000000", "--dry-run"), "Parameter seeds = 100000000: Input should be less than or equal to 1000"),
+    "results without a name": (run("--results-dir", ""), "'' names no folder: give one to"),
+    "results of claims without a name": (("claims", "--results-dir", ""), "'' names no folder: give one to"),
+    "results of a notebook without a name": (("execute", CHAPTER, "-p", "results_dir="), "'' names no folder: give one to"),
+    "data without a name": (run("--data-dir", ""), "'' names no folder: give one to"),
+    "results of claims that are not there": (("claims", "--results-dir", "reslts"), "There are no records in reslts: check --results-dir"),
+    "results to list that are not there": (("records", "--results-dir", "reslts"), "There are no records in reslts: check --results-dir"),
+    "results to check that are not there": (("records", "check", "--results-dir", "reslts"), "There are no records in reslts"),
+    "results to check that are empty": (("records", "check", "--results-dir", NO_FILES), "There are no records in "),
+    "data to verify that are not there": (("data", "verify", "--data-dir", "dta"), "There is no data set: check --data-dir and $CAPSLIB_DATA"),
+    "data to verify that are empty": (("data", "verify", "--data-dir", NO_FILES), "There is no data set: check --data-dir"),
+    "nothing to verify": (("data", "verify"), "There is no data set: check --data-dir"),
     "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use --device cpu"),
     "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here"),
     "unknown device": (run("--device", "gpu"), "Unknown device 'gpu'. Did you mean 'cpu'?"),
@@ -99,6 +113,59 @@ def test_bad_input_ends_with_status_2_and_names_the_fix(capslib, tmp_path, case)
     assert "Traceback" not in done.message
     assert "torch" not in done.imported
     assert not list((tmp_path / "results").rglob("*.json")) if (tmp_path / "results").exists() else True
+
+
+BAD_VARIABLES = {
+    "results of a run": ("CAPSLIB_RESULTS", "", run("--experiment", "sign"), "'' names no folder: give one to --data-dir, --results-dir or its variable"),
+    "results to list": ("CAPSLIB_RESULTS", "", ("records",), "'' names no folder"),
+    "results that are not there": ("CAPSLIB_RESULTS", "reslts", ("claims",), "There are no records in reslts: check --results-dir and $CAPSLIB_RESULTS"),
+    "data that are not there": ("CAPSLIB_DATA", "dta", ("data", "verify"), "There is no data set: check --data-dir and $CAPSLIB_DATA"),
+    "time between checkpoints": ("CAPSLIB_CHECKPOINT_SECONDS", "abc", ("execute", CHAPTER), "$CAPSLIB_CHECKPOINT_SECONDS is 'abc'; it should be a number of seconds, such as 60."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_VARIABLES)
+def test_a_bad_variable_is_answered_like_a_bad_option(capslib, tmp_path, case):
+    name, value, words, says = BAD_VARIABLES[case]
+    done = capslib(*words, **{name: value})
+    assert done.status == 2, done.message
+    assert says in done.message
+    assert "Traceback" not in done.message
+    assert "torch" not in done.imported
+    assert list(tmp_path.iterdir()) == []
+
+
+UP_FRONT = {
+    "results": (("-p", "results_dir=file/results"), "Results cannot be written to file/results: Not a directory."),
+    "data": (("-p", "scale=cpu", "-p", "data_dir=none"), "train-images-idx3-ubyte.gz is missing"),
+    "book": ((), "The chapter cannot be written to "),
+    "a chapter to come": (("learned_routing",), "There is no notebooks/learned_routing.py"),
+}
+
+
+@pytest.mark.parametrize("case", UP_FRONT)
+def test_execute_checks_everything_before_the_first_kernel_starts(capslib, tmp_path, case):
+    words, says = UP_FRONT[case]
+    chapter = tmp_path / "notebooks" / f"{CHAPTER}.py"
+    chapter.parent.mkdir()
+    chapter.write_text("# %%\nimport pathlib; pathlib.Path('ran').touch()\n")
+    for file in ("_toc.yml", "file"):
+        (tmp_path / file).touch()
+    old = tmp_path / "book" / "papers" / f"{CHAPTER}.ipynb"
+    old.parent.mkdir(parents=True)
+    old.write_text("what was there before")
+    if case == "book":
+        old.unlink()
+        old.parent.rmdir()
+        old.parent.touch()
+    before = sorted(tmp_path.rglob("*"))
+    done = capslib("execute", CHAPTER, *words)
+    assert done.status == 2, done.message
+    assert says in done.message
+    assert "Traceback" not in done.message
+    assert not {"torch", "papermill"} & done.imported
+    assert sorted(tmp_path.rglob("*")) == before
+    assert case == "book" or old.read_text() == "what was there before"
 
 
 def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib, tmp_path):
@@ -162,7 +229,7 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     assert [line.partition(" trials, ")[0] for line in claims] == [
         *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"all: {count}",
     ]  # fmt: skip
-    assert not list(tmp_path.rglob("*.json"))
+    assert list(tmp_path.iterdir()) == [], "a dry run leaves no folder behind"
 
 
 def test_where_takes_a_list_as_it_is_typed(capslib):
@@ -236,7 +303,7 @@ def put(folder: Path, record) -> Path:
 def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, tmp_path, make_record):
     folder = tmp_path / "records"
     trial = experiments(CHAPTER)["sign"].trials("cpu")[0]
-    path = put(folder, make_record(trial))
+    path = put(folder, make_record(trial, deviations=deviations(CHAPTER, "sign", config(trial))))
     sound = capslib("records", "check", "--results-dir", folder)
     assert sound.status == 0
     assert (
@@ -278,13 +345,13 @@ def test_no_trial_runs_over_the_record_of_a_newer_capslib(capslib, tmp_path, mak
 
 
 def test_claims_as_a_table_and_as_json(capslib, tmp_path):
-    table = capslib("claims", CHAPTER, "--results-dir", tmp_path)
+    table = capslib("claims", CHAPTER)
     assert table.status == 0, table.message
     assert "NEG-T1-rba-nobias" in table.out
     assert "EM-T1-iter3" not in table.out
     assert "torch" not in table.imported
 
-    every = capslib("claims", "--json", "--results-dir", tmp_path)
+    every = capslib("claims", "--json")
     assert every.status == 0
     claims = {claim["id"]: claim for claim in json.loads(every.out)}
     assert {"NEG-T1-rba-nobias", "NEG-W-1", "EM-T1-iter3", "SP-T1-affnist-a", "LR-T3-conn-mnist", "INQ-T1-nevus"} <= set(claims)
@@ -310,9 +377,18 @@ def test_help_names_the_papers(capslib):
     assert "torch" not in done.imported
 
 
-@pytest.mark.parametrize("words", [("list",), ("verify",)])
-def test_the_data_commands_work_without_data(capslib, tmp_path, words):
-    done = capslib("data", *words, "--data-dir", tmp_path / "none")
+def test_data_sets_are_listed_without_data(capslib, tmp_path):
+    done = capslib("data", "list", "--data-dir", tmp_path / "none")
     assert done.status == 0, done.message
-    assert words == ("verify",) or all(name in done.out for name in ("mnist", "digits", "kmnist"))
+    assert all(name in done.out for name in ("mnist", "digits", "kmnist"))
     assert "torch" not in done.imported
+
+
+def test_texts_of_a_record_are_no_markup_of_the_terminal(capslib, tmp_path, make_record):
+    from capslib.lab.records import Environment
+
+    machine = Environment(python="3", torch="2", device="[/] [red]", threads=1, deterministic=True)
+    put(tmp_path / "records", make_record(experiments(CHAPTER)["sign"].trials("cpu")[0], environment=machine))
+    done = capslib("records", "--results-dir", tmp_path / "records")
+    assert done.status == 0, done.message
+    assert "[/] [red]" in done.out

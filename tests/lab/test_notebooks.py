@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.metadata
 import json
 import os
 import shutil
@@ -11,12 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import jupytext
 import psutil
 import pytest
+from toys import until
 
 from capslib.errors import UserError
 from capslib.lab import notebooks
@@ -135,9 +136,15 @@ def test_parameters_versions_and_changed_records_count_too(book, trial, make_rec
     marks |= {notebooks.fingerprint(STEM, Settings(**change)) for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1})}
     append(path)
     marks.add(notebooks.fingerprint(STEM, Settings()))
-    monkeypatch.setattr(notebooks, "_version", lambda library: "99")
+    monkeypatch.setattr(importlib.metadata, "version", lambda library: "99")
     marks.add(notebooks.fingerprint(STEM, Settings()))
     assert len(marks) == 6
+
+
+def test_a_pipe_among_the_records_hangs_nobody(book):
+    (book / "results" / STEM / "sign").mkdir(parents=True)
+    os.mkfifo(book / "results" / STEM / "sign" / "0123456789abcdef.json")
+    assert notebooks.fingerprint(STEM, Settings())
 
 
 # ------------------------------------------------------------------------------------------------------------ execution
@@ -178,7 +185,7 @@ def test_an_output_that_cannot_be_read_is_made_again(book):
 
 
 @pytest.mark.parametrize("error", ['raise ValueError("no luck")', "1 +", "undefined"])
-def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
+def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error):
     target = notebooks.target(STEM)
     target.parent.mkdir(parents=True)
     target.write_text("what was there before")
@@ -189,7 +196,7 @@ def test_a_cell_that_fails_leaves_no_output_and_says_which(book, error):
     assert message.startswith(f"{STEM}: cell 4 failed with ")  # counted from 0, with the one that Papermill puts in
     assert error in message
     assert "\x1b" not in message
-    assert not target.exists()
+    assert target.read_text() == "what was there before"
     kept = book / "_build" / "failed" / f"{STEM}.ipynb"
     assert str(kept.relative_to(book)) in message
     cells = json.loads(kept.read_text())["cells"]
@@ -215,21 +222,37 @@ def test_a_kernel_that_never_lives_is_said_too(book):
     assert not notebooks.target(STEM).exists()
 
 
-def test_an_interrupt_leaves_no_output_and_no_kernel(book):
-    with_a_cell(book, "import os, time\nopen('kernel', 'w').write(f'{os.getpid()} ')\ntime.sleep(600)")
+WAITS = """
+import toys
+from capslib.lab.batch import Session
+toys.dask_setup(None)
+Session.start(results_dir="records").run(toys.STEM, "toy", change={"does": "waits"})
+"""
+
+
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
+def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(book, number, send):
+    with_a_cell(book, WAITS)
+    notebooks.target(STEM).parent.mkdir(parents=True)
+    notebooks.target(STEM).write_text("what was there before")
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(book)}
-    command = [sys.executable, "-m", "capslib", "execute", STEM]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen, env=environment) as process:
-        while process.poll() is None and not ((book / "kernel").exists() and " " in (book / "kernel").read_text()):
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+    with subprocess.Popen(
+        [sys.executable, "-m", "capslib", "execute", STEM], stderr=subprocess.PIPE, text=True, preexec_fn=listen,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(book)},
+    ) as process:  # fmt: skip
+        until(lambda: process.poll() is not None or any(file.read_text() for file in book.glob("ran *")))
+        send(process.pid, number)
         _, said = process.communicate()
-    assert process.returncode == 130, said
-    assert f"{STEM}: stopped" in said
+    assert process.returncode == 128 + number, said
+    assert said.rstrip().splitlines()[-1] == (
+        f"{STEM}: stopped, with its checkpoints written. The same command goes on; until then the book has what it had."
+    )
     assert "Traceback" not in said
-    assert not psutil.pid_exists(int((book / "kernel").read_text()))
-    assert not list(book.rglob("*.ipynb*"))
+    (ran,) = book.glob("ran *")
+    assert not psutil.pid_exists(int(ran.read_text()))
+    assert len(list((book / "records" / ".trainings").iterdir())) == 1
+    assert [path.read_text() for path in book.rglob("*.ipynb*")] == ["what was there before"]
     assert not list(book.glob("capslib-*")), "temporary files stayed"
 
 

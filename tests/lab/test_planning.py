@@ -172,6 +172,12 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
     assert estimate(untrained, "cpu", [slow, fast, middle]) == NOTHING
 
 
+def test_a_record_whose_configuration_nobody_knows_is_no_experience(trial, make_record):
+    """It may be old, or a stranger's."""
+    gone = [{"experiment": "symmetry", "config": {"gone": 1}}, {"experiment": "gone"}]
+    assert estimate(trial, "cpu", [make_record(trial.model_copy(update=change)) for change in gone]) == NOTHING
+
+
 def test_planning_is_linear_in_trials_and_records(trial, store, make_record, monkeypatch):
     """A thousand trials and as many records, of six configurations: each file is read, and each trial compared, a few times."""
     arms = [{**trial.config, "hidden": hidden} for hidden in range(1, 7)]

@@ -14,12 +14,13 @@ import pytest
 from capslib.data import SETS
 from capslib.lab import review as reviewing
 from capslib.lab import runs
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Code
 from capslib.lab.review import review
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
-from capslib.papers import experiments
-from capslib.papers.experiment import DataFingerprint, Metric, Trial
+from capslib.papers import config, experiments, known
+from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
 
 PAPER = "negation_limitation"
 EXPERIMENTS = experiments(PAPER)
@@ -43,9 +44,16 @@ def sound(make_record):
 
     def make(trial: Trial = SIGN[0], **changes: object):
         data = [MNIST] if trial.experiment == "depth" else []
-        return make_record(trial, **{"data": data, "code": Code(revision="a" * 40, dirty=False, capslib="0" * 64), **changes})
+        named = deviations(trial.paper, trial.experiment, config(trial)) if known(trial) else []
+        return make_record(
+            trial,
+            **{"data": data, "deviations": named, "code": Code(revision="a" * 40, dirty=False, capslib="0" * 64), **changes},
+        )
 
     return make
+
+
+PROSE = Deviation(what="<b>buy</b>\x1b", paper="a", ours="b", why="c")
 
 
 def changed(trial: Trial, **fields: object) -> Trial:
@@ -103,6 +111,9 @@ PROBLEMS = {
     "a stand-in": (lambda r: r(DEPTH, **seen(stand_in=True)), "mnist is no stand-in"),
     "data without a hash": (lambda r: r(DEPTH, **seen(sha256="unknown")), "the hash of mnist is no SHA-256"),
     "data not named": (lambda r: r(DEPTH, data=[]), "trained on mnist, but holds no fingerprint of it"),
+    "a deviation in words of his own": (lambda r: r(deviations=[*r().deviations, PROSE]), "its deviation '<b>buy</b>\\x1b' is not in the ledger"),
+    "a deviation in other words": (lambda r: r(deviations=[r().deviations[0].model_copy(update={"why": "so"})]), "is not in the ledger in these words"),
+    "a deviation that nobody can check": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1, config={"old": 1}), deviations=[PROSE]), "is not in the ledger"),
     "dirty": (lambda r: r(**code(dirty=True)), "uncommitted changes"),
     "no hash of the code": (lambda r: r(**code(capslib="12 digits")), "its hash of the code is no SHA-256"),
     "an option of git": (lambda r: r(**code(revision="--output=x")), "'--output=x' is no git revision"),
@@ -164,6 +175,23 @@ def test_each_file_that_is_not_right_is_named_and_left_where_it_is(store, sound,
     assert path.read_bytes() == content
 
 
+def test_a_row_that_was_narrowed_since_is_no_problem(store, sound):
+    """The ledger has it, of other configurations; some of which want to write a number that this one lacks."""
+    trial = experiments("em_routing")["test_error"].trials("cpu")[0]
+    everywhere = deviations(trial.paper, trial.experiment, config(trial), everywhere=True)
+    assert len(everywhere) > len(deviations(trial.paper, trial.experiment, config(trial)))
+    store.put(sound(trial, deviations=everywhere, exit="nan", metrics={}, series={}, message="step 3"))
+    assert review(store).problems == []
+
+
+def test_a_pipe_hangs_nobody(store, sound):
+    path = store.put(sound())
+    path.unlink()
+    os.mkfifo(path)
+    (problem,) = review(store).problems
+    assert problem.endswith(": cannot be read (it is no file but a pipe or a device): make it readable, or delete it")
+
+
 def test_two_files_of_one_trial(store, sound):
     path = store.put(sound())
     twin = path.parent.with_name("depth") / path.name
@@ -196,10 +224,12 @@ def test_what_a_killed_write_left_is_a_problem(store, sound, monkeypatch):
     assert review(store).problems == [f"{left.relative_to(store.root)}: left by a write that was killed: delete it"]
 
 
+FIRST = deviations(PAPER, "sign", config(SIGN[0]))[0].what
 NOTES = {
     "an earlier revision": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)), "of revision 1; the experiment is at 2"),
     "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
     "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "not one of the trials"),
+    "a row that came later": (lambda r: r(deviations=r().deviations[1:]), f"does not name a deviation that the ledger names today: {FIRST}"),
     "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
     "other data": (lambda r: r(DEPTH, **seen(sha256="b" * 64)), "its mnist is not the one that `capslib data fetch mnist` prepares"),
     "no git": (lambda r: r(**code(revision=None, dirty=None)), "not run from a git checkout"),

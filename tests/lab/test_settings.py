@@ -42,8 +42,15 @@ def test_what_is_given_is_kept(tmp_path):
         ({"seeds": 0}, "Parameter seeds = 0"),
         ({"seeds": "some"}, "Parameter seeds = 'some'"),
         ({"seeds": 1.5}, "Parameter seeds = 1.5"),
+        ({"seeds": True}, "Parameter seeds = True"),
+        ({"seeds": 100_000_000}, "less than or equal to 1000"),
+        ({"workers": True}, "Parameter workers = True"),
         ({"workers": -1}, "Parameter workers = -1"),
         ({"threads": 0}, "Parameter threads = 0"),
+        ({"threads": True}, "Parameter threads = True"),
+        ({"results_dir": ""}, "'' names no folder: give one to --data-dir, --results-dir or its variable, or leave it out"),
+        ({"data_dir": "a\0b"}, "names no folder"),
+        ({"results_dir": 3}, "Parameter results_dir = 3"),
         ({"scheduler": "localhost"}, "tcp://host:8786"),
         ({"scheduler": "tcp://127.0.0.1"}, "tcp://host:8786"),
         ({"scheduler": "inproc://127.0.0.1/1/2"}, "tcp://host:8786"),
@@ -54,6 +61,13 @@ def test_bad_parameters_are_answered_with_the_nearest_good_one(given, says):
         Settings.check(**given)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seconds", ["abc", "", "-1", "nan", "inf"])
+def test_the_time_between_checkpoints_has_to_be_a_number_of_seconds(monkeypatch, seconds):
+    monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", seconds)
+    with pytest.raises(UserError, match=rf"^\$CAPSLIB_CHECKPOINT_SECONDS is '{seconds}'; it should be a number of seconds"):
+        Settings.check()
 
 
 def test_a_name_far_from_all_others_gets_no_suggestion():

@@ -173,8 +173,23 @@ def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot be written to .*--results-dir"):
         Store(tmp_path / "file" / "below").check_writable()
-    Store(tmp_path / "new").check_writable()
-    assert list((tmp_path / "new").iterdir()) == []
+    Store(tmp_path / "new" / "er").check_writable()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "asking makes no folder"
+
+
+def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    assert Store().check_there().root == tmp_path / "results", "the default need not be there yet"
+    monkeypatch.setenv("CAPSLIB_RESULTS", "")
+    for unnamed in (Store, lambda: Store(""), lambda: Store(" "), lambda: Store("a\0b")):
+        with pytest.raises(UserError, match=r"names no folder: give one to .*--results-dir"):
+            unnamed()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for place in ("reslts", "empty", "file"):
+        with pytest.raises(UserError, match=rf"There are no records in {place}: check --results-dir and \$CAPSLIB_RESULTS"):
+            Store(place).check_there()
 
 
 # ----------------------------------------------------------------------------------------------------------- records
@@ -212,6 +227,9 @@ DAMAGES = {
     "a field that nobody knows": lambda whole: whole.replace(b'"exit"', b'"invented": 1, "exit"'),
     "another seed": lambda whole: whole.replace(b'"seed": ', b'"seed": 1'),
     "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
+    "a key twice": lambda whole: whole.replace(b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'),
+    "a key twice, further in": lambda whole: whole.replace(b'"n": 20', b'"n": 5, "n": 20'),
+    "a well of brackets": lambda whole: b"[" * 200_000,
     "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
 }
 
@@ -276,6 +294,18 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_damaged(store, trial):
         with pytest.raises(UserError, match=rf"{store.path(trial)} cannot be read: Is a directory"):
             ask()
     assert store.path(trial).is_dir()
+
+
+def test_a_pipe_or_a_device_in_the_place_of_a_record_is_not_read(store, trial):
+    """Reading it might never end."""
+    path = store.path(trial)
+    path.parent.mkdir(parents=True)
+    for make in (os.mkfifo, lambda place: place.symlink_to("/dev/zero")):
+        make(path)
+        for ask in (lambda: store.get(trial), lambda: list(store.records())):
+            with pytest.raises(UserError, match=f"{path} cannot be read: it is no file but a pipe or a device"):
+                ask()
+        path.unlink()
 
 
 class Before(Config):

@@ -21,6 +21,7 @@ from sphinx.environment import BuildEnvironment
 import capslib
 from capsbook import directives, notebooks
 from capsbook.evidence import Evidence, load
+from capslib.lab.store import Store
 
 
 class Book:
@@ -40,7 +41,8 @@ class Book:
     def open(self, app: Sphinx) -> None:
         """Start a build: note its folders, and forget the evidence of the last one."""
         self.__dict__.pop("evidence", None)
-        self.results = Path(os.environ.get("CAPSLIB_RESULTS", Path(app.srcdir) / "results"))
+        named = os.environ.get("CAPSLIB_RESULTS")
+        self.results = Path(app.srcdir) / "results" if named is None else Store(named).check_there().root
         self.root = Path(app.srcdir) if (Path(app.srcdir) / "capslib").is_dir() else Path(capslib.__file__).parents[1]
         self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -340,7 +341,7 @@ def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
 
 def _ours(evidence: Evidence, links: PageLinks, name: str) -> str:
     verdict = evidence.verdicts[name]
-    return f'<span class="claim-ours" title="{basis(verdict)}">{ours(verdict)}</span>'
+    return f'<span class="claim-ours" title="{escape(basis(verdict))}">{escape(ours(verdict))}</span>'
 
 
 def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> str:
@@ -372,7 +373,7 @@ DRAW: dict[str, Callable[..., str]] = {
     "schema": _schema,
     "claim": _claim,
     "ours": _ours,
-    "theirs": lambda evidence, links, name: theirs(evidence.verdicts[name]),
+    "theirs": lambda evidence, links, name: escape(theirs(evidence.verdicts[name])),
 }
 
 DIRECTIVES = {

@@ -174,8 +174,8 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
     partial = _tag("small", f"On partial or derived data: {escape(verdict.partial)}.") if verdict.partial else ""
     cells = {
         "Claim": f"{_link(place, _tag('code', claim.id), class_='claim-id')} {_tag('span', escape(claim.statement))} {notes}",
-        "Paper": _tag("span", theirs(verdict)) + _tag("small", escape(claim.where)),
-        "Ours": _tag("span", ours(verdict)) + _tag("small", basis(verdict)),
+        "Paper": _tag("span", escape(theirs(verdict))) + _tag("small", escape(claim.where)),
+        "Ours": _tag("span", escape(ours(verdict))) + _tag("small", escape(basis(verdict))),
         "Verdict": _tag("span", f"{mark(verdict.status, verdict.scale)} {verdict.status}", class_="claim-status")
         + _tag("small", escape(verdict.reason))
         + partial

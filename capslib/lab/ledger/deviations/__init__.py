@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import math
 from pathlib import Path
 
 from capslib.papers.experiment import Deviation
@@ -17,8 +18,11 @@ from capslib.recipes import Config
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
 
-def deviations(stem: str, experiment: str, config: Config) -> list[Deviation]:
-    """Every difference of a configuration from the paper: the fields that its budget changes, then the rows of the file."""
+def deviations(stem: str, experiment: str, config: Config, *, everywhere: bool = False) -> list[Deviation]:
+    """Every difference of a configuration from the paper: the fields that its budget changes, then the rows of the file.
+
+    ``everywhere`` adds the rows of the experiment's other configurations: a record keeps one that was narrowed since.
+    """
     setting, arm = config.setting(), config.arm()
     budget = [
         Deviation(
@@ -31,7 +35,9 @@ def deviations(stem: str, experiment: str, config: Config) -> list[Deviation]:
         if name not in arm and getattr(config, name) != getattr(setting, name)
     ]
     fields = config.model_dump()
-    rows = (row for row in _rows(stem) if _holds(row, experiment, fields))
+    rows = (row for row in _rows(stem) if _holds({**row, "where": ""} if everywhere else row, experiment, fields))
+    if everywhere:  # a row of another configuration may want to write a number that this one has not
+        fields = {name: math.nan if value is None else value for name, value in fields.items()}
     return budget + [Deviation(what=r["what"], paper=r["paper"], ours=r["ours"].format(**fields), why=r["why"]) for r in rows]
 
 
