@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from capslib.lab.records import Record
@@ -12,6 +13,8 @@ from capslib.recipes import matches
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+
+    from capslib.lab.claims import Verdict
 
 
 def metrics(records: Iterable[Record]) -> DataFrame:
@@ -111,6 +114,25 @@ def deviations(records: Iterable[Record]) -> DataFrame:
             found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(record.trial.scale)
     rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
+
+
+def comparisons(found: Iterable[Verdict]) -> str:
+    """How many comparisons with an interval some claims rest on, and on how many runs, in a sentence for a page."""
+
+    def leaves(v: Verdict) -> Iterator[Verdict]:
+        yield from itertools.chain.from_iterable(map(leaves, v.parts)) if v.parts else [v]
+
+    every = {
+        (v.records, v.ours, v.interval): v for of in found for v in leaves(of) if v.interval and v.status != "measured smaller"
+    }
+    runs = {key for v in every.values() for key in v.records}
+    decided = sum(v.status not in ("inconclusive", "undecided") for v in every.values())
+    told = f"{len(every)} comparisons rest on {len(runs)} runs; {decided} of them are decided"
+    return (
+        f"{told}, and one in twenty such intervals misses its mean by chance."
+        if every
+        else "No run is compared with anything yet."
+    )
 
 
 def costs(records: Iterable[Record]) -> DataFrame:

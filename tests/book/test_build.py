@@ -94,7 +94,7 @@ def test_pages_follow_records_and_source(tiny_book, add_records):
     assert tiny_book.build()[0] == 0
     chapter = "book/papers/negation_limitation"
     assert "judged of negation_limitation" not in tiny_book.html("book/intro")
-    assert "not run" in tiny_book.html(chapter)
+    assert "waiting" in tiny_book.html(chapter)
     before = (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns
 
     keys = add_records(tiny_book.root / "results")
