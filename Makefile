@@ -23,8 +23,9 @@ book: .venv/.ready  ## execute what has changed at smoke scale, build strictly, 
 test: book  ## all tests, the executed notebooks and the built book included
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lab: .venv/.ready  ## JupyterLab on the notebooks; a .py opens as a notebook by "Open With → Notebook"
-	$(BIN)/jupyter lab notebooks
+lab: .venv/.ready  ## JupyterLab on the notebooks, below jupytext.toml; a .py opens as a notebook by "Open With → Notebook"
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks \
+		--FileContentsManager.pre_save_hook=capslib.lab.notebooks.keep_kernelspec
 
 lint: .venv/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

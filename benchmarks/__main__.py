@@ -82,12 +82,12 @@ def main() -> None:
 
 
 def add_limits(rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]) -> None:
-    """Compare each row of a layer with the layer's roofline. A whole training step has none."""
-    from benchmarks.cases import limit
+    """Compare each row of a layer with the layer's roofline. A whole training step has none, nor has a routing without textbook form."""
+    from benchmarks.cases import TEXTBOOK, limit
 
-    counted = {name: (layer.flops, layer.bytes) for name, layer in layers.items()}
+    counted = {name: (layer.flops, layer.bytes) for name, layer in layers.items() if layer.routing in TEXTBOOK}
     for row in rows:
-        if row["kind"] == "layer":
+        if row["name"] in counted:
             flops, moved = counted[row["name"]]
             seconds, bound = limit(flops, moved, rates)
             row |= {"times_limit": round(row["milliseconds"] / 1e3 / seconds, 1), "bound_by": bound}

@@ -48,6 +48,10 @@ def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tenso
     return RoutingResult(mu, logit.sigmoid(), coupling)
 
 
+TEXTBOOK = {
+    "dynamic": lambda votes, activation, betas: textbook_dynamic(votes),
+    "em": lambda votes, activation, betas: textbook_em(votes, activation, *betas),
+}
 PATHS = ("textbook", "eager", "fast", "compiled")
 """The plain form above, the book's definition, the fast path, and the fast path after ``torch.compile``."""
 
@@ -95,7 +99,8 @@ def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, s
 class Layer:
     """Routing of votes [N, I, J, D] given as a tensor, forward and backward, by any registered routing.
 
-    N counts images times positions. Only dynamic and EM routing have a textbook form.
+    N counts images times positions. Another routing than those in ``TEXTBOOK`` has only the paths "eager" and "fast", and with
+    a core "compiled"; it is compared with no limit.
     """
 
     name: str
@@ -124,11 +129,10 @@ class Layer:
         betas = [torch.zeros(J, device=device, requires_grad=True) for _ in range(2)]
         routing = make_routing(self.routing, J, D).to(device)
         use_path(routing, "eager" if path == "textbook" else path)
-        textbook = {"dynamic": lambda: textbook_dynamic(votes), "em": lambda: textbook_em(votes, activation, *betas)}
 
         def step() -> None:
             votes.grad = None
-            result = textbook[self.routing]() if path == "textbook" else routing(votes, activation)
+            result = TEXTBOOK[self.routing](votes, activation, betas) if path == "textbook" else routing(votes, activation)
             (result.pose.square().sum() + result.activation.sum()).backward()
 
         return step

@@ -1,12 +1,10 @@
 """Attacks on a network through the gradient of its input (FGSM, the basic iterative method) and the accuracy they leave.
 
-``loss(x, target)`` combines a network and its loss: it takes inputs [N, …] and classes [N] and returns one loss for each example,
-[N], or their mean, as :mod:`capslib.losses` does. The gradients are always those of the sum, so the batch size does not matter.
-Put the network in ``eval`` mode. Its parameters get no gradients.
+``loss(x, target)`` combines a network, in ``eval`` mode, and its loss: it takes inputs [N, …] and classes [N] and returns one loss
+for each example, [N], or their mean. The gradients are always those of the sum, so the batch size does not matter.
 
-ε is a distance in the units of x. For standardised images it counts standard deviations. ``bounds`` is the range of valid inputs
-*in the same units*: a pair of numbers, or of tensors that broadcast to x. For standardised images take
-:func:`capslib.data.transforms.standardised_bounds`.
+ε and ``bounds``, the range of valid inputs, are in the units of x; bounds are a pair of numbers, or of tensors that broadcast to x.
+For standardised images take black and white of :func:`capslib.data.transforms.standardise`.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ def fgsm(
 ) -> Tensor:
     """Fast gradient sign method: x + ε·sign(∇ₓ loss) (Goodfellow et al. 2015), in the shape of ``x`` [N, …].
 
-    It raises the loss of the right class ``target``. A ``targeted`` attack lowers the loss of another class, with − for +. A pixel
-    whose gradient is zero keeps its value.
+    It raises the loss of the right class ``target``. A ``targeted`` attack lowers the loss of another class, with − for +.
 
     >>> square = lambda x, target: x.square().sum()
     >>> fgsm(square, torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([0]), 0.5)
@@ -64,8 +61,7 @@ def bim(
 ) -> Tensor:  # fmt: skip
     """Basic iterative method: ``steps`` smaller steps of :func:`fgsm`, clipped so that no pixel moves farther than ε from ``x``.
 
-    ``step_size`` is 1.25·ε/``steps`` by default, after Kurakin et al. (2016), who take 1.25·ε steps of one grey level. A pixel can
-    then turn round once and still reach the edge, and a single step equals FGSM. Raises ValueError if ``steps`` is below 1.
+    ``step_size`` is 1.25·ε/``steps`` by default, after Kurakin et al. (2016). Raises ValueError if ``steps`` is below 1.
 
     >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum lies within the reach of ε
     >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
@@ -87,7 +83,7 @@ def robustness(
     """Accuracy, between 0 and 1, after an untargeted attack on ``x`` [N, …] of classes ``y`` [N], for each of ``epsilons``.
 
     The attack raises ``loss``; ``scores(x)`` [N, C] classifies the result. For a black-box attack, take the loss of another network.
-    Options: ``steps`` (1 is FGSM with one gradient for all ε, the default; more is BIM), ``bounds``, ``batch_size`` (100).
+    Options: ``steps`` (1, the default, is FGSM; more is BIM), ``bounds``, ``batch_size`` (100).
 
     >>> scores = lambda x: torch.stack([x[:, 0], -x[:, 0]], dim=1)  # class 0 if the pixel is positive
     >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)
@@ -141,7 +137,4 @@ def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
 
 
 def _clip(x: Tensor, bounds: Bounds | None) -> Tensor:
-    if not bounds:
-        return x
-    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds)
-    return x.clamp(low, high)
+    return x.clamp(*(torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds)) if bounds else x

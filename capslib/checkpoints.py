@@ -125,7 +125,7 @@ class Run:
             self.resumed_from.append(self.step)
 
     def save_if_due(self) -> None:
-        """Write a checkpoint when it is time, and before ending by :class:`Interrupted` when the run is asked to stop."""
+        """Write a checkpoint when it is time, or when the run is asked to stop; then raise :class:`Interrupted`."""
         stop = self.context.stop()
         if stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
             self._save()

@@ -1,10 +1,9 @@
 """Capsule layers. A layer makes votes; the routing that turns them into parents is an argument.
 
-Between dense layers a capsule is a pose [N, I, D] and an activation [N, I]. The activation of
-a vector capsule is the length of its pose. Between convolutional layers capsules form a grid:
-poses [N, H, W, types, 4, 4] of matrix capsules, or [N, H, W, types, 16] of vector capsules, and
-activations [N, H, W, types]. In every layer the vote of a vector capsule is W u, and that of a
-matrix capsule M W.
+Between dense layers a capsule is a pose [N, I, D] and an activation [N, I], the length of a
+vector pose. Between convolutional layers capsules form a grid: poses [N, H, W, types, 4, 4] of
+matrix capsules, or [N, H, W, types, 16] of vector capsules, and activations [N, H, W, types].
+The vote of a vector capsule is W u, and that of a matrix capsule M W.
 """
 
 from __future__ import annotations
@@ -17,22 +16,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from capslib.routing import (
-    Competition,
-    LazyVotes,
-    Normalise,
-    Routing,
-    RoutingResult,
-    convolutional,
-    make_routing,
-    squash,
-)  # fmt: skip
+from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingResult, convolutional, make_routing, squash
 
 Pose = Literal["matrix", "vector"]
-POSE: dict[Pose, tuple[int, ...]] = {"matrix": (4, 4), "vector": (16,)}
-"""The shape of a pose of 16 numbers."""
-W: dict[Pose, tuple[int, int]] = {"matrix": (4, 4), "vector": (16, 16)}
-"""The shape of the transformation of such a pose."""
+POSE: dict[Pose, tuple[int, ...]] = {"matrix": (4, 4), "vector": (16,)}  # shapes of 16 numbers
+W: dict[Pose, tuple[int, int]] = {"matrix": (4, 4), "vector": (16, 16)}  # what transforms them
 
 
 def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,9 +38,8 @@ class PrimaryCapsules(nn.Module):
     Features [N, channels, H, W] become poses [N, types·H'·W', dim] and activations
     [N, types·H'·W'], with H' = ⌊(H − kernel)/stride⌋ + 1.
 
-    >>> pose, activation = PrimaryCapsules(256, 32, 8)(torch.randn(2, 256, 20, 20))
-    >>> pose.shape, activation.shape
-    (torch.Size([2, 1152, 8]), torch.Size([2, 1152]))
+    >>> PrimaryCapsules(256, 32, 8)(torch.randn(2, 256, 20, 20))[0].shape
+    torch.Size([2, 1152, 8])
     """
 
     def __init__(
@@ -99,13 +86,11 @@ class DenseCapsules(nn.Module):
 class MatrixPrimaryCapsules(nn.Module):
     """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
-    One gives the poses (linear), the other the activations (logistic, of logits − ``shift``).
-    Weights start from truncated normal distributions (Hinton et al. 2018, §4), with the
-    standard deviations of the released code.
+    One gives the poses, the other the activations, the logistic function of logits − ``shift``
+    (Hinton et al. 2018, §4). The standard deviations are those of the released code.
 
-    >>> pose, activation = MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))
-    >>> pose.shape, activation.shape
-    (torch.Size([2, 14, 14, 8, 4, 4]), torch.Size([2, 14, 14, 8]))
+    >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
+    torch.Size([2, 14, 14, 8, 4, 4])
     """
 
     def __init__(
@@ -129,8 +114,8 @@ class ConvCapsules(nn.Module):
     """Capsules in a window of ``kernel`` × ``kernel`` vote for its parents; then any routing.
 
     A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
-    positions share W and the routing's parameters, one set for each parent type (Hinton et al.
-    2018, §4). Couplings are [N, H', W', kernel, kernel, types, parents].
+    positions share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
+    [N, H', W', kernel, kernel, types, parents].
 
     ``normalise`` says who competes for a child; by default all that see it do. A routing
     whose couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
@@ -160,9 +145,8 @@ class ConvCapsules(nn.Module):
         """The routing's arguments for windows [N·H'·W'] of I = kernel²·types children."""
         size, window = tuple(pose.shape[1:3]), (self.kernel, self.stride)
         if min(size) < self.kernel:
-            grid = f"a grid of {size[0]} × {size[1]} capsules"
-            field = f"a window of {self.kernel} × {self.kernel}"
-            raise ValueError(f"{field} does not fit into {grid}")
+            field, grid = f"{self.kernel} × {self.kernel}", f"{size[0]} × {size[1]} capsules"
+            raise ValueError(f"a window of {field} does not fit into a grid of {grid}")
         given = pose.flatten(4), activation[..., None]
         windows = (t.unfold(1, *window).unfold(2, *window) for t in given)
         pose, activation = (rearrange(t, "n h w b d k l -> (n h w) (k l b) d") for t in windows)
@@ -233,7 +217,7 @@ def field_centres(
     """The centres [H', W', 2], row and column, of a grid's fields of view in an image (H, W).
 
     ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
-    the middle, times ``scale``; 0.01 is that of the released code.
+    the middle, times ``scale``, which the released code sets to 0.01.
 
     >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
     tensor([-0.0150,  0.0050])

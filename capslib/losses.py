@@ -11,8 +11,8 @@ def margin_loss(
 ) -> Tensor:
     """Push present classes above ``positive`` and absent ones below ``negative`` (Sabour et al. 2017, eq. 4).
 
-    ``activation`` is [N, C], ``target`` [N] holds class indices, ``down_weight`` is λ, the weight of the absent classes. Returns a
-    scalar: the sum over classes, averaged over the batch.
+    ``activation`` is [N, C], ``target`` [N] holds class indices, ``down_weight`` is λ. Returns a scalar: the sum over classes,
+    averaged over the batch.
 
     >>> import torch
     >>> margin_loss(torch.tensor([[0.5, 0.3]]), torch.tensor([0]))  # 0.4² + ½·0.2²

@@ -1,8 +1,7 @@
 """Recipes: what a training is made of, by name, and the training itself.
 
-Recipe and seed together name a *training*; :func:`train` runs it, or reads its final weights where an earlier call left them. So
-everything that needs the same network — a table row, an attack, a look at the votes — shares one training. Nothing here imports
-torch before a training runs: a mistyped name is answered in a moment.
+Recipe and seed together name a *training*; :func:`train` runs it, or reads its final weights where an earlier call left them, so
+that a table row and an attack share one. Nothing here imports torch before a training runs: a mistyped name is answered at once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -102,12 +101,14 @@ class Recipe(Config):
     downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
     crop: int | None = Field(None, ge=8, title="pixels of a crop")
     jitter: bool = Field(False, title="brightness and contrast vary in training")
+    standardise: Literal["crop", "image"] = Field("crop", title="pixels whose mean and deviation standardise an image")
+    """Of the crop, after jitter, which that mostly undoes; or of the whole image, before crop and jitter."""
     images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
     epochs: int = Field(50, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(128, ge=1, title="batch size")
     learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
     shared_stream: bool = Field(False, title="augmentation draws from the stream of the permutations")
-    """How augmentation drew until a stream of its own was made for it; records of that time say so and keep their meaning."""
+    """Augmentation drew so until it got a stream of its own; records of that time keep their meaning."""
 
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
@@ -115,8 +116,6 @@ class Recipe(Config):
         """This recipe without what an experiment measures besides, with ``changes``."""
         paper = next(c for c in type(self).__mro__ if Recipe in c.__bases__ or c is Recipe)
         return paper.model_validate({**self.model_dump(include=set(paper.model_fields)), **changes})
-
-    # ------------------------------------------------------------------------------------------------------------- data
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Named parts of a split of the data set, each as a bool mask [N], or None for all of it."""
@@ -140,10 +139,10 @@ class Recipe(Config):
         parts = {}
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
-            few = name == "test" and context.max_steps is not None
+            most = 2 * self.batch_size if name == "test" and context.max_steps is not None else self.images
             for part, mask in self.choose(split).items():
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
-                rows = rows[subset(len(rows), 2 * self.batch_size if few else self.images).numpy()]
+                rows = rows[subset(len(rows), most).numpy()]
                 images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
                 images = _resized(images, self.resize) if self.resize else images
                 parts[part] = Examples(images if self.augments else self.prepare(images), labels)
@@ -164,17 +163,19 @@ class Recipe(Config):
         """What the network sees of uint8 images [N, C, H, W]: with a generator as in training, without one as in a test."""
         from capslib.data.transforms import center_crop, downsample, jitter, random_crop, standardise, to_float
 
-        x = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
-        x = jitter(x, generator) if self.jitter and generator is not None else x
+        x = whole = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
+        jitters = generator is not None and self.jitter
+        if jitters and self.standardise == "crop":
+            x = jitter(x, generator)
         if self.crop is not None:
             x = center_crop(x, self.crop) if generator is None else random_crop(x, self.crop, generator)
-        return standardise(x)
+        if jitters and self.standardise == "image":
+            x = jitter(x, generator)
+        return standardise(x, of=whole if self.standardise == "image" else x)
 
     def seen(self, inputs: Tensor) -> Tensor:
         """What the network sees of the inputs of a split, in a test."""
         return self.prepare(inputs) if self.augments else inputs
-
-    # ---------------------------------------------------------------------------------------------------------- network
 
     def options(self) -> dict[str, Any]:
         """Keywords of the network's constructor, besides the shape of an image and the number of classes."""
@@ -191,8 +192,6 @@ class Recipe(Config):
         """Class scores [N, C] of what the network sees."""
         output = network(inputs)
         return getattr(output, "activation", output)
-
-    # --------------------------------------------------------------------------------------------------------- training
 
     def objective(self, device: torch.device) -> Objective:
         """The loss of a batch."""
@@ -348,12 +347,10 @@ def flops(recipe: Recipe) -> tuple[int, int]:
     (shape, count), meta = recipe.shape(), torch.device("meta")
     with meta:
         network = new_network(recipe, shape, 0).to(meta)
-        images, labels = torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size)
-        batch = Examples(images, labels.long())
+        batch = Examples(torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size).long())
     use_path(network, "eager")
-    objective = recipe.objective(meta)
     with FlopCounterMode(display=False) as counter:
-        objective(network, batch)["loss"].backward()
+        recipe.objective(meta)(network, batch)["loss"].backward()
     return counter.get_total_flops(), recipe.epochs * -(-count // recipe.batch_size)
 
 

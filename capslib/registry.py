@@ -1,22 +1,17 @@
 """What the book knows by name: routings, networks and losses.
 
 An entry is an object, or a string ``"module:attribute"`` that is imported when somebody first
-asks for it. So the names are known, and a mistyped one is answered, without importing torch.
-A notebook or a test may add an entry of its own::
-
-    from capslib.registry import ROUTINGS
-    ROUTINGS["mine"] = MyRouting
+asks for it, so a mistyped name is answered without importing torch. A notebook or a test may add
+an entry of its own, as in ``ROUTINGS["mine"] = MyRouting``.
 """
 
 from __future__ import annotations
 
 from collections import UserDict
 from pkgutil import resolve_name
-from typing import Any, NoReturn
+from typing import Any
 
 from capslib.errors import unknown
-
-__all__ = ["LOSSES", "NETWORKS", "ROUTINGS", "Registry"]
 
 
 class Registry(UserDict[str, Any]):
@@ -35,21 +30,13 @@ class Registry(UserDict[str, Any]):
         self.kind = kind
         super().__init__(entries)
 
-    def __missing__(self, name: str) -> NoReturn:
-        raise unknown(self.kind, name, self)
-
     def __getitem__(self, name: str) -> Any:
-        entry = super().__getitem__(name)
+        if name not in self:
+            raise unknown(self.kind, name, self)
+        entry = self.data[name]
         if isinstance(entry, str):
             entry = self.data[name] = resolve_name(entry)
         return entry
-
-    def __delitem__(self, name: str) -> None:
-        super().__delitem__(self.check(name))
-
-    def check(self, name: str) -> str:
-        """The name, if it is known. If not, raises UserError with the nearest known name."""
-        return name if name in self else self.__missing__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401

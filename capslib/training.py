@@ -1,8 +1,7 @@
 """The one training loop of the book.
 
-Training sees tensors, not loaders: the data are on the device, a batch is a slice of a permutation, and everything random is
-a function of seed, epoch and step. So a run that is killed at any moment and started again goes on from its last checkpoint
-and ends with the same numbers to the last bit (on the CPU with as many threads).
+The data are on the device, a batch is a slice of a permutation, and everything random is a function of seed, epoch and step. So
+a run that is killed and started again ends with the same numbers to the last bit (on the CPU with as many threads).
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class Examples(NamedTuple):
 
     def some(self, most: int) -> Examples:
         """At most ``most`` of them, the same ones in every call; all of them if ``most`` is 0."""
-        rows = subset(len(self.inputs), most)
-        return self[rows] if most else self
+        return self[subset(len(self.inputs), most)] if most else self
 
     def __getitem__(self, rows: Any) -> Examples:  # by rows, and not by field
         return Examples(*(None if t is None else t[rows] for t in (self.inputs, self.labels)))
@@ -49,8 +47,6 @@ class Examples(NamedTuple):
 
 Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
 """``loss(model, batch)`` → named scalars. Training minimises the one called ``loss`` and logs all of them at every step."""
-
-
 WORTH_COMPILING = 1000
 """A run of at least this many steps repays the seconds that ``torch.compile`` takes for its routings."""
 
@@ -65,14 +61,11 @@ class Context:
     folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
     checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
-    """Wall time between two checkpoints; a run that is killed loses no more than that."""
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
     code_of: Callable[[str], str] = lambda module: ""  # names the code that a module of recipes runs, for `code`
-    stop: Callable[[], bool] = lambda: False
-    """Asked after every step: when it says yes, the run writes a checkpoint and raises :class:`capslib.errors.Interrupted`."""
+    stop: Callable[[], bool] = lambda: False  # asked after every step; if so, the run leaves a checkpoint and is `Interrupted`
     progress: Callable[[int, int, str], None] | None = None  # called as progress(step, steps, note)
-    max_steps: int | None = None
-    """A rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint."""
+    max_steps: int | None = None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
     resumed_from: list[int] = field(default_factory=list)  # the steps at which a training was taken up again
     seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
 
@@ -119,12 +112,10 @@ def permutation(n: int, seed: int, epoch: int) -> Tensor:
 def subset(n: int, most: int) -> Tensor:
     """At most ``most`` of ``n`` rows in their order (all if ``most`` is 0), drawn at random but the same in every call.
 
-    Random, for equal steps through a set that is sorted by its factors would miss some of them.
-
     >>> subset(4, 0)
     tensor([0, 1, 2, 3])
     """
-    return permutation(n, 0, 0)[: most or n].sort().values
+    return permutation(n, 0, 0)[: most or n].sort().values  # equal steps through a sorted set would miss some factors
 
 
 def augmentation(seed: int, step: int, device: torch.device, *, shared: bool = False) -> torch.Generator:
@@ -157,19 +148,15 @@ def fit(
     its own step (``shared_stream``: see :func:`augmentation`). ``before_step(step)``, from 0, may set a rate in
     ``optimizer.param_groups`` or fill, in place, a tensor that the loss reads: a captured CUDA step sees no other change.
 
-    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds`` and when ``context.stop()``; in the end the
-    file holds the final weights and the history, and the same call then reads them instead of training. The loop looks for
-    losses that are not finite every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where looking means waiting).
-
-    Raises :class:`NotFinite`, naming the step and the first layer, as soon as the loss or a gradient is not finite, and
-    :class:`Interrupted` when ``context.stop()`` says so.
+    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it holds the final weights and the
+    history, and the same call then reads them instead of training. The loop looks for losses that are not finite every
+    ``guard_every`` steps (1 on the CPU; 50 on a GPU, where looking means waiting). Raises :class:`NotFinite`, naming the step and
+    the first layer, where the loss or a gradient is not finite, and :class:`Interrupted` when ``context.stop()`` says so.
 
     >>> line, x = nn.Linear(1, 1), torch.linspace(-1, 1, 64)[:, None]
     >>> square = lambda model, batch: {"loss": (model(batch.inputs) - 3 * batch.inputs).square().mean()}
-    >>> optimizer = torch.optim.SGD(line.parameters(), lr=0.3)
-    >>> history = fit(
-    ...     line, Examples(x), loss=square, optimizer=optimizer, epochs=40, batch_size=32, context=Context(seed=0)
-    ... )
+    >>> options = dict(optimizer=torch.optim.SGD(line.parameters(), lr=0.3), epochs=40, batch_size=32, context=Context(seed=0))
+    >>> history = fit(line, Examples(x), loss=square, **options)
     >>> round(line.weight.item(), 2)
     3.0
     """
@@ -229,26 +216,20 @@ def fit(
 
 @contextlib.contextmanager
 def _arithmetic(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """On CUDA: convolutions and dense layers in TF32, on channels-last weights. Routings see to their own float32."""
-    if device.type != "cuda":
+    """On CUDA: convolutions (torch's default) and dense layers in TF32, on channels-last weights; routings in float32."""
+    if device.type == "cuda":
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.to(memory_format=torch.channels_last)
+    with float32_products(device, "high"):
         yield
-        return
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, True
-    try:
-        with float32_products(device, "high"):
-            yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 class _Gradients:
-    """The terms of the loss of a batch, and its gradients. With ``capture`` they are recorded once, as a CUDA graph for
-    batches of that size: launching the hundreds of short kernels of a small network takes longer than running them.
+    """The terms of the loss of a batch, and its gradients.
 
-    Whatever cannot be captured goes on step by step, and so does a batch of another size, the last one of an epoch.
+    With ``capture`` they are recorded once, as a CUDA graph for batches of that size: launching the hundreds of short kernels of a
+    small network takes longer than running them. Other batches, and what cannot be captured, run step by step.
     """
 
     WARM_UP = 3  # batches before the recording: compilers and libraries have to be through with what they do once
@@ -262,10 +243,9 @@ class _Gradients:
         """The terms of the batch [terms], by ``names``; the gradients are in the parameters."""
         if len(batch.inputs) != self.capture:
             return self._run(batch)
-        if self.replay is None:
-            self.seen += 1
-            if self.seen <= self.WARM_UP or not self._record(batch):
-                return self._run(batch)
+        self.seen += 1
+        if self.replay is None and (self.seen <= self.WARM_UP or not self._record(batch)):
+            return self._run(batch)
         for kept, given in zip(self.batch, batch, strict=True):
             if kept is not None:
                 kept.copy_(given)
@@ -320,7 +300,7 @@ def blame(model: nn.Module, forward: Callable[[], object]) -> str:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw what draws from torch's own generators, weights and dropout, from ``seed``, and leave the caller's random state as it was."""
+    """Draw weights and dropout from ``seed``, and leave the caller's random state as it was."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         yield

@@ -35,27 +35,18 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, std.clamp_min(x[0].numel() ** -0.5)
 
 
-def standardise(x: Tensor) -> Tensor:
-    """Give each image mean 0 and standard deviation 1 (see :func:`moments`). An image of one grey becomes zeros.
+def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
+    """Subtract the mean of each image and divide by its standard deviation (see :func:`moments`).
 
-    >>> standardise(torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]]))
-    tensor([[[[-1., -1.,  1.,  1.]]]])
+    With ``of`` [B, C, h, w], the moments are of these images instead. An image of one grey becomes zeros. Black and white
+    pixels, standardised by the moments of the images, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
+
+    >>> x = torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]])
+    >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)
+    (tensor([[[[-1., -1.,  1.,  1.]]]]), tensor([[[[1.]]]]))
     """
-    mean, std = moments(x)
+    mean, std = moments(x if of is None else of)
     return (x - mean) / std
-
-
-def standardised_bounds(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """What black (0) and white (1) become when :func:`standardise` maps ``pixels``: twice [B, 1, 1, 1].
-
-    These are the valid range of an attack on standardised images, the ``bounds`` of :mod:`capslib.attacks`.
-
-    >>> low, high = standardised_bounds(torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]]))
-    >>> low.item(), high.item()
-    (-1.0, 1.0)
-    """
-    mean, std = moments(pixels)
-    return -mean / std, (1 - mean) / std
 
 
 def downsample(x: Tensor, factor: int) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from capslib.lab.records import Record
@@ -118,16 +117,13 @@ def deviations(records: Iterable[Record]) -> DataFrame:
 
 def comparisons(found: Iterable[Verdict]) -> str:
     """How many comparisons with an interval some claims rest on, and on how many runs, in a sentence for a page."""
-
-    def leaves(v: Verdict) -> Iterator[Verdict]:
-        yield from itertools.chain.from_iterable(map(leaves, v.parts)) if v.parts else [v]
-
-    every = {
-        (v.records, v.ours, v.interval): v for of in found for v in leaves(of) if v.interval and v.status != "measured smaller"
-    }
-    runs = {key for v in every.values() for key in v.records}
-    decided = sum(v.status not in ("inconclusive", "undecided") for v in every.values())
-    told = f"{len(every)} comparisons rest on {len(runs)} runs; {decided} of them are decided"
+    every, left = {}, list(found)
+    for v in left:
+        left += v.parts
+        if v.interval and v.status != "measured smaller":
+            every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
+    runs = {key for records, *_ in every for key in records}
+    told = f"{len(every)} comparisons rest on {len(runs)} runs; {sum(every.values())} of them are decided"
     return (
         f"{told}, and one in twenty such intervals misses its mean by chance."
         if every

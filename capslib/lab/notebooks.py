@@ -36,6 +36,23 @@ def source(stem: str) -> Path:
     return path
 
 
+KERNELSPEC = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+"""
+
+
+def keep_kernelspec(model: dict[str, Any], **_: Any) -> None:
+    """JupyterLab's hook before it saves a file: a notebook names Python 3, whatever the kernel that ran is called on this machine."""
+    if model["type"] == "file" and model["format"] == "text":
+        model["content"] = re.sub(r"\A# ---\n# jupyter:\n#   kernelspec:\n(#     .*\n)+# ---\n", KERNELSPEC, model["content"])
+
+
 def target(stem: str) -> Path:
     return project_root() / "book" / "papers" / f"{stem}.ipynb"
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import (
-    ClassCapsules,
-    ConvCapsules,
-    MatrixPrimaryCapsules,
-    Pose,
-    field_centres,
-)  # fmt: skip
+from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules, Pose, field_centres
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 
 Preset = Literal["printed", "released", "calibrated"]
@@ -36,27 +30,19 @@ PRESETS: Mapping[Preset, tuple[dict, dict]] = {
 """Keywords of EM routing in convolutional layers and in the class layer.
 
 ``printed`` is Procedure 1, which states no constants, with β = 0 and λ = 0.01. ``released`` has
-the constants of the released code, in the symbols of the paper. ``calibrated`` is Procedure 1
-with the released floor of the variance, and with β and λ from a first batch
-(:meth:`MatrixCapsNet.start_at_half`).
+the constants of the released code. ``calibrated`` is Procedure 1 with the released floor of the
+variance, and with β and λ from a first batch (:meth:`MatrixCapsNet.start_at_half`).
 """
-
-
-class Routed(NamedTuple):
-    """The result of one layer."""
-
-    name: str
-    result: RoutingResult
 
 
 class MatrixCapsNet(nn.Module):
     """Convolution, primary capsules, two convolutional capsule layers, class capsules (Fig. 1).
 
     Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are the paper's A
-    (filters), B, C, D (capsule types). For pairs of images and five classes, (32, 32, 32, 32)
-    has 316 650 parameters, (64, 8, 16, 16) 68 618. ``preset`` and ``mixing`` are for EM routing
-    only; other ``options`` go to every routing. Raises ValueError if an image is too small, or
-    if the routing cannot normalise as asked (:class:`capslib.layers.ConvCapsules`).
+    (filters), B, C, D (capsule types): (32, 32, 32, 32) has 316 650 parameters for pairs of
+    images and five classes. ``preset`` and ``mixing`` are for EM routing only; other ``options``
+    go to every routing. Raises ValueError if an image is too small, or if the routing cannot
+    normalise as asked (:class:`capslib.layers.ConvCapsules`).
 
     >>> MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16))(torch.randn(3, 2, 32, 32)).shape
     torch.Size([3, 5])
@@ -89,13 +75,11 @@ class MatrixCapsNet(nn.Module):
         inner = dict(normalise=normalise, weight_std=std, **shared, **{**inner, **options})
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, **inner)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, **inner)
-        try:
-            centres = field_centres(tuple(size), self.WINDOWS)
-        except RuntimeError:
+        if min(size) < 17:
             least = "are too small for the four layers: 17 is the least"
-            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}") from None
-        where = centres if coordinates else None
-        last = dict(coordinates=where, **shared, **{**last, **options})
+            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
+        centres = field_centres(tuple(size), self.WINDOWS)
+        last = dict(coordinates=centres if coordinates else None, **shared, **{**last, **options})
         self.classes = ClassCapsules(D, classes, **last)
 
     @classmethod
@@ -116,17 +100,17 @@ class MatrixCapsNet(nn.Module):
         """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
         return self.primary(F.relu(self.conv(images)))
 
-    def layers(self, images: Tensor) -> list[Routed]:
-        """The results of all capsule layers."""
+    def layers(self, images: Tensor) -> dict[str, RoutingResult]:
+        """The results of all capsule layers, by name."""
         pose, activation = self.primary_capsules(images)
-        found = []
+        found = {}
         for name in ("capsules1", "capsules2", "classes"):
-            found.append(Routed(name, getattr(self, name)(pose, activation)))
-            pose, activation, _ = found[-1].result
+            found[name] = getattr(self, name)(pose, activation)
+            pose, activation, _ = found[name]
         return found
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)[-1].result.activation
+        return self.layers(images)["classes"].activation
 
     @torch.no_grad()
     def start_at_half(self, images: Tensor) -> None:
@@ -144,8 +128,7 @@ class MatrixCapsNet(nn.Module):
 class BaselineCNN(nn.Module):
     """The paper's convolutional network (§5): images [N, *image_shape] to logits [N, classes].
 
-    "Same" padding gives the 4 253 349 parameters that the paper rounds. The paper does not
-    state the rate of dropout.
+    The paper states neither padding nor dropout; "same" gives the parameters that it counts.
 
     >>> BaselineCNN((2, 32, 32), sizes=(4, 8, 16))(torch.randn(3, 2, 32, 32)).shape
     torch.Size([3, 5])

@@ -38,6 +38,16 @@ class CapsuleStack(nn.Module):
             layer.weight /= torch.linalg.vector_norm(s, dim=-1).mean()
             pose, activation, _ = layer(pose, activation)
 
+    @torch.no_grad()
+    def start_near_identity(self) -> None:
+        """Add the identity to every W_ij, so that a layer passes on the mean pose of its children.
+
+        Without a bias the stack stays odd. Where dimensions differ, the last ones are dropped or
+        start empty.
+        """
+        for layer in self.layers:
+            layer.weight += torch.eye(*layer.weight.shape[2:], device=layer.weight.device)
+
     def forward(self, pose: Tensor) -> tuple[Tensor, Tensor]:
         pose, activation = as_capsules(pose)
         for layer in self.layers:
@@ -75,9 +85,8 @@ class DeepCapsNet(nn.Module):
     Convolution, primary capsules, hidden capsule layers, class capsules for images
     [N, *image_shape]; ``depth`` counts the primary and the class layer. ``bias`` in ``options``
     is that of the capsule layers only. The decoder sees all class capsules, without a mask.
-    Convolutions and decoder start as in Keras (Glorot uniform, zero bias). ``odd`` removes the
-    biases of both convolutions and puts tanh in the place of ReLU: then −x gives the negated
-    capsules. Raises ValueError for a depth below two.
+    Convolutions and decoder start as in Keras. With ``odd``, convolutions without a bias and
+    tanh for ReLU, −x gives the negated capsules. Raises ValueError for a depth below two.
 
     >>> DeepCapsNet((1, 28, 28), depth=3, filters=8)(torch.randn(2, 1, 28, 28)).pose.shape
     torch.Size([2, 10, 16])
@@ -91,8 +100,7 @@ class DeepCapsNet(nn.Module):
     ):  # fmt: skip
         super().__init__()
         if depth < 2:
-            counts = "depth counts the primary and the class layer"
-            raise ValueError(f"{counts}, so it is at least 2, not {depth}")
+            raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
         channels, height, width = image_shape
         self.conv = nn.Conv2d(channels, filters, kernel, stride, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()

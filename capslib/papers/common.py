@@ -28,25 +28,21 @@ def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]
 
 
 def outcome(
-    trained: Trained,
-    metrics: Mapping[str, Metric],
-    series: Mapping[str, Sequence[float]] | None = None,
-    curves: Collection[str] = (),
-    *,
-    rest: Mapping[str, Metric] | None = None,
-) -> Outcome:
+    trained: Trained, metrics: Mapping[str, Metric], series: Mapping[str, Sequence[float]] | None = None,
+    curves: Collection[str] = (), *, rest: Mapping[str, Metric] | None = None,
+) -> Outcome:  # fmt: skip
     """What every experiment tells of a training, beside its own ``metrics`` and ``series``.
 
     ``curves`` are the metrics of every epoch that go into the record; ``rest`` says how far the training still moved at its end,
-    by default :func:`loss_change`. The loss and the training accuracy are thinned.
+    by default :func:`loss_change`.
     """
     from capslib.routing import Routing
 
-    history, network = trained.history, trained.network
-    epochs = (
-        {"epochs": abscissa(len(history.epochs[next(iter(curves))])), **{c: history.epochs[c] for c in curves}} if curves else {}
-    )
-    routed = any(isinstance(module, Routing) for module in network.modules())
+    history = trained.history
+    epochs = {name: history.epochs[name] for name in curves}
+    if epochs:
+        epochs = {"epochs": abscissa(len(next(iter(epochs.values())))), **epochs}
+    routed = any(isinstance(module, Routing) for module in trained.network.modules())
     return Outcome(
         metrics={**metrics, **(loss_change(history) if rest is None else rest)},
         series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
@@ -68,7 +64,7 @@ def loss_change(history: History) -> dict[str, Metric]:
 def error_change(trained: Trained) -> dict[str, Metric]:
     """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch.
 
-    For losses that rise by themselves, with a margin. Both epochs see the same images, and all arms have the same base.
+    For losses that rise by themselves, because their margin does.
     """
     history, steps = trained.history, len(trained.history.terms["accuracy"])
     moved = history.change_last_quarter("accuracy", -(-steps // max(1, len(next(iter(history.epochs.values()))))))
@@ -85,8 +81,5 @@ def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
     def means(curve: Sequence[float]) -> list[float]:
         return [round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends]
 
-    curves = {"loss": "loss", "batch_accuracy": "accuracy"}
-    return {
-        "steps": list(map(float, ends)),
-        **{name: means(history.terms[term]) for name, term in curves.items() if term in history.terms},
-    }
+    curves = {"loss": history.terms["loss"], "batch_accuracy": history.terms.get("accuracy", ())}
+    return {"steps": list(map(float, ends)), **{name: means(curve) for name, curve in curves.items() if curve}}

@@ -104,23 +104,13 @@ class Experiment:
     """What a trial with this configuration and seed trains. Experiments that name the same training share it."""
 
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
-        return Trial(
-            paper=self.paper,
-            experiment=self.name,
-            revision=self.revision,
-            scale=scale,
-            config=config.differences(),
-            seed=seed,
-        )
+        own = dict(paper=self.paper, experiment=self.name, revision=self.revision)
+        return Trial(**own, scale=scale, config=config.differences(), seed=seed)
 
     def trials(
-        self,
-        scale: Scale,
-        *,
-        seeds: Sequence[int] | None = None,
-        where: Mapping[str, Any] | None = None,
-        change: Mapping[str, Any] | None = None,
-    ) -> list[Trial]:
+        self, scale: Scale, *, seeds: Sequence[int] | None = None,
+        where: Mapping[str, Any] | None = None, change: Mapping[str, Any] | None = None,
+    ) -> list[Trial]:  # fmt: skip
         """The trials of a scale, seed by seed.
 
         ``where`` keeps the configurations with these field values, ``change`` then sets fields. Raises :class:`UserError` for an

@@ -51,6 +51,11 @@ class Derived:
         return self.name
 
 
+def at_the_end(curve: str) -> Derived:
+    """The last point of a curve, where the metric of its name is that of another moment."""
+    return Derived(f"{curve} at the end", lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}))
+
+
 def read(what: str | Derived, record: Measured) -> Metric | None:
     """What a record says about a quantity; None where it does not. ``parameters`` is the record's own field."""
     if isinstance(what, Derived):

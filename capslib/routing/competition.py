@@ -27,11 +27,10 @@ class Competition(NamedTuple):
     """Which slots of P fields of view hold the same child.
 
     A field has F places with ``types`` children each, so I = F·types slots, ordered by place
-    and then by type. ``place`` [P·F] is the place in the grid of each place of a field.
-    ``parts`` [places, V] is the reverse: where in ``place`` each place of the grid is found,
-    filled up with P·F. ``seen`` [P, F] is how many fields see it. With ``per_type``, only
-    parents of one type compete with each other. Couplings [N·P, J, I] have the P fields of an
-    example as neighbours.
+    and then by type. ``place`` [P·F] is the place in the grid of each place of a field, and
+    ``parts`` [places, V] where in it each place of the grid is found, filled up with P·F.
+    ``seen`` [P, F] is how many fields see it. With ``per_type``, only parents of one type compete
+    with each other. Couplings [N·P, J, I] have the P fields of an example as neighbours.
     """
 
     place: Tensor

@@ -105,11 +105,10 @@ def _outer(child: Tensor, parent: Tensor) -> Tensor:
 
 
 def _finish(pose: Tensor, coupling: Tensor, **_: object) -> RoutingResult:
-    activation = torch.linalg.vector_norm(pose, dim=-1)
-    return RoutingResult(pose, activation, coupling.transpose(-1, -2))
+    return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
 
 
-dynamic_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:DYNAMIC")
+dynamic_routing.core = Core(_forward, _backward, _finish)
 
 
 class DynamicRouting(Routing):

@@ -47,12 +47,11 @@ def em_routing(
 
     Variants. ``bias`` [J, D] is added to the votes (Peer et al. 2021, §4.2). With
     ``spread="variance"`` the cost has ln σ² in the place of ln σ. ``variance_offset`` is added
-    to every variance. With ``vector=True`` poses are a_j·μ_j/(‖μ_j‖ + ``length_offset``); in
-    one dimension μ/‖μ‖ is a sign, and only the offset lets a gradient through. ``smoothing`` is
-    the share that a mean keeps of the mean before it, which at first is zero. With ``mixing`` a
-    parent is as active as its share m_j/Σ_i a_i of the children, without β and λ (§5).
-    ``competition`` lets parents at other positions compete for the same children. Raises
-    ValueError for less than one iteration, or if there are not as many temperatures.
+    to every variance. With ``vector=True`` poses are a_j·μ_j/(‖μ_j‖ + ``length_offset``).
+    ``smoothing`` is the share that a mean keeps of the mean before it, which at first is zero.
+    With ``mixing`` a parent is as active as its share m_j/Σ_i a_i of the children, without β
+    and λ (§5). ``competition`` lets parents at other positions compete for the same children.
+    Raises ValueError for less than one iteration, or if there are not as many temperatures.
 
     >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
     >>> em_routing(votes, activation, torch.zeros(10), torch.zeros(10)).pose.shape
@@ -84,13 +83,12 @@ def em_routing(
             log_norm = log_variance.sum(dim=-1) + D * math.log(2 * math.pi)  # [..., J]
             log_p = -0.5 * (distance + log_norm[..., None, :])  # [..., I, J]
             coupling = softmax(F.logsigmoid(logit)[..., None, :] + log_p, competition)
-    return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling)
+    return _finish(mu, logit, coupling, bias=bias, vector=vector, length_offset=length_offset)
 
 
 def _temperatures(iterations: int, given: Sequence[float] | None) -> Sequence[float]:
     if given is not None and len(given) != iterations:
-        needed = f"{iterations} iterations need as many inverse temperatures"
-        raise ValueError(f"{needed}, not {len(given)}")
+        raise ValueError(f"{iterations} iterations need as many λ, not {len(given)}")
     return inverse_temperatures(iterations) if given is None else given
 
 
@@ -108,19 +106,17 @@ def _log_odds_gradient(mass: Tensor, activation: Tensor, to_logit: Tensor) -> Te
     return of_mass + of_rest, -of_rest.sum(dim=-1, keepdim=True)
 
 
-def _capsules(
-    mu: Tensor, logit: Tensor, bias: Tensor | None, vector: bool, offset: float
-) -> Tensors:  # fmt: skip
+def _finish(
+    mu: Tensor, logit: Tensor, coupling: Tensor,
+    *, bias: Tensor | None, vector: bool, length_offset: float, **_: object,
+) -> RoutingResult:  # fmt: skip
     """Poses [..., J, D] and activations [..., J]; vector capsules are as long as active."""
     a = logit.sigmoid()  # [..., J]  a_j
     pose = mu if bias is None else mu + bias
     if vector:
         length = torch.linalg.vector_norm(pose, dim=-1, keepdim=True)  # [..., J, 1]
-        pose = a[..., None] * pose / (length + offset).clamp_min(MASS_FLOOR)
-    return pose, a
-
-
-# ----------------------------------------------------------------------------------- fast path
+        pose = a[..., None] * pose / (length + length_offset).clamp_min(MASS_FLOOR)
+    return RoutingResult(pose, a, coupling)
 
 
 def _forward(
@@ -223,14 +219,7 @@ def _shares(coupling: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
     return mass, materialised(r / mass.clamp_min(MASS_FLOOR)[..., None])
 
 
-def _finish(
-    mu: Tensor, logit: Tensor, coupling: Tensor,
-    *, bias: Tensor | None, vector: bool, length_offset: float, **_: object,
-) -> RoutingResult:  # fmt: skip
-    return RoutingResult(*_capsules(mu, logit, bias, vector, length_offset), coupling.mT)
-
-
-em_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:EM")
+em_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:")
 
 
 class EMRouting(Routing):
@@ -287,11 +276,10 @@ class EMRouting(Routing):
     ) -> None:  # fmt: skip
         """Set β and λ so that about half of the parents are active for votes [N, I, J, D].
 
-        Afterwards the cost per unit of mass has mean zero for each parent, and the logits of
-        the last iteration have this standard ``deviation``. With more than a quarter a class
-        layer can learn to make all activations equal and nothing else. ``beta_scale`` becomes
-        what moves a logit by about one, so that a step of an optimiser means the same in every
-        layer.
+        Then the cost per unit of mass has mean zero for each parent, and the logits of the last
+        iteration have this standard ``deviation``: with more, a class layer can learn to make
+        all activations equal and nothing else. ``beta_scale`` becomes what moves a logit by
+        about one, so that a step of an optimiser means the same in every layer.
         """
         D = votes.shape[-1]
         votes = rearrange(votes, "n i j d -> n j d i").contiguous()
@@ -322,6 +310,11 @@ class EMRouting(Routing):
         smoothing, a_in = options["smoothing"], activation
         R = [[votes.new_tensor(1 / J) for j in range(J)] for i in range(I)]
         mu = [votes.new_zeros(D) for j in range(J)]
+
+        def density(v: Tensor, mu: Tensor, var: Tensor) -> Tensor:  # of a normal distribution
+            exponent = ((v - mu) ** 2 / (2 * var)).sum()
+            return torch.exp(-exponent) / torch.sqrt((2 * math.pi * var).prod())
+
         for t in range(self.iterations):
             used, before, mu, var, a = R, mu, [], [], []
             for j in range(J):
@@ -335,7 +328,7 @@ class EMRouting(Routing):
                 cost = sum((beta_u[j] + width[h].log()) * m for h in range(D))
                 mdl = torch.sigmoid(lamda[t] * (beta_a[j] - cost))
                 a.append(m / sum(a_in) if options["mixing"] else mdl)
-            p = [[a[j] * _gauss(V[i, j], mu[j], var[j]) for j in range(J)] for i in range(I)]
+            p = [[a[j] * density(V[i, j], mu[j], var[j]) for j in range(J)] for i in range(I)]
             R = [[p[i][j] / sum(p[i]) for j in range(J)] for i in range(I)]
         pose, act = torch.stack(mu), torch.stack(a)
         if options["vector"]:
@@ -350,9 +343,3 @@ class VectorEMRouting(EMRouting):
     def __init__(self, parents: int, dim: int, **options: object):
         released = {"spread": "variance", "variance_offset": 1e-4, "vector": True}
         super().__init__(parents, dim, **{**released, **options})
-
-
-def _gauss(v: Tensor, mu: Tensor, var: Tensor) -> Tensor:
-    """Density of a normal distribution with a diagonal covariance: v, mu, var [D]."""
-    exponent = ((v - mu) ** 2 / (2 * var)).sum()
-    return torch.exp(-exponent) / torch.sqrt((2 * math.pi * var).prod())

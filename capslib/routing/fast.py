@@ -1,10 +1,9 @@
 """The fast path: votes are formed and routed in chunks that stay in the cache.
 
-Votes [N, I, J, D] are the cost of a routing: every iteration reads them, and autograd keeps a
-copy for each. Here a few examples at a time are laid out as [n, J, D, I], so that children are
-neighbours in memory, and are formed once more for the gradient. A routing may bring a
-:class:`Core`: its loop for one chunk and the gradient of that loop. Without one, autograd goes
-through the definition, chunk by chunk.
+Every iteration reads the votes [N, I, J, D], and autograd keeps a copy for each. Here a few
+examples at a time are laid out as [n, J, D, I], so that children are neighbours in memory, and are
+formed once more for the gradient. A routing may bring a :class:`Core`: its loop for one chunk and
+the gradient of that loop. Without one, autograd goes through the definition, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Core(NamedTuple):
     """A routing for one chunk, as functions that autograd does not see.
 
     ``forward(votes, **arguments)`` takes votes [n, J, D, I] and the arguments of the definition;
-    it returns ``(outputs, kept)``, two tuples of tensors [n, …].
-    ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of the votes
-    and, by name, of the other tensors. ``finish(*outputs, **arguments)`` makes a
-    :class:`RoutingResult`, seen by autograd. ``kernels`` names :class:`Kernels` for a GPU, as
-    "module:attribute": importing them needs Triton.
+    it returns ``(outputs, kept)``, two tuples of tensors [n, …], the last output the couplings
+    [n, J, I]. ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of
+    the votes and, by name, of the other tensors. ``finish(*outputs, **arguments)``, which autograd
+    sees and which gets couplings [n, I, J], makes a :class:`RoutingResult`. ``kernels`` names a
+    module for a GPU, "module:", such as :mod:`capslib.routing.kernels`; importing it needs Triton.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
@@ -69,27 +68,11 @@ class Core(NamedTuple):
     kernels: str | None = None
 
 
-class Kernels(NamedTuple):
-    """A core for a GPU that forms votes itself.
-
-    ``forward(weight, source, **arguments)`` takes W [I, J, D, d] and poses [N, I, d], or None and
-    votes [N, I, J, D]. ``backward(weight, source, to_votes, …)`` writes the gradient of the votes.
-    ``covers(device, **options)``: whether they run there and know these options;
-    ``agree(device)``: whether they compute there what the definition computes.
-    """
-
-    forward: Callable[..., tuple[Tensors, Tensors]]
-    backward: Callable[..., dict[str, Tensor]]
-    covers: Callable[..., bool]
-    agree: Callable[[torch.device], bool]
-
-
-def kernels_of(core: Core, device: torch.device, options: Mapping[str, Any]) -> Kernels | None:
-    """The kernels of a core, if it has some for this device and these options."""
+def kernels_of(core: Core, device: torch.device, options: Mapping[str, Any]) -> Any:
+    """The module of a core's kernels, if it has some for this device and these options; else None."""
     with contextlib.suppress(ImportError):  # Triton is not installed
         found = core.kernels and resolve_name(core.kernels)
         return found if found and found.covers(device, **options) else None
-    return None
 
 
 def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
@@ -97,9 +80,9 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
 
     The definition takes votes [..., I, J, D] and keywords. Of its other tensors the one named
     ``activation`` [..., I] belongs to the children; the rest belong to the parents. A softmax of
-    agreements needs more than eight bits of mantissa, so the loop runs in at least float32, under
-    any autocast; the result has the dtype of the votes. ``routing.core`` is the :class:`Core`, or
-    None. A call whose options learn always takes the definition, so that autograd finds them.
+    agreements needs more than eight bits of mantissa, so no autocast is heeded; the result has
+    the dtype of the votes. ``routing.core`` is the :class:`Core`, or None. A call whose options
+    learn always takes the definition, so that autograd finds them.
     """
     signature = inspect.signature(definition)
 
@@ -108,15 +91,11 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
         at_least_one(bound.arguments.get("iterations", 1))
-        given = votes.pose if isinstance(votes, LazyVotes) else votes
+        weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         wide = torch.promote_types(given.dtype, torch.float32)
-        arguments = {
-            name: value.to(wide) if isinstance(value, Tensor) else value
-            for name, value in bound.arguments.items()
-            if value is not votes
-        }
-        weight, source = votes if isinstance(votes, LazyVotes) else (None, votes)
-        weight, source = None if weight is None else weight.to(wide), source.to(wide)
+        options = {name: value for name, value in bound.arguments.items() if value is not votes}
+        arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}
+        weight, source = None if weight is None else weight.to(wide), given.to(wide)
         meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
         with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
             if path == "eager" or torch.compiler.is_compiling():  # a compiler sees the loop itself
@@ -191,7 +170,9 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
     compiled, triton = path == "compiled", path == "triton" and source.dtype == torch.float32
     kernels = kernels_of(core, source.device, arguments) if triton else None
     if compiled and source.device.type == "cpu":  # a compiler would take numbers for constants
-        arguments = {k: source.new_tensor(v) if _is_numbers(v) else v for k, v in arguments.items()}
+        lists = {k: v for k, v in arguments.items() if isinstance(v, (list, tuple))}
+        numbers = {k: v for k, v in lists.items() if all(isinstance(n, (int, float)) for n in v)}
+        arguments = arguments | {k: source.new_tensor(v) for k, v in numbers.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     options = {k: v for k, v in arguments.items() if k not in tensors}
     plan = _Plan(core, kernels, compiled, options, tuple(tensors), torch.is_grad_enabled())
@@ -206,18 +187,11 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
         example = _numbers(weight, source) * source.element_size() * together
         fit = BLOCK_BYTES.get(source.device.type, 1 << 62) // example
         for part in _slices(len(source), max(1, fit) * together):
-            lazy, of_part = LazyVotes(weight, source[part]), _of_chunk(tensors, part).values()
-            if kernels is not None and source.ndim == 3:  # kernels form them themselves
-                done.append(_Chunked.apply(plan, None, *lazy, *of_part))
-            else:
-                again = LazyVotes(*(t.detach() for t in lazy))
-                done.append(_Chunked.apply(plan, again, None, lazy.form(), *of_part))
+            lazy = LazyVotes(weight, source[part])
+            again = LazyVotes(*(t.detach() for t in lazy))
+            done.append(_Chunked.apply(plan, again, None, lazy.form(), *_of_chunk(tensors, part).values()))
         outputs = _joined(done)
-    return core.finish(*outputs, **arguments)
-
-
-def _is_numbers(option: object) -> bool:
-    return isinstance(option, (list, tuple)) and all(isinstance(n, (int, float)) for n in option)
+    return core.finish(*outputs[:-1], outputs[-1].mT, **arguments)
 
 
 def _together(arguments: Mapping[str, Any]) -> int:
@@ -232,9 +206,8 @@ def _of_chunk(arguments: Mapping[str, Any], chunk: slice) -> dict[str, Any]:
 
 def _numbers(weight: Tensor | None, source: Tensor) -> int:
     """How many numbers the votes of one example have."""
-    if weight is None:
-        return source[0].numel()
-    return weight[..., 0].numel() * (source.shape[2] if source.ndim == 4 else 1)
+    rows = source.shape[2] if source.ndim == 4 and weight is not None else 1
+    return source[0].numel() if weight is None else weight[..., 0].numel() * rows
 
 
 def _joined(done: list[Tensors]) -> Tensors:
@@ -293,7 +266,7 @@ class _Plan(NamedTuple):
     """What a batch is run with, beside its tensors."""
 
     core: Core
-    kernels: Kernels | None
+    kernels: Any  # a module, or None
     compiled: bool
     options: Mapping[str, Any]
     names: tuple[str, ...]  # of the tensors
@@ -302,27 +275,21 @@ class _Plan(NamedTuple):
     def runs(self, direction: str, weight: Tensor | None, rows: Tensor, *to: Tensor | None) -> Iterator[tuple[slice, Callable]]:
         """The chunks, and what runs each "forward" or "backward", ``to`` the gradients of weight and rows."""
         if self.kernels is not None:
-            run = getattr(self.kernels, direction)
-            yield slice(0, len(rows)), functools.partial(run, weight, rows, *to[1:])
+            yield slice(0, len(rows)), functools.partial(getattr(self.kernels, direction), rows, *to[1:])
             return
-        run, core = _RUN[direction], getattr(self.core, direction)
+        run = {"forward": _run_forward, "backward": _run_backward}[direction]
         numbers = rows[0].numel() if weight is None else weight[:, 0].numel() * rows.shape[1]
         for chunk, full in _chunks(numbers, rows, _together(self.options)):
+            some, this = rows[chunk], run
+            if self.compiled and full:
+                options = ((name, o if _hashable(o) else repr(o)) for name, o in self.options.items())
+                layout = weight is None or weight.shape, some.shape, some.stride(), some.dtype, some.device
+                this = _compiled_for(run, self.core, self.names, *options, *layout)
             shared = to and (to[0], None if to[1] is None else to[1][chunk])
-            this = self.compiled_for(run, weight, rows[chunk]) if self.compiled and full else run
-            yield chunk, functools.partial(this, core, weight, rows[chunk], *shared)
-
-    def compiled_for(self, run: Callable, weight: Tensor | None, rows: Tensor) -> Callable:
-        """``run``, compiled for chunks of this shape and for all options of this routing."""
-        options = ((name, o if _hashable(o) else repr(o)) for name, o in self.options.items())
-        layout = weight is None or weight.shape, rows.shape, rows.stride(), rows.dtype, rows.device
-        return _compiled_for(run, self.core, self.names, *options, *layout)
+            yield chunk, functools.partial(this, getattr(self.core, direction), weight, some, *shared)
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         return _of_chunk({**dict(zip(self.names, tensors, strict=True)), **self.options}, chunk)
-
-
-_RUN = {"forward": _run_forward, "backward": _run_backward}
 
 
 def _hashable(option: object) -> bool:
@@ -373,18 +340,13 @@ def _gradients(ctx: Any, gradients: Tensors) -> tuple[Tensor | None, ...]:
     of_weight, of_rows, *of_tensors = ctx.needs_input_grad[2:]
     needed = zip(plan.names, tensors, of_tensors, strict=True)
     to_tensors = {name: torch.zeros_like(t, memory_format=torch.contiguous_format) for name, t, of in needed if of}
-    lazy = plan.kernels is not None and weight is not None
-    to_weight = torch.zeros_like(weight) if of_weight and not lazy else None
-    shape = (len(rows), *weight.shape[:3]) if lazy else rows.shape
-    to_rows = _on_large_pages(rows.new_empty(shape)) if of_rows or weight is None or lazy else None
+    to_weight = torch.zeros_like(weight) if of_weight else None
+    to_rows = _on_large_pages(rows.new_empty(rows.shape)) if of_rows or weight is None else None
     for chunk, run in plan.runs("backward", weight, rows, to_weight, to_rows):
         of_chunk = (tuple(t[chunk] for t in some) for some in (outputs, kept, gradients))
         found = run(*of_chunk, **plan.arguments(tensors, chunk))
         for name in to_tensors.keys() & found.keys():
             to_tensors[name][chunk if name == "activation" else ...] += found[name]
-    if lazy:
-        to_weight = einsum(to_rows, rows, "n i j e, n i d -> i j e d") if of_weight else None
-        to_rows = einsum(to_rows, weight, "n i j e, i j e d -> n i d")
     return to_weight, to_rows if of_rows else None, *map(to_tensors.get, plan.names)
 
 

@@ -12,8 +12,7 @@ form           cost of parent j                      updates that minimise it, a
 ``mixture``    Σ_h cost_j^h − m_j ln a_j             the M-step and the E-step, if all parents have one β_u
 =============  ====================================  ============================================================
 
-If all parents are active, a_j ≈ 1, the three forms are equal. If all parents have one β_u, it adds a
-constant to the printed form, inside the cost or beside it. No other function of the state works
+If all parents are active, a_j ≈ 1, the three forms are equal. No other function of the state works
 either: Procedure 1 can go round in a circle, and a function that falls with every change cannot.
 
 Here λ is 1, no variance has a floor, and nothing is smoothed. A parent can then collapse onto one

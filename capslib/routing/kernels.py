@@ -1,18 +1,18 @@
-"""The cores of the fast path as Triton kernels: votes are formed in a GPU's registers.
+"""The core of EM routing as Triton kernels, for a GPU.
 
 No record has been computed by them, and no GPU has run them yet: the first run on one decides.
-They stay only if a training step is at least 1.5 × as fast as with the compiled core.
+They stay only if a training step is at least 1.5 × as fast as with the compiled core. Dynamic
+routing, which does less with each vote, has none of its own.
 
 One program computes one parent j of one example n in one iteration. It passes over the children,
-a tile at a time, and forms their votes each time. PyTorch does what couples the parents of a child
-and what has neither children nor dimensions. See :class:`capslib.routing.fast.Kernels` for the
-arguments. Importing this file needs Triton; without a GPU, TRITON_INTERPRET=1 runs it in NumPy.
+a tile at a time. PyTorch does what couples the parents of a child and what has neither children
+nor dimensions. ``forward`` and ``backward`` are those of a :class:`capslib.routing.fast.Core`, but
+take votes [N, I, J, D], and ``backward`` writes their gradient into ``to_votes``. Importing this
+file needs Triton; without a GPU, TRITON_INTERPRET=1 runs it in NumPy.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,69 +21,49 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from capslib.routing import dynamic, em
-from capslib.routing.base import Path, squash
+from capslib.routing import em
+from capslib.routing.base import Path
 from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
-from capslib.routing.fast import Kernels, LazyVotes, Tensors
+from capslib.routing.fast import Tensors
 
-TILE = 4096  # numbers in a tile, d for each vote: as many as the registers of one program hold
+TILE = 4096  # numbers in a tile of votes: as many as the registers of one program hold
 MASS_FLOOR, VARIANCE_FLOOR = tl.constexpr(em.MASS_FLOOR), tl.constexpr(em.VARIANCE_FLOOR)
-TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
-def run_on(device: torch.device) -> bool:
-    """Whether kernels can run for tensors on this device."""
-    return device.type == "cuda" or triton.knobs.runtime.interpret
-
-
-def _launch(kernel: Any, weight: Tensor | None, source: Tensor, *tensors: Tensor, J: int, D: int, **options: Any) -> None:
-    """Run a kernel for every parent of every example, on tiles of powers of two: B children, E ≥ D, F ≥ K = d."""
-    N, I = source.shape[:2]
-    K = 0 if weight is None else weight.shape[-1]
-    E, wide = triton.next_power_of_2(D), triton.next_power_of_2(max(1, K))
-    B = min(triton.next_power_of_2(I), max(1, TILE // (E * wide)))
-    with torch.cuda.device_of(source):
-        pointers = [t.contiguous() for t in (source, source if weight is None else weight, *tensors)]
-        kernel[(N, J)](*pointers, **options, I=I, J=J, D=D, K=K, B=B, E=E, F=wide)
+def _launch(kernel: Any, votes: Tensor, *tensors: Tensor, **options: Any) -> None:
+    """Run a kernel for every parent of every example, on tiles of powers of two: B children, E ≥ D."""
+    N, I, J, D = votes.shape
+    E = triton.next_power_of_2(D)
+    B = min(triton.next_power_of_2(I), max(1, TILE // E))
+    with torch.cuda.device_of(votes):
+        kernel[(N, J)](*(t.contiguous() for t in (votes, *tensors)), **options, I=I, J=J, D=D, B=B, E=E)
 
 
 @triton.jit
-def _tile(source, weight, n, j, start,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+def _tile(all_votes, n, j, start, I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):
     """A tile: children [B] and which exist; places [B, E] in a tensor [N, I, J, D] and which exist; votes [B, E], else zero."""
-    child, dim, inner = start + tl.arange(0, B), tl.arange(0, E), tl.arange(0, F)
+    child, dim = start + tl.arange(0, B), tl.arange(0, E)
     there = child < I
     inside = there[:, None] & (dim < D)[None, :]
     place = ((n * I + child[:, None]) * J + j) * D + dim[None, :]
-    if K == 0:
-        votes = tl.load(source + place, mask=inside, other=0.0)
-    else:
-        at = ((child[:, None] * J + j) * D + dim[None, :])[:, :, None] * K + inner[None, None, :]
-        W = tl.load(weight + at, mask=inside[:, :, None] & (inner < K)[None, None, :], other=0.0)
-        at = (n * I + child[:, None]) * K + inner[None, :]
-        u = tl.load(source + at, mask=there[:, None] & (inner < K)[None, :], other=0.0)
-        votes = tl.sum(W * u[:, None, :], axis=2)
-    return child, there, place, inside, votes
-
-
-# ---------------------------------------------------------------------------------------------------------------------- EM
+    return child, there, place, inside, tl.load(all_votes + place, mask=inside, other=0.0)
 
 
 @triton.jit
-def _em_forward(source, weight, coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density,
+def _forward_kernel(all_votes, coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density,
     lamda, spread, offset, last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):  # fmt: skip
     n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
     parent = n * J + j
     m, mean, var = 0.0, tl.zeros([E], tl.float32), tl.zeros([E], tl.float32)
     for start in range(0, I, B):
-        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         m += tl.sum(r)
         mean += tl.sum(r[:, None] * votes, axis=0)
     mean /= tl.maximum(m, MASS_FLOOR)
     for start in range(0, I, B):
-        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         deviation = votes - mean[None, :]
         var += tl.sum(r[:, None] * (deviation * deviation), axis=0)
@@ -97,16 +77,16 @@ def _em_forward(source, weight, coupling, activation, beta_u, beta_a, mass, mu, 
     tl.store(logit + parent, lamda * (tl.load(beta_a + j) - cost))
     if not last:
         for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
             deviation = votes - mean[None, :]
             distance = tl.sum(deviation * deviation / floored[None, :], axis=1)
             tl.store(log_density + parent * I + child, -(log_variance + distance) / 2, there)
 
 
 @triton.jit
-def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes,
+def _backward_kernel(all_votes, coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes,
     lamda, spread, offset, last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
+    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, B: tl.constexpr, E: tl.constexpr):  # fmt: skip
     n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
     parent = n * J + j
     m = tl.load(mass + parent)
@@ -121,7 +101,7 @@ def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, varianc
         to_mean = tl.load(to_mu + parent * D + dim, dim < D, 0.0)
     else:  # E-step
         for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+            child, there, _, _, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
             deviation = votes - mean[None, :]
             g = tl.load(to_log_p + parent * I + child, there, 0.0)[:, None]
             to_mean += tl.sum(g * deviation, axis=0) / floored
@@ -132,7 +112,7 @@ def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, varianc
     mean_vote, mean_square = tl.where(has_mass, mean, 0.0), tl.where(has_mass, var - offset, 0.0)
     floored_mass = tl.maximum(m, MASS_FLOOR)
     for start in range(0, I, B):
-        child, there, place, inside, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
+        child, there, place, inside, votes = _tile(all_votes, n, j, start, I, J, D, B, E)
         r = tl.load(coupling + parent * I + child, there, 0.0) * tl.load(activation + n * I + child, there, 0.0)
         deviation, share = votes - mean[None, :], (r / floored_mass)[:, None]
         square = deviation * deviation
@@ -145,20 +125,16 @@ def _em_backward(source, weight, coupling, activation, beta_u, mass, mu, varianc
         tl.store(to_votes + place, to_vote, inside)
 
 
-def _em_run_forward(
-    weight: Tensor | None, source: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, **options: Any
-) -> tuple[Tensors, Tensors]:
-    (N, I), (J, D) = source.shape[:2], source.shape[2:] if weight is None else weight.shape[1:3]
+def forward(votes: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, **options: Any) -> tuple[Tensors, Tensors]:
+    N, I, J, D = votes.shape
     competition: Competition | None = options["competition"]
-    coupling = uniform(source.new_empty(N, J, I), competition, dim=1)
+    coupling = uniform(votes.new_empty(N, J, I), competition, dim=1)
     steps, couplings = [], []
-    for last, numbers in _em_numbers(**options):
-        (mass, logit), (mu, variance) = source.new_empty(2, N, J), source.new_empty(2, N, J, D)
+    for last, numbers in _numbers(**options):
+        (mass, logit), (mu, variance) = votes.new_empty(2, N, J), votes.new_empty(2, N, J, D)
         log_density = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, beta_a, mass, mu, variance, logit, log_density)
-        _launch(_em_forward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
-        if options["mixing"]:
-            logit = em._log_odds(mass, activation)
+        _launch(_forward_kernel, votes, *tensors, last=last, **numbers)
         steps.append((mass, variance, mu, logit))
         couplings.append(coupling)
         if not last:
@@ -166,16 +142,16 @@ def _em_run_forward(
     return (mu, logit, coupling), (*(t for step in steps for t in step), *couplings[1:-1])
 
 
-def _em_run_backward(
-    weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
+def backward(
+    votes: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
 ) -> dict[str, Tensor]:
     names = "activation", "beta_u", "beta_a", "iterations", "competition"
     activation, beta_u, beta_a, iterations, competition = (arguments[name] for name in names)
-    (to_mu, to_logit, to_coupling), (J, D) = gradients, outputs[0].shape[1:]
+    (to_mu, to_logit, to_coupling), D = gradients, votes.shape[-1]
     couplings = (uniform(outputs[2], competition, dim=1), *kept[4 * iterations :], outputs[2])
     to_activation, to_beta_u, to_beta_a = torch.zeros_like(activation), torch.zeros_like(beta_u), torch.zeros_like(beta_a)
     to_log_p = to_r = torch.empty_like(outputs[2])
-    for iteration, (last, numbers) in reversed(list(enumerate(_em_numbers(**arguments)))):
+    for iteration, (last, numbers) in reversed(list(enumerate(_numbers(**arguments)))):
         (mass, variance, mu, logit), coupling = kept[4 * iteration : 4 * iteration + 4], couplings[iteration]
         if not last:
             after = couplings[iteration + 1]
@@ -183,11 +159,7 @@ def _em_run_backward(
             to_logit = to_log_p.sum(dim=-1) * (-logit).sigmoid()
         to_r = torch.empty_like(coupling)
         tensors = (coupling, activation, beta_u, mass, mu, variance, to_mu, to_logit, to_log_p, to_r, to_votes)
-        _launch(_em_backward, weight, source, *tensors, J=J, D=D, last=last, **numbers)
-        if arguments["mixing"]:
-            to_mass, to_all = em._log_odds_gradient(mass, activation, to_logit)
-            to_r += to_mass[..., None]
-            to_activation += to_all
+        _launch(_backward_kernel, votes, *tensors, last=last, **numbers)
         to_beta_a += (numbers["lamda"] * to_logit).sum(dim=0)
         to_beta_u -= (numbers["lamda"] * D * mass * to_logit).sum(dim=0)
         to_activation += (to_r * coupling).sum(dim=1)
@@ -195,130 +167,30 @@ def _em_run_backward(
     return {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
 
 
-def _em_numbers(
-    *, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, mixing: bool, **_: Any
-) -> list:
-    """For every iteration, whether it is the last, and its numbers. Mixing proportions have no cost, so λ is zero."""
+def _numbers(*, iterations: int, inverse_temperature: Any, spread: em.Spread, variance_offset: float, **_: Any) -> list:
+    """For every iteration, whether it is the last, and its numbers."""
     shared = dict(spread=em._SPREAD[spread], offset=float(variance_offset))
     temperatures = enumerate(em._temperatures(iterations, inverse_temperature), 1)
-    return [(t == iterations, dict(lamda=0.0 if mixing else float(lamda), **shared)) for t, lamda in temperatures]
+    return [(t == iterations, dict(lamda=float(lamda), **shared)) for t, lamda in temperatures]
 
 
-# ----------------------------------------------------------------------------------------------------------------- dynamic
+def covers(device: torch.device, smoothing: float = 0.0, mixing: bool = False, **_: object) -> bool:
+    """Whether the kernels run on this device and know these options of EM routing."""
+    return (device.type == "cuda" or triton.knobs.runtime.interpret) and not smoothing and not mixing
 
 
-@triton.jit
-def _dynamic_forward(source, weight, coupling, bias, pre_activation, logits, last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
-    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
-    parent = n * J + j
-    s = tl.load(bias + j * D + dim, dim < D, 0.0)
-    for start in range(0, I, B):
-        child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
-        s += tl.sum(tl.load(coupling + parent * I + child, there, 0.0)[:, None] * votes, axis=0)
-    tl.store(pre_activation + parent * D + dim, s, dim < D)
-    if not last:
-        square = tl.sum(s * s)
-        pose = s * (tl.sqrt(square) / (1 + square))
-        for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
-            at = logits + parent * I + child
-            tl.store(at, tl.load(at, there, 0.0) + tl.sum(pose[None, :] * votes, axis=1), there)
-
-
-@triton.jit
-def _dynamic_backward(source, weight, coupling, pre_activation, to_pose, to_logits, to_pre_activation, to_coupling, to_votes,
-    last: tl.constexpr,
-    I: tl.constexpr, J: tl.constexpr, D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, E: tl.constexpr, F: tl.constexpr):  # fmt: skip
-    n, j, dim = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, E)
-    parent = n * J + j
-    s = tl.load(pre_activation + parent * D + dim, dim < D, 0.0)
-    square = tl.sum(s * s)
-    norm = tl.sqrt(square)
-    scale, to_v = norm / (1 + square), tl.zeros([E], tl.float32)
-    if last:
-        to_v = tl.load(to_pose + parent * D + dim, dim < D, 0.0)
-    else:
-        for start in range(0, I, B):
-            child, there, _, _, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
-            to_v += tl.sum(tl.load(to_logits + parent * I + child, there, 0.0)[:, None] * votes, axis=0)
-    along = tl.sum(s / tl.maximum(norm, TINY) * to_v)
-    to_s = scale * to_v + s * along * (1 - square) / ((1 + square) * (1 + square))
-    tl.store(to_pre_activation + parent * D + dim, to_s, dim < D)
-    for start in range(0, I, B):
-        child, there, place, inside, votes = _tile(source, weight, n, j, start, I, J, D, K, B, E, F)
-        tl.store(to_coupling + parent * I + child, tl.sum(to_s[None, :] * votes, axis=1), there)
-        to_vote = to_s[None, :] * tl.load(coupling + parent * I + child, there, 0.0)[:, None]
-        if not last:
-            g = tl.load(to_logits + parent * I + child, there, 0.0)[:, None]
-            to_vote += tl.load(to_votes + place, inside, 0.0) + (s * scale)[None, :] * g
-        tl.store(to_votes + place, to_vote, inside)
-
-
-def _dynamic_run_forward(
-    weight: Tensor | None, source: Tensor, *, iterations: int, bias: Tensor | None, competition: Competition | None
-) -> tuple[Tensors, Tensors]:
-    (N, I), (J, D) = source.shape[:2], source.shape[2:] if weight is None else weight.shape[1:3]
-    added = source.new_zeros(J, D) if bias is None else bias
-    logits = source.new_zeros(N, J, I)
-    coupling, kept, couplings = softmax(logits, competition, dim=1), [], []
-    for iteration in range(iterations):
-        s, last = source.new_empty(N, J, D), iteration == iterations - 1
-        _launch(_dynamic_forward, weight, source, coupling, added, s, logits, J=J, D=D, last=last)
-        kept.append(s)
-        couplings.append(coupling)
-        if not last:
-            coupling = softmax(logits, competition, dim=1)
-    return (squash(s), coupling), (*kept, *couplings[1:-1])
-
-
-def _dynamic_run_backward(
-    weight: Tensor | None, source: Tensor, to_votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors, **arguments: Any
-) -> dict[str, Tensor]:
-    (to_pose, to_coupling), iterations, competition = gradients, arguments["iterations"], arguments["competition"]
-    to_logits, to_bias = torch.zeros_like(outputs[1]), 0
-    couplings = (softmax(to_logits, competition, dim=1), *kept[iterations:], outputs[1])
-    for iteration in reversed(range(iterations)):
-        s, coupling, last = kept[iteration], couplings[iteration], iteration == iterations - 1
-        to_s, of_this = torch.empty_like(s), torch.empty_like(coupling)
-        tensors = (coupling, s, to_pose, to_logits, to_s, of_this, to_votes)
-        _launch(_dynamic_backward, weight, source, *tensors, J=s.shape[1], D=s.shape[2], last=last)
-        to_bias = to_bias + to_s
-        to_coupling = of_this + to_coupling if last else of_this
-        to_logits = to_logits + softmax_gradient(coupling, to_coupling, competition)
-    return {} if arguments["bias"] is None else {"bias": to_bias.sum(dim=0)}
-
-
-# ------------------------------------------------------------------------------------------------------------------- in use
-
-
-def agree(routing: Callable, tensors: int, device: torch.device) -> bool:
+def agree(device: torch.device) -> bool:
     """Whether values and gradients of the kernels are on this device those of the definition, for children of two tiles."""
     generator = torch.Generator().manual_seed(0)
-    shapes = (70, 2, 5, 6), (2, 70, 6), (2, 5), *((2, 70), (2,), (2,))[:tensors]
-    drawn = (torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes)
-    weight, pose, bias, *rest = drawn
+    shapes = (2, 700, 2, 6), (2, 700), (2,), (2,), (2, 6)
+    drawn = [torch.rand(s, generator=generator, dtype=torch.float64) + 0.1 for s in shapes]
 
-    def outcome(path: Path, dtype: torch.dtype, votes: Tensors) -> list[Tensor]:
-        leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (*votes, bias, *rest)]
-        first, (bias_, *rest_) = leaves[: len(votes)], leaves[len(votes) :]
-        given = LazyVotes(*first) if len(first) == 2 else first[0]
-        result = routing(given, *rest_, bias=bias_, path=path)
+    def outcome(path: Path, dtype: torch.dtype) -> list[Tensor]:
+        *leaves, bias = (t.to(device, dtype, copy=True).requires_grad_() for t in drawn)
+        result = em.em_routing(*leaves, bias=bias, path=path)
         sum((t * torch.linspace(-1, 2, t.numel(), device=device).view_as(t)).sum() for t in result).backward()
-        return [t.detach() for t in (*result, *(leaf.grad for leaf in leaves))]
+        return [t.detach() for t in (*result, *(leaf.grad for leaf in (*leaves, bias)))]
 
-    # The matrix products of a gradient of W and of poses may be allowed to run in TF32.
-    for votes, tolerance in (((LazyVotes(weight, pose).form(),), 1e-3), ((weight, pose), 1e-2)):
-        with torch.enable_grad():
-            pairs = zip(outcome("triton", torch.float32, votes), outcome("eager", torch.float64, votes), strict=True)
-        if not all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in pairs):
-            return False
-    return True
-
-
-def _covers(device: torch.device, smoothing: float = 0.0, **_: object) -> bool:
-    return run_on(device) and not smoothing
-
-
-EM = Kernels(_em_run_forward, _em_run_backward, _covers, functools.partial(agree, em.em_routing, 3))
-DYNAMIC = Kernels(_dynamic_run_forward, _dynamic_run_backward, _covers, functools.partial(agree, dynamic.dynamic_routing, 0))
+    with torch.enable_grad():
+        pairs = zip(outcome("triton", torch.float32), outcome("eager", torch.float64), strict=True)
+    return all((a - b).abs().max() <= 1e-3 * b.abs().max() for a, b in pairs)

@@ -20,14 +20,15 @@ class Routing(nn.Module):
 
     Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`. ``bias`` is what
     a learned bias [J, D] starts from, None for no bias. For ``path`` see :func:`use_path`.
+
+    ``function`` is what ``forward`` calls; it knows whether there is a faster core. The couplings
+    of each child sum to one over the "parents", or those of each parent over the "children".
+    ``odd_without_bias``: negated votes give negated poses and unchanged activations.
     """
 
     function: ClassVar[Callable[..., RoutingResult] | None] = None
-    """The routing function that ``forward`` calls. It knows whether there is a faster core."""
     couplings_sum_over: ClassVar[Literal["parents", "children"]] = "parents"
-    """Whether the couplings of each child sum to one, or those of each parent."""
     odd_without_bias: ClassVar[bool] = True
-    """Without a bias, negated votes give negated poses and unchanged activations."""
 
     def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
         super().__init__()

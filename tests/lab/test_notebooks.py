@@ -301,12 +301,6 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-def test_a_chapter_opened_and_saved_in_jupyterlab_is_the_same_file(path):
-    config = jupytext.config.load_jupytext_config(str(path))
-    assert jupytext.writes(jupytext.read(path), fmt="py:percent", config=config) == path.read_text()
-
-
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
     assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
     header = path.read_text(encoding="utf-8").partition("# %%")[0]

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from capslib.layers import squash
 from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
+from capslib.training import seeded
 
 SMALL = dict(filters=8, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(10, 12))
 
@@ -82,6 +84,24 @@ def test_an_odd_front_end_passes_negatives_on(routing):
     odd, usual = (DeepCapsNet((1, 8, 8), depth=3, routing=routing, odd=o, **SMALL).double() for o in (True, False))
     torch.testing.assert_close(odd(-x).pose, -odd(x).pose, rtol=1e-9, atol=0)
     assert (usual(-x).pose + usual(x).pose).abs().max() > 0.1 * usual(x).pose.abs().max()
+
+
+def test_near_the_identity_an_odd_stack_of_em_layers_passes_its_signal_on():
+    """As drawn, nine layers turn similar inputs into unrelated poses; both starts are odd to the last bit."""
+    with seeded(0):
+        features, noise = torch.randn(2, 32, 72, 8, dtype=torch.float64)
+    clean, noisy = squash(features), squash(features + 0.05 * noise)
+    alike = {}
+    for start in ("drawn", "identity"):
+        with seeded(0):
+            stack = CapsuleStack([(72, 8), *[(16, 10)] * 7, (10, 16)], routing="em_vector", beta_std=0.1).double()
+        if start == "identity":
+            stack.start_near_identity()
+        with torch.no_grad():
+            poses = [stack(x)[0] for x in (clean, noisy, -clean)]
+        assert torch.equal(poses[2], -poses[0])
+        alike[start] = torch.cosine_similarity(poses[0], poses[1], dim=-1).mean()
+    assert alike["drawn"] < 0.1 < 0.9 < alike["identity"]
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])

@@ -65,15 +65,16 @@ def test_shapes_of_its_layers(pose, of_pose, shape, grids):
     poses, activation = capsnet.primary_capsules(images(3, shape))
     assert poses.shape[:1] + poses.shape[3:] == (3, B, *of_pose)
     assert activation.shape == poses.shape[:4]
-    first, second, classes = capsnet.layers(images(3, shape))
-    assert [first.name, second.name, classes.name] == ["capsules1", "capsules2", "classes"]
+    layers = capsnet.layers(images(3, shape))
+    assert list(layers) == ["capsules1", "capsules2", "classes"]
+    first, second, classes = layers.values()
     for layer, grid, children, parents in zip((first, second), grids, (B, C), (C, D), strict=True):
-        assert layer.result.pose.shape == (3, *grid, parents, *of_pose)
-        assert layer.result.activation.shape == (3, *grid, parents)
-        assert layer.result.coupling.shape == (3, *grid, 3, 3, children, parents)
+        assert layer.pose.shape == (3, *grid, parents, *of_pose)
+        assert layer.activation.shape == (3, *grid, parents)
+        assert layer.coupling.shape == (3, *grid, 3, 3, children, parents)
     children = grids[1][0] * grids[1][1] * D
-    assert [tuple(t.shape) for t in classes.result] == [(3, 5, 16), (3, 5), (3, children, 5)]
-    torch.testing.assert_close(capsnet(images(3, shape)), classes.result.activation)
+    assert [tuple(t.shape) for t in classes] == [(3, 5, 16), (3, 5), (3, children, 5)]
+    torch.testing.assert_close(capsnet(images(3, shape)), classes.activation)
 
 
 @pytest.mark.parametrize("size", [(16, 32), (32, 16), (4, 4), (1, 1)])
@@ -139,9 +140,9 @@ def test_printed_constants_have_no_floor_and_all_presets_learn_two_numbers_a_par
 def test_a_start_at_half_leaves_every_layer_half_active_and_gives_the_first_one_a_gradient(options, seed):
     capsnet, x = network(seed=seed, **options), images(16, seed=seed)
     capsnet.start_at_half(x)
-    for layer in capsnet.layers(x):
-        assert 0.35 < layer.result.activation.mean().item() < 0.65, layer.name
-        assert layer.result.activation.std().item() > 0.01, layer.name
+    for name, result in capsnet.layers(x).items():
+        assert 0.35 < result.activation.mean().item() < 0.65, name
+        assert result.activation.std().item() > 0.01, name
     spread_loss(capsnet(x), torch.arange(16) % 5, 0.2).backward()
     assert capsnet.conv.weight.grad.abs().max() > 1e-6
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from capslib import data, training
-from capslib.errors import Interrupted
+from capslib.errors import Interrupted, UserError
 from capslib.lab.judging import NOT_RUN, judge
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
@@ -225,6 +225,37 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
         assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
+def test_jitter_reaches_the_network_only_where_the_image_is_standardised_before_it():
+    """The release standardises last and so undoes most of the jitter; the paper's text standardises first."""
+    images = EMRecipe(data="toys", images=8).splits(Context(seed=0))[0]["train"].inputs
+    moved = {}
+    for first in ("crop", "image"):
+        recipes = [EMRecipe(data="toys", resize=48, crop=32, standardise=first, jitter=jitter) for jitter in (True, False)]
+        shifts = [r.model_copy(update={"crop": 48}).prepare(images, torch.Generator().manual_seed(1)) for r in recipes]
+        moved[first] = (shifts[0] - shifts[1]).square().mean().sqrt().item()  # the whole image: no place to draw
+    assert moved["crop"] < 0.1 < 0.5 < moved["image"]
+
+
+def test_where_the_image_is_standardised_first_test_crops_keep_its_moments():
+    images = EMRecipe(data="toys", images=8).splits(Context(seed=0))[0]["train"].inputs
+    recipe = EMRecipe(data="toys", resize=48, crop=32, standardise="image")
+    x = images.float() / 255
+    mean, std = x.mean(dim=(1, 2, 3), keepdim=True), x.std(dim=(1, 2, 3), keepdim=True, correction=0)
+    torch.testing.assert_close(recipe.seen(images), ((x - mean) / std)[..., 8:40, 8:40])
+
+
+def test_a_toy_held_out_is_tested_on_and_no_test_image_is_seen():
+    recipe = EMRecipe(data="toys", crop=32, held_out=9)
+    splits, _ = recipe.splits(Context(seed=0))
+    every = data.load("toys", "train")
+    mine = every["instance"] == 9
+    assert {name: len(part.labels) for name, part in splits.items()} == {"train": (~mine).sum(), "test": mine.sum()}
+    assert torch.equal(splits["test"].inputs, torch.tensor(every["images"][mine]))
+    assert recipe.shape()[1] == (~mine).sum()
+    with pytest.raises(UserError, match="is of instance 77"):
+        EMRecipe(data="toys", crop=32, held_out=77).splits(Context(seed=0))
+
+
 def test_a_part_of_the_images_has_all_that_is_in_the_whole():
     """The sets are sorted by their factors: equal steps through smallNORB miss every sixth lighting and an instance."""
     whole = data.load("toys", "test")
@@ -383,7 +414,7 @@ def test_histograms_hold_the_mass_of_all_assignments():
     network = new_network(config, config.shape()[0], 0)
     config.start(network, test, 0)
     metrics, curves = table1.look_inside(config, network, test)
-    second = network.layers(config.seen(test.inputs))[1].result.activation
+    second = network.layers(config.seen(test.inputs))["capsules2"].activation
     active, wrong = second.flatten(1).sum(dim=1).mean().item(), 4
     for t in (1, 2, 3):
         right_mass, wrong_mass = (sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong"))

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import shutil
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -221,6 +222,16 @@ def every_path_is_the_definition(name, bias):
         assert len(ours) == len(expected), (kind, path)
         for a, b in zip(ours, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda text, of=(kind, path): f"{of}: {text}")
+
+
+@check
+def the_path_that_is_chosen_is_taken(name, bias):
+    """Otherwise the check above compares the default path with itself."""
+    routing = build(name, bias)
+    use_path(routing, "eager")
+    left = mock.Mock(side_effect=AssertionError("forward has to give path=self.path to the routing function"))
+    with mock.patch.object(fast, "_one_batch", left):
+        routing(*draw(2))
 
 
 @check

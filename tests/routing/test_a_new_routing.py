@@ -1,14 +1,17 @@
 """A new routing is one class and one line: two that exist in this file only run in every layer and network.
 
-Soft k-means shares each child out among its parents, and knows nothing of rivals at other positions. In attention each parent
-shares itself out among its children.
+Soft k-means shares each child out among its parents, those at other positions included. In attention each parent shares itself
+out among its children, so its parents do not compete.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import pytest
+import test_competition
+import test_fast
 import torch
 from conformance import BIASES, CHECKS
 
@@ -19,15 +22,16 @@ from capslib.networks.negation_limitation import DeepCapsNet, SignNetwork
 from capslib.papers import config, experiments
 from capslib.registry import NETWORKS
 from capslib.routing import ROUTINGS, Routing, RoutingResult, routing_function, use_path
+from capslib.routing.competition import softmax, uniform
 from capslib.training import Context
 
 MASS = 1e-8
 
 
 @routing_function
-def soft_k_means(votes, activation, *, iterations=3, bias=None):
+def soft_k_means(votes, activation, *, iterations=3, bias=None, competition=None):
     """Parents are weighted means of their votes; a child belongs to the parents that are near its votes."""
-    coupling = torch.full_like(votes[..., 0], 1 / votes.shape[-2])
+    coupling = uniform(votes[..., 0], competition)
     for iteration in range(iterations):
         r = coupling * activation[..., None]  # [..., I, J]
         mass = r.sum(dim=-2)  # [..., J]
@@ -36,16 +40,17 @@ def soft_k_means(votes, activation, *, iterations=3, bias=None):
             pose = pose + bias
         if iteration < iterations - 1:
             distance = (votes - pose[..., None, :, :]).square().sum(dim=-1)
-            coupling = (-distance).softmax(dim=-1)
+            coupling = softmax(-distance, competition)
     return RoutingResult(pose, mass / activation.sum(dim=-1, keepdim=True).clamp_min(MASS), coupling)
 
 
 class SoftKMeans(Routing):
     function = soft_k_means
 
-    def forward(self, votes, activation, *, iterations=None):
+    def forward(self, votes, activation, competition=None, *, iterations=None):
         iterations = self.iterations if iterations is None else iterations
-        return soft_k_means(votes, activation, iterations=iterations, bias=self.bias, path=self.path)
+        given = dict(iterations=iterations, bias=self.bias, competition=competition, path=self.path)
+        return soft_k_means(votes, activation, **given)
 
     def reference(self, votes, activation):
         I, J, _ = votes.shape
@@ -78,7 +83,7 @@ class Attention(Routing):
     function = attention
     couplings_sum_over = "children"
 
-    def forward(self, votes, activation, competition=None, *, iterations=None):
+    def forward(self, votes, activation, *, iterations=None):
         iterations = self.iterations if iterations is None else iterations
         return attention(votes, activation, iterations=iterations, bias=self.bias, path=self.path)
 
@@ -95,6 +100,13 @@ class Attention(Routing):
         return RoutingResult(torch.stack(pose), (used * activation[:, None]).sum(dim=0), used)
 
 
+class Windows(SoftKMeans):
+    """Its ``forward`` leaves ``competition`` out."""
+
+    def forward(self, votes, activation, *, iterations=None):
+        return super().forward(votes, activation, iterations=iterations)
+
+
 NEW = {"soft_k_means": SoftKMeans, "attention": Attention}
 
 
@@ -108,6 +120,30 @@ def name(request, monkeypatch):
 @pytest.mark.parametrize("bias", BIASES)
 def test_it_conforms(name, bias, check):
     CHECKS[check](name, BIASES[bias])
+
+
+def test_a_forward_that_forgets_the_path_is_found_out(monkeypatch):
+    class Forgets(SoftKMeans):
+        def forward(self, votes, activation, competition=None, *, iterations=None):
+            return soft_k_means(votes, activation, bias=self.bias, competition=competition)
+
+    monkeypatch.setitem(ROUTINGS, "mine", Forgets)
+    with pytest.raises(AssertionError, match=r"path=self\.path"):
+        CHECKS["the_path_that_is_chosen_is_taken"]("mine", None)
+
+
+@pytest.mark.parametrize("bias", [None, 0.1])
+@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive"])
+def test_it_is_as_good_in_float32(name, bias, kind):
+    test_fast.test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind)
+
+
+def test_without_a_core_there_is_nothing_to_compile(name, monkeypatch):
+    test_fast.test_what_is_compiled_is_compiled_once(name, monkeypatch)
+
+
+def test_its_couplings_sum_to_one_in_a_convolution(name):
+    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it((6, 3, 1), name)
 
 
 def tried(network, *inputs, path: str):
@@ -172,9 +208,13 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
 
 def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
     cases = pytest.importorskip("benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only")
+    measuring = importlib.import_module("benchmarks.__main__")
     case = cases.Layer("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
     for path in case.paths:
         case.prepare(path, "cpu")()
+    row = {"kind": "layer", "name": case.name, "path": "fast", "milliseconds": 1.0}
+    measuring.add_limits([row], {case.name: case}, rates={})
+    assert "times_limit" not in row, "no textbook form says how many operations it needs"
     others = [plots.routing_color(known) for known in ("dynamic", "em")]
     assert plots.routing_color(name) not in others
     assert plots.routing_name(name)
@@ -190,12 +230,14 @@ def test_a_start_at_half_leaves_it_alone(name):
     assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
 
 
+@pytest.mark.parametrize(("routing", "why"), [(Windows, "takes no competition"), (Attention, "normalises over the children")])
 @pytest.mark.parametrize("normalise", ["types+positions", "positions-per-type"])
-def test_parents_at_other_positions_cannot_compete_and_asking_for_it_is_an_error(name, normalise):
-    why = {"soft_k_means": "takes no competition", "attention": "normalises over the children"}[name]
+def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_error(monkeypatch, routing, why, normalise):
+    monkeypatch.setitem(ROUTINGS, "mine", routing)
+    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it((6, 3, 1), "mine")
     for build in (lambda **o: ConvCapsules(3, 2, **o), lambda **o: MatrixCapsNet((1, 17, 17), 5, (4, 2, 2, 2), **o)):
-        with pytest.raises(ValueError, match=f"'{name}' {why}, .* leave normalise='{normalise.replace('+', '.')}' out"):
-            build(routing=name, normalise=normalise)
+        with pytest.raises(ValueError, match=f"'mine' {why}, .* leave normalise='{normalise.replace('+', '.')}' out"):
+            build(routing="mine", normalise=normalise)
 
 
 def test_a_network_is_found_by_name_as_well(name):

@@ -17,7 +17,9 @@ each_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEO
 each_normaliser = pytest.mark.parametrize("normalise", ["types+positions", "positions-per-type", "types-per-position"])
 
 
-def build(geometry, normalise="types+positions", seed: int = 0, **options) -> tuple[ConvCapsules, torch.Tensor, torch.Tensor]:
+def build(
+    geometry, normalise: str | None = "types+positions", seed: int = 0, **options
+) -> tuple[ConvCapsules, torch.Tensor, torch.Tensor]:
     """A layer with random costs in float64, and a grid of capsules for it, of two images."""
     size, kernel, stride = geometry
     torch.manual_seed(seed)
@@ -40,10 +42,15 @@ def seen_by(size: int, kernel: int, stride: int) -> dict[tuple[int, int], list[t
 @each_geometry
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routing):
-    """A corner child has one position's parents, others up to nine; what no field reaches is in no coupling."""
-    layer, *grid = build(geometry, routing=routing)
+    """A corner child has one position's parents, others up to nine; what no field reaches is in no coupling. A routing that
+    cannot let them compete shares out in every window on its own, as it declares."""
+    layer, *grid = build(geometry, None, routing=routing)
     coupling = layer(*grid).coupling
     assert coupling.shape[-4:] == (geometry[1], geometry[1], TYPES, PARENTS)
+    if layer.normalise == "types-per-position":
+        mass = coupling.flatten(3, 5).sum({"parents": -1, "children": -2}[layer.routing.couplings_sum_over])
+        torch.testing.assert_close(mass, torch.ones_like(mass))
+        return
     seen = seen_by(*geometry)
     assert sum(map(len, seen.values())) == coupling[0, ..., 0, 0].numel()
     for fields in filter(None, seen.values()):

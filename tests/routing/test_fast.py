@@ -70,13 +70,13 @@ def build(name: str, bias: float | None, dtype=torch.float64, **options: object)
     return make_routing(name, PARENTS, DIM, bias=bias, **options).to(dtype)
 
 
-def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float) -> None:
+def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0) -> None:
     """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
     assert len(ours) == len(expected)
     largest = max(b.abs().max().item() for b in expected)
     for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
         scale = max(1e-6 * largest, b.abs().max().item())
-        assert (a - b).abs().max().item() <= tolerance * scale, f"tensor {number}"
+        assert (a - b).abs().max().item() <= tolerance * scale + rounding, f"tensor {number}"
 
 
 @pytest.fixture(params=["one chunk", "chunks of two"])
@@ -117,7 +117,10 @@ def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
     tensors = draw(kind, "votes", torch.float32)
     ours = gradients_and_values(build(name, bias, torch.float32), "fast", *tensors)
     exact = gradients_and_values(build(name, bias).double(), "eager", tuple(t.double() for t in tensors[0]), tensors[1].double())
-    assert_close([t.double() for t in ours], exact, 1e-4)
+    ours = [t.double() for t in ours]
+    assert_close(ours[:3], exact[:3], 1e-4)
+    # Each output has a weight near one in the sum: where such terms cancel in a gradient, their rounding is left.
+    assert_close(ours[3:], exact[3:], 1e-4, rounding=torch.finfo(torch.float32).eps)
 
 
 @each_routing
@@ -224,14 +227,14 @@ def test_a_large_gradient_asks_for_large_pages(monkeypatch):
 def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeypatch):
     """Of an attack, say, which wants that of the poses only; those that are asked for are what they were."""
     made, (votes, activation) = set(), draw("random", given)
-    run = fast._RUN["backward"]
+    run = fast._run_backward
 
     def backward(backward, weight, rows, to_weight, to_rows, *saved, **arguments):
         if weight is not None:
             made.update(what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None)
         return run(backward, weight, rows, to_weight, to_rows, *saved, **arguments)
 
-    monkeypatch.setitem(fast._RUN, "backward", backward)
+    monkeypatch.setattr(fast, "_run_backward", backward)
     routing = build(name, 0.1)
     names = ["votes"] if given == "votes" else ["weight", "pose"]
     tensors = {**dict(zip(names, votes, strict=True)), "activation": activation, **dict(routing.named_parameters())}
@@ -346,7 +349,7 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
 def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(module, "_compiler_works", lambda device: False)
-    layer = DenseCapsules(4, 3, 2, 2)
+    layer = DenseCapsules(4, 3, 2, 2, routing="em")
     assert use_path(layer, "triton") == "fast"
     pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
     expected = layer(pose, activation).pose

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,6 @@ from torch import nn
 from capslib.layers import DenseCapsules
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.routing import EMRouting, LazyVotes, Routing, RoutingResult, fast, make_routing, module, routing_function, use_path
-from capslib.routing.fast import Kernels
 
 PATHS = ("eager", "fast", "compiled", "triton")
 each_path = pytest.mark.parametrize("path", PATHS)
@@ -103,7 +104,7 @@ def test_a_dropped_number_is_dropped_in_the_gradient_too():
 @pytest.fixture
 def a_gpu(monkeypatch):
     """As on a machine with a compiler and with kernels that agree, but none for smoothed means."""
-    kernels = Kernels(None, None, lambda device, smoothing=0.0, **_: not smoothing, lambda device: True)
+    kernels = SimpleNamespace(covers=lambda device, smoothing=0.0, **_: not smoothing, agree=lambda device: True)
     monkeypatch.setattr(
         module, "kernels_of", lambda core, device, options: kernels if kernels.covers(device, **options) else None
     )

@@ -143,8 +143,8 @@ def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
-    """``Figures built at smoke scale. Verdicts from 20 records, the newest of 21 November 2026. 9 comparisons rest on 20 runs …``"""
-    built = f"Figures built at {scale} scale. " if scale else ""
+    """``Its own cells ran at smoke scale. Verdicts from 20 records, the newest of 21 November 2026. 9 comparisons rest on …``"""
+    built = f"Its own cells ran at {scale} scale. " if scale else ""
     paths = evidence.cited(stem)
     newest = evidence.newest(stem)
     if newest is None:

@@ -30,16 +30,16 @@ from capslib.papers import PAPERS, module
 from capslib.recipes import Model
 
 LEDGER = Path(__file__).parent
-HIGHER_IS_BETTER = {
-    "test accuracy": True,
-    "training accuracy": True,
-    "AUROC": True,
-    "average precision": True,
-    "relative reduction of test errors": True,
-    "relative reduction of error": True,
-    "test error": False,
-    "reconstruction error (called batch mean square error)": False,
-}
+_UP = (
+    "test accuracy",
+    "training accuracy",
+    "AUROC",
+    "average precision",
+    "relative reduction of test errors",
+    "relative reduction of error",
+)
+_DOWN = ("test error", "reconstruction error (called batch mean square error)")
+HIGHER_IS_BETTER = dict.fromkeys(_UP, True) | dict.fromkeys(_DOWN, False)
 """Direction of the ledger's metrics. A metric that is missing here (a count, a ratio) has no better side."""
 
 

@@ -18,14 +18,10 @@ EXPERIMENTS = {
     for e in (
         Experiment("test_error", STEM, 2, table1.TestErrorConfig, table1.grid, SEEDS, table1.run),
         Experiment(
-            "viewpoint", STEM, 2, novel_views.ViewpointConfig, novel_views.grid, SEEDS, novel_views.run,
-            lambda config, seed: [*novel_views.trainings(config, seed).values()],
+            "viewpoint", STEM, 2, novel_views.ViewpointConfig, novel_views.grid, SEEDS, novel_views.run, novel_views.trainings
         ),
-        Experiment(
-            "attacks", STEM, 2, adversarial.AttackConfig, adversarial.grid, SEEDS, adversarial.run,
-            lambda config, seed: [*adversarial.trainings(config, seed).values()],
-        ),
+        Experiment("attacks", STEM, 2, adversarial.AttackConfig, adversarial.grid, SEEDS, adversarial.run, adversarial.trainings),
         Experiment("free_energy", STEM, 1, energy.FreeEnergyConfig, energy.grid, SEEDS, energy.run),
         Experiment("sizes", STEM, 1, sizes.SizesConfig, sizes.grid, SEEDS, sizes.run),
     )
-}  # fmt: skip
+}

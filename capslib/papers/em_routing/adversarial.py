@@ -31,14 +31,14 @@ class AttackConfig(EMRecipe):
     @classmethod
     def _from_zero(cls, steps: tuple[float, ...]) -> tuple[float, ...]:
         if len(steps) < 2 or steps[0] != 0:
-            raise ValueError("the first step is 0, which tells what a network knows without an attack; others follow")
+            raise ValueError("the first step is 0, for the accuracy without an attack; others follow it")
         return steps
 
 
-def trainings(config: AttackConfig, seed: int) -> dict[str, Training]:
-    """The three networks by name."""
+def trainings(config: AttackConfig, seed: int) -> list[Training]:
+    """Those of the CNN, of the CNN that makes images for a black-box attack, and of the capsules."""
     cnn = config.recipe(network="cnn")
-    return {"cnn": Training(cnn, seed), "source": Training(cnn, seed + 1000), "capsules": Training(config.recipe(), seed)}
+    return [Training(cnn, seed), Training(cnn, seed + 1000), Training(config.recipe(), seed)]
 
 
 def run(config: AttackConfig, context: Context) -> Outcome:
@@ -47,15 +47,18 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     from torch.nn import functional as F
 
     from capslib import attacks
-    from capslib.data.transforms import center_crop, standardised_bounds, to_float
+    from capslib.data.transforms import center_crop, standardise, to_float
     from capslib.losses import spread_loss
     from capslib.networks.em_routing import MatrixCapsNet
 
-    networks = {name: train(*training, context) for name, training in trainings(config, context.seed).items()}
+    found = (train(*training, context) for training in trainings(config, context.seed))
+    networks = dict(zip(("cnn", "source", "capsules"), found, strict=True))
     test = networks["capsules"].splits["test"]
     some = test.some(config.attacked)
     x, y = config.seen(some.inputs), some.labels
-    bounds = standardised_bounds(center_crop(to_float(some.inputs), config.crop))
+    pixels = to_float(some.inputs)
+    pixels = pixels if config.standardise == "image" else center_crop(pixels, config.crop)
+    bounds = tuple(standardise(torch.full_like(pixels[:, :1, :1, :1], grey), of=pixels) for grey in (0, 1))
     limits = dict(bounds=bounds, batch_size=config.batch_size)  # a gradient takes what training takes
 
     def cross_entropy(name: str) -> attacks.Loss:
@@ -64,27 +67,27 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     def spread(images: Tensor, labels: Tensor) -> Tensor:
         return spread_loss(networks["capsules"].network(images), labels, 0.9)
 
-    reach = MatrixCapsNet.reach(config.crop)
-    curves: dict[str, list[float]] = {"epsilons": list(config.epsilons)}
-    metrics = {}
-    gradients: dict[str, Tensor] = {}
+    def untargeted(name: str, loss: attacks.Loss, **more: int) -> list[float]:
+        return attacks.robustness(networks[name].network, loss, x, y, config.epsilons, **limits, **more)
+
+    reach, classes = MatrixCapsNet.reach(config.crop), range(len(dataset(config.data).classes))
+    curves, metrics, sizes = {"epsilons": list(config.epsilons)}, {}, {}
     for name in ("capsules", "cnn"):
         net, loss = networks[name].network, cross_entropy(name)
-        untargeted = lambda loss, net=net, **more: attacks.robustness(net, loss, x, y, config.epsilons, **limits, **more)  # noqa: E731
-        curves[f"fgsm_{name}"] = untargeted(loss)
-        curves[f"bim_{name}"] = untargeted(loss, steps=config.bim_steps)
-        curves[f"transfer_{name}"] = untargeted(cross_entropy("source"))
-        classes = range(len(dataset(config.data).classes))
+        curves[f"fgsm_{name}"] = untargeted(name, loss)
+        curves[f"bim_{name}"] = untargeted(name, loss, steps=config.bim_steps)
+        curves[f"transfer_{name}"] = untargeted(name, cross_entropy("source"))
         curves[f"targeted_{name}"] = attacks.targeted_success(net, loss, x, classes, config.epsilons, **limits)
         parts = zip(x.split(config.batch_size), y.split(config.batch_size), strict=True)
-        whole = torch.cat([attacks.input_gradient(loss, *part) for part in parts])
-        gradients[name] = whole[..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
-        metrics |= in_unit({f"zero_share_{name}": attacks.zero_share(gradients[name])}, len(y), "fraction")
+        gradient = torch.cat([attacks.input_gradient(loss, *part) for part in parts])
+        gradient = gradient[..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
+        sizes[name] = float(gradient.abs().mean().clamp_min(1e-30))
+        metrics |= in_unit({f"zero_share_{name}": attacks.zero_share(gradient)}, len(y), "fraction")
         metrics |= in_unit({f"{name}_error": config.error(net, test)}, len(test.labels), "percent")
-    curves["fgsm_spread_capsules"] = attacks.robustness(networks["capsules"].network, spread, x, y, config.epsilons, **limits)
+    curves["fgsm_spread_capsules"] = untargeted("capsules", spread)
 
     def kept(curve: str) -> float:
-        """How much of its accuracy a network keeps, mean over the steps: what it has without an attack is not the attack's doing."""
+        """The share of its accuracy without an attack that a network keeps, mean over the steps."""
         before, *after = curves[curve]
         return fmean(after) / before if before else 0.0
 
@@ -94,18 +97,13 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     accuracies = {"least_fgsm_accuracy": min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])}
     if 0.2 in config.epsilons:
         accuracies["cnn_fgsm_accuracy_at_0.2"] = curves["fgsm_cnn"][config.epsilons.index(0.2)]
-    sizes = [float(gradients[name].abs().mean().clamp_min(1e-30)) for name in ("cnn", "capsules")]
-    orders = {"gradient_orders": math.log10(sizes[0] / sizes[1])}
-    for found, unit in ((gaps, "difference of fractions"), (accuracies, "fraction"), (orders, "count")):
-        metrics |= in_unit(found, len(y), unit)
-    capsules = networks["capsules"]
-    return outcome(capsules, metrics, curves, rest=error_change(capsules))
+    orders = {"gradient_orders": math.log10(sizes["cnn"] / sizes["capsules"])}
+    for values, unit in ((gaps, "difference of fractions"), (accuracies, "fraction"), (orders, "count")):
+        metrics |= in_unit(values, len(y), unit)
+    return outcome(networks["capsules"], metrics, curves, rest=error_change(networks["capsules"]))
 
 
 def grid(scale: Scale) -> list[AttackConfig]:
-    fewer = {
-        "smoke": dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.4)),
-        "cpu": dict(attacked=500, bim_steps=5),
-        "paper": {},
-    }
+    smoke = dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.4))
+    fewer = {"smoke": smoke, "cpu": dict(attacked=500, bim_steps=5), "paper": {}}
     return [AttackConfig(**{**REDUCED[scale], **fewer[scale]})]

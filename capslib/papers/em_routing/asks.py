@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from capslib.papers.em_routing.recipe import EMRecipe
 from capslib.papers.experiment import Metric
-from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
+from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, at_the_end
 
 TESTS = "tests/papers/test_em_routing.py"
 _MAIN = {name: field.default for name, field in EMRecipe.model_fields.items()
@@ -40,12 +41,11 @@ def _viewpoint(factor: str, **limits: float) -> Select:
     return Select("viewpoint", {"factor": factor}, learned=LEARNED, at_most=limits)
 
 
-def _at_the_end(curve: str) -> Derived:
-    """The last point of a curve, where the metric of its name is that of the matched epoch."""
-    return Derived(f"{curve} at the end", lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}))
-
-
 _ATTACKED = Select("attacks", learned=LEARNED)
+
+
+def _attacked(name: str, unit: str, of: Callable[[Measured], float]) -> Derived:
+    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["fgsm_gap"].n, unit=unit))
 
 
 def _at(record: Measured, curve: str, epsilon: float, share: bool) -> float:
@@ -57,12 +57,11 @@ def _at(record: Measured, curve: str, epsilon: float, share: bool) -> float:
 def _harm(attack: str, epsilon: float, share: bool) -> Derived:
     """How much more the CNN loses than the capsules: of accuracy, or of the share of it that is kept; of targets that are met."""
 
-    def of(record: Measured) -> Metric:
+    def gap(record: Measured) -> float:
         cnn, capsules = (_at(record, f"{attack}_{name}", epsilon, share) for name in ("cnn", "capsules"))
-        gap = cnn - capsules if attack == "targeted" else capsules - cnn
-        return Metric(value=gap, n=record.metrics["fgsm_gap"].n, unit="difference of fractions")
+        return cnn - capsules if attack == "targeted" else capsules - cnn
 
-    return Derived(f"{attack} gap at {epsilon}", of)
+    return _attacked(f"{attack} gap at {epsilon}", "difference of fractions", gap)
 
 
 def _each_step(attacks: dict[str, str], **options: Any) -> Count:
@@ -75,10 +74,7 @@ def _each_step(attacks: dict[str, str], **options: Any) -> Count:
     })  # fmt: skip
 
 
-_CNN_AT = Derived(
-    "accuracy of the CNN at ε = 0.2",
-    lambda r: Metric(value=_at(r, "fgsm_cnn", 0.2, False), n=r.metrics["fgsm_gap"].n, unit="fraction"),
-)
+_CNN_AT = _attacked("accuracy of the CNN at ε = 0.2", "fraction", lambda r: _at(r, "fgsm_cnn", 0.2, False))
 _CLOSE = "close is a distance in the paper's network, and a reduced grid of coordinates has other distances"
 _GRID = "on a grid of 2 × 2 places the coordinates are ±0.028 and change next to nothing"
 _FACTORS = {"azi": "azimuth", "ele": "elevation"}
@@ -92,7 +88,7 @@ QUERIES: dict[str, Query] = {
     "EM-T1-cnn": _error_of(network="cnn"),
     "EM-T1-best": Value(_arm(), "multi_crop_error"),
     **{
-        f"EM-T2-{short}-{view}-cnn": Value(_viewpoint(factor), _at_the_end(f"cnn_{view}"))
+        f"EM-T2-{short}-{view}-cnn": Value(_viewpoint(factor), at_the_end(f"cnn_{view}"))
         for short, factor in _FACTORS.items() for view in ("novel", "familiar")
     },
     **{

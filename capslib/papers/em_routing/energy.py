@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -31,31 +32,25 @@ class FreeEnergyConfig(Config):
 
 def run(config: FreeEnergyConfig, context: Context) -> Outcome:
     """Follow the free energy through every step of many draws, in float64 with λ = 1 and no floor."""
-    import itertools
-
     import torch
 
     from capslib.routing.free_energy import em_trajectory, free_energy
 
     generator = torch.Generator().manual_seed(context.seed)
-    votes = config.spread * torch.randn(
-        config.draws, config.children, config.parents, config.dim, generator=generator, dtype=torch.float64
-    )
-    activation = torch.rand(config.draws, config.children, generator=generator, dtype=torch.float64)
-    betas = torch.tensor(0.1, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
+    shape, double = (config.draws, config.children, config.parents, config.dim), dict(generator=generator, dtype=torch.float64)
+    votes, activation = config.spread * torch.randn(shape, **double), torch.rand(shape[:2], **double)
+    betas = torch.tensor([0.1, 0.0], dtype=torch.float64)
     states = list(itertools.islice(em_trajectory(votes, activation, *betas, e_step=config.e_step), 3 * config.iterations))
     energy = torch.stack([free_energy(s, votes, activation, *betas, form=config.form) for s in states])  # [steps, draws]
     rise = energy.diff(dim=0)
     finite = energy.isfinite()
     rise = rise.where(finite[1:] & finite[:-1], 0.0)  # a parent that has collapsed onto one child has no finite energy
-    steps_named = [s.step for s in states[1:]]
-    metrics = in_unit({
-        "share_that_rises": float((rise > 1e-9).any(dim=0).double().mean()),
-        "not_finite": float((~finite).any(dim=0).double().mean()),
-    }, config.draws, "fraction")  # fmt: skip
-    rises = {f"largest_rise_{name}": [s == name for s in steps_named] for name in ("M-step", "logistic", "E-step")}
-    rises = {"largest_rise": rise, **{name: rise[torch.tensor(rows)] for name, rows in rises.items()}}
-    metrics |= in_unit({name: float(of.max()) for name, of in rises.items()}, config.draws, "nats")
+    shares = {"share_that_rises": (rise > 1e-9).any(dim=0), "not_finite": (~finite).any(dim=0)}
+    metrics = in_unit({name: float(of.double().mean()) for name, of in shares.items()}, config.draws, "fraction")
+    rises = {"largest_rise": float(rise.max())}
+    for step in ("M-step", "logistic", "E-step"):
+        rises[f"largest_rise_{step}"] = float(rise[torch.tensor([s.step == step for s in states[1:]])].max())
+    metrics |= in_unit(rises, config.draws, "nats")
     sound = energy[:, finite.all(dim=0)]
     mean = sound.mean(dim=1).tolist() if sound.shape[1] else []
     return Outcome(metrics=metrics, series={"half_steps": abscissa(len(mean)), "mean_energy": mean}, routing_path="none")
@@ -65,9 +60,5 @@ def grid(scale: Scale) -> list[FreeEnergyConfig]:
     budget = {"draws": 40} if scale == "smoke" else {}
     shapes = [dict(children=8, parents=2, dim=1), {}, dict(children=64, parents=5, dim=16)]
     kinds = [("printed", "paper"), ("weighted", "paper"), ("mixture", "paper"), ("weighted", "matched")]
-    return [
-        FreeEnergyConfig(**{**shape, **budget, "spread": spread, "form": form, "e_step": e_step})
-        for shape in shapes
-        for spread in (0.3, 1.0)
-        for form, e_step in kinds
-    ]
+    arms = itertools.product(shapes, (0.3, 1.0), kinds)
+    return [FreeEnergyConfig(**shape, **budget, spread=s, form=form, e_step=e_step) for shape, s, (form, e_step) in arms]

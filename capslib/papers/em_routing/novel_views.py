@@ -21,15 +21,15 @@ class ViewpointConfig(EMRecipe):
     factor: Literal["azimuth", "elevation"]
 
 
-def trainings(config: ViewpointConfig, seed: int) -> dict[str, Training]:
-    """The two networks by name."""
-    return {"cnn": Training(config.recipe(network="cnn"), seed), "capsules": Training(config.recipe(), seed)}
+def trainings(config: ViewpointConfig, seed: int) -> list[Training]:
+    """Those of the CNN and of the capsules."""
+    return [Training(config.recipe(network="cnn"), seed), Training(config.recipe(), seed)]
 
 
 def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """After how many epochs to compare each model, by its errors on familiar viewpoints before the first epoch and after every one.
 
-    The worse model at its end; a better one where its error first came down to that, on a line between two epochs.
+    The worse model is taken at its end, a better one where its error first came down to that, on a line between two epochs.
     """
     target = max(errors[-1] for errors in familiar.values())
 
@@ -50,7 +50,7 @@ def after(errors: Sequence[float], epochs: float) -> float:
 
 def run(config: ViewpointConfig, context: Context) -> Outcome:
     """Train both on the familiar viewpoints; the better one is taken where its familiar error came down to that of the other."""
-    both = {name: train(*training, context) for name, training in trainings(config, context.seed).items()}
+    both = dict(zip(("cnn", "capsules"), (train(*t, context) for t in trainings(config, context.seed)), strict=True))
     guessing = 100 * (1 - 1 / len(dataset(config.data).classes))  # before the first epoch, in which a CNN learns most
     curves = {f"{m}_{name}": t.history.epochs[name] for m, t in both.items() for name in ("familiar", "novel")}
     errors = {name: [guessing, *curve] for name, curve in curves.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from capslib.data.registry import dataset
+from capslib.errors import UserError
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
 
@@ -19,31 +20,18 @@ if TYPE_CHECKING:
     from capslib.training import Examples
 
 
+Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
+AFTER_EPOCH = 5000  # test images that a network is tried on after every epoch, for its curve; on all of them at the end
+
+
 class EMRecipe(Recipe):
     """One network on one data set. Defaults are the paper's setting, as far as the paper, its release or its authors state it."""
 
-    ARM: ClassVar[frozenset[str]] = frozenset(
-        [
-            "cnn_learning_rate",
-            "data",
-            "network",
-            "routing",
-            "size",
-            "iterations",
-            "pose",
-            "coordinates",
-            "activation",
-            "normalise",
-            "preset",
-            "loss",
-            "margin",
-            "shared_stream",
-            "factor",
-            "multi_crop",
-        ]
-    )
-    BATCH_OF_TEST: ClassVar[int] = 250
-    """Without a gradient, the main network then takes no more memory than to train."""
+    ARM: ClassVar[frozenset[str]] = frozenset([
+        "data", "network", "routing", "size", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss",
+        "margin", "cnn_learning_rate", "standardise", "held_out", "shared_stream", "factor", "multi_crop",
+    ])  # fmt: skip
+    BATCH_OF_TEST: ClassVar[int] = 250  # the main network then takes no more memory to test than to train
 
     data: DataName = "smallnorb"
     network: NetworkName = "matrix_capsnet"
@@ -55,9 +43,7 @@ class EMRecipe(Recipe):
     pose: Literal["matrix", "vector"] = Field("matrix", title="pose")
     coordinates: bool = Field(True, title="coordinate addition")
     activation: Literal["mdl", "mixing"] = Field("mdl", title="activation of a parent")
-    normalise: Literal["types+positions", "positions-per-type", "types-per-position"] = Field(
-        "positions-per-type", title="who competes for a child"
-    )
+    normalise: Normalise = Field("positions-per-type", title="who competes for a child")
     preset: Literal["printed", "released", "calibrated"] = Field("calibrated", title="constants of routing")
     loss: LossName = Field("spread", title="loss")
     margin: Literal["sigmoid", "linear", "fixed"] = Field("sigmoid", title="schedule of the spread loss's margin")
@@ -71,6 +57,8 @@ class EMRecipe(Recipe):
     decay: Literal["exponential", "cosine"] = Field("exponential", title="decay of the learning rate")
     weight_decay: float = Field(2e-7, ge=0, title="weight decay")
     factor: Literal["azimuth", "elevation"] | None = Field(None, title="factor by which only familiar viewpoints are trained on")
+    held_out: int | None = Field(None, ge=0, title="toy instance that is tested on instead of trained on")
+    """To choose an option without a look at the test images: the training images of one toy of each category."""
 
     def arm(self) -> frozenset[str]:
         small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
@@ -80,6 +68,13 @@ class EMRecipe(Recipe):
         """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
         from capslib.data.viewpoints import familiar
 
+        if self.held_out is not None:
+            if split.split != "train":
+                return {}
+            if not (mine := split["instance"] == self.held_out).any():
+                there = sorted(set(split["instance"].tolist()))
+                raise UserError(f"No training image of {self.data} is of instance {self.held_out}. There are: {there}.")
+            return {"train": ~mine, "test": mine}
         if self.factor is None:
             return {split.split: None}
         known = familiar(split, self.factor)
@@ -87,14 +82,15 @@ class EMRecipe(Recipe):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n = dataset(self.data).splits["train"][0] // (1 if self.factor is None else 3)
+        n = n if self.held_out is None else n * 4 // 5  # five toys of each category
         return super().shape()[0], min(n, self.images or n)
 
     def options(self) -> dict[str, Any]:
         if self.network == "cnn":
             return dict(sizes=self.cnn)
-        shared = dict(iterations=self.iterations, pose=self.pose, coordinates=self.coordinates)
+        shared = self.model_dump(include={"sizes", "routing", "iterations", "pose", "coordinates"})
         own = dict(normalise=self.normalise, preset=self.preset, mixing=self.activation == "mixing")
-        return dict(sizes=self.sizes, routing=self.routing, **shared, **(own if self.routing == "em" else {}))
+        return shared | (own if self.routing == "em" else {})
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """Calibrated: β and λ such that half of the capsules are active on the first 16 images."""
@@ -118,7 +114,7 @@ class EMRecipe(Recipe):
         return torch.optim.Adam([{"params": weights, "weight_decay": self.weight_decay}, {"params": others}], self.rate(0))
 
     def rate(self, progress: float) -> float:
-        """Exponential: 0.96 every 20,000 steps, of the release's 2,000,000: to 1.7 %, so that in the end no step is noisy."""
+        """Exponential: times 0.96 for each hundredth of the training, as the release does every 20,000 of its 2,000,000 steps."""
         own = self.cnn_learning_rate if self.network == "cnn" else None
         falls = 0.96 ** (100 * progress) if self.decay == "exponential" else (1 + math.cos(math.pi * progress)) / 2
         return (own or self.learning_rate) * falls
@@ -134,7 +130,7 @@ class EMRecipe(Recipe):
         return 100 * (1 - self.accuracy(network, examples))
 
     def error_of_crops(self, network: nn.Module, examples: Examples) -> float:
-        """The same where those of the 13 crops that fit vote: each crop's activations, divided by their sum, are added up."""
+        """The same where the 13 crops vote, or those of them that fit: each crop's activations, divided by their sum, are added up."""
         from capslib.data.transforms import CENTRE_AND_DIAGONALS, crops, standardise, to_float
         from capslib.training import accuracy
 
@@ -142,15 +138,12 @@ class EMRecipe(Recipe):
 
         def scores(images: Tensor) -> Tensor:
             several = crops(to_float(images), self.crop, offsets)  # [K, N, C, crop, crop]
-            found = network(standardise(several.flatten(0, 1))).unflatten(0, several.shape[:2])  # [K, N, classes]
+            whole = to_float(images).repeat(len(offsets), 1, 1, 1) if self.standardise == "image" else None
+            found = network(standardise(several.flatten(0, 1), of=whole)).unflatten(0, several.shape[:2])  # [K, N, classes]
             found = found.softmax(dim=-1) if self.network == "cnn" else found / found.sum(dim=-1, keepdim=True)
             return found.sum(dim=0)
 
         return 100 * (1 - accuracy(scores, examples, max(1, self.BATCH_OF_TEST // len(offsets))))
-
-
-AFTER_EPOCH = 5000
-"""Test images that a network is tried on after every epoch, for its curve; on all of them at the end."""
 
 
 class Spread(Objective):
@@ -174,7 +167,7 @@ class Spread(Objective):
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:
     """Margin of the spread loss when ``progress`` of the training, between 0 and 1, is over.
 
-    "sigmoid" is the release's 0.2 + 0.79·σ(step/50000 − 4), with the 400,000 steps after which it is 0.98 as the whole training.
+    "sigmoid" is the release's 0.2 + 0.79·σ(step/50000 − 4) in a training of 400,000 steps.
     """
     if schedule == "fixed":
         return 0.9
@@ -187,5 +180,5 @@ REDUCED: dict[Scale, dict[str, Any]] = {
         data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
     ),
     "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=12, batch_size=32, shared_stream=True),
-    "paper": dict(cnn_learning_rate=1e-3),
+    "paper": dict(cnn_learning_rate=1e-3, standardise="image"),
 }

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class SizesConfig(Config):
-    """The networks of the paper, built and counted."""
+    """A network of the paper."""
 
     network: Literal["main", "small", "cnn"]
 
 
 def run(config: SizesConfig, context: Context) -> Outcome:
+    """Build the networks and count their parameters."""
     from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
 
     def count(module: nn.Module) -> int:

@@ -36,11 +36,8 @@ def run(config: TestErrorConfig, context: Context) -> Outcome:
         errors = {"multi_crop_error": several, "same_images_error": one, "fewer_errors_than_2.56": 100 * (1 - several / 2.56)}
         metrics |= in_unit(errors, len(some.labels), "percent")
         metrics |= in_unit({"multi_crop_gain": one - several}, len(some.labels), "points")
-    series: dict[str, list[float]] = {}
-    if config.network != "cnn":
-        found, series = look_inside(config, network, test.some(500))
-        metrics |= found
-    return outcome(trained, metrics, series, ["error_of_some"], rest=error_change(trained))
+    found, series = ({}, {}) if config.network == "cnn" else look_inside(config, network, test.some(500))
+    return outcome(trained, metrics | found, series, ["error_of_some"], rest=error_change(trained))
 
 
 CLOSE, BINS, WIDTH = 0.05, 40, 0.01
@@ -63,11 +60,10 @@ def vote_histogram(distance: Tensor, mass: Tensor, right: Tensor) -> Tensor:
 
 
 def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tuple[dict[str, Metric], dict[str, list[float]]]:
-    """Distances of the votes for the classes from their means after each iteration, and capsules that are never active.
+    """How far votes for a class lie from their mean after each iteration, and which capsule types are dead.
 
     Distances are Euclidean, coordinates included, and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the
-    mass that one class gets from an image, for right and for wrong classes. A capsule type is dead where no test image makes it
-    more active than 0.05.
+    mass that one class gets from an image. A type is dead where no image makes it more active than 0.05.
     """
     import torch
 
@@ -93,24 +89,17 @@ def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tup
                 distance = torch.linalg.vector_norm(votes - result.pose[:, None], dim=-1)
                 histograms[iteration] += vote_histogram(distance, mass, right).cpu() / n
     close = histograms[..., : round(CLOSE / WIDTH)].sum(dim=-1)  # mass a class gets from votes that are close, per image
-    metrics = {
-        f"close_{kind}_{t + 1}": Metric(value=float(close[t, k]), n=n, unit="children")
-        for t in range(config.iterations)
-        for k, kind in enumerate(("right", "wrong"))
-    }
+    kinds = {f"{kind}_{t + 1}": (t, k) for t in range(config.iterations) for k, kind in enumerate(("right", "wrong"))}
+    metrics = in_unit({f"close_{name}": float(close[at]) for name, at in kinds.items()}, n, "children")
     of_all = close * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
     for t, (right, wrong) in enumerate(of_all.tolist(), start=1):
         if right + wrong > 0:
             name = "right_share_of_close" + (f"_{t}" if t < config.iterations else "")
-            metrics[name] = Metric(value=right / (right + wrong), n=n, unit="fraction")
-    dead = {name: (top < 0.05).double() for name, top in most.items()}
-    metrics |= {f"dead_{name}": Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
-    metrics["dead"] = Metric(value=float(torch.cat([*dead.values()]).mean()), n=sum(map(len, dead.values())), unit="fraction")
-    series = {
-        f"votes_{kind}_{t + 1}": [round(v, 6) for v in histograms[t, k].tolist()]
-        for t in range(config.iterations)
-        for k, kind in enumerate(("right", "wrong"))
-    }
+            metrics |= in_unit({name: right / (right + wrong)}, n, "fraction")
+    dead = {f"dead_{name}": (top < 0.05).double() for name, top in most.items()}
+    dead["dead"] = torch.cat([*dead.values()])
+    metrics |= {name: Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
+    series = {f"votes_{name}": [round(v, 6) for v in histograms[at].tolist()] for name, at in kinds.items()}
     return metrics, {"distances": [round(WIDTH * k, 3) for k in range(BINS)], **series}
 
 
@@ -122,34 +111,23 @@ MNIST: dict[Scale, dict[str, Any]] = {
 ABLATIONS: tuple[dict[str, Any], ...] = (
     {},
     *({"iterations": t} for t in (1, 2, 5)),
-    {"pose": "vector"},
-    {"coordinates": False},
-    {"pose": "vector", "coordinates": False},
-    {"loss": "margin"},
-    {"loss": "cross_entropy"},
-    {"activation": "mixing"},
-    {"network": "cnn"},
+    *({"pose": "vector"}, {"coordinates": False}, {"pose": "vector", "coordinates": False}),
+    *({"loss": name} for name in ("margin", "cross_entropy")),
+    *({"activation": "mixing"}, {"network": "cnn"}),
 )
 """The rows of Table 1, and the mixing proportions of §5, as differences from the main network."""
 OURS: tuple[dict[str, Any], ...] = (
     *({"iterations": t, "normalise": n} for t in (1, 2, 3, 5) for n in ("types+positions", "types-per-position")),
     *({"preset": p} for p in ("released", "printed")),
-    {"margin": "fixed"},
-    {"margin": "linear"},
+    *({"margin": m} for m in ("fixed", "linear")),
 )
 """Arms of our own: who competes for a child, the constants, the schedule of the margin."""
 
 
 def grid(scale: Scale) -> list[TestErrorConfig]:
-    crops = 30 if scale == "smoke" else 24_300
-    ablations = (
-        [{"multi_crop": crops}, *ABLATIONS[1:]]
-        if scale != "smoke"
-        else [{"multi_crop": crops}, {"iterations": 1}, {"network": "cnn"}]
-    )
-    rest: list[dict[str, Any]] = [MNIST[scale]]
-    if scale != "smoke":
-        rest += OURS
+    arms = [{"multi_crop": 24_300}, *ABLATIONS[1:], MNIST[scale], *OURS]
+    if scale == "smoke":
+        arms = [{"multi_crop": 30}, {"iterations": 1}, {"network": "cnn"}, MNIST[scale]]
     if scale == "paper":
-        rest += [{"size": "small", "sizes": SMALL}, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
-    return [TestErrorConfig(**{**REDUCED[scale], **arm}) for arm in (*ablations, *rest)]
+        arms += [{"size": "small", "sizes": SMALL}, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
+    return [TestErrorConfig(**{**REDUCED[scale], **arm}) for arm in arms]

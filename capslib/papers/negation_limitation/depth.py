@@ -48,8 +48,13 @@ def first_above(curve: Sequence[float], level: float, window: int = 20) -> Metri
 
 
 RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
-CONTROLS = ({"bias": True, "bias_start": 0.0}, {"bias": False, "weight_std": 0.3}, {"bias": False, "weight_std": "unit"})
-"""The arms that separate symmetry from scale: a bias that starts at zero; without a bias, larger weights, or all ‖s‖ near one."""
+CONTROLS = (
+    {"bias": True, "bias_start": 0.0},
+    *({"bias": False, "weight_std": std} for std in (0.3, "unit", "identity")),
+)
+"""The arms that separate symmetry from what a layer passes on: a bias that starts at zero; without a bias, larger weights, all ‖s‖
+near one, or weights near the identity.
+"""
 CONTROL_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
 """Where networks with and without bias differ."""
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class CapsNetRecipe(Recipe):
     """How deep a CapsNet still trains. Defaults are the paper's setting; where paper and release disagree, see its deviations.
 
-    ``weight_std="unit"`` scales W of every layer on a first batch until the pre-activations ‖s‖ have mean length one. With
+    ``weight_std="unit"`` scales W of every layer on a first batch until the pre-activations ‖s‖ have mean length one;
+    ``"identity"`` adds the identity to W as the paper draws it. With
     ``front`` the images come with their negatives, which have other labels: "odd" keeps −x a negative until it arrives at the
     capsules; with "relu" the convolution has a bias and a ReLU, as in the paper, and x and −x do not arrive as opposites.
     """
@@ -32,7 +33,9 @@ class CapsNetRecipe(Recipe):
     depth: int = Field(ge=2, le=16)
     bias: bool
     bias_start: float = Field(0.1, title="value of the bias at the start")
-    weight_std: Annotated[float, Field(gt=0, le=10)] | Literal["unit"] = Field(0.1, title="standard deviation of W at the start")
+    weight_std: Annotated[float, Field(gt=0, le=10)] | Literal["unit", "identity"] = Field(
+        0.1, title="standard deviation of W at the start"
+    )
     hidden_dim: int = Field(12, ge=1, title="dimension of hidden capsules")
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
@@ -60,7 +63,8 @@ class CapsNetRecipe(Recipe):
         }
 
     def options(self) -> dict[str, Any]:
-        std = type(self).model_fields["weight_std"].default if self.weight_std == "unit" else self.weight_std
+        drawn = type(self).model_fields["weight_std"].default  # what "unit" and "identity" start from
+        std = drawn if isinstance(self.weight_std, str) else self.weight_std
         betas = {"beta_std": std} if self.routing in ("em", "em_vector") else {}
         return dict(
             depth=self.depth, filters=self.filters, kernel=self.kernel, primary_types=self.primary_types,
@@ -75,6 +79,8 @@ class CapsNetRecipe(Recipe):
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         if self.weight_std == "unit":
             network.capsules.start_at_unit_length(network.primary_capsules(train.inputs[: self.batch_size]))
+        elif self.weight_std == "identity":
+            network.capsules.start_near_identity()
 
     def objective(self, device: torch.device) -> Objective:
         return WithReconstruction(self)

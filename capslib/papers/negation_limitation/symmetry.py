@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from capslib.papers.common import in_unit
+from capslib.papers.common import abscissa, in_unit
 from capslib.papers.experiment import Outcome, Scale
 from capslib.recipes import Config, RoutingName
 
@@ -39,12 +39,11 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
         for depth, iterations in itertools.product(range(1, config.max_depth + 1), range(1, config.max_iterations + 1)):
             sizes = [(config.capsules, config.dim)] * (depth + 1)
             options = {"beta_std": 1.0} if config.routing in ("em", "em_vector") else {}
-            stack = CapsuleStack(
-                sizes, routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=1.0, **options
-            ).double()
+            options |= dict(routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=1.0)
+            stack = CapsuleStack(sizes, **options).double()
             for name, parameter in stack.named_parameters():
                 if name.endswith("bias"):
-                    torch.nn.init.normal_(parameter, std=0.1)  # any; a larger one lets deep stacks forget their input altogether
+                    torch.nn.init.normal_(parameter, std=0.1)  # any; with a larger one deep stacks forget their input
             x = torch.randn(config.inputs, config.capsules, config.dim, dtype=torch.float64)
             (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
             odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
@@ -57,15 +56,9 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
         "even_violation_one_layer": even[0].max(),
         "least_even_violation_deeper": even[1:].min() if config.max_depth > 1 else even.min(),
     }
-    return Outcome(
-        routing_path="fast",
-        metrics=in_unit({k: float(v) for k, v in violations.items()}, config.inputs * odd.numel(), "absolute difference"),
-        series={
-            "depths": list(map(float, range(1, config.max_depth + 1))),
-            "odd_violation": odd.amax(dim=1).tolist(),
-            "even_violation": even.amax(dim=1).tolist(),
-        },
-    )
+    metrics = in_unit({k: float(v) for k, v in violations.items()}, config.inputs * odd.numel(), "absolute difference")
+    of_depth = {"odd_violation": odd.amax(dim=1).tolist(), "even_violation": even.amax(dim=1).tolist()}
+    return Outcome(metrics=metrics, series={"depths": abscissa(config.max_depth), **of_depth}, routing_path="fast")
 
 
 def grid(scale: Scale) -> list[SymmetryConfig]:
