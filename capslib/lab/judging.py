@@ -187,7 +187,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
             few = f"A decision needs {SEEDS} {what}; there {'is' if n == 1 else 'are'} {n}."
             raise _Waits(few) if isinstance(query, Value) else _Open(few)
         shown = replace(shown, interval=interval(numbers, query.bounds(unit)))
-        many = f"{n} seed{'s' * (n > 1)}" + (f" (each on {tests})" if tests > 1 else "")
+        many = f"{n} seed{'s' * (n > 1)}" + (f" (each on {number(tests)})" if tests > 1 else "")
         if measures:
             return replace(shown, reason=f"The mean of {many}, in a setting smaller than the paper's: it decides nothing.")
         if query.final is True and scale == "paper":

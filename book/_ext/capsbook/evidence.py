@@ -17,9 +17,9 @@ from capslib.papers import PAPERS, needs
 if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
 
-GLYPHS = dict(zip(claims.STATUSES, "✓+≠×?↑↓~·✓× –∅", strict=True))
+GLYPHS = dict(zip(claims.STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
 """A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
-reduced setting half-filled with a dashed edge, *holds* and *fails* are round, and what was not run is empty."""
+reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
 
 
 @dataclass(frozen=True)

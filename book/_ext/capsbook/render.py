@@ -58,9 +58,10 @@ def square(verdict: Verdict, links: Links) -> str:
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
-    """One square per claim: what was run first, then what waits, in groups that stand apart."""
-    of = {group: [v for v in verdicts if v.status in words] for group, words in GROUPS.items()}
-    groups = (_tag("span", "".join(square(v, links) for v in found), class_="verdict-group") for found in of.values() if found)
+    """One square per claim: what was run first, then what waits, word by word, in groups that stand apart."""
+    found = list(verdicts)
+    of = ([square(v, links) for word in words for v in found if v.status == word] for words in GROUPS.values())
+    groups = (_tag("span", "".join(squares), class_="verdict-group") for squares in of if squares)
     return _tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
