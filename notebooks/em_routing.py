@@ -98,7 +98,8 @@ def standing(records: list) -> Markdown:
 # votes for the poses of wholes through a learned matrix. A new viewpoint multiplies all poses by the same matrix, so votes that agree still agree, and {term}`EM routing` finds them as
 # clusters. The authors report 45 % fewer errors on smallNORB than the best earlier result, two thirds of a CNN's errors on new viewpoints, and more resistance to attacks.
 #
-# The paper makes {count}`claims of em_routing` claims; {count}`judged of em_routing` are judged so far, and the rest wait for their {doc}`records </book/scorecard>`. We trained
+# The paper makes {count}`claims of em_routing` claims; {count}`judged of em_routing` are judged at its own size or as counts, {count}`reduced of em_routing` were run
+# in a reduced setting, and the rest wait for their {doc}`records </book/scorecard>`. We trained
 # a reduced network on real smallNORB. It makes more errors than a CNN of its size ({claim}`EM-W-14`). With coordinates, matrix poses make more errors than vector poses, which have
 # sixteen times the weights ({claim}`EM-W-13`). Five routing iterations give the highest error. Of one, two and three, one gives the lowest, but three seeds do not settle
 # their order ({claim}`EM-W-10`). When both networks are matched on familiar viewpoints, the capsules make more errors than the CNN on new elevations ({claim}`EM-W-16`). An attack

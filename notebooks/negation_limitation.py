@@ -451,7 +451,7 @@ for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     )
 
 # %% [markdown]
-# The cells are claims about the paper's own setting. They stay *not run* until its full network runs on a GPU. The reduced network can decide the
+# The cells are claims about the paper's own setting. Beside them stands what the reduced network has, *measured smaller*, until the full one runs on a GPU. It can show the
 # order: at which depths does a bias decide between learning and chance? For RBA it gives the same answer as the paper on both data sets. Up to three
 # layers the bias changes the accuracy by less than a point; from four layers on, learning depends on it. For EM the edge lies at seven layers. There, without a bias,
 # some seeds start to learn, most of them late in the run. Eight and nine layers stay at chance to the end. But

@@ -16,12 +16,12 @@ README = (ROOT / "README.md").read_text()
 
 
 def verdict_table() -> str:
-    """The table of verdicts as the README shows it."""
-    shown = claims.STATUSES
-    lines = [f"| paper | claims | {' | '.join(shown)} |", "|---" * (len(shown) + 2) + "|"]
+    """The table of verdicts as the README shows it: a column for each group, whose words are never added to another's."""
+    lines = [f"| paper | claims | {' | '.join(claims.GROUPS)} |", "|---" * (len(claims.GROUPS) + 2) + "|"]
     for paper in PAPERS.values():
         counts = claims.counts(claims.verdicts(paper.stem, store=Store(ROOT / "results")))
-        lines.append(f"| {paper.title} | {sum(counts.values())} | {' | '.join(str(counts[s]) for s in shown)} |")
+        cells = (", ".join(f"{counts[s]} {s}" for s in words if counts[s]) or "–" for words in claims.GROUPS.values())
+        lines.append(f"| {paper.title} | {sum(counts.values())} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -10,28 +10,16 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
 from capslib.errors import unknown
-from capslib.lab.judging import (
-    FAILED,
-    HIGHER_IS_BETTER,
-    QUERIES_OF_KIND,
-    SEEDS,
-    STATUSES,
-    Runs,
-    Status,
-    Verdict,
-    judge,
-    kept,
-    number,
-    span,
-)
+from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, experiments, module, queries
+from capslib.papers import PAPERS, experiments, module, needs, queries
 from capslib.papers.experiment import Scale
 from capslib.recipes import hash_of
 
@@ -40,44 +28,54 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 __all__ = [
-    "COLUMNS", "FAILED", "HIGHER_IS_BETTER", "QUERIES_OF_KIND", "SEEDS", "STATUSES", "Claim", "Runs", "Status", "Verdict", "basis",
-    "counts", "describe", "judge", "ledger", "number", "our_interval", "our_value", "ours", "page_table", "row", "table", "theirs",
-    "to_json", "verdicts", "with_unit",
+    "COLUMNS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number", "our_interval",
+    "our_value", "ours", "page_table", "row", "table", "theirs", "to_json", "verdicts", "with_unit",
 ]  # fmt: skip
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
     """The verdict on every claim of a paper (of all papers), in the order of the ledger.
 
-    Only trials of an experiment's own grid count. A run with another configuration makes a good record, but not one of that
-    scale. Raises :class:`UserError` as :func:`ledger` does.
+    Only trials of an experiment's own grid count, and those with twice its epochs, which tell whether it came to rest. A run with
+    another configuration makes a good record, but not one of that scale. Verdicts that use the same records name each other. Raises :class:`UserError` as :func:`ledger` does.
     """
     store = store or Store()
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
         claims, asked, written = ledger(paper), queries(paper), module(paper) is not None
-        runs = Runs(store.records(paper), _own(paper)) if asked else Runs()
+        runs = Runs(store.records(paper), _budget(paper)) if asked else Runs()
+        trials, done = needs(paper, "paper"), {r.key for r in store.records(paper)} if asked else set()
         for claim in claims.values():
-            if written or claim.not_run:
-                answers.append(judge(claim, asked.get(claim.id), runs))
-            else:
-                answers.append(Verdict(claim, "not run", "The chapter of this paper is not written yet."))
-    return answers
+            if not written and not claim.not_run:
+                answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
+                continue
+            verdict = judge(claim, asked.get(claim.id), runs)
+            waits = sum(t.key not in done for t in trials.get(claim.id, ())) if verdict.status == "waiting" else 0
+            said = f" {waits} trial{'s' * (waits > 1)} at paper scale would decide it." if waits else ""
+            answers.append(replace(verdict, reason=verdict.reason + said))
+    users: dict[str, list[str]] = {}
+    for v in answers:
+        for key in v.records:
+            users.setdefault(key, []).append(v.claim.id)
+    others = (dict.fromkeys(name for key in v.records for name in users[key] if name != v.claim.id) for v in answers)
+    return [replace(v, shares=tuple(names)) for v, names in zip(answers, others, strict=True)]
 
 
-def _own(paper: str) -> Callable[[Record], bool]:
-    """Make a test whether a record's trial is one of the chapter's own, at the current revision."""
+def _budget(paper: str) -> Callable[[Record], int]:
+    """Tell the chapter's own records at the current revision (1) from those with twice their epochs (2) and from others (0)."""
 
     @functools.cache
-    def grid(experiment: str, scale: Scale) -> set[str]:
-        return {hash_of(c.differences()) for c in experiments(paper)[experiment].grid(scale)}
+    def grid(experiment: str, scale: Scale) -> dict[str, int]:
+        own = experiments(paper)[experiment].grid(scale)
+        twice = [c.model_copy(update={"epochs": 2 * c.epochs}) for c in own if hasattr(c, "epochs")]
+        return {hash_of(c.differences()): budget for budget, configs in ((2, twice), (1, own)) for c in configs}
 
-    def own(record: Record) -> bool:
+    def budget(record: Record) -> int:
         trial, experiment = record.trial, experiments(paper).get(record.trial.experiment)
         known = experiment is not None and trial.revision == experiment.revision
-        return known and hash_of(trial.config) in grid(trial.experiment, trial.scale)
+        return grid(trial.experiment, trial.scale).get(hash_of(trial.config), 0) if known else 0
 
-    return own
+    return budget
 
 
 # ---------------------------------------------------------------------------------------------------------- for readers
@@ -95,10 +93,11 @@ def theirs(verdict: Verdict) -> str:
 
 
 def our_value(verdict: Verdict) -> str:
-    """Our value with its unit; for a count, how many of its parts hold; empty where there is neither."""
-    if verdict.ours is not None:
-        return with_unit(number(verdict.ours), verdict.unit)
-    return f"{kept(verdict.parts)} of {len(verdict.parts)} parts" if verdict.parts and verdict.status != "not run" else ""
+    """Our value with its unit, or the values seed by seed; for a count, how many of its parts hold; empty where there is none."""
+    if verdict.ours is not None or verdict.listed:
+        values = verdict.listed if verdict.ours is None else [verdict.ours]
+        return with_unit(" · ".join(map(number, values)), verdict.unit)
+    return f"{kept(verdict.parts)} of {len(verdict.parts)} parts" if verdict.parts and verdict.status not in NOT_RUN else ""
 
 
 def our_interval(verdict: Verdict) -> str:
@@ -109,14 +108,14 @@ def our_interval(verdict: Verdict) -> str:
 
 
 def ours(verdict: Verdict) -> str:
-    """Our value with its 95 % interval, ``99.81 % [99.6, 100]``; where there is no value, *not run* or *undecided*."""
-    value = our_value(verdict) or ("not run" if verdict.status == "not run" else "undecided")
+    """Our value with its 95 % interval, ``99.81 % [99.6, 99.9]``; where there is no value, *not run* or *undecided*."""
+    value = our_value(verdict) or ("not run" if verdict.status in NOT_RUN else "undecided")
     return " ".join(filter(None, (value, our_interval(verdict))))
 
 
 def basis(verdict: Verdict) -> str:
     """What our value rests on: ``n = 5, paper scale``."""
-    words = (verdict.n and f"n = {verdict.n}", verdict.scale and f"{verdict.scale} scale", verdict.partial and "partial data")
+    words = (verdict.n and f"n = {verdict.n}", verdict.scale and f"{verdict.scale} scale", verdict.derived and "derived data")
     return ", ".join(filter(None, words))
 
 
@@ -134,10 +133,10 @@ COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")
 
 
 def row(verdict: Verdict) -> tuple[str, ...]:
-    """A verdict as text, one cell for each of ``COLUMNS``. A verdict on partial or altered data says so."""
-    v, partial = verdict, " (on partial data)" if verdict.partial and verdict.status != "not run" else ""
+    """A verdict as text, one cell for each of ``COLUMNS``. A verdict on derived data says so."""
+    v, derived = verdict, " (derived data)" if verdict.derived and verdict.status not in NOT_RUN else ""
     paper = with_unit(v.claim.printed, v.claim.unit) or v.claim.statement
-    return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + partial
+    return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + derived
 
 
 def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = None) -> pd.DataFrame:
@@ -190,12 +189,15 @@ def to_json(found: Iterable[Verdict]) -> str:
             "paper_value": v.claim.value,
             "our_value": v.ours,
             "interval": v.interval,
+            "seed_by_seed": v.listed,
             "n": v.n,
             "scale": v.scale,
             "verdict": v.status,
+            "verdict_is": next(group for group, words in GROUPS.items() if v.status in words),
             "reason": v.reason,
             "records": v.records,
-            "partial": v.partial,
+            "shares_records_with": v.shares,
+            "derived": v.derived,
         }
         for v in found
     ]

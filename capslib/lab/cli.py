@@ -136,7 +136,9 @@ def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] =
     for verdict in verdicts:
         shown.add_row(*map(escape, judging.row(verdict)))
     out.print(shown)
-    out.print("  ".join(f"{name} {count}" for name, count in judging.counts(verdicts).items()), highlight=False)
+    counts = judging.counts(verdicts)
+    for group, words in judging.GROUPS.items():
+        out.print(f"{group}: {'  '.join(f'{word} {counts[word]}' for word in words)}", highlight=False)
 
 
 @app.command()

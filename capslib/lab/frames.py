@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
     from pandas.io.formats.style import Styler
 
+    from capslib.lab.claims import Verdict
+
 
 def styled(table: DataFrame) -> Styler:
     """A table for a page. Every text in it is escaped: a record may come from anybody, and pandas' Styler escapes nothing."""
@@ -129,6 +131,22 @@ def deviations(records: Iterable[Record]) -> DataFrame:
             found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(record.trial.scale)
     rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
+
+
+def comparisons(found: Iterable[Verdict]) -> str:
+    """How many comparisons with an interval some claims rest on, and on how many runs, in a sentence for a page."""
+    every, left = {}, list(found)
+    for v in left:
+        left += v.parts
+        if v.interval and v.status != "measured smaller":
+            every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
+    runs = {key for records, *_ in every for key in records}
+    told = f"{len(every)} comparisons rest on {len(runs)} runs; {sum(every.values())} of them are decided"
+    return (
+        f"{told}, and one in twenty such intervals misses its mean by chance."
+        if every
+        else "No run is compared with anything yet."
+    )
 
 
 def costs(records: Iterable[Record]) -> DataFrame:

@@ -5,16 +5,73 @@ A query never holds a result. It says which records to look at and what to compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol
 
+from capslib.papers.experiment import Metric
 from capslib.recipes import matches
 
 CONVERGED = ("loss_change_last_quarter", "error_change_last_quarter")
 """Metrics of a record, one of which says how far the training still moved over its last quarter."""
 CONVERGED_BELOW = 0.02
-"""A run whose loss still moves by more than this share cannot decide a claim about final accuracy."""
+"""A run at paper scale whose loss still moves by more than this share cannot decide a claim about the end of training."""
+
+
+BOUNDS = {
+    "fraction": (0, 1),
+    "percent": (0, 100),
+    "share of the run": (0, 1),
+    "difference of fractions": (-1, 1),
+    "points": (-100, 100),
+}
+"""What a metric of a unit cannot leave."""
+DIFFERENCES = {"fraction": "difference of fractions", "percent": "points"}
+"""The units of differences of shares."""
+
+Decision = Literal["for", "against", "open"]
+
+
+class Measured(Protocol):
+    """What a query reads of a record."""
+
+    metrics: Mapping[str, Metric]
+    series: Mapping[str, Sequence[float]]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A quantity that a record holds in its curves and not among its metrics. ``of`` computes it from the record."""
+
+    name: str
+    of: Callable[[Measured], Metric]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def at_the_end(curve: str) -> Derived:
+    """The last point of a curve, where the metric of its name is that of another moment."""
+    return Derived(f"{curve} at the end", lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}))
+
+
+def read(what: str | Derived, record: Measured) -> Metric | None:
+    """What a record says about a quantity; None where it does not. ``parameters`` is the record's own field."""
+    if isinstance(what, Derived):
+        try:
+            return what.of(record)
+        except (LookupError, ValueError):  # no such curve, or no such point on it
+            return None
+    counted = Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
+    return record.metrics.get(what, counted)
+
+
+def training_accuracy(record: Measured) -> float | None:
+    """The mean training accuracy over the last twentieth of a run's steps, None where the record does not have its curve."""
+    curve = record.series.get("batch_accuracy", ())
+    last = curve[-max(1, len(curve) // 20) :]
+    return sum(last) / len(last) if last else None
 
 
 @dataclass(frozen=True)
@@ -23,6 +80,21 @@ class Select:
 
     experiment: str
     where: Mapping[str, Any] = field(default_factory=dict)
+    learned: float = 0.0
+    """The floor: a network whose :func:`training_accuracy` ends below it guesses or died, and decides nothing."""
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    """Metrics above these limits make a run that decides nothing, such as networks that were matched at too high an error."""
+
+    def unfit(self, record: Measured) -> list[str]:
+        """Why a record of this selection decides nothing, if it does not."""
+        learned, why = training_accuracy(record) or 0.0, []
+        if learned < self.learned:
+            why.append(f"did not learn (training accuracy {learned:.0%}, and the floor is {self.learned:.0%})")
+        for name, most in self.at_most.items():
+            metric = record.metrics.get(name)
+            if metric is None or metric.value > most:
+                why.append(f"has {name} = {metric and f'{metric.value:.1f}'}, and the limit is {most:g}")
+        return why
 
     def takes(self, experiment: str, fields: Mapping[str, Any]) -> bool:
         """Whether a configuration of an experiment, with all of its fields, is one of these."""
@@ -34,40 +106,107 @@ class Value:
     """A table cell: the mean of a metric over the selected records (one a seed)."""
 
     select: Select
-    metric: str
+    metric: str | Derived
     final: bool = True
-    """Whether it speaks of the end of training, so that a run that has not flattened cannot decide it."""
+    """Whether it speaks of the end of training, so that a run that has not come to rest cannot decide it."""
     better_counts: bool = True
     """Whether beating the paper's value is *better*. Not where the claim is that something fails: there it is a failure to fail."""
+    bounded: bool = True
+    """Whether a fraction or percentage is a share, which cannot lie below nothing or above everything."""
+    paper_scale_only: ClassVar[str] = ""
+
+    @property
+    def arms(self) -> tuple[Select, ...]:
+        """The selections that it compares."""
+        return (self.select,)
+
+    def replicate(self, values: Sequence[float]) -> float:
+        """One replicate, from what each arm measured with one seed."""
+        return values[0]
+
+    def bounds(self, unit: str) -> tuple[float, float] | None:
+        """What a replicate cannot leave, if its metric has this unit."""
+        return BOUNDS.get(unit) if self.bounded else None
 
 
 @dataclass(frozen=True)
 class Order:
     """``better`` beats ``worse`` in a metric by more than ``margin``: the interval of the difference, paired by seed.
 
-    With ``equal=True`` it asks instead whether the two differ by no more than ``margin``.
+    With ``equal=True`` it asks instead whether the two differ by no more than ``margin``. With ``beyond`` it asks for a difference of
+    differences: whether ``better`` is further ahead of ``worse`` than the first of these two is ahead of the second.
     """
 
     better: Select
     worse: Select
-    metric: str
+    metric: str | Derived
     higher_is_better: bool = True
     margin: float = 0.0
     equal: bool = False
-    final: bool = True
+    final: bool | Literal["reduced"] = True
+    """Whether it speaks of the end of training. *reduced*: at paper scale the end is where the paper stops, and only a reduced run has
+    to come to rest."""
+    beyond: tuple[Select, Select] | None = None
+    paper_scale_only: str = ""
+    """Why a reduced setting cannot answer this, in a few words; empty where it can."""
+
+    @property
+    def arms(self) -> tuple[Select, ...]:
+        return (self.better, self.worse, *(self.beyond or ()))
+
+    def replicate(self, values: Sequence[float]) -> float:
+        ahead = values[0] - values[1] - (values[2] - values[3] if self.beyond else 0)
+        return ahead if self.higher_is_better else -ahead
+
+    def bounds(self, unit: str) -> tuple[float, float] | None:
+        return None if self.beyond else BOUNDS.get(DIFFERENCES.get(unit, unit))
+
+    @property
+    def mean(self) -> str:
+        """What the mean replicate is called."""
+        return "difference" if self.equal else "lead beyond that of the other two" if self.beyond else "lead"
+
+    def asked(self, factor: float = 1) -> str:
+        """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the one that is shown."""
+        return f"{'within ±' if self.equal else 'above '}{self.margin * factor:.4g}"
+
+    def decide(self, low: float, high: float, factor: float = 1) -> Decision:
+        """On which side an interval lies. A lead between nothing and the margin decides nothing."""
+        margin = self.margin * factor
+        if self.equal:
+            return "for" if -margin <= low and high <= margin else "against" if low > margin or high < -margin else "open"
+        return "for" if low > margin else "against" if high < 0 else "open"
 
 
 @dataclass(frozen=True)
 class Above:
-    """The mean of a metric lies above (or with ``below=True`` under) a bound: the interval has to clear it."""
+    """The mean of a metric lies above (or with ``below=True`` under) a bound by more than ``margin``: the interval has to clear it."""
 
     select: Select
-    metric: str
+    metric: str | Derived
     bound: float
     below: bool = False
-    final: bool = True
-    paper_scale_only: bool = False
-    """For quantities that mean nothing in a reduced setting, such as a number of steps."""
+    margin: float = 0.0
+    final: bool | Literal["reduced"] = True
+    paper_scale_only: str = ""
+
+    arms = Value.arms
+    replicate = Value.replicate
+    mean = "mean"
+
+    def bounds(self, unit: str) -> tuple[float, float] | None:
+        return BOUNDS.get(unit)
+
+    def _edge(self, factor: float) -> float:
+        return (self.bound - self.margin if self.below else self.bound + self.margin) * factor
+
+    def asked(self, factor: float = 1) -> str:
+        return f"{'below' if self.below else 'above'} {self._edge(factor):.4g}"
+
+    def decide(self, low: float, high: float, factor: float = 1) -> Decision:
+        edge, bound = self._edge(factor), self.bound * factor
+        inside, outside = (high < edge, low > bound) if self.below else (low > edge, high < bound)
+        return "for" if inside else "against" if outside else "open"
 
 
 @dataclass(frozen=True)
@@ -78,10 +217,13 @@ class Property:
     """
 
     select: Select
-    metric: str
+    metric: str | Derived
     bound: float
     test: str
     above: bool = False
+    paper_scale_only: ClassVar[str] = ""
+
+    arms = Value.arms
 
 
 @dataclass(frozen=True)
@@ -93,14 +235,19 @@ class Count:
 
 
 Query = Value | Order | Above | Property | Count
+Leaf = Value | Order | Above | Property
+
+
+def leaves(query: Query) -> Iterator[Leaf]:
+    """The plain queries that a query is made of."""
+    if isinstance(query, Count):
+        for part in query.parts.values():
+            yield from leaves(part)
+    else:
+        yield query
 
 
 def selects(query: Query) -> Iterator[Select]:
     """What a query looks at, its parts' selections included."""
-    if isinstance(query, Count):
-        for part in query.parts.values():
-            yield from selects(part)
-    elif isinstance(query, Order):
-        yield from (query.better, query.worse)
-    else:
-        yield query.select
+    for leaf in leaves(query):
+        yield from leaf.arms

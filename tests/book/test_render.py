@@ -54,18 +54,26 @@ def verdict() -> Verdict:
     )
 
 
-def test_statuses_are_the_ones_of_claims():
-    assert set(evidence.STATUSES) == set(claims.STATUSES)
-    assert len(set(evidence.GLYPHS.values())) >= len(evidence.STATUSES) - 2, "only holds and fails, which are round, share a sign"
+def test_every_verdict_has_a_sign_and_a_colour():
+    assert list(evidence.GLYPHS) == list(claims.STATUSES)
+    assert len(set(evidence.GLYPHS.values())) == len(claims.STATUSES) - 2, "only holds and fails, which are round, share a sign"
+    style = (Path(evidence.__file__).parents[2] / "_static" / "capsules.css").read_text()
+    for status in claims.STATUSES:
+        assert f".v-{status.replace(' ', '-')} " in style, status
 
 
 def test_numbers_as_text(verdict):
     assert claims.ours(verdict) == "99.81\N{NO-BREAK SPACE}% [99.50, 100]"
     assert claims.theirs(verdict) == "99.70\N{NO-BREAK SPACE}%"
     assert claims.basis(verdict) == "n = 5, paper scale"
-    assert claims.ours(Verdict(CLAIM, "not run", "")) == "not run"
-    assert claims.ours(Verdict(CLAIM, "inconclusive", "")) == "undecided"
-    count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "")))
+    assert claims.ours(Verdict(CLAIM, "waiting", "")) == "not run"
+    assert claims.ours(Verdict(CLAIM, "undecided", "", scale="cpu")) == "undecided"
+    assert (
+        claims.ours(Verdict(CLAIM, "measured smaller", "", listed=(80, 10.5), unit="percent", scale="cpu"))
+        == "80 · 10.50\N{NO-BREAK SPACE}%"
+    )
+    assert claims.basis(Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")) == "n = 3, cpu scale, derived data"
+    count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "", scale="paper")), scale="paper")
     assert claims.ours(count) == "1 of 2 parts"
     assert "here 1 of 2 parts" in claims.describe(count)
 
@@ -74,7 +82,6 @@ def test_square_names_its_claim(verdict):
     html = render.square(verdict, Links())
     assert 'href="#claim-NEG-T1-rba-bias"' in html
     assert 'class="vq v-reproduced"' in html
-    assert 'data-scale="paper"' in html
     assert "aria-label=" in html
     assert "99.81\N{NO-BREAK SPACE}%" in html
     assert ">✓<" in html
@@ -82,18 +89,24 @@ def test_square_names_its_claim(verdict):
 
 def test_text_is_escaped(verdict):
     claim = CLAIM.model_copy(update={"statement": '<b>"A" & B</b>'})
-    row = render.row(Verdict(claim, "not run", "<i>"), Links(), None)
+    row = render.row(Verdict(claim, "waiting", "<i>"), Links(), None)
     assert "<b>" not in row
     assert "<i>" not in row
     assert "&lt;b&gt;" in row
 
 
 def test_row_leads_to_records_and_parts(verdict):
-    part = Verdict(CLAIM, "contradicted", "No.", name="depth 3", scale="cpu")
-    row = render.row(Verdict(CLAIM, "inconclusive", "", records=("k1",), parts=(part,)), Links(), "claim-x", chapter_link=True)
+    part = Verdict(CLAIM, "opposite order", "No.", name="depth 3", scale="cpu")
+    found = Verdict(
+        CLAIM, "undecided", "", records=("k1",), parts=(part,), scale="cpu", shares=("NEG-W-1",), derived="norb: halved"
+    )
+    row = render.row(found, Links(), "claim-x", chapter_link=True, hours=7.2)
     assert 'id="claim-x"' in row
     assert 'href="records/k1.json"' in row
-    assert "depth 3: contradicted. No." in row
+    assert "depth 3: opposite order. No." in row
+    assert "shares runs with 1 claim" in row
+    assert "Derived data: norb: halved." in row
+    assert "about 7 hours of one CPU core" in row
     assert 'href="chapter.html#claim-NEG-T1-rba-bias"' in row
 
 
@@ -108,6 +121,18 @@ def test_every_claim_is_on_the_scorecard_and_the_matrix(nothing):
     for paper in PAPERS.values():
         assert paper.short in matrix
         assert paper.title in render.cards(nothing, Links(), {})
+
+
+def test_totals_stand_group_by_group_and_are_never_added_up(verdict):
+    some = [verdict, *(Verdict(CLAIM, "same order", "", scale="cpu"),) * 3, Verdict(CLAIM, "quoted", "")]
+    lines = re.findall(r'group-name">([^<]+)<.*?<ul>(.*?)</ul>', render.totals(some))
+    assert [name for name, _ in lines] == list(claims.GROUPS)
+    counts = {status: int(n) for _, items in lines for status, n in re.findall(r"</span> ([a-z ]+) <b>(\d+)</b>", items)}
+    assert counts == {status: {"reproduced": 1, "same order": 3, "quoted": 1}.get(status, 0) for status in claims.STATUSES}
+    assert "4" not in re.sub(r"<[^>]*>", "", render.totals(some))
+    few = render.totals(some, every=False)
+    assert "contradicted" not in few
+    assert "theorems" not in few
 
 
 def test_fingerprint_follows_the_records(nothing, tmp_path, add_records):

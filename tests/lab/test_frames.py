@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from capslib.lab import frames, plots
+from capslib.lab.claims import Verdict, ledger
 from capslib.papers.em_routing import EXPERIMENTS as EM
 from capslib.papers.experiment import Deviation
 from capslib.papers.negation_limitation import EXPERIMENTS
+
+CLAIM = ledger()["NEG-W-4"]
 
 
 @pytest.fixture
@@ -74,6 +77,17 @@ def test_deviations_are_named_once_with_their_scales(records):
     table = frames.deviations([records[0].model_copy(update={"deviations": [slip, other]}), paper])
     assert table["what"].tolist() == ["epochs", "squash"]
     assert table["scale"].tolist() == ["cpu", "cpu, paper"]
+
+
+def test_comparisons_count_each_interval_and_each_run_once():
+    def verdict(status, *keys, ours=0.5, **more):
+        return Verdict(CLAIM, status, "", ours=ours, interval=(0.4, 0.6), records=keys, scale="cpu", **more)
+
+    part, other = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
+    count = Verdict(CLAIM, "undecided", "", parts=(part, other), scale="cpu")
+    found = [part, count, verdict("measured smaller", "d"), Verdict(CLAIM, "waiting", "")]
+    assert frames.comparisons(found).startswith("2 comparisons rest on 3 runs; 1 of them are decided")
+    assert frames.comparisons([]) == "No run is compared with anything yet."
 
 
 def test_costs_by_experiment_scale_and_device(records):

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from capslib.errors import UserError
-from capslib.lab.claims import HIGHER_IS_BETTER
-from capslib.lab.ledger import COLUMNS, LEDGER, ledger, read_ledger
+from capslib.lab.ledger import COLUMNS, HIGHER_IS_BETTER, LEDGER, ledger, read_ledger
 from capslib.papers import STEMS
 
 NUMBERS = {  # rows with a number of the paper, by the place where the paper has them
@@ -123,6 +122,8 @@ def test_what_the_papers_quote_is_marked_as_not_run():
     assert all(r.endswith(".") for r in reasons.values())
     for name in ("EM-T1-ciresan", "EM-X-sabour", "SP-T2-affnist-zhao", "LR-T3-emorig-norb"):
         assert "Quoted" in reasons[name]
+    for claim in (c for c in ledger().values() if c.not_run):
+        assert claim.quoted == ("did not measure this number itself" in claim.not_run), claim.id
     assert all(c.value is not None for c in ledger().values() if c.kind == "value" and not c.not_run)
 
 

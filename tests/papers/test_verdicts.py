@@ -9,6 +9,7 @@ import csv
 from pathlib import Path
 
 from capslib.lab.claims import verdicts
+from capslib.lab.judging import NOT_RUN
 from capslib.lab.store import Store
 
 TABLE = Path(__file__).with_name("verdicts.csv")
@@ -25,7 +26,7 @@ def today() -> list[list[str]]:
     return [
         [v.claim.id, v.status, text(v.ours), *map(text, v.interval or (None, None)), str(v.n), v.scale or ""]
         for v in verdicts(store=Store(RESULTS))
-        if v.status != "not run"
+        if v.status not in NOT_RUN
     ]
 
 

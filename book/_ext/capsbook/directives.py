@@ -15,10 +15,11 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from capsbook import render, sources
-from capsbook.evidence import STATUSES, Evidence
+from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, launch_links
 from capslib.lab import planning
-from capslib.lab.claims import basis, number, ours, theirs
+from capslib.lab.claims import STATUSES, basis, number, ours, theirs
+from capslib.lab.judging import EXACT, FULL, REDUCED
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import PAPERS
@@ -302,7 +303,10 @@ class TheirsRole(ClaimRole):
 
 
 class CountRole(SphinxRole):
-    """``{count}`claims``` or ``{count}`claims of STEM```: how many claims, papers, records, judged claims, or claims of one verdict."""
+    """``{count}`claims``` or ``{count}`claims of STEM```: how many claims, papers, records, claims of one verdict, or of a group:
+
+    ``judged`` at the papers' own size or as a theorem or count, ``reduced`` in a reduced setting. These are never added up.
+    """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         book = self.env.capsbook
@@ -319,7 +323,8 @@ COUNTED: dict[str, Callable[[Evidence, str | None], int]] = {
     "claims": lambda e, stem: len(e.of(stem)),
     "papers": lambda e, stem: len(PAPERS),
     "records": lambda e, stem: len(e.cited(stem)),
-    "judged": lambda e, stem: sum(v.status != "not run" for v in e.of(stem)),
+    "judged": lambda e, stem: sum(v.status in FULL + EXACT for v in e.of(stem)),
+    "reduced": lambda e, stem: sum(v.status in REDUCED for v in e.of(stem)),
 }
 
 
@@ -331,7 +336,9 @@ def _strip(evidence: Evidence, links: PageLinks, stem: str) -> str:
 
 
 def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: frozenset[str], caption: str) -> str:
-    rows = (render.row(evidence.verdicts[i], links, f"claim-{i}" if i in first else None) for i in ids)
+    rows = (
+        render.row(evidence.verdicts[i], links, f"claim-{i}" if i in first else None, hours=evidence.hours.get(i)) for i in ids
+    )
     return render.table(rows, caption)
 
 
@@ -349,7 +356,7 @@ def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> st
     opened = "".join(f'<a class="launch" href="{href}">Open in {name}</a>' for name, href in buttons.items())
     notebook = links.file(PUBLISHED.format(stem=stem))
     return (
-        f'{_strip(evidence, links, stem)}<p class="masthead-standing">{render.standing(evidence, stem, scale)}</p>'
+        f'{_strip(evidence, links, stem)}{render.totals(evidence.of(stem), every=False)}<p class="masthead-standing">{render.standing(evidence, stem, scale)}</p>'
         f'<p class="masthead-launch">{opened}<a class="launch" href="{notebook}" download>Download .ipynb</a></p>'
     )
 

@@ -10,17 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capslib.lab import claims
+from capslib.lab import claims, planning
 from capslib.lab.store import Store, read_record
+from capslib.papers import PAPERS, needs
 
 if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
 
-STATUSES = ("reproduced", "better", "holds", "inconclusive", "not reproduced", "contradicted", "fails", "not run")
-"""All verdicts, the best first, as every bar, legend and menu of the book orders them."""
-
-GLYPHS = dict(zip(STATUSES, "✓+✓?≠×× ", strict=True))
-"""A sign per verdict, so that nobody needs to tell the colours apart. *Holds* and *fails* are round, the others square."""
+GLYPHS = dict(zip(claims.STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
+"""A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
+reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class Evidence:
     records: dict[str, Path]
     root: Path
     """The folder of records."""
+    hours: dict[str, float]
+    """By claim: the core-hours that its trials at paper scale would take, where it waits for them and records tell."""
 
     def of(self, stem: str | None = None) -> list[Verdict]:
         """The verdicts of one paper, or of all."""
@@ -51,7 +52,7 @@ class Evidence:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of all the evidence that a page can show."""
-        digest = hashlib.sha256(repr(list(self.verdicts.values())).encode())
+        digest = hashlib.sha256(repr((list(self.verdicts.values()), self.hours)).encode())
         for path in self.cited():
             digest.update(path.name.encode() + path.read_bytes())
         return digest.hexdigest()
@@ -62,4 +63,22 @@ def load(results: Path) -> Evidence:
     store = Store(results)
     judged = {v.claim.id: v for v in claims.verdicts(store=store)}
     files = {path.stem: path for path in store.paths()}
-    return Evidence(judged, {k: files[k] for v in judged.values() for k in v.records if k in files}, results)
+    return Evidence(
+        judged, {k: files[k] for v in judged.values() for k in v.records if k in files}, results, _hours(judged, store)
+    )
+
+
+def _hours(judged: dict[str, Verdict], store: Store) -> dict[str, float]:
+    """The core-hours of one CPU that each waiting claim waits for."""
+    found: dict[str, float] = {}
+    for stem in PAPERS:
+        wanted = {name: trials for name, trials in needs(stem, "paper").items() if judged[name].status == "waiting" and trials}
+        records = {r.key: r for r in store.records(stem)} if wanted else {}
+        experience = planning.Experience(records.values(), "cpu")
+        trials = {t.key: t for of in wanted.values() for t in of if t.key not in records}
+        seconds = {key: experience.estimate(t).seconds for key, t in trials.items()}
+        for name, of in wanted.items():
+            known = [seconds[t.key] for t in of if t.key in seconds]
+            if known and None not in known:
+                found[name] = sum(known) / 3600
+    return found

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from capsbook.evidence import GLYPHS, STATUSES, Evidence
-from capslib.lab.claims import basis, describe, ours, theirs
+from capsbook.evidence import GLYPHS, Evidence
+from capslib.lab import frames
+from capslib.lab.claims import GROUPS, STATUSES, basis, describe, number, ours, theirs
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def plural(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def mark(status: str, scale: str | None = None) -> str:
+def mark(status: str) -> str:
     """The square of a verdict for tables and legends, without a link. The word beside it says the same."""
-    return _tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", data_scale=scale, aria_hidden="true")
+    return _tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
 def square(verdict: Verdict, links: Links) -> str:
@@ -51,35 +52,42 @@ def square(verdict: Verdict, links: Links) -> str:
         links.row(verdict.claim.id),
         GLYPHS[verdict.status],
         class_=f"vq v-{_slug(verdict.status)}",
-        data_scale=verdict.scale,
         data_tip=text,
         aria_label=text,
     )
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
-    """One square per claim."""
-    return _tag("div", "".join(square(v, links) for v in verdicts), class_="verdict-strip", role="group", aria_label=label)
+    """One square per claim: what was run first, then what waits, word by word, in groups that stand apart."""
+    found = list(verdicts)
+    of = ([square(v, links) for word in words for v in found if v.status == word] for words in GROUPS.values())
+    groups = (_tag("span", "".join(squares), class_="verdict-group") for squares in of if squares)
+    return _tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
 def bar(verdicts: Sequence[Verdict]) -> str:
-    """A stacked bar of how many claims have each verdict."""
+    """A stacked bar of how many claims have each verdict; groups stand apart."""
     found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
     parts = [_tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
     said = ", ".join(f"{n} {s}" for s, n in found if n)
     return _tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
 
 
+def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
+    """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
+    lines = []
+    for group, words in GROUPS.items():
+        counts = {status: sum(v.status == status for v in verdicts) for status in words}
+        items = (f"{mark(s)} {s} {_tag('b', str(n))}" for s, n in counts.items() if n or every)
+        if inside := "".join(_tag("li", item) for item in items):
+            lines.append(_tag("div", _tag("span", group, class_="group-name") + _tag("ul", inside), class_="verdict-line"))
+    return _tag("div", "".join(lines), class_="verdict-legend")
+
+
 def legend(verdicts: Sequence[Verdict]) -> str:
-    """Every verdict with its square, its count, and its counts at paper and at cpu scale."""
-    items = []
-    for status in STATUSES:
-        found = [v for v in verdicts if v.status == status]
-        scales = [f"{n} {scale}" for scale in ("paper", "cpu") if (n := sum(v.scale == scale for v in found))]
-        split = _tag("small", f" ({', '.join(scales)})") if scales and status != "not run" else ""
-        items.append(_tag("li", f"{mark(status, 'paper')} {status} {_tag('b', str(len(found)))}{split}"))
-    note = f"{mark('reproduced', 'paper')} at the paper’s own scale, {mark('reproduced', 'cpu')} at cpu scale; round: a theorem or a count"
-    return _tag("ul", "".join(items), class_="verdict-legend") + _tag("p", note, class_="verdict-note")
+    """Every verdict with its square and its count, group by group, and what the shapes say."""
+    note = "Full squares: trained at the paper’s own size. Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. Groups are never added up."
+    return totals(verdicts) + _tag("p", note, class_="verdict-note")
 
 
 def matrix(evidence: Evidence, links: Links) -> str:
@@ -117,12 +125,10 @@ def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]
     found = []
     for stem, paper in PAPERS.items():
         verdicts, chapter = evidence.of(stem), links.chapter(stem)
-        judged = [v for v in verdicts if v.status != "not run"]
         source, alt = pictures.get(stem, ("", ""))
         picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
         total = plural(len(verdicts), "claim")
-        state = f"{len(judged)} of {total} judged" if judged else f"{total}, none judged yet"
-        state += "" if chapter else "; chapter to come"
+        state = f"{total}{'' if chapter else '; chapter to come'}"
         found.append(
             _tag(
                 "article",
@@ -130,7 +136,7 @@ def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]
                 + _tag("h3", _link(chapter or links.score(f"paper={stem}"), escape(paper.title)))
                 + _tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by")
                 + _tag("p", escape(paper.claim))
-                + _tag("p", f"{bar(verdicts)} {state}", class_="card-counts"),
+                + _tag("div", f"{bar(verdicts)} {state}{totals(verdicts, every=False) if chapter else ''}", class_="card-counts"),
                 class_="chapter-card",
             )
         )
@@ -138,13 +144,14 @@ def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
-    """``Its own cells ran at smoke scale. Verdicts from 20 records, the newest of 21 November 2026.``"""
+    """``Its own cells ran at smoke scale. Verdicts from 20 records, the newest of 21 November 2026. 9 comparisons rest on …``"""
     built = f"Its own cells ran at {scale} scale. " if scale else ""
     paths = evidence.cited(stem)
     newest = evidence.newest(stem)
     if newest is None:
         return f"{built}No record decides a claim of this chapter yet."
-    return f"{built}Verdicts from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
+    from_ = f"Verdicts from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
+    return f"{built}{from_} {frames.comparisons(evidence.of(stem))}"
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -161,26 +168,37 @@ def _records(verdict: Verdict, links: Links) -> str:
 def _parts(verdict: Verdict) -> str:
     if not verdict.parts:
         return ""
-    items = (f"{mark(p.status, p.scale)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts)
+    items = (f"{mark(p.status)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts)
     inside = "".join(_tag("li", item) for item in items)
     return _tag("details", _tag("summary", plural(len(verdict.parts), "part")) + _tag("ul", inside), class_="claim-parts")
 
 
-def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False) -> str:
-    """One claim as a table row. ``anchor`` is the id of the row on the page."""
+def _shares(verdict: Verdict, links: Links) -> str:
+    if not verdict.shares:
+        return ""
+    items = "".join(_tag("li", _link(links.row(name), _tag("code", name))) for name in verdict.shares)
+    said = f"shares runs with {plural(len(verdict.shares), 'claim')}"
+    return _tag("details", _tag("summary", said) + _tag("ul", items), class_="claim-shares")
+
+
+def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False, hours: float | None = None) -> str:
+    """One claim as a table row. ``anchor`` is the id of the row on the page, ``hours`` what it waits for on one core."""
     claim = verdict.claim
     place = links.place(claim.id) if chapter_link else None
     notes = _tag("small", escape(claim.notes), class_="claim-notes") if claim.notes else ""
-    partial = _tag("small", f"On partial or derived data: {escape(verdict.partial)}.") if verdict.partial else ""
+    derived = _tag("small", f"Derived data: {escape(verdict.derived)}.") if verdict.derived else ""
+    cost = _tag("small", f"That is about {number(round(hours) or round(hours, 1))} hours of one CPU core.") if hours else ""
     cells = {
         "Claim": f"{_link(place, _tag('code', claim.id), class_='claim-id')} {_tag('span', escape(claim.statement))} {notes}",
         "Paper": _tag("span", escape(theirs(verdict))) + _tag("small", escape(claim.where)),
         "Ours": _tag("span", escape(ours(verdict))) + _tag("small", escape(basis(verdict))),
-        "Verdict": _tag("span", f"{mark(verdict.status, verdict.scale)} {verdict.status}", class_="claim-status")
+        "Verdict": _tag("span", f"{mark(verdict.status)} {verdict.status}", class_="claim-status")
         + _tag("small", escape(verdict.reason))
-        + partial
+        + cost
+        + derived
         + _parts(verdict)
-        + _records(verdict, links),
+        + _records(verdict, links)
+        + _shares(verdict, links),
     }
     return _tag(
         "tr",
@@ -222,7 +240,7 @@ def scorecard(evidence: Evidence, links: Links) -> str:
         + _tag("button", "Clear", type="reset")
         + _tag("output", "", class_="score-count", aria_live="polite")
     )
-    rows = [row(v, links, f"claim-{v.claim.id}", chapter_link=True) for v in evidence.of()]
+    rows = [row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id)) for v in evidence.of()]
     return _tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
 
 

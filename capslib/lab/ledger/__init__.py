@@ -30,6 +30,17 @@ from capslib.papers import PAPERS, module
 from capslib.recipes import Model
 
 LEDGER = Path(__file__).parent
+_UP = (
+    "test accuracy",
+    "training accuracy",
+    "AUROC",
+    "average precision",
+    "relative reduction of test errors",
+    "relative reduction of error",
+)
+_DOWN = ("test error", "reconstruction error (called batch mean square error)")
+HIGHER_IS_BETTER = dict.fromkeys(_UP, True) | dict.fromkeys(_DOWN, False)
+"""Direction of the ledger's metrics. A metric that is missing here (a count, a ratio) has no better side."""
 
 
 class Claim(Model):
@@ -50,6 +61,11 @@ class Claim(Model):
     not_run: str
     notes: str
     printed: str = ""
+
+    @property
+    def quoted(self) -> bool:
+        """Whether it is not run because the paper quotes it. What else is not run has no data, or nothing that a run could measure."""
+        return self.not_run.startswith("Quoted from other literature")
 
     @model_validator(mode="after")
     def _complete(self) -> Claim:

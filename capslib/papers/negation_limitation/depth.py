@@ -64,7 +64,7 @@ def grid(scale: Scale) -> list[DepthConfig]:
         smoke = scale == "smoke"
         depths = {
             "dynamic": (2, 4) if smoke else RBA_DEPTHS,
-            "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": EM_DEPTHS}[scale],
+            "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[scale],
         }
         for data, routing in itertools.product(("digits",) if smoke else ("mnist", "fashion_mnist"), depths):
             for depth in depths[routing]:
