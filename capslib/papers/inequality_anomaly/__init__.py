@@ -1,0 +1,24 @@
+"""Kirillov & Panov (2022), "Measuring internal inequality in capsule networks for supervised anomaly detection": its experiments.
+
+Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
+"""
+
+from __future__ import annotations
+
+from capslib.papers.common import SEEDS
+from capslib.papers.experiment import Experiment
+from capslib.papers.inequality_anomaly import detection
+from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
+
+__all__ = ["EXPERIMENTS", "STEM"]
+
+STEM = "inequality_anomaly"
+TEN = SEEDS | {"paper": tuple(range(10))}
+EXPERIMENTS = {
+    e.name: e
+    for e in (
+        Experiment("detection", STEM, 1, AnomalyRecipe, detection.grid, SEEDS, detection.run),
+        Experiment("lesions", STEM, 1, AnomalyRecipe, detection.lesion_grid, TEN, detection.run),
+        Experiment("off_targets", STEM, 1, AnomalyRecipe, detection.off_target_grid, TEN, detection.run),
+    )
+}  # fmt: skip
