@@ -59,7 +59,7 @@ def guides() -> Splits:
     places[:, -2:] = np.where(draw.rand(n, 1) < 0.5, 2.0, places[:, -2:])  # half of the sites keep their PAM
     places[labels == 1, 10:] = 2.0
     chosen = np.argsort(places, axis=1) < 0
-    for row, count in enumerate(np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(5, size=n))):
+    for row, count in enumerate(np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))):
         chosen[row, np.argsort(places[row])[:count]] = True
     target = np.where(chosen, (target + 1 + draw.randint(3, size=target.shape)) % 4, target)
     pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))

@@ -17,6 +17,7 @@ from capslib.lab.store import Store
 from capslib.networks.inequality_anomaly import AnomalyOutput
 from capslib.papers import experiments
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
+from capslib.papers.inequality_anomaly.baselines import BaselineConfig, BoltzmannMachine, abc_loss, autoencoder, error_of
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
 from capslib.papers.inequality_anomaly.scores import EDGES, QUANTILES, judged, look, lorenz, scores, thinned
 from capslib.recipes import train
@@ -129,6 +130,69 @@ def test_a_look_at_a_network_scores_every_example_and_spreads_every_coupling():
     assert kept["gini_of_anomalies"][-1] == pytest.approx(found["gini"][examples.labels.numpy() == 1].max(), rel=1e-4)
     assert len(kept) == 2 * len(found)
     assert {len(v) for v in kept.values()} == {len(QUANTILES)}
+
+
+# --------------------------------------------------------------------------------------------------------- baselines
+
+
+def stripes(n: int) -> Examples:
+    """Normal examples have their upper half alight, one anomaly in five the lower one; [n, 64] with noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.arange(n) % 5 == 0).long()
+    upper = torch.rand(n, 64, generator=generator) < torch.where(torch.arange(64) < 32, 0.9, 0.1)
+    return Examples(torch.where(labels[:, None] == 1, upper.flip(1), upper).float(), labels)
+
+
+def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
+    return judged({"it": errors.double().numpy()}, labels.numpy())["auroc_it"]
+
+
+def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
+    """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual convention the MSE is."""
+    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32)
+    examples = stripes(500)
+    for reconstructed, anomalies_fit in ((1, True), (0, False)):
+        model = autoencoder({"train": examples, "stop": examples}, reconstructed, config, Context(seed=0))
+        area = areas(error_of(model, examples.inputs), examples.labels)
+        assert area < 0.05 if anomalies_fit else area > 0.95
+
+
+def test_the_loss_of_abc_by_hand():
+    error = torch.tensor([0.5, 0.2])
+    assert float(abc_loss(error, torch.tensor([1.0, 0.0]))) == pytest.approx(0.5 - math.log(1 - math.exp(-0.2)))
+    assert abc_loss(torch.zeros(1), torch.zeros(1)).isfinite()
+
+
+def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error_is_a_normality():
+    """So the released score points the wrong way. Scikit-learn's machine, trained on normal examples only, agrees in direction."""
+    from sklearn.neural_network import BernoulliRBM
+
+    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=10, nl_epochs=60, batch_size=20, stop_after=60)
+    train, test = (Examples(of.inputs.flatten(1), of.labels) for of in (splits(config)[name] for name in ("train", "test")))
+    torch.manual_seed(0)
+    machine = BoltzmannMachine(64, 50, "cpu")
+    untrained = areas(error_of(machine.reconstruct, test.inputs), test.labels)
+    assert machine.learn(train, config, Context(seed=0)) == 60
+    error = error_of(machine.reconstruct, test.inputs)
+    assert untrained < 0.6 < 0.95 < areas(error, test.labels)
+    assert areas((-error).exp(), test.labels) == pytest.approx(1 - areas(error, test.labels), abs=1e-3)
+    theirs = BernoulliRBM(50, learning_rate=0.05, n_iter=30, random_state=0).fit(train.inputs[train.labels == 0].numpy())
+    assert areas(torch.from_numpy(-theirs.score_samples(test.inputs.numpy())), test.labels) > 0.55
+
+
+def test_one_step_of_contrastive_divergence():
+    """The sign turns the weights only; biases learn anomalies as they learn normal examples (released code)."""
+    x = torch.rand(7, 5)
+    steps = {}
+    for sign in (1, -1):
+        torch.manual_seed(0)
+        machine = BoltzmannMachine(5, 3, "cpu")
+        before = machine.weight.clone()
+        machine.update(x, sign)
+        steps[sign] = (machine.weight / (1 - machine.DECAY) - before, machine.visible, machine.hidden)
+    torch.testing.assert_close(steps[1][0], -steps[-1][0], atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(steps[1][1:], steps[-1][1:])
+    assert steps[1][0].abs().max() > 1e-4
 
 
 # -------------------------------------------------------------------------------------------------------------- data

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from capslib.papers.common import SEEDS
 from capslib.papers.experiment import Experiment
-from capslib.papers.inequality_anomaly import detection
+from capslib.papers.inequality_anomaly import baselines, detection
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
 __all__ = ["EXPERIMENTS", "STEM"]
@@ -20,5 +20,6 @@ EXPERIMENTS = {
         Experiment("detection", STEM, 1, AnomalyRecipe, detection.grid, SEEDS, detection.run),
         Experiment("lesions", STEM, 1, AnomalyRecipe, detection.lesion_grid, TEN, detection.run),
         Experiment("off_targets", STEM, 1, AnomalyRecipe, detection.off_target_grid, TEN, detection.run),
+        Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, SEEDS, baselines.run, lambda config, seed: []),
     )
 }  # fmt: skip
