@@ -20,6 +20,9 @@ EXPERIMENTS = {
         Experiment("detection", STEM, 1, AnomalyRecipe, detection.grid, SEEDS, detection.run),
         Experiment("lesions", STEM, 1, AnomalyRecipe, detection.lesion_grid, TEN, detection.run),
         Experiment("off_targets", STEM, 1, AnomalyRecipe, detection.off_target_grid, TEN, detection.run),
+        Experiment("repairs", STEM, 1, AnomalyRecipe, detection.repairs_grid, SEEDS, detection.run),
+        Experiment("routings", STEM, 1, AnomalyRecipe, detection.routings_grid, SEEDS, detection.run),
+        Experiment("draws", STEM, 1, AnomalyRecipe, detection.draws_grid, SEEDS, detection.run),
         Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, SEEDS, baselines.run, lambda config, seed: []),
     )
 }  # fmt: skip

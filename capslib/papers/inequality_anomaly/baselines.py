@@ -164,7 +164,7 @@ KEPT = ("normals", "stop_examples", "batch_size", "downsample")
 """What differs between sets and scales for the baselines too."""
 EPOCHS: dict[Scale, dict[str, int]] = {
     "smoke": dict(abc_epochs=2, nl_epochs=2, hidden=20),
-    "cpu": dict(abc_epochs=20, nl_epochs=20),
+    "cpu": dict(abc_epochs=20, nl_epochs=10),
     "paper": {},
 }
 

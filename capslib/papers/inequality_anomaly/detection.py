@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from capslib.data.registry import dataset
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
@@ -51,14 +50,14 @@ SETUPS = ("outliers", "inliers")
 
 
 def cells(
-    scale: Scale, *, data: Any = LIKE_MNIST, kinds: Any = None, percents: Any = PERCENTS, **arm: Any
-) -> Iterator[AnomalyRecipe]:
-    """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the classes."""
+    scale: Scale, data: Sequence[str] = LIKE_MNIST, percents: Sequence[float] = PERCENTS, classes: int = 10,
+    setups: Sequence[str] = SETUPS, **arm: Any,
+) -> Iterator[AnomalyRecipe]:  # fmt: skip
+    """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the first classes."""
     if scale == "smoke":
-        data, percents = ("digits", "tints"), (10.0,)
-    for name, setup, percent in itertools.product(data, SETUPS, percents):
-        for kind in (0,) if scale == "smoke" else kinds or range(len(dataset(name).classes)):
-            yield AnomalyRecipe(data=name, setup=setup, percent=percent, kind=kind, **{**REDUCED[scale][name], **arm})
+        data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
+    for name, setup, percent, kind in itertools.product(data, setups, percents, range(classes)):
+        yield AnomalyRecipe(data=name, setup=setup, percent=percent, kind=kind, **{**REDUCED[scale][name], **arm})
 
 
 def grid(scale: Scale) -> list[AnomalyRecipe]:
@@ -76,3 +75,25 @@ def off_target_grid(scale: Scale) -> list[AnomalyRecipe]:
     name = "guides" if scale == "smoke" else "crispr"
     arms = ({}, {"nrg_pam": True}, {"sees": "pam"})
     return [AnomalyRecipe(data=name, setup="off_targets", **REDUCED[scale][name], **arm) for arm in arms]
+
+
+REPAIRS = ({}, {"stop_on": "held_out"}, {"keep": "best"}, {"stop_on": "held_out", "keep": "best"}, {"divisor": "own"})
+"""As released; early stopping that does not see the test set; the best weights, of the leak and without it; the repaired loss."""
+ROUTINGS = ({}, {"routing": "dynamic", "weight_std": 0.1}, {"routing": "em", "weight_std": 0.1})
+"""W starts smaller where couplings do not sum to one over the children: sums of so many votes would be as long at once as they get."""
+
+
+def repairs_grid(scale: Scale) -> list[AnomalyRecipe]:
+    """What the slips of the release change."""
+    return [c for arm in REPAIRS for c in cells(scale, ["fashion_mnist"], [1.0], 4, **arm)]
+
+
+def routings_grid(scale: Scale) -> list[AnomalyRecipe]:
+    """Whether the couplings of other routings tell anomalies apart, too."""
+    return [c for arm in ROUTINGS for c in cells(scale, ["mnist", "fashion_mnist"], [10.0], 4, **arm)]
+
+
+def draws_grid(scale: Scale) -> list[AnomalyRecipe]:
+    """Other draws of the six outliers, for networks that are the same at the start."""
+    draws = range(2 if scale == "smoke" else 5)
+    return [c for draw in draws for c in cells(scale, ["mnist"], [0.1], 4, ["outliers"], draw=draw)]

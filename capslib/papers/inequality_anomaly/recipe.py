@@ -30,7 +30,7 @@ class AnomalyRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(
-        ["data", "routing", "setup", "kind", "percent", "draw", "divisor", "stop_on", "keep", "nrg_pam", "sees"]
+        ["data", "routing", "setup", "kind", "percent", "draw", "weight_std", "divisor", "stop_on", "keep", "nrg_pam", "sees"]
     )
     BATCH_OF_TEST: ClassVar[int] = 250
 
@@ -213,7 +213,7 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
         "kmnist": dict(**CPU, batch_size=32),  # a ninth of the images: as many steps as for the others
         "cifar10": dict(**CPU, batch_size=64),
         "ham10000": dict(**SMALL, batch_size=64, nonlinearity="elu", downsample=2),
-        "crispr": dict(**SMALL, kernel=2),
+        "crispr": dict(**SMALL, kernel=2, epochs=50),
     },
     "paper": {**{name: {} for name in ("mnist", "fashion_mnist", "kmnist")}, **PAPER},
 }
