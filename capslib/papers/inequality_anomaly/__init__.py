@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from capslib.papers.common import SEEDS
 from capslib.papers.experiment import Experiment
-from capslib.papers.inequality_anomaly import baselines, detection
+from capslib.papers.inequality_anomaly import baselines, counts, detection
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
 __all__ = ["EXPERIMENTS", "STEM"]
@@ -23,6 +23,7 @@ EXPERIMENTS = {
         Experiment("repairs", STEM, 1, AnomalyRecipe, detection.repairs_grid, SEEDS, detection.run),
         Experiment("routings", STEM, 1, AnomalyRecipe, detection.routings_grid, SEEDS, detection.run),
         Experiment("draws", STEM, 1, AnomalyRecipe, detection.draws_grid, SEEDS, detection.run),
+        Experiment("counts", STEM, 1, counts.CountsConfig, counts.grid, SEEDS, counts.run),
         Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, SEEDS, baselines.run, lambda config, seed: []),
     )
 }  # fmt: skip
