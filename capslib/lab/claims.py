@@ -30,7 +30,7 @@ from capslib.lab.judging import (
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, experiments, module, queries
+from capslib.papers import PAPERS, experiments, queries
 from capslib.papers.experiment import Scale
 from capslib.recipes import hash_of
 
@@ -54,10 +54,10 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     store = store or Store()
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
-        claims, asked, written = ledger(paper), queries(paper), module(paper) is not None
+        claims, asked = ledger(paper), queries(paper)
         runs = Runs(store.records(paper), _own(paper)) if asked else Runs()
         for claim in claims.values():
-            if written or claim.not_run:
+            if asked or claim.not_run:
                 answers.append(judge(claim, asked.get(claim.id), runs))
             else:
                 answers.append(Verdict(claim, "not run", "The chapter of this paper is not written yet."))
