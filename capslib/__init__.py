@@ -9,7 +9,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
 
-    the papers   em_routing  negation_limitation                  one room each: its recipe, its experiments, what its claims ask
+    the papers   em_routing  negation_limitation  inequality_anomaly    one room each: its recipe, its experiments, its claims
                  common                                           what their experiments share
                  experiment  query                                what an experiment and a trial are; what a claim can ask
 
@@ -17,7 +17,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  training                                         the one fit loop
                  checkpoints                                      the state of a run, kept and taken up again
                  networks  data                                   the papers' networks; named data sets
-                 layers  attacks  losses                          capsule layers that take any routing; attacks; losses
+                 layers  attacks  losses  inequality              capsule layers that take any routing; attacks; losses; inequality
                  routing                                          routing procedures
                  errors  files  registry                          errors that a user sees; files written whole; names
 

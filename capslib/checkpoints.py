@@ -55,9 +55,11 @@ class Run:
             self.terms[name][self.step] = value
 
     def out_of_patience(self, patience: Patience) -> bool:
-        """Keep the weights of the best epoch; whether it lies too far back."""
+        """Keep the weights of the best epoch, if they are wanted; whether it lies too far back."""
         values = self.epochs[patience.metric]
         best = patience.best(values)
+        if patience.keep == "last":
+            return len(values) - 1 - best >= patience.epochs
         if best == len(values) - 1:
             self.best_epoch, self.best = best + 1, _copied(self.model.state_dict(), self.device)
         over = len(values) - 1 - best >= patience.epochs

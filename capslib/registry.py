@@ -46,6 +46,7 @@ ROUTINGS = Registry(
     "routing",
     {
         "dynamic": "capslib.routing.dynamic:DynamicRouting",
+        "dynamic_over_children": "capslib.routing.over_children:DynamicRoutingOverChildren",
         "em": "capslib.routing.em:EMRouting",
         "em_vector": "capslib.routing.em:VectorEMRouting",
     },
@@ -59,6 +60,7 @@ NETWORKS = Registry(
         "cnn": "capslib.networks.em_routing:BaselineCNN",
         "deep_capsnet": "capslib.networks.negation_limitation:DeepCapsNet",
         "sign": "capslib.networks.negation_limitation:SignNetwork",
+        "anomaly_capsnet": "capslib.networks.inequality_anomaly:AnomalyCapsNet",
     },
 )
 """Classes of modules that map images to class activations, or to an output that has them."""

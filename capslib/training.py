@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,11 +89,12 @@ class History:
 
 @dataclass(frozen=True)
 class Patience:
-    """Stop when ``metric`` has not improved for ``epochs`` epochs, and keep the weights of the best epoch."""
+    """Stop when ``metric`` has not improved for ``epochs`` epochs, and keep the weights of the best epoch, or of the ``last``."""
 
     metric: str
     epochs: int
     higher_is_better: bool = False
+    keep: Literal["best", "last"] = "best"
 
     def best(self, values: Sequence[float]) -> int:
         """The index of the best value so far; of equal ones the first."""
@@ -144,8 +145,8 @@ def fit(
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on the context's device, with or without labels.
 
     ``evaluate(model)`` gives metrics after every epoch, and where ``context.max_steps`` ends the run. With ``patience`` the run
-    stops early and the model ends with its best weights. ``transform(inputs, generator)`` augments a batch with a generator of
-    its own step (``shared_stream``: see :func:`augmentation`). ``before_step(step)``, from 0, may set a rate in
+    stops early and the model ends with the weights that it keeps. ``transform(inputs, generator)`` augments a batch with a
+    generator of its own step (``shared_stream``: see :func:`augmentation`). ``before_step(step)``, from 0, may set a rate in
     ``optimizer.param_groups`` or fill, in place, a tensor that the loss reads: a captured CUDA step sees no other change.
 
     Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it holds the final weights and the

@@ -21,6 +21,8 @@ FACE = {
     "capslib.layers": ["PrimaryCapsules", "DenseCapsules", "ConvCapsules", "ClassCapsules", "as_capsules", "field_centres"],
     "capslib.losses": ["margin_loss", "spread_loss"],
     "capslib.attacks": ["fgsm", "bim", "input_gradient", "robustness", "targeted_success", "zero_share"],
+    "capslib.inequality": ["gini", "palma", "theil", "atkinson", "hoover"],
+    "capslib.networks.inequality_anomaly": ["AnomalyCapsNet"],
     "capslib.networks.em_routing": ["MatrixCapsNet", "BaselineCNN"],
     "capslib.networks.negation_limitation": ["CapsuleStack", "DeepCapsNet", "SignNetwork"],
     "capslib.data": ["load"],

@@ -678,6 +678,14 @@ def test_it_stops_when_patience_ends_and_keeps_the_best_weights(errors, best, ra
     assert all(torch.equal(t, kept[best - 1][name]) for name, t in model.state_dict().items())
 
 
+def test_patience_can_keep_the_last_weights():
+    model, kept = network(), []
+    options = stopping([5, 3, 4, 4, 1], model, kept)
+    history = train(Context(seed=0), **{**options, "patience": Patience("error", 2, keep="last")})
+    assert (history.best_epoch, len(kept)) == (None, 4)
+    assert all(torch.equal(t, kept[-1][name]) for name, t in model.state_dict().items())
+
+
 def test_a_run_with_patience_goes_on_to_the_same_end(tmp_path):
     errors, model, again = [5, 3, 4, 4, 1], network(), network()
     undisturbed = train(Context(seed=0), **stopping(errors, model, []))

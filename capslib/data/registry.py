@@ -35,6 +35,10 @@ def _like_mnist(*hashes: str) -> dict:
     return {"splits": splits, "files": dict(zip(names, hashes, strict=True))}
 
 
+_TINTS = tuple(f"colour {k}" for k in range(10))
+_CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_LESIONS = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+_OFF_TARGETS = ("not an off-target", "off-target")
 _ALL = (
     DataSet(  # LeCun, Cortes, Burges
         name="mnist",
@@ -116,7 +120,7 @@ _ALL = (
         name="cifar10",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009",
-        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        classes=_CIFAR,
         splits={"train": (50_000, 3, 32, 32), "test": (10_000, 3, 32, 32)},
         files={"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},  # not the Python version: that is a pickle
         read=cifar_splits,
@@ -130,12 +134,17 @@ _ALL = (
         stand_in=True,
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
     ),
-    # Sets of later chapters. We can load their prepared folders but not download them.
+    DataSet("tints", "capslib.data.generated", "MIT, as the code", _TINTS, True, {"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)}),
+    DataSet("moles", "capslib.data.generated", "MIT, as the code", _LESIONS, True, {"all": (300, 3, 18, 24)}),
+    DataSet("guides", "capslib.data.generated", "MIT, as the code", _OFF_TARGETS, True, {"all": (800, 2, 4, 23)}),
+    # We can load the prepared folders of these but not download them.
     DataSet("affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789")),
-    DataSet("ham10000", "https://doi.org/10.7910/DVN/DBW86T", "CC BY-NC 4.0"),  # its manifest names the classes
-    DataSet(
-        "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article",
-        ("not an off-target", "off-target"),
+    DataSet(  # Tschandl, Rosendahl, Kittler
+        "ham10000", "https://doi.org/10.7910/DVN/DBW86T", "CC BY-NC 4.0", _LESIONS, splits={"all": (10_015, 3, 75, 100)}
+    ),
+    DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
+        "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article", _OFF_TARGETS,
+        splits={"all": (16_499, 2, 4, 23)},
     ),
 )  # fmt: skip
 SETS: dict[str, DataSet] = {s.name: s for s in _ALL}

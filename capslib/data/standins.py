@@ -7,7 +7,7 @@ import hashlib
 
 import numpy as np
 
-from capslib.data import toys
+from capslib.data import generated, toys
 
 
 @functools.cache
@@ -31,7 +31,11 @@ def digits() -> dict[str, dict[str, np.ndarray]]:
     return found
 
 
-STAND_INS = {"digits": digits, "toys": toys.splits}
+STAND_INS = {
+    "digits": digits,
+    "toys": toys.splits,
+    **{f.__name__: f for f in (generated.tints, generated.moles, generated.guides)},
+}
 
 
 def sha256(splits: dict[str, dict[str, np.ndarray]]) -> str:

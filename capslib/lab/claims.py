@@ -19,7 +19,7 @@ from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, experiments, module, needs, queries
+from capslib.papers import PAPERS, experiments, needs, queries
 from capslib.papers.experiment import Scale
 from capslib.recipes import hash_of
 
@@ -42,11 +42,11 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     store = store or Store()
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
-        claims, asked, written = ledger(paper), queries(paper), module(paper) is not None
+        claims, asked = ledger(paper), queries(paper)
         runs = Runs(store.records(paper), _budget(paper)) if asked else Runs()
         trials, done = needs(paper, "paper"), {r.key for r in store.records(paper)} if asked else set()
         for claim in claims.values():
-            if not written and not claim.not_run:
+            if not asked and not claim.not_run:
                 answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
                 continue
             verdict = judge(claim, asked.get(claim.id), runs)

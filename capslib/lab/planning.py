@@ -103,7 +103,10 @@ def work(trial: Trial) -> tuple[int, int]:
     return sum(steps for _, steps in counted), sum(step * steps for step, steps in counted)
 
 
-BUDGET = {"data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate", "shared_stream"}
+BUDGET = {
+    *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate", "shared_stream"),
+    *("setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees", "stop_on", "stop_examples", "stop_after", "keep"),
+}
 """Fields that change a step only by the shape of what the network sees, and the number of classes."""
 _steps: dict[tuple, int] = {}
 

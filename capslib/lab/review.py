@@ -22,7 +22,7 @@ from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment, Scale
 
-ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps")
+ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps", "quantiles", "log_shares")
 """Series that curves are drawn over: every curve of a record is as long as one of them."""
 
 

@@ -89,6 +89,21 @@ def test_smallnorb_is_split_by_instance_and_every_view_of_a_toy_is_there_once(ro
     assert instances == {"train": {4, 6, 7, 8, 9}, "test": {0, 1, 2, 3, 5}}  # no toy is in both
 
 
+def test_ham10000_has_the_images_of_table_1_and_their_lesions(root):
+    found = load(root, "ham10000", "all")
+    ours = {name: int((found.labels == k).sum()) for k, name in enumerate(found.classes)}
+    assert ours == {"akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142}
+    assert len(np.unique(found["lesion"])) == 7470
+
+
+def test_crispr_has_the_papers_off_targets_and_its_mismatches_are_right(root):
+    found = load(root, "crispr", "all")
+    assert found.labels[found["mismatches"] < 6].sum() == 615
+    np.testing.assert_array_equal((found["guide"] != found["target"]).sum(axis=1), found["mismatches"])
+    pam = (found["target"][:, -1] == 2) & np.isin(found["target"][:, -2], (0, 2))
+    np.testing.assert_array_equal(pam, found["nrg_pam"])
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_cifar10(root, split):
     found = load(root, "cifar10", split)

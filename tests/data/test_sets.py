@@ -209,7 +209,7 @@ def test_a_missing_set_says_which_files_from_where_and_where_to(publish, tmp_pat
 
 @pytest.mark.parametrize("name", ["affnist", "ham10000", "crispr"])
 def test_sets_of_later_chapters_say_how_to_get_them(name, tmp_path):
-    for call in (data.require, data.fetch, lambda n, d: data.load(n, "train", data_dir=d, download=True)):
+    for call in (data.require, data.fetch, lambda n, d: data.load(n, "all", data_dir=d, download=True)):
         with pytest.raises(UserError, match="cannot get it yet") as caught:
             call(name, tmp_path)
         assert str(tmp_path / name) in str(caught.value)

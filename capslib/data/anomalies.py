@@ -1,0 +1,111 @@
+"""Two classes out of several: normal examples and few anomalies (Kirillov & Panov 2022).
+
+A *setup* is "outliers" (diverse outliers: one class is normal, all others are anomalies), "inliers" (diverse inliers: one
+class is the anomaly), or one of the lesion setups of HAM10000. Everything here is numpy on labels; nothing looks at an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from capslib.data import DataSplit
+from capslib.errors import UserError, unknown
+
+DIVERSE = ("outliers", "inliers")
+MALIGNANT = ("mel", "bcc", "akiec")
+LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
+    "A": (MALIGNANT, None),
+    "B": (("mel",), None),
+    "C": (MALIGNANT, ("nv",)),
+    "D": (("mel",), ("nv",)),
+}
+"""Anomalies and normal lesions, by the released code; None: all benign ones. The caption of Table 4 permutes B, C and D."""
+MISMATCHES = 6
+"""Pairs of guide and site with fewer mismatches are kept; the paper says "not more than", but its 615 positives are these."""
+
+
+def one_against_all(labels: np.ndarray, kind: int, setup: str) -> np.ndarray:
+    """1 for anomalies and 0 for normal examples, int64 [N]: in "outliers" class ``kind`` is normal, in "inliers" the anomaly."""
+    if setup not in DIVERSE:
+        raise unknown("setup", setup, DIVERSE)
+    if not (labels == kind).any():
+        raise UserError(f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}.")
+    return ((labels != kind) if setup == "outliers" else (labels == kind)).astype(np.int64)
+
+
+def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator, normals: int = 0) -> np.ndarray:
+    """The rows of a training set, in order: at most ``normals`` normal ones (0: all) and as many anomalies as make ``percent``.
+
+    That is round(n·p/(100 − p)) anomalies for n normal examples, or all where there are fewer; both are drawn by ``rng``, a
+    smaller share out of a larger one. Raises UserError where that is no anomaly, and says from which percentage on there is one.
+
+    >>> rows = few_anomalies(np.arange(70_000) >= 6000, 10, np.random.default_rng(0))
+    >>> (rows < 6000).sum(), (rows >= 6000).sum()
+    (6000, 667)
+    """
+    usual, unusual = np.flatnonzero(anomaly == 0), np.flatnonzero(anomaly)
+    if normals and normals < len(usual):
+        usual = rng.permutation(usual)[:normals]
+    wanted = round(len(usual) * percent / (100 - percent)) if 0 < percent < 100 else 0
+    count = min(wanted, len(unusual))
+    if not count:
+        least = 50 / (len(usual) + 0.5)
+        raise UserError(
+            f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: take at least "
+            f"{least:.2g} % and less than 100 %."
+        )
+    return np.sort(np.concatenate([usual, rng.permutation(unusual)[:count]]))
+
+
+def lesions(split: DataSplit, setup: str) -> np.ndarray:
+    """1 for anomalies, 0 for normal lesions and −1 for images that the setup leaves out, int64 [N], of HAM10000 or its stand-in."""
+    if setup not in LESION_SETUPS:
+        raise unknown("setup of lesions", setup, LESION_SETUPS)
+    unusual, usual = LESION_SETUPS[setup]
+    usual = tuple(c for c in split.classes if c not in MALIGNANT) if usual is None else usual
+    if missing := {*unusual, *usual} - set(split.classes):
+        raise UserError(
+            f"{split.name} has no class {' or '.join(sorted(missing))}: its manifest names {', '.join(split.classes)}."
+        )
+    found = np.full(len(split), -1, np.int64)
+    for value, names in ((1, unusual), (0, usual)):
+        found[np.isin(split.labels, [split.classes.index(name) for name in names])] = value
+    return found
+
+
+def held_out_groups(groups: Sequence[int] | np.ndarray, seed: int = 1010) -> np.ndarray:
+    """Mark the test examples, bool [N]: a quarter of the groups, so that no lesion is in training and in test."""
+    from sklearn.model_selection import train_test_split
+
+    _, test = train_test_split(np.unique(groups), test_size=0.25, random_state=seed)
+    return np.isin(groups, test)
+
+
+def lesion_table(split: DataSplit) -> np.ndarray:
+    """Which lesion each image shows, int64 [N]. Raises UserError where the prepared folder was made without that table."""
+    if "lesion" not in split.arrays:
+        raise UserError(
+            f"{split.name} was prepared without lesion.npy, which is made from the column lesion_id of HAM10000_metadata.csv: several "
+            "images show the same lesion, so they cannot be split without it. Prepare the set again with its metadata."
+        )
+    return split["lesion"]
+
+
+LETTERS = 4
+
+
+def one_hot_pairs(guide: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Pairs of sequences of letters 0…3 (A, C, G, T), [N, 23] each, as uint8 [N, 2, 4, 23] with rows A, G, C, T (§2.1).
+
+    Raises UserError for sequences of another length or with other letters.
+    """
+    pair = np.stack([guide, target], axis=1)
+    if pair.shape[2:] != (23,) or pair.max(initial=0) >= LETTERS:
+        raise UserError(
+            f"Guides and sites are 23 letters long, 20 and the PAM, and letters are 0 to 3; these have {pair.shape[-1]} letters"
+            f" up to {pair.max(initial=0)}."
+        )
+    rows = np.array([0, 2, 1, 3])[:, None]  # A, G, C, T among the letters ACGT
+    return (pair[:, :, None] == rows).astype(np.uint8)

@@ -1,0 +1,88 @@
+"""Small generated stand-ins for CIFAR-10, HAM10000 and the CRISPR pairs: their arrays and factors, and nothing of their difficulty.
+
+All numbers come from ``RandomState``, whose draws are the same in every release of numpy.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+Splits = dict[str, dict[str, np.ndarray]]
+PER_LESION = (20, 20, 40, 20, 40, 140, 20)
+"""Images of each class of HAM10000, akiec to vasc: nevi are common there too."""
+
+
+@functools.cache
+def tints() -> Splits:
+    """A disc of one of ten colours on grey, as ``{split: {"images": uint8 [N, 3, 16, 16], "labels": int64 [N]}}``."""
+    draw = np.random.RandomState(0)
+
+    def split(n: int) -> dict[str, np.ndarray]:
+        labels = np.arange(n) % 10
+        angle = 2 * np.pi * (labels[:, None] / 10 + np.array([0, 1 / 3, 2 / 3]))  # [N, 3]
+        colour = 0.5 + 0.35 * np.cos(angle) + 0.05 * draw.randn(n, 3)
+        disc = _ellipse(draw, n, (16, 16), (3, 5))[:, None]  # [N, 1, 16, 16]
+        images = np.where(disc, colour[:, :, None, None], 0.4) + 0.08 * draw.randn(n, 3, 16, 16)
+        return {"images": _bytes(images), "labels": labels}
+
+    return _frozen({"train": split(1000), "test": split(300)})
+
+
+@functools.cache
+def moles() -> Splits:
+    """Dark spots on skin, as ``{"all": {"images": uint8 [N, 3, 18, 24], "labels": int64 [N], "lesion": int64 [N]}}``.
+
+    Two images show each lesion. Malignant ones are larger, bluer and less regular.
+    """
+    draw = np.random.RandomState(1)
+    labels = np.repeat(np.arange(len(PER_LESION)), PER_LESION)
+    n, malignant = len(labels), np.isin(labels, [0, 1, 4])
+    spot = _ellipse(draw, n, (18, 24), (3, 5)) | (malignant[:, None, None] & _ellipse(draw, n, (18, 24), (3, 4)))
+    skin, dark = np.array([0.8, 0.6, 0.55]), np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1])
+    images = np.where(spot[:, None], dark[:, :, None, None], skin[:, None, None]) + 0.05 * draw.randn(n, 3, 18, 24)
+    return _frozen({"all": {"images": _bytes(images), "labels": labels, "lesion": np.arange(n) // 2}})
+
+
+@functools.cache
+def guides() -> Splits:
+    """Pairs of guide and site with letters 0…3 (A, C, G, T), and what the prepared CRISPR set has besides, as ``{"all": …}``.
+
+    An off-target (label 1) differs from its guide in few letters, far from the PAM; most other sites differ anywhere.
+    """
+    draw, n, length = np.random.RandomState(2), 800, 23
+    guide = draw.randint(4, size=(20, length))[draw.randint(20, size=n)]
+    guide[:, -2:] = 2
+    labels = (np.arange(n) % 10 == 0).astype(np.int64)
+    target, places = guide.copy(), draw.rand(n, length)
+    places[:, -2:] = np.where(draw.rand(n, 1) < 0.5, 2.0, places[:, -2:])  # half of the sites keep their PAM
+    places[labels == 1, 10:] = 2.0
+    chosen = np.argsort(places, axis=1) < 0
+    for row, count in enumerate(np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))):
+        chosen[row, np.argsort(places[row])[:count]] = True
+    target = np.where(chosen, (target + 1 + draw.randint(3, size=target.shape)) % 4, target)
+    pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))
+    arrays = {"guide": guide.astype(np.uint8), "target": target.astype(np.uint8), "labels": labels}
+    return _frozen({"all": {**arrays, "mismatches": chosen.sum(axis=1), "nrg_pam": pam}})
+
+
+def _ellipse(draw: np.random.RandomState, n: int, size: tuple[int, int], radii: tuple[float, float]) -> np.ndarray:
+    """Random ellipses near the middle, bool [N, H, W]."""
+    y, x = np.mgrid[: size[0], : size[1]]
+    middle = np.array(size) / 2 + draw.uniform(-2, 2, (n, 2))
+    a, b = draw.uniform(*radii, (2, n, 1, 1))
+    return ((y - middle[:, 0, None, None]) / a) ** 2 + ((x - middle[:, 1, None, None]) / b) ** 2 <= 1
+
+
+def _bytes(images: np.ndarray) -> np.ndarray:
+    return np.round(255 * images.clip(0, 1)).astype(np.uint8)
+
+
+def _frozen(splits: Splits) -> Splits:
+    """The same arrays, which all callers share, read-only and in the types of a prepared folder."""
+    for group in splits.values():
+        for name, array in group.items():
+            group[name] = array.astype(np.int64) if array.dtype.kind == "i" else array
+            group[name].flags.writeable = False
+    return splits

@@ -1,0 +1,113 @@
+"""What scores say of every test example, from one look at the trained network (§3.3; released code); larger: more anomalous."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capslib.inequality import MEASURES
+from capslib.networks.inequality_anomaly import ANOMALY, NORMAL, AnomalyOutput
+
+if TYPE_CHECKING:
+    from capslib.training import Examples
+
+LITTLE = 1e-5
+"""What the released code adds to a normality before it takes one over it."""
+QUANTILES = np.linspace(0, 1, 21)
+"""Of a score, and points of a Lorenz curve, that a record keeps."""
+EDGES = np.linspace(-6, 6, 49)
+"""Of the histogram of ln(I·c): how much more than an equal share a child has."""
+
+
+def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
+    """All scores [N] of a batch: of the couplings of the anomaly capsule, of both lengths, and of the reconstruction.
+
+    ``a`` is Piciarelli's with the sum over pixels as released, ``npp`` and ``nre`` are Li's; ``…_flipped`` has the difference of
+    lengths the other way round; ``length`` and ``error`` are its two terms alone. ``…_normal`` measures the normal capsule.
+    """
+    normal, anomaly = output.activation.unbind(dim=1)
+    difference = (inputs.flatten(1) - output.reconstruction).square()
+    error, mean = difference.sum(dim=1), difference.mean(dim=1)
+    nre = -error / inputs.flatten(1).square().sum(dim=1).sqrt()
+    coupling = output.coupling  # [N, I, 2]
+    return {
+        **{name: measure(coupling[..., ANOMALY]) for name, measure in MEASURES.items()},
+        **{f"{name}_normal": MEASURES[name](coupling[..., NORMAL]) for name in ("gini", "palma")},
+        "plain": output.activation.argmax(dim=1),
+        "length": anomaly - normal,
+        "error": error,
+        "a": normal - anomaly + error,
+        "a_mean": normal - anomaly + mean,
+        "a_flipped": anomaly - normal + error,
+        "a_mean_flipped": anomaly - normal + mean,
+        "npp": 1 / (output.activation.softmax(dim=1).amax(dim=1) + LITTLE),
+        "npp_plain": 1 / (output.activation.amax(dim=1) + LITTLE),
+        "nre": 1 / (nre + LITTLE),
+    }
+
+
+def look(network: nn.Module, examples: Examples, size: int) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
+    """The scores [N] of all examples, and how the couplings of both capsules are spread, for normal examples and for anomalies.
+
+    Of each are the mean Lorenz curve, and the share of the children by ln(I·c).
+    """
+    found: dict[str, list[Tensor]] = {}
+    curves, bins, count = torch.zeros(2, 2, len(QUANTILES)), torch.zeros(2, 2, len(EDGES) - 1), torch.zeros(2)
+    with torch.no_grad():
+        for inputs, labels in examples.batches(size):
+            output = network(inputs)
+            for name, score in scores(output, inputs).items():
+                found.setdefault(name, []).append(score.double().cpu())
+            for label in (NORMAL, ANOMALY):
+                coupling = output.coupling[labels == label].cpu()  # [n, I, 2]
+                count[label] += len(coupling)
+                for capsule in (NORMAL, ANOMALY):
+                    own = coupling[..., capsule]
+                    curves[label, capsule] += lorenz(own).sum(dim=0)
+                    shares = (own.shape[1] * own).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
+                    bins[label, capsule] += torch.histogram(shares, torch.from_numpy(EDGES).float()).hist / own.shape[1]
+    spread = {"quantiles": rounded(QUANTILES), "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2)}
+    for label, of in enumerate(("normal", "anomalies")):
+        for capsule, name in enumerate(("normal", "anomaly")):
+            spread[f"lorenz_{name}_capsule_{of}"] = rounded(curves[label, capsule] / count[label])
+            spread[f"couplings_{name}_capsule_{of}"] = rounded(bins[label, capsule] / count[label])
+    return {name: torch.cat(parts).numpy() for name, parts in found.items()}, spread
+
+
+def lorenz(x: Tensor) -> Tensor:
+    """The shares [N, 21] of the total that the least of the values [N, I] have together, at ``QUANTILES`` of the values."""
+    total = x.sort(dim=1).values.cumsum(dim=1)
+    total = torch.cat([torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1)  # [N, I + 1]
+    return total[:, torch.from_numpy(x.shape[1] * QUANTILES).round().long()]
+
+
+def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """AUROC and average precision of every score, with anomalies as the positive class."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    largest = np.finfo(np.float64).max
+    values = {}
+    for name, score in found.items():
+        score = np.nan_to_num(score, nan=0.0, posinf=largest, neginf=-largest)
+        values[f"auroc_{name}"] = float(roc_auc_score(labels, score))
+        values[f"ap_{name}"] = float(average_precision_score(labels, score))
+    return values
+
+
+def thinned(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:
+    """``QUANTILES`` of every score, for normal examples and for anomalies."""
+    return {
+        f"{name}_of_{of}": rounded(np.quantile(score[labels == label], QUANTILES, method="closest_observation"))
+        for name, score in found.items()
+        for label, of in enumerate(("normal", "anomalies"))
+    }
+
+
+def rounded(values: Tensor | np.ndarray) -> list[float]:
+    """As a record keeps them: to five digits, and finite."""
+    largest = float(np.finfo(np.float32).max)
+    return [max(-largest, min(largest, float(f"{v:.5g}"))) for v in values.tolist()]

@@ -1,0 +1,305 @@
+"""The chapter of Kirillov & Panov (2022): its loss, its scores, the examples that it trains on, and when training stops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from capslib import data
+from capslib.errors import UserError
+from capslib.lab.review import faults
+from capslib.lab.runs import run_trial
+from capslib.lab.store import Store
+from capslib.networks.inequality_anomaly import AnomalyOutput
+from capslib.papers import experiments
+from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
+from capslib.papers.inequality_anomaly.baselines import BaselineConfig, BoltzmannMachine, abc_loss, autoencoder, error_of
+from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
+from capslib.papers.inequality_anomaly.scores import EDGES, QUANTILES, judged, look, lorenz, scores, thinned
+from capslib.recipes import train
+from capslib.training import Context, Examples
+
+SMOKE = REDUCED["smoke"]
+
+
+def recipe(**changes) -> AnomalyRecipe:
+    name = changes.get("data", "digits")
+    which = {"digits": dict(setup="outliers", kind=0, percent=10), "moles": dict(setup="A"), "guides": dict(setup="off_targets")}
+    return AnomalyRecipe(**{"data": name, **which.get(name, which["digits"]), **SMOKE[name], **changes})
+
+
+def output(normal: list[float], anomaly: list[float], pixels: torch.Tensor) -> AnomalyOutput:
+    """Lengths of the two class capsules, equal couplings, and these reconstructions."""
+    lengths = torch.tensor([normal, anomaly]).T
+    return AnomalyOutput(lengths, torch.full((len(normal), 4, 2), 0.25), pixels)
+
+
+# ------------------------------------------------------------------------------------------------------------- loss
+
+
+def test_the_released_loss_and_its_repaired_form_by_hand():
+    """Two normal inputs and an anomaly that is missed; only the normal inputs count in the reconstruction."""
+    batch = Examples(torch.zeros(3, 1, 1, 2), torch.tensor([0, 0, 1]))
+    found = output([0.9, 0.7, 0.8], [0.1, 0.1, 0.4], torch.tensor([[0.1, 0.2], [0.3, 0.0], [9.0, 9.0]]))
+    margin = 0.2**2 + 0.5**2 + 0.5 * 0.7**2
+    error = 0.01 + 0.04 + 0.09
+    for divisor, expected in {"normals": (margin + 5e-4 * error) / 2, "own": margin / 3 + 5e-4 * error / 2}.items():
+        loss = AnomalyLoss(recipe(divisor=divisor))
+        terms = loss.of(*loss.sums(found, batch))
+        assert float(terms["loss"]) == pytest.approx(expected)
+        assert float(terms["accuracy"]) == pytest.approx(2 / 3)
+
+
+def test_a_batch_without_normal_inputs_has_a_finite_loss():
+    batch = Examples(torch.zeros(1, 1, 1, 2), torch.tensor([1]))
+    for divisor in ("normals", "own"):
+        loss = AnomalyLoss(recipe(divisor=divisor))
+        assert float(loss.of(*loss.sums(output([0.5], [0.5], torch.ones(1, 2)), batch))["loss"]) == pytest.approx(0.4**2 + 0.08)
+
+
+# ------------------------------------------------------------------------------------------------------------ scores
+
+
+def test_in_which_direction_every_score_points():
+    """Ten normal inputs and ten anomalies that a good network tells apart by lengths, couplings and reconstructions.
+
+    Piciarelli's first term works against detection as printed; the sum over pixels outweighs it, the mean does not. npp is large
+    where no class is sure, and tells nothing where both are.
+    """
+    labels = np.repeat([0, 1], 10)
+    generator = torch.Generator().manual_seed(0)
+    wobble = 0.02 * torch.rand(20, generator=generator)
+    anomalous = torch.from_numpy(labels).float()
+    lengths = torch.stack([0.9 - 0.7 * anomalous + wobble, 0.1 + 0.7 * anomalous + wobble], dim=1)
+    sharpness = torch.stack([1.5 - anomalous, 0.5 + anomalous], dim=1) + wobble[:, None]
+    coupling = (sharpness[:, None] * torch.randn(1, 50, 1, generator=generator)).softmax(dim=1)
+    inputs = 0.5 * torch.ones(20, 1, 20, 20)
+    reconstruction = inputs.flatten(1) + (0.05 + 0.1 * anomalous + wobble)[:, None]
+    found = scores(AnomalyOutput(lengths, coupling, reconstruction), inputs)
+    auroc = {name: judged({name: s.double().numpy()}, labels)[f"auroc_{name}"] for name, s in found.items()}
+    up = {"gini", "palma", "theil", "atkinson", "hoover", "plain", "length", "a", "a_flipped", "a_mean_flipped", "error", "nre"}
+    assert {name for name in set(auroc) - {"npp", "npp_plain"} if auroc[name] == 1} == up
+    assert {name for name in set(auroc) - {"npp", "npp_plain"} if auroc[name] == 0} == set(auroc) - {"npp", "npp_plain"} - up
+
+
+def test_npp_is_large_where_no_class_is_sure():
+    sure, unsure = ({k: float(v[0]) for k, v in scores(output([a], [b], torch.zeros(1, 4)), torch.ones(1, 1, 2, 2)).items()}
+                    for a, b in ((0.9, 0.1), (0.3, 0.3)))  # fmt: skip
+    assert unsure["npp"] > sure["npp"]
+    assert unsure["npp_plain"] > sure["npp_plain"]
+    assert unsure["npp"] == pytest.approx(1 / (0.5 + 1e-5))
+    assert sure["npp_plain"] == pytest.approx(1 / (0.9 + 1e-5))
+
+
+def test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none():
+    inputs = torch.ones(4, 1, 2, 2)
+    error = torch.tensor([0.0, 0.1, 0.5, 0.9])[:, None]
+    nre = scores(output([0.5] * 4, [0.5] * 4, inputs.flatten(1) - error), inputs)["nre"]
+    assert (nre[1:].diff() > 0).all()
+    assert nre[0] > 0 > nre[3]
+
+
+def test_scores_that_are_not_finite_are_still_ranked():
+    found = judged({"palma": np.array([1.0, 2.0, np.inf, np.inf]), "nre": np.array([-np.inf, 0, 1, 2])}, np.array([0, 0, 1, 1]))
+    assert set(found.values()) == {1.0}
+
+
+def test_the_lorenz_curve_of_equal_and_of_one_share():
+    curve = lorenz(torch.stack([torch.full((40,), 0.1), torch.eye(40)[3]]))
+    torch.testing.assert_close(curve[0], torch.from_numpy(QUANTILES).float())
+    assert curve[1, :-1].max() == 0
+    assert curve[1, -1] == 1
+
+
+def test_a_look_at_a_network_scores_every_example_and_spreads_every_coupling():
+    network = recipe().build((1, 8, 8), 2)
+    examples = Examples(torch.rand(30, 1, 8, 8), torch.tensor([0, 1, 1] * 10))
+    found, spread = look(network, examples, 7)
+    whole = scores(network(examples.inputs), examples.inputs)
+    for name, score in whole.items():
+        np.testing.assert_allclose(found[name], score.detach().double().numpy(), rtol=1e-3, atol=1e-6)
+    assert (len(spread.pop("quantiles")), len(spread.pop("log_shares"))) == (len(QUANTILES), len(EDGES) - 1)
+    for name, curve in spread.items():
+        assert len(curve) == (len(QUANTILES) if name.startswith("lorenz") else len(EDGES) - 1)
+        assert math.isclose(curve[-1] if name.startswith("lorenz") else sum(curve), 1, rel_tol=1e-3)
+    kept = thinned(found, examples.labels.numpy())
+    assert kept["gini_of_anomalies"][-1] == pytest.approx(found["gini"][examples.labels.numpy() == 1].max(), rel=1e-4)
+    assert len(kept) == 2 * len(found)
+    assert {len(v) for v in kept.values()} == {len(QUANTILES)}
+
+
+# --------------------------------------------------------------------------------------------------------- baselines
+
+
+def stripes(n: int) -> Examples:
+    """Normal examples have their upper half alight, one anomaly in five the lower one; [n, 64] with noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.arange(n) % 5 == 0).long()
+    upper = torch.rand(n, 64, generator=generator) < torch.where(torch.arange(64) < 32, 0.9, 0.1)
+    return Examples(torch.where(labels[:, None] == 1, upper.flip(1), upper).float(), labels)
+
+
+def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
+    return judged({"it": errors.double().numpy()}, labels.numpy())["auroc_it"]
+
+
+def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
+    """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual convention the MSE is."""
+    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32)
+    examples = stripes(500)
+    for reconstructed, anomalies_fit in ((1, True), (0, False)):
+        model = autoencoder({"train": examples, "stop": examples}, reconstructed, config, Context(seed=0))
+        area = areas(error_of(model, examples.inputs), examples.labels)
+        assert area < 0.05 if anomalies_fit else area > 0.95
+
+
+def test_the_loss_of_abc_by_hand():
+    error = torch.tensor([0.5, 0.2])
+    assert float(abc_loss(error, torch.tensor([1.0, 0.0]))) == pytest.approx(0.5 - math.log(1 - math.exp(-0.2)))
+    assert abc_loss(torch.zeros(1), torch.zeros(1)).isfinite()
+
+
+def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error_is_a_normality():
+    """So the released score points the wrong way. Scikit-learn's machine, trained on normal examples only, agrees in direction."""
+    from sklearn.neural_network import BernoulliRBM
+
+    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=10, nl_epochs=60, batch_size=20, stop_after=60)
+    train, test = (Examples(of.inputs.flatten(1), of.labels) for of in (splits(config)[name] for name in ("train", "test")))
+    torch.manual_seed(0)
+    machine = BoltzmannMachine(64, 50, "cpu")
+    untrained = areas(error_of(machine.reconstruct, test.inputs), test.labels)
+    assert machine.learn(train, config, Context(seed=0)) == 60
+    error = error_of(machine.reconstruct, test.inputs)
+    assert untrained < 0.6 < 0.95 < areas(error, test.labels)
+    assert areas((-error).exp(), test.labels) == pytest.approx(1 - areas(error, test.labels), abs=1e-3)
+    theirs = BernoulliRBM(50, learning_rate=0.05, n_iter=30, random_state=0).fit(train.inputs[train.labels == 0].numpy())
+    assert areas(torch.from_numpy(-theirs.score_samples(test.inputs.numpy())), test.labels) > 0.55
+
+
+def test_one_step_of_contrastive_divergence():
+    """The sign turns the weights only; biases learn anomalies as they learn normal examples (released code)."""
+    x = torch.rand(7, 5)
+    steps = {}
+    for sign in (1, -1):
+        torch.manual_seed(0)
+        machine = BoltzmannMachine(5, 3, "cpu")
+        before = machine.weight.clone()
+        machine.update(x, sign)
+        steps[sign] = (machine.weight / (1 - machine.DECAY) - before, machine.visible, machine.hidden)
+    torch.testing.assert_close(steps[1][0], -steps[-1][0], atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(steps[1][1:], steps[-1][1:])
+    assert steps[1][0].abs().max() > 1e-4
+
+
+# -------------------------------------------------------------------------------------------------------------- data
+
+
+def splits(config: AnomalyRecipe, seed: int = 0) -> dict[str, Examples]:
+    return config.splits(Context(seed=seed))[0]
+
+
+def test_training_has_few_anomalies_and_the_test_set_its_own_composition():
+    found, digits = splits(recipe(kind=3)), data.load("digits", "test")
+    assert found["test"].labels.tolist() == (digits.labels != 3).astype(int).tolist()
+    normal = int((found["train"].labels == 0).sum())
+    assert normal == (data.load("digits", "train").labels == 3).sum()
+    assert int(found["train"].labels.sum()) == round(normal / 9)
+    inliers = splits(recipe(kind=3, setup="inliers"))
+    assert inliers["test"].labels.tolist() == (digits.labels == 3).astype(int).tolist()
+    assert found["test"].inputs.min() >= 0
+    assert found["test"].inputs.max() == 1
+
+
+def test_the_seed_draws_the_anomalies_unless_a_draw_is_given():
+    def anomalies(seed: int, **changes) -> torch.Tensor:
+        train = splits(recipe(**changes), seed)["train"]
+        return train.inputs[train.labels == 1]
+
+    assert not torch.equal(anomalies(0), anomalies(1))
+    assert torch.equal(anomalies(0, draw=7), anomalies(1, draw=7))
+    assert torch.equal(anomalies(0), anomalies(1, draw=0))
+
+
+def test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees():
+    released, some, held = (splits(recipe(**c)) for c in ({}, {"stop_examples": 50}, {"stop_on": "held_out"}))
+    assert torch.equal(released["stop"].inputs, released["test"].inputs)
+    assert len(some["stop"].inputs) == 50
+    assert torch.equal(held["test"].inputs, released["test"].inputs)
+    together = torch.cat([held["train"].inputs, held["stop"].inputs])
+    assert len(together.flatten(1).unique(dim=0)) == len(released["train"].inputs.flatten(1).unique(dim=0)) == len(together)
+    assert held["stop"].labels.sum() >= 1
+    assert len(held["stop"].labels) < len(held["train"].labels) / 5
+
+
+def test_one_anomaly_stays_in_training():
+    held = splits(recipe(stop_on="held_out", percent=0.7))
+    assert (int(held["train"].labels.sum()), int(held["stop"].labels.sum())) == (1, 0)
+
+
+def test_lesions_and_pairs_are_split_once_for_all_seeds():
+    for name in ("moles", "guides"):
+        first, second = splits(recipe(data=name), 0), splits(recipe(data=name), 1)
+        assert torch.equal(first["test"].inputs, second["test"].inputs)
+        share = len(first["test"].labels) / sum(len(first[n].labels) for n in ("train", "test"))
+        assert 0.2 < share < 0.3
+    rates = [float(first[n].labels.float().mean()) for n in ("train", "test")]  # of the pairs, which are stratified
+    assert rates[0] == pytest.approx(rates[1], abs=0.01)
+
+
+def test_only_the_pam_is_seen_and_only_sites_with_one():
+    seen = splits(recipe(data="guides", sees="pam"))["test"].inputs
+    assert seen[..., :-3].abs().sum() == 0
+    assert seen[..., -3:].sum() > 0
+    every, filtered = (len(splits(recipe(data="guides", nrg_pam=f))["train"].labels) for f in (False, True))
+    assert 0 < filtered < every
+
+
+def test_bad_input_is_answered():
+    detection = experiments(STEM)["detection"]
+    with pytest.raises(UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"):
+        detection.trials("smoke", where={"data": "digits"}, change={"kind": 10})
+    with pytest.raises(UserError, match=r"kind = 0: .*the setup A has no kind"):
+        detection.trials("smoke", change={"setup": "A"})
+    for percent, why in {0: "greater than 0", None: "the setup outliers needs percent"}.items():
+        with pytest.raises(UserError, match=f"percent = {percent}: .*{why}"):
+            detection.trials("smoke", where={"setup": "outliers"}, change={"percent": percent})
+    with pytest.raises(UserError, match=r"0.01 % of anomalies beside 142 normal examples leaves no anomaly"):
+        splits(recipe(percent=0.01))
+    with pytest.raises(ValidationError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
+        recipe().model_validate({**recipe().model_dump(), "data": "digit"})
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def test_gradients_are_clipped_before_every_step():
+    config = recipe(clip=1e-3, learning_rate=0.1)
+    network = torch.nn.Linear(3, 1)
+    optimizer = config.optimizer(network)
+    network(torch.full((2, 3), 100.0)).sum().backward()
+    optimizer.step()
+    total = torch.cat([p.grad.flatten() for p in network.parameters()]).norm()
+    assert float(total) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_network_learns_to_tell_digits_apart():
+    trained = train(recipe(setup="inliers", kind=0, epochs=30, learning_rate=5e-3), 0, Context(seed=0))
+    found, _ = look(trained.network, trained.splits["test"], 250)
+    assert judged({"length": found["length"]}, trained.splits["test"].labels.numpy())["auroc_length"] > 0.9
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_leaves_a_small_record_that_can_be_read_again(name, tmp_path):
+    experiment, store = EXPERIMENTS[name], Store(tmp_path)
+    trial = experiment.trials("smoke")[0]
+    record = run_trial(experiment, trial, store, Context(seed=trial.seed))
+    assert record.exit == "ok", record.message
+    assert store.get(trial) == record
+    assert list(faults(record)) == []
+    assert store.path(trial).stat().st_size < 40_000
+    for metric, found in record.metrics.items():
+        assert found.unit == "count" or not metric.startswith(("auroc", "ap")) or 0 <= found.value <= 1
