@@ -204,9 +204,9 @@ class _Cells(_Signals):
         self.progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.progress.stop()
-        super().__exit__()
+        super().__exit__(*error)
 
     def _note(self, number: int, frame: object) -> None:
         super()._note(number, frame)
