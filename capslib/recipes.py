@@ -299,7 +299,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     from capslib.training import fit
 
     recipe = recipe.recipe()
-    splits, fingerprints = recipe.splits(context)
+    splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
     first = splits["train"]
     network = new_network(recipe, tuple(recipe.seen(first.inputs[:1]).shape[1:]), seed).to(context.device)
     recipe.start(network, first, seed)

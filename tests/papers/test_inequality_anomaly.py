@@ -224,6 +224,12 @@ def test_the_seed_draws_the_anomalies_unless_a_draw_is_given():
     assert torch.equal(anomalies(0), anomalies(1, draw=0))
 
 
+def test_a_training_has_the_draw_of_its_own_seed():
+    """Whoever shares it: recipe and seed name a training."""
+    trained = train(recipe(epochs=1), 1, Context(seed=0, max_steps=1))
+    assert torch.equal(trained.splits["train"].inputs, splits(recipe(), 1)["train"].inputs)
+
+
 def test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees():
     released, some, held = (splits(recipe(**c)) for c in ({}, {"stop_examples": 50}, {"stop_on": "held_out"}))
     assert torch.equal(released["stop"].inputs, released["test"].inputs)
