@@ -8,6 +8,8 @@ from html import escape
 from numbers import Number
 from typing import TYPE_CHECKING
 
+from capslib import papers
+from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import interval
 from capslib.papers.experiment import SCALES, Experiment
@@ -122,13 +124,15 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:
-    """Each difference from the paper that the records name, with the scales at which it holds."""
+    """Each difference from the paper that the records name, or the ledger names of them today, with the scales at which it holds."""
     import pandas as pd
 
     found: dict[tuple[str, str, str, str], set[str]] = {}
     for record in records:
-        for d in record.deviations:
-            found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(record.trial.scale)
+        trial = record.trial
+        today = ledger_of(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
+        for d in [*record.deviations, *today]:
+            found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(trial.scale)
     rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from capslib import papers
 from capslib.lab import frames, plots
 from capslib.lab.claims import Verdict, ledger
+from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
 from capslib.papers.experiment import Deviation
 from capslib.papers.negation_limitation import EXPERIMENTS
@@ -71,12 +73,15 @@ def test_the_configuration_of_every_scale_beside_the_papers():
 
 
 def test_deviations_are_named_once_with_their_scales(records):
-    slip = Deviation(what="epochs", paper="50", ours="2", why="budget")
-    other = Deviation(what="squash", paper="ε", ours="none", why="symmetry")
+    slip = Deviation(what="length", paper="50", ours="2", why="budget")
+    other = Deviation(what="squashing", paper="ε", ours="none", why="symmetry")
     paper = records[2].model_copy(update={"trial": records[2].trial.model_copy(update={"scale": "paper"}), "deviations": [other]})
     table = frames.deviations([records[0].model_copy(update={"deviations": [slip, other]}), paper])
-    assert table["what"].tolist() == ["epochs", "squash"]
-    assert table["scale"].tolist() == ["cpu", "cpu, paper"]
+    scales = dict(zip(table["what"], table["scale"], strict=True))
+    assert (scales.pop("length"), scales.pop("squashing")) == ("cpu", "cpu, paper")
+    trial = records[0].trial
+    today = [d.what for d in deviations(trial.paper, trial.experiment, papers.config(trial))]
+    assert list(scales) == list(dict.fromkeys(today)), "what the ledger says today, of old records too"
 
 
 def test_comparisons_count_each_interval_and_each_run_once():
