@@ -144,7 +144,7 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
     with (
         tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder,
-        _Cells(console, stem, 1 + len(notebook.cells)) as cells,
+        _Cells(console, stem, len(notebook.cells)) as cells,
     ):
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
         nbformat.write(notebook, before)
