@@ -111,7 +111,7 @@ def run(
             out.print(line, highlight=False, markup=False)
         return
     try:
-        with progress.display(console) as display:
+        with progress.Shown(console) as display:
             records = batch.run(trials, store, settings, display=display, retry_failed=retry_failed, max_steps=max_steps)
     except KeyboardInterrupt as stopped:
         console.print("Stopped. The same command continues from the last checkpoints.")

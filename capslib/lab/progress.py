@@ -23,11 +23,6 @@ from capslib.lab.workers import Display
 from capslib.papers.experiment import Trial
 
 
-def display(console: Console) -> Shown:
-    """What shows a run on this console."""
-    return Shown(console)
-
-
 class Shown(Display):
     """A line for each trial that ends, and the time left for all. On a terminal also bars: one for all trials, one per running trial.
 

@@ -20,7 +20,7 @@ def shown(trial, make_record):
         known = {t.key: Estimate(s, s and 10**8, "") for t, s in zip(trials, seconds, strict=True)}
         clock = [100.0]
         console = Console(file=io.StringIO(), force_terminal=terminal, width=120, get_time=lambda: clock[0])
-        with progress.display(console) as display:
+        with progress.Shown(console) as display:
             display.plan(Plan(5, trials, {}, known, ["cpu", "cpu"]))
             for one in trials:
                 display.step(one, 0, 0, "")
