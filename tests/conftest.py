@@ -30,6 +30,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def forked() -> None:
+    """Workers of this process are forks of one that has torch already; those of `capslib run` as a process start as they do."""
+    import dask
+    from distributed.utils import get_mp_context
+
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(["torch", "distributed.nanny", "capslib.lab.batch", "capslib.training"])
+        yield
+
+
 @pytest.fixture
 def trial() -> Trial:
     """A trial of an experiment that exists."""

@@ -43,6 +43,7 @@ POLL = 0.5
 """Seconds between two looks at whether a cluster has finished something or a signal has come."""
 ANSWER, JOIN = 5.0, 300.0
 """Seconds in which a scheduler of the user's own has to answer, and in which one without workers has to get one."""
+GONE = "The scheduler went away. The same command goes on from the last checkpoints."
 GIVEN_UP, REPLACEMENTS = 5.0, 10
 """Seconds after which a worker without a process is replaced, and how often each may be before anything has finished."""
 
@@ -79,8 +80,6 @@ class Task(Model):
         return papers.experiments(self.trial.paper)[self.trial.experiment]
 
 
-Told = Callable[[int, int, str], None]
-"""Called as ``told(step, steps, note)`` while a trial runs."""
 Execute = Callable[[Sequence[Task]], Iterator[tuple[Trial, Record | None]]]
 """Runs tasks and gives back each trial with its record as it comes, None where it was not run to its end."""
 
@@ -91,16 +90,11 @@ def executor(settings: Settings, devices: list[str] | None, display: Display, st
     if devices is None or len(devices) > 1:
         with _client(settings, devices, stop) as client:
             yield _Cluster(client, display, stop).execute
-        return
-
-    def execute(tasks: Sequence[Task]) -> Iterator[tuple[Trial, Record | None]]:
-        for task in tasks:
-            yield task.trial, _run_task(task, functools.partial(display.step, task.trial), stop)
-
-    yield execute
+    else:
+        yield lambda tasks: ((t.trial, _run_task(t, functools.partial(display.step, t.trial), stop)) for t in tasks)
 
 
-def _run_task(task: Task, told: Told, stop: Callable[[], bool]) -> Record | None:
+def _run_task(task: Task, told: Callable[[int, int, str], None], stop: Callable[[], bool]) -> Record | None:
     """Run a trial in this process, whichever that is."""
     import torch
 
@@ -139,29 +133,20 @@ def _run_on_worker(sent: str, call: str) -> None:
     def told(step: int, steps: int, note: str) -> None:
         worker.log_event(call, {"trial": task.trial.key, "step": step, "steps": steps, "note": note})
 
-    with _unobserved(worker):
-        _run_task(task, told, lambda: call in _stopped)
+    _stop_profiler(worker)
+    _run_task(task, told, lambda: call in _stopped)
 
 
-@contextlib.contextmanager
-def _unobserved(worker: Worker) -> Iterator[None]:
-    """Without dask's profiler. It holds the frames that it looks at: where one of torch.compile outlives its call by that, the
-    mode that it left is back, and the trial fails ("Global grad_mode state changed while dynamo tracing")."""
-    profiler = worker.periodic_callbacks.get("profile")
-    if profiler is None:  # switched off in the worker's configuration, as in that of our own workers
-        yield
-        return
-
+def _stop_profiler(worker: Worker) -> None:
+    """It holds the frames that it looks at. Where one of torch.compile outlives its call by that, the mode that it left is back,
+    and the trial fails ("Global grad_mode state changed while dynamo tracing")."""
     from distributed.utils import sync
 
     async def stop() -> None:
-        profiler.stop()
+        worker.periodic_callbacks["profile"].stop()
 
-    sync(worker.loop, stop)  # in the thread in which it runs, so it is not at work when this comes back
-    try:
-        yield
-    finally:
-        worker.loop.add_callback(profiler.start)  # the worker is the user's
+    if "profile" in worker.periodic_callbacks:  # our own workers start without one
+        sync(worker.loop, stop)  # in the thread in which it runs, so it is not at work when this comes back
 
 
 class _Cluster:
@@ -269,7 +254,7 @@ def _there() -> Iterator[None]:
     try:
         yield
     except (CancelledError, ClosedClientError, OSError):  # dask's error for a connection is one of the last
-        raise UserError("The scheduler went away. The same command goes on from the last checkpoints.") from None
+        raise UserError(GONE) from None
 
 
 def _died(future: Future) -> bool:
@@ -279,6 +264,8 @@ def _died(future: Future) -> bool:
 
 
 def _record(task: Task, future: Future) -> Record | None:
+    if future.cancelled():
+        raise UserError(GONE)
     if future.status == "error" and not _died(future):
         raise future.exception()
     record = Store(task.results).get(task.trial)  # the result of the future dies with its worker, the record does not
@@ -318,7 +305,7 @@ def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bo
     options = {
         "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(settings.threads)},
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
-        "distributed.worker.profile.enabled": False,  # see _unobserved
+        "distributed.worker.profile.enabled": False,  # see _stop_profiler
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(options))
@@ -361,9 +348,7 @@ def _signals_blocked() -> Iterator[None]:
 
 def _check_workers(client: Client) -> None:
     """Raise :class:`UserError` for workers of the user's own that cannot run our trials. Those that come later are asked then."""
-    other = [address for address, code in client.run(code_hash, on_error="return").items() if code != code_hash()]
-    if other:
+    if other := [address for address, code in client.run(code_hash, on_error="return").items() if code != code_hash()]:
         raise UserError(f"These workers have another version of capslib than this process, or none: {', '.join(other)}.")
-    crowded = [address for address, worker in client.scheduler_info(n_workers=-1)["workers"].items() if worker["nthreads"] > 1]
-    if crowded:
+    if crowded := [address for address, threads in client.nthreads().items() if threads > 1]:
         raise UserError(f"A worker runs one trial at a time; start these with --nthreads 1: {', '.join(crowded)}.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,9 +14,7 @@ import distributed  # its configuration has to be there before a test changes a 
 import pytest
 import torch
 import toys
-from toys import until
 
-import capslib
 from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import batch, cli, workers
@@ -29,6 +25,7 @@ from capslib.lab.store import Store
 from capslib.papers.experiment import Trial
 from capslib.training import Context
 
+pytestmark = pytest.mark.usefixtures("forked")
 STEM = "negation_limitation"
 
 
@@ -117,77 +114,13 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_clu
     assert {r.config["size"]: r.environment.threads for r in store.records()} == {1: 1, 2: 1, 3: 3}
 
 
-# ---------------------------------------------------------------------------------------------- a scheduler of one's own
-
-
-@contextlib.contextmanager
-def process(*words: str, folder: Path | None = None):
-    """A module run in a folder, which comes first where Python looks for others."""
-    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with subprocess.Popen([sys.executable, "-m", *words], cwd=folder, **quiet) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-            running.wait(30)
-
-
-@pytest.fixture
-def scheduler(tmp_path):
-    """A scheduler process of one's own: its address, and how to start a worker process on it."""
-    file = tmp_path / "scheduler.json"
-    quiet = ("--no-dashboard", "--scheduler-file", str(file))
-    with process("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet) as running:
-        until(lambda: (file.exists() and file.stat().st_size) or running.poll() is not None)
-        address = json.loads(file.read_text())["address"]
-        with contextlib.ExitStack() as started:
-
-            def worker(nthreads: int = 1, folder: Path | None = None) -> None:
-                words = ("distributed.cli.dask_worker", "--no-nanny", "--nthreads", str(nthreads), *quiet)
-                started.enter_context(process(*words, folder=folder))
-
-            yield address, worker
-
-
-def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, scheduler):
-    address, worker = scheduler
-    worker()
-    worker()
+def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path):
     store, told = Store(tmp_path / "cluster"), Told()
-    assert len(run(tiny, store, told, scheduler=address)) == len(tiny)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert len(run(tiny, store, told, scheduler=cluster.scheduler_address)) == len(tiny)
     assert numbers(store) == numbers(here)
     assert told.plans[0].devices is None
     assert {key for key, *_ in told.steps} == {t.key for t in tiny}
-
-
-def test_a_worker_with_another_capslib_is_refused(tiny, store, tmp_path, scheduler, monkeypatch):
-    package = Path(capslib.__file__).parent
-    shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "other" / "capslib" / "losses.py").open("a") as file:
-        file.write("# another version\n")
-    address, worker = scheduler
-    worker(folder=tmp_path / "other")
-    with distributed_client(address) as client:
-        client.wait_for_workers(1, timeout=300)
-    with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
-        run(tiny, store, scheduler=address)
-    monkeypatch.setattr(workers, "_check_workers", lambda client: None)  # as if it had joined a moment later
-    with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
-        run(tiny, store, scheduler=address)
-    assert list(store.records()) == []
-
-
-def test_a_worker_of_many_threads_is_refused(tiny, store, scheduler):
-    address, worker = scheduler
-    worker(nthreads=2)
-    with distributed_client(address) as client:
-        client.wait_for_workers(1, timeout=300)
-    with pytest.raises(UserError, match="--nthreads 1"):
-        run(tiny, store, scheduler=address)
-
-
-def distributed_client(address: str):
-    return distributed.Client(address)
 
 
 # ---------------------------------------------------------------------------------------------------- what has a record

@@ -190,7 +190,7 @@ class Killed:
             for path in self.store.trainings.glob("*.pt"):
                 with contextlib.suppress(FileNotFoundError):
                     seen.setdefault(path.stem, set()).add(path.stat().st_mtime_ns)
-            assert self.running.poll() is None, "it ended before it was killed often enough"
+            assert self.running.poll() is None, f"it ended before it was killed often enough: {self.running.stderr.read()}"
             return sum(len(times) > steps or bool(len(times) > 1 and self.ended(key)) for key, times in seen.items()) >= 2
 
         until(enough)

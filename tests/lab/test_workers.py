@@ -7,12 +7,14 @@ import io
 import json
 import logging
 import os
+import shutil
 import signal
 import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import dask
 import distributed
@@ -20,11 +22,14 @@ import pytest
 import toys
 from toys import until
 
+import capslib
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.lab import batch, workers
 from capslib.lab.settings import Settings
 from capslib.papers.experiment import Trial
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +46,10 @@ def bound():
     signal.signal(signal.SIGALRM, before)
 
 
-@contextlib.contextmanager
-def own_cluster(n_workers: int = 1) -> Iterator[distributed.LocalCluster]:
+def own_cluster(n_workers: int = 1, threads: int = 1) -> distributed.LocalCluster:
     """A cluster as a user may start it, in threads of this process: nothing here has to import torch again."""
-    options = dict(processes=False, protocol="tcp", threads_per_worker=1, dashboard_address=None)
-    with distributed.LocalCluster(n_workers=n_workers, **options) as cluster:
-        yield cluster
+    options = dict(processes=False, protocol="tcp", dashboard_address=None)
+    return distributed.LocalCluster(n_workers=n_workers, threads_per_worker=threads, **options)
 
 
 @pytest.fixture
@@ -80,15 +83,49 @@ def test_our_workers_have_no_profiler_and_leave_errors_to_us(toy, store, monkeyp
 
 @pytest.mark.parametrize("observed", [False, True])
 def test_no_profiler_of_a_users_worker_spoils_a_compiled_trial(toy, store, monkeypatch, observed):
-    """Left on, it makes the trial fail; so the test above would, too. After the trial it is on again."""
+    """Left on, it makes the trial fail; so the test above would, too."""
     if observed:
-        monkeypatch.setattr(workers, "_unobserved", lambda worker: contextlib.nullcontext())
+        monkeypatch.setattr(workers, "_stop_profiler", lambda worker: None)
     with own_cluster() as cluster:
         (record,) = batch.run(toy("compiles"), store, Settings(scale="cpu", scheduler=cluster.scheduler_address))
-        profiler = cluster.workers[0].periodic_callbacks["profile"]
-        until(profiler.is_running, 10)
     assert record.exit == ("error" if observed else "ok"), record.message
     assert ("grad_mode state changed" in record.message) is observed
+
+
+# ------------------------------------------------------------------------------------------- workers that are refused
+
+
+def on(address: str) -> Settings:
+    return Settings(scale="cpu", scheduler=address)
+
+
+def test_a_worker_with_another_capslib_is_refused(toy, store, tmp_path, monkeypatch):
+    package = Path(capslib.__file__).parent
+    shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "other" / "capslib" / "losses.py").open("a") as file:
+        file.write("# another version\n")
+    with own_cluster(0) as cluster:
+        command = ["-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny", "--nthreads", "1"]
+        with process(*command, "--no-dashboard", folder=tmp_path / "other"):  # a module is first looked for in its folder
+            until(lambda: cluster.scheduler.workers)
+            with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
+                batch.run(toy("well"), store, on(cluster.scheduler_address))
+            monkeypatch.setattr(workers, "_check_workers", lambda client: None)  # as if it had joined a moment later
+            with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
+                batch.run(toy("well"), store, on(cluster.scheduler_address))
+    assert list(store.records()) == []
+
+
+@contextlib.contextmanager
+def process(*words: str, folder: Path) -> Iterator[subprocess.Popen]:
+    with subprocess.Popen([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        yield running
+        running.kill()
+
+
+def test_a_worker_of_many_threads_is_refused(toy, store):
+    with own_cluster(threads=2) as cluster, pytest.raises(UserError, match="--nthreads 1"):
+        batch.run(toy("well"), store, on(cluster.scheduler_address))
 
 
 # ------------------------------------------------------------------------------------- a scheduler that is none, or no more
@@ -120,10 +157,6 @@ def server(answer: bytes) -> Iterator[str]:
         yield "tcp://{}:{}".format(*there.server_address)
         over.set()
         there.shutdown()
-
-
-def on(address: str) -> Settings:
-    return Settings(scale="cpu", scheduler=address)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silence", "http"])
@@ -196,8 +229,7 @@ def worker_of(address: str) -> Iterator[None]:
 def test_a_scheduler_that_is_killed_in_mid_run(toy, store, tmp_path):
     file = tmp_path / "scheduler.json"
     words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as scheduler:
+    with process("-m", "distributed.cli.dask_scheduler", *words, folder=tmp_path) as scheduler:
         until(lambda: file.exists() and file.stat().st_size)
         address = json.loads(file.read_text())["address"]
         told = Said()
