@@ -276,6 +276,12 @@ def test_an_exception_is_recorded_with_its_place(store, make_experiment):
     assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
 
 
+def test_a_trial_that_ends_its_process_is_a_failure_of_its_own(store, make_experiment):
+    """On a worker its end would look as if memory had run out."""
+    record = run(make_experiment(raising(SystemExit(3))), store)
+    assert (record.exit, record.message.partition(" (")[0]) == ("error", "SystemExit: 3")
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experiment, failed):
     """A NaN in it would else pass for a result; and it has no say over the checkpoint of the whole run."""
@@ -289,7 +295,7 @@ def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experim
     assert weights(store.trainings).read_bytes() == b"a long way already"
 
 
-@pytest.mark.parametrize("error", [UserError("no such data"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("error", [UserError("no such data"), KeyboardInterrupt()])
 def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experiment, error):
     experiment = make_experiment(raising(error))
     with pytest.raises(type(error)):
