@@ -264,7 +264,7 @@ def _died(future: Future) -> bool:
 
 
 def _record(task: Task, future: Future) -> Record | None:
-    if future.cancelled():
+    if future.status == "cancelled":
         raise UserError(GONE)
     if future.status == "error" and not _died(future):
         raise future.exception()
