@@ -473,7 +473,7 @@ if len(late):
             f"Seven EM layers without a bias: the first of {length:,.0f} steps above 20 %."
         )
     )
-    display(late.pivot(index="data", columns="seed", values="start").style)
+    display(late.pivot(index="data", columns="seed", values="start").pipe(frames.styled))
 
 # %% [markdown]
 #
@@ -775,7 +775,8 @@ if len(plain):
         "cosine under noise, untrained",
         "learning starts after (steps, median of seeds)",
     ]
-    display(pd.DataFrame(rows, index=names).rename_axis(columns="EM layers, no bias").style)
+    rows = pd.DataFrame(rows, index=names).rename_axis(columns="EM layers, no bias")
+    display(rows.pipe(frames.styled))
 
 # %% [markdown]
 # The two go together, which does not make one the cause of the other. So we change the cause and keep everything else: the identity is added to every $W$. The stack is still odd to the last bit,
@@ -845,7 +846,7 @@ pd.DataFrame(
         "images and their negatives": delay(committed, "negated", front="relu"),
         "images only": delay(committed, "depth", weight_std=0.1, bias_start=0.1),
     }
-).rename_axis("steps later without a bias").style
+).rename_axis("steps later without a bias").pipe(frames.styled)
 #
 # ### The EM half of Table 1 depends on 10⁻⁸
 #

@@ -30,6 +30,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def gradients() -> None:
+    """Name the test that leaves gradients switched off, rather than the ones that fail after it."""
+    import torch
+
+    yield
+    on = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert on, "this test left torch's gradients switched off"
+
+
 @pytest.fixture(scope="session")
 def forked() -> None:
     """Workers of this process are forks of one that has torch already; those of `capslib run` as a process start as they do."""

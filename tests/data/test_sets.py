@@ -131,19 +131,19 @@ def test_a_prepared_folder_of_a_later_chapter_loads(tmp_path):
     group = {
         "images": rng.integers(0, 256, (6, 2, 8, 8), dtype=np.uint8),
         "labels": np.arange(6) % 5,
-        "lesion": np.arange(6),
+        "angle": np.arange(6),
     }
     about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["six images"]}
-    prepared.write(tmp_path / "ham10000", {**about, "classes": ["akiec", "bcc"]}, [("all", group)])
-    found = data.load("ham10000", "all", data_dir=tmp_path)
-    np.testing.assert_array_equal(found["lesion"], np.arange(6))
-    assert found.classes == ("akiec", "bcc")
+    prepared.write(tmp_path / "affnist", {**about, "classes": ["even", "odd"]}, [("all", group)])
+    found = data.load("affnist", "all", data_dir=tmp_path)
+    np.testing.assert_array_equal(found["angle"], np.arange(6))
+    assert found.classes == ("even", "odd")
     assert found.fingerprint[2:] == (False, False, ("six images",))
-    assert data.fetch("ham10000", tmp_path) == tmp_path / "ham10000"
-    with pytest.raises(UserError, match=r"Did you mean 'lesion'\?"):
-        found["lesions"]
-    with pytest.raises(UserError, match="split of ham10000 'test'"):
-        data.load("ham10000", "test", data_dir=tmp_path)
+    assert data.fetch("affnist", tmp_path) == tmp_path / "affnist"
+    with pytest.raises(UserError, match=r"Did you mean 'angle'\?"):
+        found["angles"]
+    with pytest.raises(UserError, match="split of affnist 'test'"):
+        data.load("affnist", "test", data_dir=tmp_path)
 
 
 def test_describe(tiny, folder, tmp_path):

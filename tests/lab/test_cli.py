@@ -209,7 +209,7 @@ def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
     """A device has to be here only if trials run here: the scheduler may have workers with GPUs."""
     done = capslib(*run("--experiment", "sign", "--device", "cuda", "--scheduler", "tcp://127.0.0.1:9"))
     assert done.status == 2
-    assert "No scheduler answers at tcp://127.0.0.1:9" in done.message
+    assert "No dask scheduler answers at tcp://127.0.0.1:9" in done.message
     assert "Traceback" not in done.message
 
 
