@@ -41,15 +41,17 @@ def gradients() -> None:
     assert on, "this test left torch's gradients switched off"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def forked() -> None:
     """Workers of this process are forks of one that has torch already; those of `capslib run` as a process start as they do."""
     import dask
     from distributed.utils import get_mp_context
+    from forked import preloaded
 
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        get_mp_context().set_forkserver_preload(["torch", "distributed.nanny", "capslib.lab.batch", "capslib.training"])
-        yield
+        get_mp_context()  # which names modules of its own
+        with preloaded("torch", "distributed.nanny", "capslib.lab.batch", "capslib.training"):
+            yield
 
 
 @pytest.fixture

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["capslib.lab.cli", "forked"])
+COMMAND_LINE = ["capslib.lab.cli", "forked"]
 """What a process starts with. Torch is not among it: that a command does without is tested."""
+SERVER.set_forkserver_preload(COMMAND_LINE)
+
+
+@contextlib.contextmanager
+def preloaded(*modules: str) -> Iterator[None]:
+    """Processes that are forked meanwhile start with these modules instead: Python has one such server for all."""
+    try:
+        forkserver._forkserver._stop()
+        SERVER.set_forkserver_preload(list(modules))
+        yield
+    finally:
+        forkserver._forkserver._stop()
+        SERVER.set_forkserver_preload(COMMAND_LINE)
 
 
 @dataclass
