@@ -68,8 +68,9 @@ def atkinson(x: Tensor, dim: int = -1, *, aversion: float = 0.5) -> Tensor:
         raise ValueError(f"aversion to inequality has to be above 0, not {aversion}")
     relative = _over(x, x.mean(dim=dim, keepdim=True), nothing=1.0)
     if aversion == 1:
-        return 1 - relative.log().mean(dim=dim).exp()
-    return 1 - relative.pow(1 - aversion).mean(dim=dim).pow(1 / (1 - aversion))
+        return -relative.log().mean(dim=dim).expm1()
+    below = (relative.pow(1 - aversion) - 1).mean(dim=dim)  # small numbers first: this keeps digits
+    return -(below.log1p() / (1 - aversion)).expm1()
 
 
 def hoover(x: Tensor, dim: int = -1) -> Tensor:

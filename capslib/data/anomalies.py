@@ -42,7 +42,7 @@ def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator,
     smaller share out of a larger one. Raises UserError where that is no anomaly, and says from which percentage on there is one.
 
     >>> rows = few_anomalies(np.arange(70_000) >= 6000, 10, np.random.default_rng(0))
-    >>> (rows < 6000).sum(), (rows >= 6000).sum()
+    >>> int((rows < 6000).sum()), int((rows >= 6000).sum())
     (6000, 667)
     """
     usual, unusual = np.flatnonzero(anomaly == 0), np.flatnonzero(anomaly)

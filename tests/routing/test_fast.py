@@ -285,8 +285,8 @@ def test_what_is_compiled_is_compiled_once(name, monkeypatch):
                 routing = build(name, 0.1, iterations=iterations)
                 for length in (4, 6, 4):
                     gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
-        # There and back, for two lengths and two routings.
-        assert fast._compiled_for.cache_info().currsize == 8
+        # There and back, for two lengths and two routings; a routing without a core is not compiled.
+        assert fast._compiled_for.cache_info().currsize == (8 if type(routing).function.core else 0)
     finally:
         fast._compiled_for.cache_clear()
 
