@@ -87,7 +87,10 @@ def compile_under_observation() -> None:
     torch._C._InferenceMode = Observed
     try:
         with torch.no_grad():
-            torch.compile(types.FunctionType(code, globals()), backend="eager")(torch.zeros(1))
+            try:
+                torch.compile(types.FunctionType(code, globals()), backend="eager")(torch.zeros(1))
+            finally:
+                held.clear()  # here, not where a collector finds it: a mode that ends switches gradients off in the thread it ends in
     finally:
         torch._C._InferenceMode = mode
 
