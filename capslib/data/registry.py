@@ -144,7 +144,7 @@ _ALL = (
     ),
     DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
         "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article", _OFF_TARGETS,
-        splits={"all": (16_499, 2, 4, 23)},
+        splits={"all": (16_499, 2, 4, 23)}, arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),
     ),
 )  # fmt: skip
 SETS: dict[str, DataSet] = {s.name: s for s in _ALL}

@@ -17,7 +17,7 @@ from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, grouped
 from capslib.lab.records import Exit, Record
 from capslib.lab.statistics import interval
 from capslib.papers import query as q
-from capslib.papers.experiment import Scale
+from capslib.papers.experiment import Metric, Scale
 from capslib.papers.query import Above, Count, Leaf, Order, Property, Query, Select, Value
 from capslib.recipes import hash_of
 
@@ -88,7 +88,8 @@ class Runs:
     """The records that may decide a claim, by paper and experiment: on real data, at cpu or paper scale, ended well or failed.
 
     Only the last revision of an experiment counts: earlier records mean something else. ``budget`` tells a scale's own records (1)
-    from those with twice its epochs (2) and from others (0). ``left_out`` counts these, so that a verdict can name their number.
+    from those with twice its epochs (2) and from others (0). A training that a rule of the paper stopped before its epochs were over
+    is its own with twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
     """
 
     def __init__(self, records: Iterable[Record] = (), budget: Callable[[Record], int] = lambda record: 1):
@@ -97,18 +98,61 @@ class Runs:
         for record in records:
             if record.real and record.trial.scale != "smoke" and record.exit in ("ok", *FAILED):
                 place, times = (record.trial.paper, record.trial.experiment), budget(record)
-                found.setdefault((*place, times), {})[record.key] = record
+                for counts_as in (1, 2) if times == 1 and q.stopped_itself(record) else (times,):
+                    found.setdefault((*place, counts_as), {})[record.key] = record
                 self.left_out[place] += times == 0
-        self._found: dict[tuple[str, str, int], list[Record]] = {}
+        self._found: dict[tuple[str, str, int], q.Index[Record]] = {}
         for place, runs in found.items():
             last = max(r.trial.revision for r in runs.values())
-            kept = (r for r in runs.values() if r.trial.revision == last)
-            self._found[place] = sorted(kept, key=lambda r: (r.trial.seed, r.key))
+            kept = sorted((r for r in runs.values() if r.trial.revision == last), key=lambda r: (r.trial.seed, r.key))
+            self._found[place] = q.Index((r.trial.experiment, r.config, r) for r in kept)
 
-    def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Record]:
-        """The selected records by seed."""
-        found = self._found.get((paper, select.experiment, budget), ())
-        return [r for r in found if r.trial.scale in scales and select.takes(r.trial.experiment, r.config)]
+    def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
+        """The selected runs by seed; those that a selection averages over together, once all of them are there."""
+        index = self._found.get((paper, select.experiment, budget), q.Index())
+        records = [r for r in index.of(select) if r.trial.scale in scales]
+        if not select.over:
+            return [Run((r,)) for r in records]
+        groups: dict[tuple, dict[object, Record]] = {}
+        for r in records:
+            groups.setdefault((r.trial.seed, r.trial.scale), {})[r.config[select.over]] = r
+        return [Run(tuple(of.values()), select.over) for of in groups.values() if len(of) == select.cells]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one seed of an arm measured: one record, or several whose mean is one replicate, which differ in the field ``over``."""
+
+    records: tuple[Record, ...]
+    over: str = ""
+
+    @property
+    def seed(self) -> int:
+        return self.records[0].trial.seed
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(r.key for r in self.records)
+
+    @property
+    def exit(self) -> Exit:
+        return next((r.exit for r in self.records if r.exit != "ok"), "ok")
+
+    def told(self, record: Record) -> str:
+        """Which of its records one is: ``, kind 3``."""
+        return f", {self.over} {record.config[self.over]}" if self.over else ""
+
+    def config(self) -> dict:
+        """The fields of its configuration that all its records share."""
+        return {name: value for name, value in self.records[0].config.items() if name != self.over}
+
+    def read(self, what: str | q.Derived) -> Metric | None:
+        """The mean over its records; None where one does not say."""
+        found = [q.read(what, r) for r in self.records]
+        if None in found:
+            return None
+        mean = math.fsum(metric.value for metric in found) / len(found)
+        return found[0].model_copy(update={"value": mean, "n": min(metric.n for metric in found)})
 
 
 class _Waits(Exception):
@@ -146,7 +190,7 @@ def _scale(claim: Claim, query: Query, runs: Runs) -> Scale:
         for leaf in q.leaves(query):
             if not isinstance(leaf, Property) and not leaf.paper_scale_only:  # which do not ask for one of the two
                 picked = (runs.pick(claim.paper, select, scale) for select in leaf.arms)
-                found.append(min(SEEDS, len(set.intersection(*({r.trial.seed for r in arm} for arm in picked)))))
+                found.append(min(SEEDS, len(set.intersection(*({r.seed for r in arm} for arm in picked)))))
         return min(found, default=0), sum(found)
 
     return "cpu" if supply("cpu") > supply("paper") else "paper"
@@ -168,7 +212,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     measures = isinstance(query, Value) and scale == "cpu"  # beside the paper's number, and nothing is decided
     picked = [runs.pick(claim.paper, select, scale) for select in query.arms]
     pairs, failed = _pairs(picked), [r for arm in picked for r in arm if r.exit in FAILED]
-    used = list({r.key: r for r in (*(r for pair in pairs for r in pair), *failed)}.values())
+    used = list({r.keys: r for r in (*(r for pair in pairs for r in pair), *failed)}.values())
     shown = Verdict(claim, "measured smaller" if measures else WORDS[scale]["open"], "", name=name, scale=scale, **_sources(used))
     try:
         for select, arm in zip(query.arms, picked, strict=True):
@@ -176,7 +220,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         if not used:
             raise _Waits("The two arms have no seed in common.")
         factor, unit = _unit(claim, query, used)
-        found = [[metric for r in pair if (metric := q.read(query.metric, r))] for pair in pairs]
+        found = [[metric for r in pair if (metric := r.read(query.metric))] for pair in pairs]
         numbers = [query.replicate([metric.value for metric in pair]) * factor for pair in found]
         n, tests = len(numbers), min((metric.n for pair in found for metric in pair), default=0)
         shown = replace(shown, n=n, unit=unit, ours=math.fsum(numbers) / n if n else None, test_n=tests)
@@ -210,48 +254,50 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         return replace(shown, reason=str(why))
 
 
-def _pairs(picked: list[list[Record]]) -> list[tuple[Record, ...]]:
+def _pairs(picked: list[list[Run]]) -> list[tuple[Run, ...]]:
     """The runs of each seed with which all arms ended well."""
-    well = [{r.trial.seed: r for r in arm if r.exit == "ok"} for arm in picked]
+    well = [{r.seed: r for r in arm if r.exit == "ok"} for arm in picked]
     return [tuple(arm[seed] for arm in well) for seed in sorted(set.intersection(*map(set, well)))]
 
 
-def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Record], runs: Runs) -> None:
+def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: Runs) -> None:
     """Raise unless there are records, of one configuration, and every one that ended well holds the metric."""
     named = f"{select.experiment} ({', '.join(f'{k}={v}' for k, v in select.where.items())})".removesuffix(" ()")
+    if not arm and select.over and not query.paper_scale_only:
+        raise _Waits(f"No seed has a record of all {select.cells} of {named} yet, each with another {select.over}.")
     if not arm:
         why, others = query.paper_scale_only, runs.left_out[claim.paper, select.experiment]
         also = f"; a reduced setting cannot tell: {why}" if why else ""
         also += f"; {others} of the experiment have another configuration or revision than the scale's own" if others else ""
         raise _Waits(f"No record on real data at {'paper' if why else 'cpu or paper'} scale{also}.")
-    if any(r.exit == "ok" and q.read(query.metric, r) is None for r in arm):
+    if any(r.exit == "ok" and r.read(query.metric) is None for r in arm):
         raise _Waits(f"Records of {named} lack the metric {str(query.metric)!r}.")
-    mixed = sorted({k for r in arm for k in r.config if r.config[k] != arm[0].config.get(k)})
+    mixed = sorted({k for r in arm for k, value in r.config().items() if value != arm[0].config().get(k)})
     if mixed and not isinstance(query, Property):  # a property holds in all of them; the others need replicates
         raise _Open(f"Records of {named} differ in {', '.join(mixed)}, which the query does not fix.")
 
 
-def _check_ended(runs: list[Record]) -> None:
+def _check_ended(runs: list[Run]) -> None:
     """Raise if a replicate failed, naming the seeds and how they ended."""
     ends = {end: [r for r in runs if r.exit == end] for end in FAILED}
     if named := [f"{_list(found)} ended in {end}" for end, found in ends.items() if found]:
         raise _Open(f"Failed replicates: {'; '.join(named)}.")
 
 
-def _check_fit(query: Value | Order | Above, pairs: list[tuple[Record, ...]]) -> None:
+def _check_fit(query: Value | Order | Above, pairs: list[tuple[Run, ...]]) -> None:
     """Raise if a network guesses, died or breaks a limit of its selection, naming each."""
     fits = ((arm, r) for pair in pairs for arm, r in zip(query.arms, pair, strict=True))
-    if told := [f"seed {r.trial.seed} {why}" for arm, r in fits for why in arm.unfit(r)]:
+    if told := [f"seed {run.seed}{run.told(r)} {why}" for arm, run in fits for r in run.records for why in arm.unfit(r)]:
         raise _Unfit(f"Decides nothing: {'; '.join(dict.fromkeys(told))}.")
 
 
-def _check_flat(used: list[Record]) -> None:
+def _check_flat(used: list[Run]) -> None:
     """Raise unless every training has flattened."""
-    changes = {r.key: next((r.metrics[name] for name in q.CONVERGED if name in r.metrics), None) for r in used}
-    if silent := [r for r in used if changes[r.key] is None]:
+    changes = {r.keys: next(filter(None, map(r.read, q.CONVERGED)), None) for r in used}
+    if silent := [r for r in used if changes[r.keys] is None]:
         raise _Open(f"Not known to have converged: {_list(silent)} recorded no convergence check.")
-    if moving := [r for r in used if abs(changes[r.key].value) > q.CONVERGED_BELOW]:
-        most = max((changes[r.key] for r in moving), key=lambda metric: abs(metric.value))
+    if moving := [r for r in used if abs(changes[r.keys].value) > q.CONVERGED_BELOW]:
+        most = max((changes[r.keys] for r in moving), key=lambda metric: abs(metric.value))
         raise _Open(
             f"Not converged: over the last quarter {_list(moving)} still moved by up to {abs(most.value):.1%} "
             f"({most.unit}; the limit is {q.CONVERGED_BELOW:.0%})."
@@ -270,22 +316,22 @@ def _at_rest(
     if not (pairs := _pairs(picked)):
         return "open", ", but there is no run with twice the budget yet", []
     _check_fit(query, pairs)
-    again = math.fsum(query.replicate([q.read(query.metric, r).value for r in pair]) for pair in pairs) / len(pairs) * factor
+    again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
     same, used = query.decide(again, again, factor) == decision, [r for pair in pairs for r in pair]
     said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
-    return decision if same else "open", said, list(dict.fromkeys(r.key for r in used))
+    return decision if same else "open", said, list(dict.fromkeys(key for r in used for key in r.keys))
 
 
-def _list(records: list[Record]) -> str:
+def _list(runs: list[Run]) -> str:
     """``seeds 0, 3``, or ``4 runs with seeds 0, 3`` where seeds repeat over two arms."""
-    seeds = sorted({r.trial.seed for r in records})
-    runs = f"{len(records)} runs with " if len(records) > len(seeds) else ""
-    return f"{runs}seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    seeds = sorted({r.seed for r in runs})
+    many = f"{len(runs)} runs with " if len(runs) > len(seeds) else ""
+    return f"{many}seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _unit(claim: Claim, query: Value | Above | Order, used: list[Record]) -> tuple[float, str]:
+def _unit(claim: Claim, query: Value | Above | Order, used: list[Run]) -> tuple[float, str]:
     """The factor from the records' unit to the claim's, and the resulting unit. Differences stay in the records' unit."""
-    units = sorted({metric.unit for r in used if (metric := q.read(query.metric, r))})
+    units = sorted({metric.unit for r in used if (metric := r.read(query.metric))})
     if len(units) > 1:
         raise _Open(f"The records give {query.metric} in different units: {', '.join(units)}.")
     unit, wanted = units[0] if units else claim.unit, claim.unit
@@ -320,8 +366,8 @@ def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str)
 def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     """Judge a theorem by its worst record: it must hold at every scale. What both scales drew alike counts once."""
     arm = runs.pick(claim.paper, query.select, "cpu", "paper")
-    scale: Scale = "cpu" if any(r.trial.scale == "cpu" for r in arm) else "paper"
-    n = len({(hash_of(r.config), r.trial.seed) for r in arm})
+    scale: Scale = "cpu" if any(r.records[0].trial.scale == "cpu" for r in arm) else "paper"
+    n = len({(hash_of(r.config()), r.seed) for r in arm})
     shown = Verdict(claim, WORDS[scale]["open"], "", name=name, scale=scale, n=n, **_sources(arm))
     try:
         _check_arm(claim, query, query.select, arm, runs)
@@ -330,7 +376,7 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
         return replace(shown, status="waiting", reason=str(why), scale=None)
     except _Open as why:
         return replace(shown, reason=str(why))
-    worst = (min if query.above else max)((q.read(query.metric, r) for r in arm), key=lambda metric: metric.value)
+    worst = (min if query.above else max)((r.read(query.metric) for r in arm), key=lambda metric: metric.value)
     holds = worst.value >= query.bound if query.above else worst.value <= query.bound
     asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
     reason = f"The worst of {n} run{'s' * (n > 1)} has {number(worst.value)}, {asked}; tested in {query.test}."
@@ -380,9 +426,10 @@ def _few(names: list[str]) -> str:
     return "; ".join(names[:4]) + (f"; and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _sources(records: list[Record]) -> dict:
+def _sources(runs: list[Run]) -> dict:
     """The keys of the records used, and how their data differ from the originals."""
     told = set()
+    records = [r for run in runs for r in run.records]
     for data in (d for r in records for d in r.data if d.deviations or not d.complete):
         told.add(f"{data.name}: " + (", ".join(d.strip().rstrip(".").replace(";", ",") for d in data.deviations) or "incomplete"))
     return {"records": tuple(r.key for r in records), "derived": "; ".join(sorted(told))}

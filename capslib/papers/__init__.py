@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from capslib.errors import UserError, unknown
-from capslib.papers.query import selects
+from capslib.papers.query import Index, selects
 
 if TYPE_CHECKING:
     from capslib.papers.experiment import Experiment, Scale, Trial
@@ -143,7 +143,6 @@ def _config(model: type[Config], fields: str) -> Config:
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
     trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
-    wanted = {claim: list(selects(query)) for claim, query in queries(stem).items()}
-    return {
-        claim: [t for t in trials if any(s.takes(t.experiment, fields(t)) for s in chosen)] for claim, chosen in wanted.items()
-    }
+    index = Index((t.experiment, fields(t), k) for k, t in enumerate(trials))
+    found = {claim: {k for select in selects(query) for k in index.of(select)} for claim, query in queries(stem).items()}
+    return {claim: [trials[k] for k in sorted(chosen)] for claim, chosen in found.items()}

@@ -5,12 +5,11 @@ A query never holds a result. It says which records to look at and what to compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from capslib.papers.experiment import Metric
-from capslib.recipes import matches
 
 CONVERGED = ("loss_change_last_quarter", "error_change_last_quarter")
 """Metrics of a record, one of which says how far the training still moved over its last quarter."""
@@ -74,6 +73,12 @@ def training_accuracy(record: Measured) -> float | None:
     return sum(last) / len(last) if last else None
 
 
+def stopped_itself(record: Any) -> bool:
+    """Whether a training ended by a rule before its epochs were over: more of them would change nothing."""
+    ran = record.metrics.get("epochs")
+    return ran is not None and ran.value < record.config.get("epochs", 0)
+
+
 @dataclass(frozen=True)
 class Select:
     """The records of one experiment whose configuration has these field values."""
@@ -84,6 +89,10 @@ class Select:
     """The floor: a network whose :func:`training_accuracy` ends below it guesses or died, and decides nothing."""
     at_most: Mapping[str, float] = field(default_factory=dict)
     """Metrics above these limits make a run that decides nothing, such as networks that were matched at too high an error."""
+    over: str = ""
+    """A field that is left open: a replicate is the mean over the runs of one seed that differ in it, such as those of ten classes."""
+    cells: int = 1
+    """How many these are. A seed that does not have all of them yet is no replicate."""
 
     def unfit(self, record: Measured) -> list[str]:
         """Why a record of this selection decides nothing, if it does not."""
@@ -96,9 +105,31 @@ class Select:
                 why.append(f"has {name} = {metric and f'{metric.value:.1f}'}, and the limit is {most:g}")
         return why
 
-    def takes(self, experiment: str, fields: Mapping[str, Any]) -> bool:
-        """Whether a configuration of an experiment, with all of its fields, is one of these."""
-        return experiment == self.experiment and matches(fields, self.where)
+
+T = TypeVar("T")
+
+
+class Index(Generic[T]):
+    """Finds what a selection takes without a look at everything: things, each with its experiment and all fields of its configuration."""
+
+    def __init__(self, things: Iterable[tuple[str, Mapping[str, Any], T]] = ()):
+        self._things = list(things)
+        self._by: dict[tuple[str, ...], dict[tuple, list[T]]] = {}
+
+    def of(self, select: Select) -> list[T]:
+        """In the order in which they were given."""
+        names = tuple(sorted(select.where))
+        if names not in self._by:
+            self._by[names] = found = {}
+            for experiment, fields, thing in self._things:
+                if all(name in fields for name in names):
+                    found.setdefault((experiment, *(_hashable(fields[name]) for name in names)), []).append(thing)
+        return self._by[names].get((select.experiment, *(_hashable(select.where[name]) for name in names)), [])
+
+
+def _hashable(value: Any) -> Any:
+    """A tuple stands for a list."""
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,18 @@ def test_sets_of_later_chapters_say_how_to_get_them(name, tmp_path):
         assert str(tmp_path / name) in str(caught.value)
 
 
+def test_what_is_no_picture_is_prepared_in_its_own_form(tmp_path):
+    """Guides and targets as letters; a network sees them one-hot."""
+    about = {"source": "here", "licence": "none", "complete": False, "deviations": []}
+    arrays = dict(data.load("guides", "all").arrays)
+    prepared.write(tmp_path / "crispr", about, [("all", arrays)])
+    assert len(data.load("crispr", "all", data_dir=tmp_path)) == 800
+    del arrays["mismatches"]
+    prepared.write(tmp_path / "crispr", about, [("all", arrays)])
+    with pytest.raises(UserError, match="all lacks mismatches"):
+        data.require("crispr", tmp_path)
+
+
 @pytest.mark.parametrize("without", [["train-images-idx3-ubyte.gz"], ["t10k-labels-idx1-ubyte.gz"]])
 def test_one_file_is_missing(tiny, tmp_path, without):
     tiny.put(tmp_path / "mnist", without=without)

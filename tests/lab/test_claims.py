@@ -315,6 +315,51 @@ def test_what_the_ledger_rules_out_stays_so_with_its_reason(reason, status):
 # --------------------------------------------------------------------------------------------------- order and above
 
 
+def cells(values, **more) -> list[Record]:
+    """For each seed a record of each kind."""
+    return [
+        record(v, seed=seed, config={"arm": "a", "kind": kind, "epochs": 4}, **more)
+        for seed, row in enumerate(values)
+        for kind, v in enumerate(row)
+    ]
+
+
+OVER = Value(Select("depth", {"arm": "a"}, over="kind", cells=2), "accuracy")
+
+
+def test_the_mean_over_the_runs_of_a_seed_is_one_replicate():
+    found = judge(claim(value=90), OVER, cells([[0.99, 0.81], [0.98, 0.82], [0.995, 0.805]]))
+    assert (found.status, found.n) == ("reproduced", 3)
+    assert found.interval == pytest.approx((90, 90))
+    assert found.ours == pytest.approx(90)
+    assert len(found.records) == 6
+
+
+def test_a_seed_without_all_of_its_runs_is_no_replicate():
+    records = cells([[0.99, 0.81]] * 4)
+    assert judge(claim(value=90), OVER, records[:-1]).n == 3
+    few = judge(claim(value=90), OVER, records[::2])
+    assert (few.status, few.n) == ("waiting", 0)
+    assert "No seed has a record of all 2 of depth (arm=a) yet, each with another kind." in few.reason
+
+
+def test_of_the_runs_of_a_seed_the_one_that_is_at_fault_is_named():
+    good = [[0.99, 0.81]] * 3
+    failed = judge(claim(value=90), OVER, [*cells(good)[:-1], *cells([[0, 0]] * 3, exit="nan")[-1:]])
+    assert (failed.status, failed.reason) == ("inconclusive", "Failed replicates: seed 2 ended in nan.")
+    picky = replace(OVER, select=replace(OVER.select, learned=0.5))
+    dead = judge(claim(value=90), picky, [*cells(good)[:-1], *cells(good, learned=0.1)[-1:]])
+    assert dead.reason.startswith("Decides nothing: seed 2, kind 1 did not learn")
+
+
+def test_a_training_that_a_rule_stopped_is_its_own_with_twice_the_epochs():
+    ran = {n: {"epochs": Metric(value=n, n=1, unit="count")} for n in (3, 4)}
+    query = Above(A, "accuracy", 0.5)
+    for epochs, status in {3: "same order", 4: "undecided"}.items():
+        found = runs(GOOD, scale="cpu", metrics=ran[epochs])
+        assert judge(claim("order"), query, Runs(found)).status == status, epochs
+
+
 def test_an_order_is_decided_by_pairs_of_one_seed():
     """The arms overlap, yet within every seed one is ahead by the same amount."""
     a, b = [0.5, 0.7, 0.9], [0.49, 0.69, 0.89]

@@ -47,9 +47,14 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
                 configs = [c.model_dump(mode="json") for c in experiment.grid(scale)]
                 found = [c for c in configs if all(c[k] == v for k, v in select.where.items())]
                 enough = (
-                    len(found) == 1 or (isinstance(plain, q.Property) and found) or (scale == "cpu" and may_lack and not found)
+                    len(found) == select.cells
+                    or (isinstance(plain, q.Property) and found)
+                    or (scale == "cpu" and may_lack and not found)
                 )
                 assert enough, f"{name} at {scale} scale: {select}"
+                if select.over:
+                    assert len({c.pop(select.over) for c in found}) == len(found), f"{name}: {select.over} repeats"
+                    assert all(c == found[0] for c in found), f"{name}: {select}"
 
 
 @pytest.mark.parametrize("stem", ASKS)

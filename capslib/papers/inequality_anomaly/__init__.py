@@ -8,9 +8,10 @@ from __future__ import annotations
 from capslib.papers.common import SEEDS
 from capslib.papers.experiment import Experiment
 from capslib.papers.inequality_anomaly import baselines, counts, detection
+from capslib.papers.inequality_anomaly.asks import QUERIES
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
-__all__ = ["EXPERIMENTS", "STEM"]
+__all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
 
 STEM = "inequality_anomaly"
 TEN = SEEDS | {"paper": tuple(range(10))}

@@ -1,0 +1,247 @@
+"""What each claim of the paper asks of the records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+from capslib.papers.experiment import Metric
+from capslib.papers.inequality_anomaly.detection import PERCENTS
+from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
+
+TESTS = "tests/papers/test_inequality_anomaly.py"
+LEARNED = {"loss_left": 0.6}
+"""A network that still had more of the loss of its first steps in its last epoch has not learned, and decides nothing."""
+ALIKE = 0.02
+"""The tolerance of AUROC and average precision: scores that differ by less agree."""
+CLEARLY = 0.01
+"""In the paper the least of the leads that it calls clear is 0.013."""
+MUCH = 0.1
+"""In the paper Palma and Gini gain at least 0.12 from 0.1 to 10 percent of diverse outliers."""
+
+DATA = {"mnist": "mnist", "fmnist": "fashion_mnist", "kmnist": "kmnist", "cifar10": "cifar10"}
+CAPSULES, BASELINES = ("palma", "gini", "plain", "a", "npp", "nre"), ("abc", "nl")
+SCORES = CAPSULES + BASELINES
+INEQUALITY = ("palma", "gini")
+OUTPUTS = tuple(score for score in CAPSULES if score not in INEQUALITY)
+MANY = ("outliers", "inliers")
+"""The setups that are tried with each of ten classes."""
+
+
+def _in(data: str, setup: str, percent: float) -> dict[str, object]:
+    return {"data": data, "setup": setup, "percent": percent}
+
+
+def _of(cell: Mapping[str, object], score: str = "gini") -> Select:
+    """The runs that hold a score of a cell of a table: ten of each seed, or one."""
+    setup = cell["setup"]
+    capsules = "detection" if setup in MANY else "off_targets" if setup == "off_targets" else "lesions"
+    whole = {"nrg_pam": False, "sees": "all"} if setup == "off_targets" else {}
+    ten = dict(over="kind", cells=10) if setup in MANY else {}
+    if score in BASELINES:
+        return Select("baselines", {**cell, **whole}, **ten)
+    return Select(capsules, {**cell, **whole}, at_most=LEARNED, **ten)
+
+
+def _one(*metrics: str) -> Derived:
+    """The one of these metrics that a record has: capsules and baselines have records of their own."""
+
+    def of(record: Measured) -> Metric:
+        (found,) = (record.metrics[name] for name in metrics if name in record.metrics)
+        return found
+
+    return Derived(" or ".join(metrics), of)
+
+
+def _difference(one: str, other: str, size: bool = False) -> Derived:
+    """By how much a metric of a network lies above another; with ``size`` how far they lie apart."""
+
+    def of(record: Measured) -> Metric:
+        a, b = record.metrics[one], record.metrics[other]
+        apart = a.value - b.value
+        return Metric(value=abs(apart) if size else apart, n=a.n, unit="difference of fractions")
+
+    return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of)
+
+
+def _ahead(cell: Mapping[str, object], score: str, rival: str, margin: float = 0.0, kind: str = "auroc") -> Order | Above:
+    """One score beats another; of one network they are compared network by network."""
+    ours, theirs = f"{kind}_{score}", f"{kind}_{rival}"
+    if (score in BASELINES) == (rival in BASELINES):
+        return Above(_of(cell, score), _difference(ours, theirs), 0, margin=margin, final="reduced")
+    return Order(_of(cell, score), _of(cell, rival), _one(ours, theirs), margin=margin, final="reduced")
+
+
+def _best(cell: Mapping[str, object], score: str, but: tuple[str, ...] = ()) -> Count:
+    """A score beats every other one but these."""
+    return Count({f"{score} beats {rival}": _ahead(cell, score, rival) for rival in SCORES if rival not in (score, *but)})
+
+
+def _named(cell: Mapping[str, object]) -> str:
+    return " ".join(f"{value:g} %" if isinstance(value, float) else str(value) for value in cell.values())
+
+
+TABLES: dict[str, tuple[str, str]] = {
+    "T2": ("outliers", "auroc"), "T3": ("inliers", "auroc"), "S1": ("outliers", "ap"), "S2": ("inliers", "ap"),
+}  # fmt: skip
+LESIONS: dict[str, dict[str, object]] = {setup: {"data": "ham10000", "setup": setup} for setup in "ABCD"}
+OFF_TARGETS: dict[str, object] = {"data": "crispr", "setup": "off_targets"}
+CELLS = [_in(data, setup, percent) for setup in MANY for data in DATA.values() for percent in PERCENTS]
+ALL = [*CELLS, *LESIONS.values(), OFF_TARGETS]
+
+
+def _values() -> dict[str, Query]:
+    """Every cell of the tables: the mean over the ten classes of a seed is one replicate."""
+    found: dict[str, Query] = {}
+    for (table, (setup, kind)), (name, data), percent, score in itertools.product(TABLES.items(), DATA.items(), PERCENTS, SCORES):
+        cell = _in(data, setup, percent)
+        found[f"INQ-{table}-{name}-{percent:g}pct-{score}"] = Value(_of(cell, score), f"{kind}_{score}", final=False)
+    for (table, kind), setup, score in itertools.product({"T4": "auroc", "S3": "ap"}.items(), LESIONS, SCORES):
+        found[f"INQ-{table}-{setup}-{score}"] = Value(_of(LESIONS[setup], score), f"{kind}_{score}", final=False)
+    for kind, score in itertools.product(("auroc", "ap"), SCORES):
+        found[f"INQ-C-{kind}-{score}"] = Value(_of(OFF_TARGETS, score), f"{kind}_{score}", final=False)
+    return found
+
+
+def _counts() -> dict[str, Query]:
+    names = {
+        "melanoma": "mel",
+        "bcc": "bcc",
+        "dermatofibroma": "df",
+        "nevus": "nv",
+        "vascular": "vasc",
+        "bkl": "bkl",
+        "akiec": "akiec",
+    }
+    images = {f"INQ-T1-{name}": ("ham10000", short) for name, short in names.items()}
+    pairs = {"INQ-C-n-anomal": ("crispr", "anomalous"), "INQ-C-n-normal": ("crispr", "normal")}
+    test = f"{TESTS}::test_the_counts_of_the_paper"
+    return {
+        claim: Property(Select("counts", {"data": data}), f"off_{name}", 0, test)
+        for claim, (data, name) in (images | pairs).items()
+    }
+
+
+def _grows(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Order]:
+    """What a score gains from 0.1 to 10 percent of diverse outliers, set by set."""
+    return {
+        f"{score} {'falls' if falls else 'rises'} on {data}": Order(
+            _of(_in(data, "outliers", 10.0)), _of(_in(data, "outliers", 0.1)), f"auroc_{score}",
+            higher_is_better=not falls, margin=margin, final="reduced",
+        )
+        for data in DATA.values()
+    }  # fmt: skip
+
+
+def _winners(cells: Iterable[tuple[str, str, float]], npp: set[tuple[str, float]]) -> Count:
+    """Inequality is best in these cells, but for those where Npp is."""
+    parts: dict[str, Query] = {}
+    for data, setup, percent in cells:
+        cell, best = _in(data, setup, percent), "npp" if (data, percent) in npp else "gini"
+        parts[f"{_named(cell)}: {best} is best"] = _best(cell, best, () if best == "npp" else INEQUALITY)
+    return Count(parts)
+
+
+def _over_base_rate(score: str) -> Derived:
+    """Average precision above what guessing gets: the share of anomalies in the test set."""
+
+    def of(record: Measured) -> Metric:
+        metric, anomalies, normals = (record.metrics[name] for name in (f"ap_{score}", "test_anomalies", "test_normals"))
+        rate = anomalies.value / (anomalies.value + normals.value)
+        return Metric(value=metric.value - rate, n=metric.n, unit="difference of fractions")
+
+    return Derived(f"ap_{score} above the base rate", of)
+
+
+def _routing(routing: str, data: str, setup: str) -> Above:
+    where = {**_in(data, setup, 10.0), "routing": routing}
+    select = Select("routings", where, at_most=LEARNED, over="kind", cells=4)
+    return Above(select, "auroc_gini", 0.5, margin=MUCH, final="reduced")
+
+
+def _follows(cell: Mapping[str, object]) -> Count:
+    """Inequality leads by far, Npp comes next, and the other outputs find hardly more than guessing."""
+    far = {f"{s} leads {r} by far": _ahead(cell, s, r, 2 * ALIKE) for s in INEQUALITY for r in OUTPUTS + BASELINES if r != "npp"}
+    lead = {f"{s} leads npp": _ahead(cell, s, "npp") for s in INEQUALITY}
+    then = {f"npp leads {r}": _ahead(cell, "npp", r) for r in ("plain", "a", "nre", *BASELINES)}
+    low = {
+        f"{r} stays within {2 * ALIKE:g} of the base rate": Above(
+            _of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced"
+        )
+        for r in ("plain", "a", "nre")
+    }
+    return Count({**far, **lead, **then, **low})
+
+
+def _more_told(record: Measured) -> Metric:
+    """How much further from chance the anomaly capsule's Gini lies than the normal capsule's, either way round."""
+    anomaly, normal = (record.metrics[name] for name in ("auroc_gini", "auroc_gini_normal"))
+    value = abs(anomaly.value - 0.5) - abs(normal.value - 0.5)
+    return Metric(value=value, n=anomaly.n, unit="difference of fractions")
+
+
+QUERIES: dict[str, Query] = {
+    **_values(),
+    **_counts(),
+    "INQ-W-1": _winners(
+        [("cifar10", "outliers", 0.1), *itertools.product(DATA.values(), ["outliers"], (1.0, 10.0))],
+        {("kmnist", 1.0), ("cifar10", 1.0)},
+    ),
+    "INQ-W-2": Count(
+        {
+            f"{data}: {winner} beats {loser}": _ahead(_in(data, "outliers", 0.1), winner, loser, CLEARLY)
+            for data in ("mnist", "fashion_mnist", "kmnist")
+            for winner in ("a", "npp", "nre")
+            for loser in INEQUALITY
+        }
+    ),
+    "INQ-W-3": Count({**_grows("npp", falls=True), **_grows("a"), **_grows("palma", MUCH), **_grows("gini", MUCH)}),
+    "INQ-W-4": _winners(
+        itertools.product(DATA.values(), ["inliers"], PERCENTS), {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)}
+    ),
+    "INQ-W-5": Count(
+        {
+            "Palma and Gini agree in nine of ten cells": Count(
+                {
+                    _named(cell): Above(
+                        _of(cell), _difference("auroc_palma", "auroc_gini", size=True), ALIKE, below=True, final="reduced"
+                    )
+                    for cell in ALL
+                },
+                at_least=len(ALL) * 9 // 10,
+            ),
+            "plain output lies clearly below Gini in nine of ten cells": Count(
+                {_named(cell): _ahead(cell, "gini", "plain", ALIKE) for cell in ALL}, at_least=len(ALL) * 9 // 10
+            ),
+        }
+    ),
+    "INQ-W-6": Count({f"setup {setup}": _follows(cell) for setup, cell in LESIONS.items()}),
+    "INQ-W-7": Count(
+        {
+            **{f"{s} beats {r}": _ahead(OFF_TARGETS, s, r) for s in INEQUALITY for r in OUTPUTS + BASELINES},
+            **{f"{s} beats {b}": _ahead(OFF_TARGETS, s, b) for s in OUTPUTS for b in BASELINES},
+            "npp beats nre": _ahead(OFF_TARGETS, "npp", "nre"),
+        }
+    ),
+    "INQ-W-8": Count(
+        {
+            _named(cell): Above(
+                _of(cell),
+                Derived("how much more the anomaly capsule tells", _more_told),
+                0,
+                margin=MUCH,
+                final="reduced",
+            )
+            for cell in (_in(data, setup, 10.0) for data in DATA.values() for setup in MANY)
+        }
+    ),
+    "INQ-W-9": Count({_named(cell): _ahead(cell, "palma", "gini") for cell in ALL}, at_least=len(ALL) // 2 + 1),
+    "INQ-W-10": Count(
+        {
+            f"{routing}, {data}, {setup}": _routing(routing, data, setup)
+            for routing in ("dynamic", "em")
+            for data in ("mnist", "fashion_mnist")
+            for setup in MANY
+        }
+    ),
+}
