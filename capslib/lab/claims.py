@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 __all__ = [
-    "COLUMNS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number", "our_interval",
-    "our_value", "ours", "page_table", "row", "table", "theirs", "to_json", "verdicts", "with_unit",
+    "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
+    "our_interval", "our_value", "ours", "page_table", "row", "seal", "table", "theirs", "to_json", "verdicts", "with_unit",
 ]  # fmt: skip
 
 
@@ -127,6 +127,17 @@ def describe(verdict: Verdict) -> str:
     if our_value(verdict):
         parts.append(f"here {ours(verdict)}, {basis(verdict)}")
     return " · ".join(part.rstrip(".") for part in parts)
+
+
+GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
+"""A sign per verdict, so that nobody needs to tell the colours apart."""
+
+
+def seal(verdict: Verdict) -> str:
+    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row in its chapter."""
+    told, kind = escape(describe(verdict)), verdict.status.replace(" ", "-")
+    glyph = GLYPHS[verdict.status]
+    return f'<a class="vq v-{kind}" href="#claim-{verdict.claim.id}" data-tip="{told}" aria-label="{told}">{glyph}</a>'
 
 
 COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")

@@ -9,6 +9,9 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
+from capslib.errors import unknown
+from capslib.lab import claims
+from capslib.lab.judging import EXACT, FULL, REDUCED
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import interval
@@ -16,10 +19,12 @@ from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import matches
 
 if TYPE_CHECKING:
+    from IPython.display import HTML
     from pandas import DataFrame, Series
     from pandas.io.formats.style import Styler
 
     from capslib.lab.claims import Verdict
+    from capslib.lab.store import Store
 
 
 def styled(table: DataFrame) -> Styler:
@@ -177,3 +182,50 @@ def costs(records: Iterable[Record]) -> DataFrame:
         "MiB at most": of["memory"].max().round(),
     }
     return pd.DataFrame(columns).reset_index()
+
+
+BOX = {
+    "claim": "They claim",
+    "found": "We found",
+    "size": "Size and data",
+    "surprise": "What surprised us",
+    "settles": "What would settle the rest",
+}
+"""What the five sentences of a verdict box answer, in their order."""
+
+
+def verdict_box(stem: str, numbers: Mapping[str, object] | None = None, *, store: Store | None = None, **said: str) -> HTML:
+    """The answer of a chapter in five sentences, one for each of ``BOX``, for the top of its page.
+
+    A sentence names what records decide, and types none of it: ``{EM-W-14}`` is a claim with the square of its verdict,
+    ``{EM-W-14:ours}``, ``:theirs``, ``:basis`` or ``:verdict`` what the tables say of it, ``{undecided}`` the number of claims of
+    that verdict (also ``claims``, ``judged`` and ``reduced``), and other names are those of ``numbers``. Raises :class:`UserError` for
+    a name that is none of these, and :class:`TypeError` where one of the five sentences is missing.
+    """
+    from IPython.display import HTML
+
+    if list(said) != list(BOX):
+        raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
+    found = {v.claim.id: _Told(v) for v in claims.verdicts(stem, store=store)}
+    counts = claims.counts(t.verdict for t in found.values())
+    sums = {"claims": len(found), "judged": sum(counts[s] for s in FULL + EXACT), "reduced": sum(counts[s] for s in REDUCED)}
+    known = _Names({**found, **counts, **sums, **{k: escape(str(v)) for k, v in (numbers or {}).items()}})
+    lines = (f"<p><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>" for k, text in said.items())
+    return HTML(f'<div class="masthead verdict-box">{"".join(lines)}</div>')
+
+
+class _Names(dict):
+    def __missing__(self, name: str) -> object:
+        raise unknown("name in a verdict box", name, self)
+
+
+class _Told:
+    def __init__(self, verdict: Verdict):
+        self.verdict = verdict
+
+    def __format__(self, what: str) -> str:
+        v = self.verdict
+        if not what:
+            return f'<span class="claim-ref">{claims.seal(v)}<code>{v.claim.id}</code></span>'
+        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
+        return escape(told[what](v))
