@@ -315,10 +315,10 @@ plt.show()
 # |---|---|
 # | Initial $\beta_u$ and $\beta_a$; λ and its schedule | Not in the paper. The released code has the schedule above and constants for each layer; `preset="released"` gives them in the symbols of the paper. |
 # | The same constants in a network of another size | The authors chose the standard deviations of their initial weights so that half of all capsules are active. `preset="calibrated"`, our default, sets β and λ on 16 images to reach the same state; `"printed"` is Procedure 1 with β = 0. |
-# | Who competes for a child? | The text says: all parents that see it. In the convolutional layers of the released code only the positions of one type compete, so types do not. Our main network follows the code; a second arm follows the text. |
+# | Who competes for a child? | The text says: all parents that see it. In the convolutional layers of the released code {cite:p}`hinton2018code` only the positions of one type compete, so types do not: [these lines](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L123-L145) put every pair of child and parent type on a grid of its own (`c_prior`) and sum over places alone (`sum_prior`). Our main network follows the code; a second arm follows the text. |
 # | Who competes where windows have stride two? | The index arithmetic of the code is correct for stride one only; in the first capsule layer it groups the wrong positions. We did not copy it. |
-# | Zero variances | Not mentioned. The released code adds 5·10⁻⁴. |
-# | Means | The released code mixes 0.9 of the new mean with 0.1 of the previous one, which starts at zero: `smoothing=0.1`. Only the released preset does so. |
+# | Zero variances | Not mentioned. The released code [adds `min_var`](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L92), 5·10⁻⁴. |
+# | Means | The released code [mixes 0.9 of the new mean with 0.1 of the previous one](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L83-L89), which starts at zero: `smoothing=0.1`. Only the released preset does so. |
 # | One $\beta$ for all capsules or one for each? | §2 says one for each, §3 says one for all. We take one for each type, as the code does. |
 # | Sum or mean over classes in the spread loss? | The text has a sum, the code a mean. We take the sum; apart from weight decay, Adam takes the same steps either way. |
 # | Standard deviations of the initial weights | Released code: 0.5 for primary poses, 3 for activations. The code reshapes its channels so that most activations get the weights of poses; ours get their own. |
@@ -937,7 +937,7 @@ plt.show()
 # ### A variance floor that is no floor
 #
 # In an image with an even background many votes are almost equal. A parent that takes only these votes has almost no variance. Its log-densities then differ by thousands, couplings become ones
-# and zeros, and gradients explode, because they are divided by the variance. Public code has floors down to 10⁻⁹; the released code adds 5·10⁻⁴.
+# and zeros, and gradients explode, because they are divided by the variance. Public code has floors [down to 10⁻⁹](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code`; the released code adds 5·10⁻⁴.
 # `values_and_gradients_are_finite` of the conformance suite routes votes that are all equal.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Left: children that belong to one parent only. Right: largest gradient of the parents' activations. Dotted: the floor of the released code.", "name": "fig-em-floor"}}

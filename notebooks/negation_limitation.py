@@ -275,9 +275,9 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 # | question | where the answer comes from |
 # |---|---|
 # | Which EM network? | The released code has dense vector capsules whose length is the activation, not matrix capsules. |
-# | Which variance enters the cost? | The released code has $\ln \sigma^2$ where Hinton et al. have $\ln \sigma$, and adds $10^{-4}$ to every variance. |
-# | Initial $W$ and $B$ | First release: $W \sim \mathcal N(0, 0.1^2)$ and $B = 0.1$; in the sign network both are 0.5. |
-# | Iterations | Three in the first release, two in the second. The text agrees with the first. |
+# | Which variance enters the cost? | The released code has [$\ln \sigma^2$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92) where Hinton et al. have $\ln \sigma$, and [adds $10^{-4}$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L83) to every variance. |
+# | Initial $W$ and $B$ | First release {cite:p}`peer2020code`: [$W \sim \mathcal N(0, 0.1^2)$ and $B = 0.1$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12-L28); in the sign network both are 0.5. |
+# | Iterations | [Three in the first release](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12), [two in the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/capsule/capsule_layer.py#L12) {cite:p}`peer2021code`. The text agrees with the first. |
 # | Hidden dimension | Text: 12 everywhere. Scripts: 12 for RBA, 10 for EM. We follow the scripts. |
 # | Epochs | Text: 50. Scripts: 30. We take 50 and keep every epoch's accuracy. |
 # | Which accuracy is reported? | Not stated. The second release takes the best epoch. We take the last; the record also holds the best. |
@@ -344,7 +344,7 @@ claims.page_table(STEM, "NEG-T1-")
 
 # %% [markdown]
 # Without a bias the accuracy is exactly 50 %, in every seed and every epoch: the network classifies one number of each pair (x, −x) correctly. The
-# paper prints 49.61 % and 49.42 %, because its released code averages over the last mini-batches, which do not hold whole pairs. The tolerance of these
+# paper prints 49.61 % and 49.42 %, because its released code [averages over the last mini-batches](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train_sign.py#L131-L136), which do not hold whole pairs. The tolerance of these
 # two claims is therefore one point.
 #
 # ### How deep can it be? (Tables 2 and 3)
@@ -599,7 +599,7 @@ plt.show()
 # %% [markdown]
 # ### Densities as numbers
 #
-# The released E-step computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. It then divides by $\sum_j p_{ij} + \varepsilon$ with
+# The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. It then divides by $\sum_j p_{ij} + \varepsilon$ with
 # $\varepsilon = 10^{-8}$. Every further pose dimension makes all $p_{ij}$ smaller. Once they are below $\varepsilon$, the quotients fall to zero, and the children belong to no parent. Double precision
 # does not help: the constant does this long before a number underflows. The softmax of log-densities needs no constant and cannot underflow.
 # `test_densities_that_no_number_holds_are_routed_all_the_same` catches it.
@@ -884,7 +884,7 @@ pd.DataFrame(
 # ### The EM half of Table 1 depends on 10⁻⁸
 #
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the
-# weights and the bias of the first layer, and the network could not learn the bias. But the released code divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
+# weights and the bias of the first layer, and the network could not learn the bias. But [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60) divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
 # about $10^{-8}/\mu^2$. Adam divides every gradient by its own size and turns this one into full steps. A control arm leaves the offset out.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}

@@ -195,7 +195,7 @@ BOX = {
 
 
 def verdict_box(stem: str, numbers: Mapping[str, object] | None = None, *, store: Store | None = None, **said: str) -> HTML:
-    """The answer of a chapter in five sentences, one for each of ``BOX``, for the top of its page.
+    """The answer of a chapter in five sentences, one for each of ``BOX``, for the top of its page, and the links to paper and code.
 
     A sentence names what records decide, and types none of it: ``{EM-W-14}`` is a claim with the square of its verdict,
     ``{EM-W-14:ours}``, ``:theirs``, ``:basis`` or ``:verdict`` what the tables say of it, ``{undecided}`` the number of claims of
@@ -211,7 +211,8 @@ def verdict_box(stem: str, numbers: Mapping[str, object] | None = None, *, store
     sums = {"claims": len(found), "judged": sum(counts[s] for s in FULL + EXACT), "reduced": sum(counts[s] for s in REDUCED)}
     known = _Names({**found, **counts, **sums, **{k: escape(str(v)) for k, v in (numbers or {}).items()}})
     lines = (f"<p><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>" for k, text in said.items())
-    return HTML(f'<div class="masthead verdict-box">{"".join(lines)}</div>')
+    links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[stem].links.items())
+    return HTML(f'<div class="masthead verdict-box">{"".join(lines)}<p><small>{links}</small></p></div>')
 
 
 class _Names(dict):
