@@ -38,6 +38,7 @@ runs = frames.metrics(
 if len(runs):
     runs["percent"] = 100 * runs["test_accuracy"]
     starts = frames.means(runs, "weight_std", {"percent": "accuracy"})["accuracy"]
+    starts = starts.str.replace("\N{NO-BREAK SPACE}[", "\N{NO-BREAK SPACE}% [")
 else:
     starts = {}
 frames.verdict_box(
@@ -52,9 +53,9 @@ frames.verdict_box(
     "can have is {NEG-W-5:verdict} {NEG-W-5}.",
     size="Trained at the paper’s own size: the sign network ({NEG-T1-rba-bias:basis}); the deep "
     "networks only reduced, on MNIST and Fashion-MNIST ({NEG-W-5:basis}).",
-    surprise="The symmetry is real, but it is not what stops RBA: a reduced network of four layers "
-    "without a bias, which ends at {fades} % on MNIST, reaches {unit} % once its signal starts at "
-    "length one, and its output is still an odd function of the input.",
+    surprise="The symmetry is real, but it is not what stops a reduced RBA network of four layers: "
+    "without a bias it ends at {fades} on MNIST and at {unit} if its signal starts at length one, "
+    "and then too its output is an odd function of the input.",
     settles="The deep networks at the paper’s own size and length settle the values, and one run "
     "of twice the length for each reduced arm would tell whether the deepest EM networks without a "
     "bias ever start.",
@@ -450,26 +451,14 @@ claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 def cell(claim: str) -> str:
-    """The paper's value, and our mean at cpu scale where there is one."""
-    _, table, short, bias, layers = claim.rsplit("-", 4)
-    arm = {
-        "data": {"mnist": "mnist", "fashion": "fashion_mnist"}[short],
-        "bias": bias == "bias",
-        "depth": int(layers),
-        **standard,
-    }
-    runs = frames.metrics(
-        frames.select(
-            reduced, "depth", routing={"T2": "dynamic", "T3": "em_vector"}[table], **arm
-        )
-    )
-    return (
-        f"{ledger[claim].printed} · {100 * runs['test_accuracy'].mean():.1f}"
-        if len(runs)
-        else f"{ledger[claim].printed} · –"
-    )
+    """The paper's value, our mean or what each seed gave, and the square of the verdict."""
+    verdict = found[claim]
+    values = verdict.listed if verdict.ours is None else [verdict.ours]
+    ours = " / ".join(f"{value:.1f}" for value in values) or "–"
+    return f"{ledger[claim].printed} · {ours} {claims.seal(verdict)}"
 
 
+found = {v.claim.id: v for v in claims.verdicts(STEM)}
 cells = pd.DataFrame(
     [(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
 )
@@ -478,10 +467,8 @@ display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
     shown = shown.pivot(index=["data", "arm"], columns="layers", values="value")
-    display(
-        Markdown(title),
-        shown.pipe(frames.styled).set_properties(**{"white-space": "nowrap"}),
-    )
+    shown = shown.rename_axis(index={"data": "", "arm": "bias"})
+    display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
 # The cells are claims about the paper's own setting. Beside them stands what the reduced network has, *measured smaller*, until the full one runs on a GPU. It can show the
