@@ -177,7 +177,8 @@ def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, 
     return PageTable(f'<div class="claims-wrap">{html}</div>')
 
 
-_HEAD = "<thead><tr><th>Row</th><th>Paper</th><th>Ours (95 % interval)</th><th>Verdict</th></tr></thead>"
+_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
+_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
 _ROW = (
     '<tr><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
     '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
