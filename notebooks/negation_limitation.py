@@ -23,6 +23,44 @@ scheduler = None
 data_dir = None
 results_dir = None
 
+# %% tags=["remove-input"]
+from capslib.lab import claims, frames, plots
+from capslib.lab.store import Store
+from capslib.papers.negation_limitation import EXPERIMENTS, STEM
+
+committed = list(Store(results_dir).records(STEM))
+runs = frames.metrics(
+    frames.select(
+        committed, "depth", "cpu",
+        data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1,
+    )
+)  # fmt: skip
+if len(runs):
+    runs["percent"] = 100 * runs["test_accuracy"]
+    starts = frames.means(runs, "weight_std", {"percent": "accuracy"})["accuracy"]
+    starts = starts.str.replace("\N{NO-BREAK SPACE}[", "\N{NO-BREAK SPACE}% [")
+else:
+    starts = {}
+frames.verdict_box(
+    STEM,
+    {"fades": starts.get(0.1, "–"), "unit": starts.get("unit", "–")},
+    store=Store(results_dir),
+    claim="Without a bias a capsule layer cannot tell an input from its negative, which keeps deep "
+    "capsule networks from training, and a bias repairs both.",
+    found="Each of the theorems about layers without a bias {NEG-W-1:verdict} {NEG-W-1} {NEG-W-2}, and "
+    "so the sign network without one is right on half of all numbers ({NEG-T1-rba-nobias:ours}, "
+    "{NEG-T1-rba-nobias:verdict} {NEG-T1-rba-nobias}); how many layers a network without a bias "
+    "can have is {NEG-W-5:verdict} {NEG-W-5}.",
+    size="Trained at the paper’s own size: the sign network ({NEG-T1-rba-bias:basis}); the deep "
+    "networks only reduced, on MNIST and Fashion-MNIST ({NEG-W-5:basis}).",
+    surprise="The symmetry is real, but it is not what stops a reduced RBA network of four layers: "
+    "without a bias it ends at {fades} on MNIST and at {unit} if its signal starts at length one, "
+    "and then too its output is an odd function of the input.",
+    settles="The deep networks at the paper’s own size and length settle the values, and one run "
+    "of twice the length for each reduced arm would tell whether the deepest EM networks without a "
+    "bias ever start.",
+)
+
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
 import numpy as np
 import pandas as pd
@@ -30,13 +68,10 @@ import torch
 from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
-from capslib.lab import claims, frames, plots
 from capslib.lab.batch import Session
 from capslib.lab.statistics import interval
-from capslib.lab.store import Store
 from capslib.layers import squash
 from capslib.networks.negation_limitation import CapsuleStack, SignNetwork
-from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 from capslib.routing import dynamic_routing, em_routing
 from capslib.training import seeded
 
@@ -44,7 +79,6 @@ session = Session.start(
     scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
     scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
 )  # fmt: skip
-committed = list(Store(results_dir).records(STEM))
 plots.use_style()
 ledger = claims.ledger(STEM)
 BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
@@ -242,9 +276,9 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 # | question | where the answer comes from |
 # |---|---|
 # | Which EM network? | The released code has dense vector capsules whose length is the activation, not matrix capsules. |
-# | Which variance enters the cost? | The released code has $\ln \sigma^2$ where Hinton et al. have $\ln \sigma$, and adds $10^{-4}$ to every variance. |
-# | Initial $W$ and $B$ | First release: $W \sim \mathcal N(0, 0.1^2)$ and $B = 0.1$; in the sign network both are 0.5. |
-# | Iterations | Three in the first release, two in the second. The text agrees with the first. |
+# | Which variance enters the cost? | The released code has [$\ln \sigma^2$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L87-L92) where Hinton et al. have $\ln \sigma$, and [adds $10^{-4}$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L83) to every variance. |
+# | Initial $W$ and $B$ | First release {cite:p}`peer2020code`: [$W \sim \mathcal N(0, 0.1^2)$ and $B = 0.1$](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12-L28); in the sign network both are 0.5. |
+# | Iterations | [Three in the first release](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12), [two in the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/capsule/capsule_layer.py#L12) {cite:p}`peer2021code`. The text agrees with the first. |
 # | Hidden dimension | Text: 12 everywhere. Scripts: 12 for RBA, 10 for EM. We follow the scripts. |
 # | Epochs | Text: 50. Scripts: 30. We take 50 and keep every epoch's accuracy. |
 # | Which accuracy is reported? | Not stated. The second release takes the best epoch. We take the last; the record also holds the best. |
@@ -311,7 +345,7 @@ claims.page_table(STEM, "NEG-T1-")
 
 # %% [markdown]
 # Without a bias the accuracy is exactly 50 %, in every seed and every epoch: the network classifies one number of each pair (x, −x) correctly. The
-# paper prints 49.61 % and 49.42 %, because its released code averages over the last mini-batches, which do not hold whole pairs. The tolerance of these
+# paper prints 49.61 % and 49.42 %, because its released code [averages over the last mini-batches](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train_sign.py#L131-L136), which do not hold whole pairs. The tolerance of these
 # two claims is therefore one point.
 #
 # ### How deep can it be? (Tables 2 and 3)
@@ -417,26 +451,14 @@ claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 def cell(claim: str) -> str:
-    """The paper's value, and our mean at cpu scale where there is one."""
-    _, table, short, bias, layers = claim.rsplit("-", 4)
-    arm = {
-        "data": {"mnist": "mnist", "fashion": "fashion_mnist"}[short],
-        "bias": bias == "bias",
-        "depth": int(layers),
-        **standard,
-    }
-    runs = frames.metrics(
-        frames.select(
-            reduced, "depth", routing={"T2": "dynamic", "T3": "em_vector"}[table], **arm
-        )
-    )
-    return (
-        f"{ledger[claim].printed} · {100 * runs['test_accuracy'].mean():.1f}"
-        if len(runs)
-        else f"{ledger[claim].printed} · –"
-    )
+    """The paper's value, our mean or what each seed gave, and the square of the verdict."""
+    verdict = found[claim]
+    values = verdict.listed if verdict.ours is None else [verdict.ours]
+    ours = " / ".join(f"{value:.1f}" for value in values) or "–"
+    return f"{ledger[claim].printed} · {ours} {claims.seal(verdict)}"
 
 
+found = {v.claim.id: v for v in claims.verdicts(STEM)}
 cells = pd.DataFrame(
     [(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
 )
@@ -445,10 +467,8 @@ display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
     shown = shown.pivot(index=["data", "arm"], columns="layers", values="value")
-    display(
-        Markdown(title),
-        shown.pipe(frames.styled).set_properties(**{"white-space": "nowrap"}),
-    )
+    shown = shown.rename_axis(index={"data": "", "arm": "bias"})
+    display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
 # The cells are claims about the paper's own setting. Beside them stands what the reduced network has, *measured smaller*, until the full one runs on a GPU. It can show the
@@ -566,7 +586,7 @@ plt.show()
 # %% [markdown]
 # ### Densities as numbers
 #
-# The released E-step computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. It then divides by $\sum_j p_{ij} + \varepsilon$ with
+# The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. It then divides by $\sum_j p_{ij} + \varepsilon$ with
 # $\varepsilon = 10^{-8}$. Every further pose dimension makes all $p_{ij}$ smaller. Once they are below $\varepsilon$, the quotients fall to zero, and the children belong to no parent. Double precision
 # does not help: the constant does this long before a number underflows. The softmax of log-densities needs no constant and cannot underflow.
 # `test_densities_that_no_number_holds_are_routed_all_the_same` catches it.
@@ -851,7 +871,7 @@ pd.DataFrame(
 # ### The EM half of Table 1 depends on 10⁻⁸
 #
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the
-# weights and the bias of the first layer, and the network could not learn the bias. But the released code divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
+# weights and the bias of the first layer, and the network could not learn the bias. But [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60) divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
 # about $10^{-8}/\mu^2$. Adam divides every gradient by its own size and turns this one into full steps. A control arm leaves the offset out.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}

@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING
 
 from capslib.errors import unknown
-from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
+from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -23,13 +22,9 @@ from capslib.papers import PAPERS, experiments, needs, queries
 from capslib.papers.experiment import Scale
 from capslib.recipes import hash_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from pandas.io.formats.style import Styler
-
 __all__ = [
-    "COLUMNS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number", "our_interval",
-    "our_value", "ours", "page_table", "row", "table", "theirs", "to_json", "verdicts", "with_unit",
+    "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
+    "our_interval", "our_value", "ours", "page_table", "row", "seal", "tally", "theirs", "to_json", "verdicts", "with_unit",
 ]  # fmt: skip
 
 
@@ -129,6 +124,17 @@ def describe(verdict: Verdict) -> str:
     return " · ".join(part.rstrip(".") for part in parts)
 
 
+GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
+"""A sign per verdict, so that nobody needs to tell the colours apart."""
+
+
+def seal(verdict: Verdict) -> str:
+    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row in its chapter."""
+    told, kind = escape(describe(verdict)), verdict.status.replace(" ", "-")
+    here = f'href="#claim-{verdict.claim.id}" data-tip="{told}" aria-label="{told}"'
+    return f'<a class="vq v-{kind}" {here}>{GLYPHS[verdict.status]}</a>'
+
+
 COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")
 
 
@@ -139,38 +145,51 @@ def row(verdict: Verdict) -> tuple[str, ...]:
     return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + derived
 
 
-def table(stem: str, ids: Iterable[str] | None = None, store: Store | None = None) -> pd.DataFrame:
-    """The verdicts on a paper's claims as text, a column for each of ``COLUMNS``.
+class PageTable(str):
+    """HTML that a notebook shows as such."""
 
-    ``ids`` chooses the claims and their order (all of the paper by default). Numbers are in the paper's unit; ``n`` counts
-    replicates. Raises :class:`UserError` for an id that is not in the ledger.
+    to_html = _repr_html_ = str.__str__
+
+
+def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, store: Store | None = None) -> PageTable:
+    """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
+
+    An id that ends in a dash stands for all claims that start with it. ``names`` names rows by claim (their statement by default),
+    ``beside`` puts more from the records under our value. What is not run stands below in one line that unfolds. Raises
+    :class:`UserError` for an id that is not in the ledger.
     """
-    import pandas as pd
-
-    found = {v.claim.id: v for v in verdicts(stem, store=store)}
-    ids = list(found if ids is None else ids)
-    for name in ids:
+    found, rows, left = {v.claim.id: v for v in verdicts(stem, store=store)}, [], []
+    for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
         if name not in found:
             raise unknown("claim", name, found)
-    return pd.DataFrame([row(found[name]) for name in ids], columns=COLUMNS)
+        v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
+        label = escape(names.get(name) or v.claim.statement)
+        if v.status in NOT_RUN:
+            left.append((v, f"<li>{seal(v)} {label} ({code}; paper: {escape(theirs(v))}). {escape(v.reason)}</li>"))
+            continue
+        small = escape("; ".join(filter(None, (basis(v), beside.get(name)))))
+        value = escape(tally(v.parts) if v.parts else ours(v))
+        rows.append(_ROW.format(label, code, escape(theirs(v)), value, small, f"{seal(v)} {v.status}"))
+    html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
+    if left:
+        told = ", ".join(f"{n} {status}" for status, n in counts(v for v, _ in left).items() if n)
+        html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
+    return PageTable(f'<div class="claims-wrap">{html}</div>')
 
 
-def page_table(stem: str, *ids: str, store: Store | None = None) -> Styler:
-    """:func:`table` narrow enough for a page: intervals stand under values, the scale beside n, and empty columns are left out.
+_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
+_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
+_ROW = (
+    '<tr><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
+    '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
+)
 
-    An id that ends in a dash stands for all claims of the paper that start with it.
-    """
-    groups = {of: [name for name in ledger(stem) if of.endswith("-") and name.startswith(of)] or [of] for of in ids}
-    found = table(stem, [name for group in groups.values() for name in group], store).map(escape)  # Styler escapes nothing
-    width = "10rem" if found["Paper"].str.len().max() > 20 else "4rem"  # a sentence of the paper, or a number
-    ours = "Ours (95\N{NO-BREAK SPACE}% interval)"
-    for name, between, one, other in ((ours, "<br>", "Ours", "95 % interval"), ("n", ", ", "n", "Scale")):
-        found[one] = [between.join(filter(None, pair)) for pair in zip(found[one], found.pop(other), strict=True)]
-        found = found.rename(columns={one: name})
-    found = found.loc[:, (found != "").any()]
-    style = found.style.hide(axis="index").set_properties(subset=["Paper"], **{"min-width": width})
-    narrow = found.columns.intersection(["Claim", ours, "n"])
-    return style.set_properties(subset=narrow, **{"white-space": "nowrap"})
+
+def tally(parts: Iterable[Verdict]) -> str:
+    """How many parts of a count hold, are open, fail and wait: ``✓5 ?0 ×1``. Nothing is said of waiting where none waits."""
+    signs = dict.fromkeys(KEPT, "✓") | dict.fromkeys(AGAINST, "×") | dict.fromkeys(NOT_RUN, "waiting ")
+    of = Counter(signs.get(p.status, "?") for p in parts)
+    return " ".join(f"{sign}{of[sign]}" for sign in ("✓", "?", "×", "waiting ") if of[sign] or sign in "✓?×")
 
 
 def counts(found: Iterable[Verdict]) -> dict[Status, int]:

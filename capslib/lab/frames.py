@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
+from capslib.errors import unknown
+from capslib.lab import claims
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import interval
@@ -16,10 +19,12 @@ from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import matches
 
 if TYPE_CHECKING:
+    from IPython.display import HTML
     from pandas import DataFrame, Series
     from pandas.io.formats.style import Styler
 
     from capslib.lab.claims import Verdict
+    from capslib.lab.store import Store
 
 
 def styled(table: DataFrame) -> Styler:
@@ -91,6 +96,13 @@ def select(records: Iterable[Record], experiment: str, scale: str | None = None,
         for r in records
         if r.trial.experiment == experiment and (scale is None or r.trial.scale == scale) and matches(r.config, where)
     ]
+
+
+def best(records: Iterable[Record], experiment: str, **where: object) -> list[Record]:
+    """The records of an experiment that a figure shows: of the scale with most, and of smoke scale only where there is no other."""
+    found = list({r.key: r for r in records if r.trial.experiment == experiment}.values())
+    scales = Counter(r.trial.scale for r in found if r.trial.scale != "smoke")
+    return select(found, experiment, max(scales, key=scales.__getitem__, default="smoke"), **where)
 
 
 def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
@@ -177,3 +189,42 @@ def costs(records: Iterable[Record]) -> DataFrame:
         "MiB at most": of["memory"].max().round(),
     }
     return pd.DataFrame(columns).reset_index()
+
+
+BOX = dict(
+    claim="They claim", found="We found", size="Size and data", surprise="What surprised us", settles="What would settle the rest"
+)
+"""What the five sentences of a verdict box answer, in their order."""
+
+
+def verdict_box(stem: str, numbers: Mapping[str, object], *, store: Store | None = None, **said: str) -> HTML:
+    """The answer of a chapter in five sentences, one for each of ``BOX``, for the top of its page, and the links to paper and code.
+
+    A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``, ``:basis``
+    or ``:verdict`` what tables say of it, ``{undecided}`` how many claims have that verdict, and other names are of ``numbers``.
+    Raises :class:`UserError` for a name that is none of these, and :class:`TypeError` where a sentence is missing.
+    """
+    from IPython.display import HTML
+
+    if list(said) != list(BOX):
+        raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
+    found = {v.claim.id: _Told(v) for v in claims.verdicts(stem, store=store)}
+    counts = claims.counts(t.verdict for t in found.values())
+    known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
+    try:
+        lines = [f"<p><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>" for k, text in said.items()]
+    except KeyError as error:
+        raise unknown("name in a verdict box", error.args[0], known) from None
+    links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[stem].links.items())
+    return HTML(f'<div class="masthead verdict-box">{"".join(lines)}<p><small>{links}</small></p></div>')
+
+
+class _Told:
+    def __init__(self, verdict: Verdict):
+        self.verdict = verdict
+
+    def __format__(self, what: str) -> str:
+        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
+        v = self.verdict
+        name = f'<a href="#claim-{v.claim.id}"><code>{v.claim.id}</code></a>'
+        return escape(told[what](v)) if what else f'<span class="claim-ref">{claims.seal(v)}{name}</span>'

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper as the book speaks of it. ``cite`` is its key in ``book/references.bib``."""
+    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``, ``links`` leads to the paper and its code."""
 
     stem: str
     short: str
@@ -34,6 +34,7 @@ class Paper:
     year: int
     cite: str
     claim: str
+    links: Mapping[str, str]
 
 
 PAPERS: Mapping[str, Paper] = {
@@ -48,6 +49,11 @@ PAPERS: Mapping[str, Paper] = {
             "hinton2018",
             "Routing by expectation maximisation between matrix capsules nearly halves the error on smallNORB, generalises to "
             "novel viewpoints and resists adversarial images better than a convolutional network.",
+            {
+                "paper on OpenReview": "https://openreview.net/forum?id=HJWLfGWRb",
+                "official code": "https://github.com/google-research/google-research/tree/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em",
+                "independent code by Gritzman": "https://github.com/IBM/matrix-capsules-with-em-routing/tree/2da9cdf9e1787f0b0984f7673f644d47b08f220c",
+            },
         ),
         Paper(
             "negation_limitation",
@@ -58,6 +64,12 @@ PAPERS: Mapping[str, Paper] = {
             "peer2021",
             "Without a bias term a capsule layer cannot tell an input from its negative, which stops deep capsule "
             "networks from training; a bias repairs both.",
+            {
+                "paper": "https://doi.org/10.1016/j.patrec.2021.01.017",
+                "arXiv": "https://arxiv.org/abs/1905.08744",
+                "official code, second release": "https://github.com/peerdavid/capsnet-limitations/tree/9b6ee64d382712f0e5491f9426af9303c00b9716",
+                "first release": "https://github.com/peerdavid/limitation-of-capsule-networks/tree/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49",
+            },
         ),
         Paper(
             "sparse_unsupervised",
@@ -68,6 +80,9 @@ PAPERS: Mapping[str, Paper] = {
             "rawlinson2018",
             "Capsules trained without labels but with a sparsity rule generalise to affine-transformed digits better "
             "than supervised ones.",
+            {
+                "arXiv": "https://arxiv.org/abs/1804.06094",
+            },
         ),
         Paper(
             "learned_routing",
@@ -77,6 +92,7 @@ PAPERS: Mapping[str, Paper] = {
             2019,
             "faria2019",
             "A routing that is itself learned equals or beats the open implementations of EM routing.",
+            {},
         ),
         Paper(
             "inequality_anomaly",
@@ -87,6 +103,9 @@ PAPERS: Mapping[str, Paper] = {
             "kirillov2022",
             "How unequally a capsule network spreads its couplings tells anomalies from normal inputs better than its "
             "output does.",
+            {
+                "paper": "https://doi.org/10.1038/s41598-022-17734-7",
+            },
         ),
     )
 }

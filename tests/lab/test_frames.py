@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 from capslib import papers
+from capslib.errors import UserError
 from capslib.lab import frames, plots
-from capslib.lab.claims import Verdict, ledger
+from capslib.lab.claims import STATUSES, Verdict, ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
 from capslib.papers.experiment import Deviation
@@ -72,6 +77,15 @@ def test_the_configuration_of_every_scale_beside_the_papers():
     assert frames.configuration(EM["test_error"]).loc["weight decay", "paper"] == "2·10⁻⁷"
 
 
+def test_a_figure_shows_the_scale_with_most_records_and_smoke_only_alone(records):
+    smoke = [r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "smoke"})}) for r in records]
+    paper = records[0].model_copy(update={"trial": records[0].trial.model_copy(update={"scale": "paper"})})
+    assert frames.best([*smoke, paper, *records[1:], *records[1:]], "sign") == records[1:], "each record once"
+    assert frames.best(smoke, "sign") == frames.best([*smoke, *smoke], "sign") != []
+    assert frames.best(records, "sign", bias=False) == [records[2]]
+    assert frames.best([], "sign") == []
+
+
 def test_deviations_are_named_once_with_their_scales(records):
     slip = Deviation(what="length", paper="50", ours="2", why="budget")
     other = Deviation(what="squashing", paper="ε", ours="none", why="symmetry")
@@ -99,6 +113,36 @@ def test_costs_by_experiment_scale_and_device(records):
     (row,) = frames.costs(records).to_dict("records")
     assert (row["trials"], row["seconds each"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
     assert frames.costs([]).empty
+
+
+SAID = {name: f"{label}." for name, label in frames.BOX.items()}
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
+
+
+def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(store):
+    told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
+    shown = frames.verdict_box("negation_limitation", {"x": "<b>"}, store=store, **{**SAID, "found": told}).data
+    assert re.findall(r"<p><b>(.*?)\.</b>", shown) == list(frames.BOX.values())
+    waiting = sum(not c.not_run for c in ledger("negation_limitation").values())
+    assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
+    assert 'class="vq v-waiting" href="#claim-NEG-W-1"' in shown
+    with pytest.raises(UserError, match="NEG-W-1"):
+        frames.verdict_box("negation_limitation", {}, store=store, **{**SAID, "found": "{NEG-W-l}"})
+    with pytest.raises(TypeError, match="surprise"):
+        frames.verdict_box("negation_limitation", {}, store=store, found="")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
+def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
+    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)]
+    assert len(calls) == 1
+    said = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords if k.arg in frames.BOX}
+    assert list(said) == list(frames.BOX)
+    known = {*ledger(path.stem), *STATUSES, *(key.value for key in calls[0].args[1].keys)}
+    for text in said.values():
+        assert not re.search(r"\d", re.sub(r"\{.*?\}", "", text)), text
+        assert {name.partition(":")[0] for name in re.findall(r"\{(.*?)\}", text)} <= known
+        assert re.fullmatch(r"(?:(?!\. ).)+\.", text), "one sentence"
 
 
 def contrast(a: str, b: str) -> float:

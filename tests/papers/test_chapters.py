@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from capslib.data.registry import dataset
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
-from capslib.papers import STEMS, experiments, module, queries
+from capslib.papers import PAPERS, STEMS, experiments, module, queries
 from capslib.papers import query as q
 from capslib.papers.experiment import SCALES
 from capslib.recipes import Config
@@ -85,3 +86,24 @@ def stands_in(config: Config) -> bool | None:
     """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
     data = getattr(config, "data", None)
     return dataset(data).stand_in if data else None
+
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("stem", CHAPTERS)
+def test_a_chapter_links_its_paper_and_code_that_will_not_move(stem):
+    """A branch moves on, and the line that a finding rests on with it; a commit does not."""
+    paper, notebook = PAPERS[stem], (ROOT / "notebooks" / f"{stem}.py").read_text(encoding="utf-8")
+    bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    assert any(re.match(r"https://(doi\.org|arxiv\.org|openreview\.net)/", url) for url in paper.links.values())
+    code = [url for url in paper.links.values() if "github.com" in url]
+    assert code
+    assert all(f"{{{url}}}" in bibliography for url in code)
+    lines = re.findall(r"https://github\.com/[^)\s]+", notebook)
+    assert lines, "the lines of code that a finding rests on"
+    assert all(re.search(r"/(tree|blob)/[0-9a-f]{40}(/|$)", url) for url in [*code, *lines])
+    assert all(re.search(r"#L\d+(-L\d+)?$", url) for url in lines)
+    entry = re.search(rf"@\w+{{{paper.cite},.*?\n}}", bibliography, re.S)[0]
+    assert re.search(r"\n  (url|doi) +=", entry)

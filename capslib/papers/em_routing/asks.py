@@ -10,7 +10,7 @@ from capslib.papers.experiment import Metric
 from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, at_the_end
 
 TESTS = "tests/papers/test_em_routing.py"
-_MAIN = {name: field.default for name, field in EMRecipe.model_fields.items()
+MAIN = {name: field.default for name, field in EMRecipe.model_fields.items()
          if name in ("network", "size", "routing", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss", "margin")}  # fmt: skip
 """The fields that tell the arms apart. Sizes and budgets are those of a scale."""
 
@@ -26,7 +26,7 @@ EPSILONS = (0.1, 0.2)
 
 def _arm(**difference: Any) -> Select:
     """The main network on smallNORB but for this."""
-    return Select("test_error", {"data": "smallnorb", **_MAIN, **difference}, learned=LEARNED)
+    return Select("test_error", {"data": "smallnorb", **MAIN, **difference}, learned=LEARNED)
 
 
 def _fewer(better: dict[str, Any], worse: dict[str, Any], **options: Any) -> Order:
