@@ -164,7 +164,7 @@ class ClaimsTable(Evident):
 
 
 class Masthead(Evident):
-    """``{masthead} STEM``: citation, claim, verdicts, their records, and buttons that open the chapter as a notebook."""
+    """``{masthead} STEM``: citation, verdicts, their records, and buttons that open the chapter as a notebook."""
 
     required_arguments = 1
 
@@ -173,7 +173,7 @@ class Masthead(Evident):
             return []
         paper = PAPERS[stem]
         cited = f"{paper.authors}, *{paper.title}* ({paper.year}) {{cite}}`{paper.cite}`"
-        text = self.parse_text_to_nodes(f"{cited}\n\n**Claim.** {paper.claim}")
+        text = self.parse_text_to_nodes(cited)
         return [nodes.container("", *text, self.drawn("masthead", stem, self._scale()), classes=["masthead"])]
 
     def _scale(self) -> str:

@@ -17,7 +17,7 @@ from capslib.papers import PAPERS, needs
 if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
 
-GLYPHS = dict(zip(claims.STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
+GLYPHS = claims.GLYPHS
 """A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
 reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
 
