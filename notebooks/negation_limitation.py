@@ -461,15 +461,16 @@ def cell(claim: str) -> str:
 
 found = {v.claim.id: v for v in claims.verdicts(STEM)}
 cells = pd.DataFrame(
-    [(*c.rsplit("-", 4)[1:], cell(c)) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
+    [(*c.rsplit("-", 4)[1:], c) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
 )
-cells.columns = ["table", "data", "arm", "layers", "value"]
+cells.columns = ["table", "data", "arm", "layers", "claim"]
 display(Markdown("Test accuracy in percent: *paper · ours at cpu scale, mean of 3 seeds*."))
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
-    shown = shown.pivot(index=["data", "arm"], columns="layers", values="value")
+    shown = shown.pivot(index=["data", "arm"], columns="layers", values="claim")
     shown = shown.rename_axis(index={"data": "", "arm": "bias"})
-    display(Markdown(title), shown.style.set_properties(**{"white-space": "nowrap"}))
+    squares = frames.styled(shown).format(cell, na_rep="")
+    display(Markdown(title), squares.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
 # The cells are claims about the paper's own setting. Beside them stands what the reduced network has, *measured smaller*, until the full one runs on a GPU. It can show the
@@ -810,6 +811,7 @@ if len(near):
         " with {} layers".format
     )
     near["percent"] = 100 * near["test_accuracy"]
+    near = near.sort_values(["routing", "depth"])
     ends = frames.means(near, "arm", {"percent": "accuracy"})["accuracy"]
     learned = (near["percent"] > 50).sum()
     text = "; ".join(

@@ -14,7 +14,7 @@ from capslib.errors import unknown
 from capslib.lab import claims
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
-from capslib.lab.statistics import interval
+from capslib.lab.statistics import Bounds, interval
 from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import matches
 
@@ -59,16 +59,18 @@ def metrics(records: Iterable[Record]) -> DataFrame:
     )
 
 
-def means(table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1) -> DataFrame:
+def means(
+    table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1, bounds: Bounds | None = (0, 100)
+) -> DataFrame:
     """For each group of :func:`metrics`: the number of seeds, and the mean and 95 % interval of some metrics as text.
 
     ``columns`` maps each metric to the name of its column. A group without a metric shows a dash; a metric that no group has
-    gets no column.
+    gets no column. Metrics are in percent, unless other ``bounds`` say what a mean cannot leave.
     """
 
     def text(values: Series) -> str:
         values = values.dropna()
-        found = interval(values)
+        found = interval(values, bounds)
         between = "" if found is None else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
         return f"{values.mean():.{digits}f}{between}".replace(" ", "\N{NO-BREAK SPACE}") if len(values) else "–"
 

@@ -45,9 +45,11 @@ def test_means_have_the_interval_of_their_seeds(records):
     table = frames.metrics(records).assign(error=[1.0, 3.0, 5.0], crops=[1.0, None, None])
     found = frames.means(table, "bias", {"error": "error (%)", "crops": "crops", "nothing of the kind": "nothing"})
     assert found.replace("\N{NO-BREAK SPACE}", " ", regex=True).to_dict("index") == {
-        True: {"seeds": 2, "error (%)": "2.0 [-10.7, 14.7]", "crops": "1.0"},  # t of one degree of freedom is 12.7
+        True: {"seeds": 2, "error (%)": "2.0 [0.0, 93.0]", "crops": "1.0"},
         False: {"seeds": 1, "error (%)": "5.0", "crops": "–"},
     }
+    free = frames.means(table, "bias", {"error": "error"}, bounds=None)["error"]
+    assert free[True] == "2.0\N{NO-BREAK SPACE}[-10.7,\N{NO-BREAK SPACE}14.7]"  # t of one degree of freedom is 12.7
 
 
 def test_curves_are_one_row_a_point_and_a_field_of_the_same_name_gives_way(records):
