@@ -93,8 +93,8 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 # without a bias stop training, and that a bias repairs them.
 #
 # {doc}`Our records </book/scorecard>` confirm the theorems to the last bit. In reduced networks on MNIST and Fashion-MNIST,
-# RBA trains without a bias up to the depth that the paper reports. Deeper networks had not started when their runs ended, and runs of twice the length
-# have to say whether they ever do ({claim}`NEG-W-5`). Three things
+# RBA trains without a bias up to the depth that the paper reports. Deeper networks have not started when their runs end, on MNIST not even in runs of twice the
+# length ({claim}`NEG-W-5-rba-mnist`). For EM the limit is still open ({claim}`NEG-W-5-em-mnist`). Three things
 # surprised us. First, the bias of an EM layer does not change that
 # layer's own activations. Second, the EM network learns the whole sign only with the help of a constant of 10⁻⁸ that was meant to
 # prevent a division by zero. Third, a reduced RBA network that does not train without a bias does train without one, at the same depth, when
