@@ -5,7 +5,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 CHAPTERS := $(basename $(notdir $(wildcard notebooks/*.py)))
 
-.PHONY: book test lab lint clean
+.PHONY: book test verdicts lab lint clean
 .DEFAULT_GOAL := book
 
 .venv/.ready: requirements.txt pyproject.toml
@@ -22,6 +22,9 @@ book: .venv/.ready  ## execute what has changed at smoke scale, build strictly, 
 
 test: book  ## all tests, the executed notebooks and the built book included
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+verdicts: .venv/.ready  ## after new records: the tables of verdicts in the tests and in the README
+	$(BIN)/python -m tests.papers.test_verdicts
 
 lab: .venv/.ready  ## JupyterLab on the notebooks, below jupytext.toml; a .py opens as a notebook by "Open With → Notebook"
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks \

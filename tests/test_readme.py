@@ -25,8 +25,15 @@ def verdict_table() -> str:
     return "\n".join(lines)
 
 
+def write_verdict_table() -> None:
+    """Put today's table of verdicts in the place of the README's."""
+    text, tables = re.subn(r"\| paper \| claims \|.*\n(\|.*\n)+", lambda _: verdict_table() + "\n", README)
+    assert tables == 1, "README.md should hold one table of verdicts"
+    (ROOT / "README.md").write_text(text, encoding="utf-8")
+
+
 def test_the_verdicts_are_those_of_the_records():
-    assert verdict_table() in README, f"README.md should hold this table:\n\n{verdict_table()}\n"
+    assert verdict_table() in README, f"`make verdicts` writes this table into README.md:\n\n{verdict_table()}\n"
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(((?!https?:)[^)#]+)", README))))

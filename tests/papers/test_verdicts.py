@@ -1,6 +1,6 @@
 """The verdicts of the committed records, as a table: whoever changes one sees it in the diff.
 
-After new records: ``python -m tests.papers.test_verdicts`` writes the table anew. Read the diff before you commit it.
+After new records: ``make verdicts`` writes the table anew, and the one in the README. Read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -40,3 +40,6 @@ def test_no_verdict_moves_unseen():
 if __name__ == "__main__":
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *today()])
+    from tests.test_readme import write_verdict_table
+
+    write_verdict_table()
