@@ -25,6 +25,7 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
+from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.em_routing import EXPERIMENTS, STEM
 from capslib.papers.em_routing.asks import MAIN
@@ -67,6 +68,35 @@ frames.verdict_box(
     "{released}, though some of the runs were not at rest when they ended.",
     settles="The grid at the paper’s size on one large GPU settles the values, and one run of "
     "twice the length for each arm would tell whether the reduced orders are at rest.",
+)
+
+# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test error on smallNORB of capsules and of a CNN: open the paper's, filled ours, from reduced networks with an interval over three seeds."}}
+plots.use_style()
+told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+plots.dots(
+    {
+        name: (v.ours, v.interval, v.claim.value, plots.routing_color(color))
+        for name, color, v in (
+            ("capsules, 3 iterations", "em", told["EM-T1-iter3"]),
+            ("CNN", "cnn", told["EM-T1-cnn"]),
+        )
+    },
+    end=20,
+)
+
+# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with that of the released code."}}
+plots.dots(
+    {
+        f"competition as {name}": (
+            of["test_error"].mean(),
+            interval(of["test_error"], (0, 100)),
+            None,
+            plots.routing_color("em"),
+        )
+        for name, of in zip(("printed", "released"), competing, strict=True)
+        if len(of)
+    },
+    end=50,
 )
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}

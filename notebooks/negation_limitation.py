@@ -25,6 +25,7 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
+from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
@@ -59,6 +60,38 @@ frames.verdict_box(
     settles="The deep networks at the paper’s own size and length settle the values, and one run "
     "of twice the length for each reduced arm would tell whether the deepest EM networks without a "
     "bias ever start.",
+)
+
+# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy of the sign network. Without a bias RBA and EM are right on half of all numbers, with a bias on nearly all, in the paper and here."}}
+plots.use_style()
+told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+plots.dots(
+    {
+        f"{plots.routing_name(routing)}, {bias}": (
+            v.ours,
+            v.interval,
+            v.claim.value,
+            plots.routing_color(routing),
+        )
+        for routing, name in (("dynamic", "rba"), ("em", "em"))
+        for bias, end in (("no bias", "nobias"), ("bias", "bias"))
+        for v in [told[f"NEG-T1-{name}-{end}"]]
+    }
+)
+
+# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test accuracy on MNIST of four RBA layers without a bias, by the start of the weights: one that lets the signal fade, and one at which it starts at length one."}}
+plots.dots(
+    {
+        f"RBA, 4 layers, no bias: {name}": (
+            of["percent"].mean(),
+            interval(of["percent"], (0, 100)),
+            None,
+            plots.routing_color("dynamic"),
+        )
+        for start, name in ((0.1, "signal fades"), ("unit", "length one"))
+        for of in ([runs[runs["weight_std"] == start]] if len(runs) else [])
+        if len(of)
+    }
 )
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}

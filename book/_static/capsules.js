@@ -1,18 +1,23 @@
-/* The scorecard's filter. Without this script every row is shown; nothing else on any page needs it. */
+/* The scorecard's filter and sorting. Without this script every row is shown; nothing else on any page needs it. */
 (() => {
   const form = document.querySelector("form.score-filter");
   const table = document.getElementById("scorecard-table");
   if (!form || !table) return;
-  const rows = [...table.tBodies[0].rows].map((row) => ({ row, text: row.textContent.toLowerCase() }));
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map((row, place) => ({ row, place, text: row.textContent.toLowerCase() }));
   const menus = ["paper", "status", "kind", "scale", "where"];
   const count = form.querySelector("output");
+  const KEPT = "scorecard-filter";
+
+  const fits = (row, menu, wanted) =>
+    !wanted || (menu === "status" && wanted === "run" ? row.dataset.run === "yes" : row.dataset[menu] === wanted);
 
   function apply(remember) {
     const wanted = Object.fromEntries(new FormData(form));
     const words = (wanted.text || "").toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const { row, text } of rows) {
-      const kept = menus.every((m) => !wanted[m] || row.dataset[m] === wanted[m]) && words.every((w) => text.includes(w));
+      const kept = menus.every((m) => fits(row, m, wanted[m])) && words.every((w) => text.includes(w));
       row.hidden = !kept;
       shown += kept;
     }
@@ -21,9 +26,10 @@
     if (!remember) return;
     const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value)).toString();
     try {
+      sessionStorage.setItem(KEPT, query);
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
     } catch {
-      /* some browsers refuse this for file:// pages; the filter works without it */
+      /* some browsers refuse one or the other for file:// pages; the filter works without them */
     }
   }
 
@@ -33,7 +39,17 @@
     for (const option of form.elements.where.options) option.hidden = option.value !== "" && !there.has(option.value);
   }
 
-  for (const [name, value] of new URLSearchParams(location.search)) {
+  /* The address says what to show; else what was chosen last; else whatever was run. */
+  function chosen() {
+    if (location.search) return location.search;
+    try {
+      return sessionStorage.getItem(KEPT) ?? "status=run";
+    } catch {
+      return "status=run";
+    }
+  }
+
+  for (const [name, value] of new URLSearchParams(chosen())) {
     const field = form.elements[name];
     if (field && (menus.includes(name) || name === "text")) field.value = value;
   }
@@ -42,12 +58,38 @@
   form.addEventListener("reset", () => setTimeout(() => apply(true)));
   form.addEventListener("submit", (event) => event.preventDefault());
 
-  /* A link to a row that the filter hides clears the filter. */
+  /* A column's name sorts by it: numbers as numbers, verdicts in the order of their weight. */
+  const keys = [
+    ({ row }) => row.querySelector(".claim-id").textContent,
+    ...[1, 2].map((column) => ({ row }) => parseFloat(row.cells[column].textContent)),
+    ({ place }) => place,
+  ];
+  const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const falling = head.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const of = (r) => keys[column](r);
+      const there = rows.filter((r) => !Number.isNaN(of(r))).sort((a, b) => (falling ? -1 : 1) * compare(of(a), of(b)) || a.place - b.place);
+      body.append(...[...there, ...rows.filter((r) => Number.isNaN(of(r)))].map(({ row }) => row));
+    });
+  });
+
+  /* A link to a row that the filter hides shows all rows. */
   function reveal() {
     const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (!row || !row.hidden) return;
-    form.reset();
-    apply(true);
+    if (!row) return;
+    if (row.hidden) {
+      form.reset();
+      apply(false);
+    }
+    const why = row.querySelector("details");
+    if (why) why.open = true;
     row.scrollIntoView();
   }
   apply(false);

@@ -169,7 +169,7 @@ def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, 
             continue
         small = escape("; ".join(filter(None, (basis(v), beside.get(name)))))
         value = escape(tally(v.parts) if v.parts else ours(v))
-        rows.append(_ROW.format(label, code, escape(theirs(v)), value, small, f"{seal(v)} {v.status}"))
+        rows.append(_ROW.format(name, label, code, escape(theirs(v)), value, small, f"{seal(v)} {v.status}"))
     html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
     if left:
         told = ", ".join(f"{n} {status}" for status, n in counts(v for v, _ in left).items() if n)
@@ -180,7 +180,7 @@ def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, 
 _WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
 _HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
 _ROW = (
-    '<tr><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
+    '<tr id="at-{}"><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
     '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
 )
 

@@ -214,7 +214,9 @@ def verdict_box(stem: str, numbers: Mapping[str, object], *, store: Store | None
     counts = claims.counts(t.verdict for t in found.values())
     known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
     try:
-        lines = [f"<p><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>" for k, text in said.items()]
+        lines = [
+            f'<p class="box-{k}"><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>' for k, text in said.items()
+        ]
     except KeyError as error:
         raise unknown("name in a verdict box", error.args[0], known) from None
     links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[stem].links.items())

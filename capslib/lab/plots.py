@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    Interval = tuple[float, float] | None
 
 INK = "#767d89"
 """Colour of text and axes. Its contrast is above 4:1 on the white and on the dark page, so one file serves both."""
@@ -112,6 +114,29 @@ def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: objec
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **options)
+
+
+def dots(rows: Mapping[str, tuple[float | None, Interval, float | None, str]], unit: str = "%", end: float = 100) -> Figure:
+    """A small figure for the front page: for each row our mean (filled, with its interval), the paper's value (open) and a colour.
+
+    Values and intervals are in ``unit``, on an axis from 0 to ``end``. A row without a value keeps its place.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(2.6, 0.4 + 0.42 * len(rows)))
+    for y, (name, (ours, between, theirs, color)) in enumerate(rows.items()):
+        axes.text(0, y - 0.48, name, fontsize=8.5, va="center")
+        if between:
+            axes.plot(between, (y, y), color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        if theirs is not None:
+            axes.plot(theirs, y, "o", color=INK, fillstyle="none", markersize=8, clip_on=False)
+        if ours is not None:
+            axes.plot(ours, y, "o", color=color, markersize=4.5, clip_on=False)
+    axes.set(xlim=(0, end), ylim=(len(rows) - 0.65, -0.8), yticks=[], xticks=[0, end / 2, end])
+    axes.set_xticklabels(["0", f"{end / 2:g}", f"{end:g}{unit}"], fontsize=8.5)
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+    return figure
 
 
 def show_pixels(figure: Figure) -> None:

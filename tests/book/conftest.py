@@ -62,7 +62,15 @@ PAGES = {
 ```
 ```{chapter-cards}
 ```
-{count}`claims` claims, {count}`judged of negation_limitation` judged.
+```{findings}
+```
+```{runs}
+```
+```{start}
+```
+```{bibtex}
+```
+{repository}`GitHub` {count}`claims` claims, {count}`judged of negation_limitation` judged.
 """,
     "book/papers/negation_limitation.md": """# Negation
 
@@ -109,7 +117,8 @@ class TinyBook:
         self.write("notebooks/negation_limitation.py", "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n")
         (root / "results").mkdir()
         (root / "book" / "_static").symlink_to(ROOT / "book" / "_static")
-        shutil.copy(ROOT / "book" / "references.bib", root)
+        for name in ("book/references.bib", "CITATION.cff"):
+            shutil.copy(ROOT / name, root)
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name

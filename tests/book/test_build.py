@@ -9,6 +9,8 @@ from pathlib import Path
 
 import nbformat
 
+from capslib.lab import claims
+
 CHAPTER = "book/papers/negation_limitation.md"
 
 
@@ -27,6 +29,8 @@ def assert_sound(tiny_book) -> None:
     published = nbformat.read(built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4)
     assert "capslib @ git+https://github.com/" in published.cells[0].source
     assert not any(cell.get("outputs") for cell in published.cells)
+    assert len(json.loads((built / "_static" / "claims.json").read_text())) == len(claims.ledger())
+    assert (built / "_static" / "claims.csv").read_text().count("\n") > len(claims.ledger())
     assert json.loads((built / "_static" / "record.schema.json").read_text())["title"] == "Record"
 
 
@@ -101,7 +105,8 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     assert "99.71\N{NO-BREAK SPACE}% [" in page
     assert '<span class="count">1</span> judged' in tiny_book.html("book/intro")
     for key in keys:
-        assert f"records/negation_limitation/sign/{key}.json" in page
+        assert f"records/negation_limitation/sign/{key}.html" in page
+        assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.html").is_file()
         assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.json").is_file()
     assert (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns == before, "a page that shows none of it stays"
 

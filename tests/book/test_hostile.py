@@ -129,7 +129,8 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
 
     page, wrong, texts = browser.new_page(), [], ""
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    for path in sorted((tiny_book.root / "_build" / "html" / "book").rglob("*.html")):
+    built = tiny_book.root / "_build" / "html"
+    for path in sorted([*(built / "book").rglob("*.html"), *(built / "records").rglob("*.html")]):
         page.goto(path.as_uri(), wait_until="load")
         if page.locator(".math").count():
             page.wait_for_function("document.querySelectorAll('mjx-container').length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,13 @@ class Links:
         return f"scorecard.html?{query}"
 
     def record(self, key):
-        return f"records/{key}.json"
+        return f"records/{key}.html"
 
     def chapter(self, stem):
         return None
+
+    def file(self, path):
+        return f"/{path}"
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +106,10 @@ def test_row_leads_to_records_and_parts(verdict):
     )
     row = render.row(found, Links(), "claim-x", chapter_link=True, hours=7.2)
     assert 'id="claim-x"' in row
-    assert 'href="records/k1.json"' in row
+    assert 'href="records/k1.html"' in row
     assert "depth 3: opposite order. No." in row
     assert "shares runs with 1 claim" in row
+    assert "why, 1 part, 1 run" in row
     assert "Derived data: norb: halved." in row
     assert "about 7 hours of one CPU core" in row
     assert 'href="chapter.html#claim-NEG-T1-rba-bias"' in row
@@ -113,14 +118,42 @@ def test_row_leads_to_records_and_parts(verdict):
 def test_every_claim_is_on_the_scorecard_and_the_matrix(nothing):
     score = render.scorecard(nothing, Links())
     ids = re.findall(r'<tr id="claim-([^"]+)"', score)
-    assert ids == list(claims.ledger())
+    assert sorted(ids) == sorted(claims.ledger())
     matrix = render.matrix(nothing, Links())
     squares = len(re.findall(r'<a [^>]*class="vq', matrix))
-    tiles = sum(int(n) for n in re.findall(r"verdict-tile.*?<b>(\d+)</b>", matrix))
-    assert squares + tiles == len(claims.ledger())
+    still = re.findall(r'class="matrix-still">(.*?)</div>', matrix)
+    waiting = sum(int(n) for line in still for n in re.findall(r"(\d+) (?:waiting|quoted|not)", line))
+    assert squares + waiting == len(claims.ledger())
     for paper in PAPERS.values():
         assert paper.short in matrix
         assert paper.title in render.cards(nothing, Links(), {})
+
+
+def test_a_large_paper_has_tiles_for_its_tables_and_squares_for_the_rest(nothing):
+    stem = "inequality_anomaly"
+    (first, *_), some = nothing.of(stem), dict(nothing.verdicts)
+    some[first.claim.id] = replace(first, status="undecided", scale="cpu")
+    matrix = render.matrix(replace(nothing, verdicts=some), Links())
+    tiles = [int(n) for n in re.findall(r"verdict-tile\".*?<b>(\d+)</b>", matrix)]
+    assert min(tiles) >= render.TILE
+    ids = {v.claim.id for v in nothing.of(stem)}
+    squares = [i for i in re.findall(r'class="vq[^>]*aria-label="([^:]+):', matrix) if i in ids]
+    assert sum(tiles) + len(squares) == len(ids)
+
+
+def test_decided_claims_come_first(nothing):
+    some = dict(nothing.verdicts)
+    for name, status, scale in (
+        ("NEG-W-8", "same order", "cpu"),
+        ("NEG-W-1", "holds", None),
+        ("NEG-T1-em-bias", "better", "paper"),
+    ):
+        some[name] = replace(some[name], status=status, scale=scale)
+    found = replace(nothing, verdicts=some)
+    order = re.findall(r'<tr id="claim-([^"]+)"', render.scorecard(found, Links()))
+    assert order[:3] == ["NEG-T1-em-bias", "NEG-W-1", "NEG-W-8"]
+    squares = re.findall(r'aria-label="([^:]+):', render.strip(found.of("negation_limitation"), Links(), "x").partition(">")[2])
+    assert squares[:3] == order[:3]
 
 
 def test_totals_stand_group_by_group_and_are_never_added_up(verdict):

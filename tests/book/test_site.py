@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,8 +14,9 @@ from capslib.lab import claims
 
 @pytest.fixture(scope="module")
 def pages(site) -> dict[Path, BeautifulSoup]:
-    found = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in sorted(site.rglob("*.html"))}
-    found = {path: soup for path, soup in found.items() if "_static" not in path.parts}
+    wanted = [p for p in sorted(site.rglob("*.html")) if not {"_static", "records"} & set(p.relative_to(site).parts)]
+    wanted += [next((site / "records").glob(f"*/{name}/*.html")) for name in ("sign", "test_error")]  # of the many pages of runs
+    found = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in wanted}
     assert len(found) > 8
     return found
 
@@ -57,12 +59,26 @@ def test_no_chapter_warns_its_readers(pages):
     assert not [(p.name, said.text) for p, soup in pages.items() for said in soup.select(".output.stderr, .output.traceback")]
 
 
+def test_front_page_says_what_each_chapter_found(site, pages):
+    front = pages[site / "book" / "intro.html"]
+    chapters = [path for path in pages if path.parent.name == "papers"]
+    told = front.select(".finding")
+    assert len(told) == 2 * len(chapters), "what was found, and what surprised"
+    assert all(len(one.text.split()) > 10 and one.img and one.img["alt"] for one in told)
+
+
+def test_a_claim_of_an_experiment_leads_from_the_scorecard_to_its_table(site, pages):
+    link = pages[site / "book" / "scorecard.html"].select_one("#claim-NEG-T1-rba-bias .claim-id")
+    assert link["href"] == "papers/negation_limitation.html#at-NEG-T1-rba-bias"
+
+
 def test_front_page_shows_every_claim(site, pages):
     front = pages[site / "book" / "intro.html"]
     matrix = front.select_one(".verdict-matrix")
     squares = matrix.select(".matrix-row a.vq")
     tiles = [int(tile.b.text) for tile in matrix.select(".verdict-tile")]
-    assert len(squares) + sum(tiles) == len(claims.ledger())
+    still = sum(int(n) for line in matrix.select(".matrix-still") for n in re.findall(r"(\d+) (?:waiting|quoted|not)", line.text))
+    assert len(squares) + sum(tiles) + still == len(claims.ledger())
     assert all(square.get("aria-label") and square.get("href") for square in squares)
 
 
@@ -118,10 +134,18 @@ def test_scorecard_filter(page, site):
     rows, shown = len(claims.ledger()), "#scorecard-table tbody tr:visible"
     ours = len(claims.ledger("negation_limitation"))
     _open(page, site, "book/scorecard.html")
+    statuses = set(page.locator(shown).evaluate_all("rows => rows.map(r => r.dataset.status)"))
+    assert statuses
+    assert not statuses & set(claims.GROUPS["not run"]), "at first it shows whatever was run"
+    page.click(".score-filter button")
+    page.wait_for_function(f"document.querySelector('.score-count').textContent === 'all {rows} claims'")
     assert page.locator(shown).count() == rows
     page.select_option("select[name=paper]", "negation_limitation")
     assert page.locator(shown).count() == ours
     assert page.locator(".score-count").inner_text() == f"{ours} of {rows} claims"
+    _open(page, site, "book/how_to_read.html")
+    _open(page, site, "book/scorecard.html")
+    assert page.locator(shown).count() == ours, "the filter stays while the reader looks at other pages"
     page.fill("input[name=text]", "neg-t1-rba")
     assert page.locator(shown).count() == 2
     page.click(".score-filter button")
@@ -133,6 +157,27 @@ def test_scorecard_filter(page, site):
     _open(page, site, "book/scorecard.html", "?paper=em_routing#claim-NEG-T1-rba-bias")
     assert page.locator("#claim-NEG-T1-rba-bias").is_visible(), "a link to a claim wins over the filter"
     assert not page.wrong
+
+
+@pytest.mark.browser
+def test_scorecard_sorts(page, site):
+    _open(page, site, "book/scorecard.html", "?paper=negation_limitation")
+    values = "rows => rows.filter(r => !r.hidden).map(r => parseFloat(r.cells[1].textContent)).filter(x => !isNaN(x))"
+    for direction, rising in (("ascending", True), ("descending", False)):
+        page.click("#scorecard-table th:nth-child(2) button")
+        assert page.get_attribute("#scorecard-table th:nth-child(2)", "aria-sort") == direction
+        found = page.locator("#scorecard-table tbody tr").evaluate_all(values)
+        assert len(found) > 20
+        assert found == sorted(found, reverse=not rising)
+    page.click("#scorecard-table th:nth-child(1) button")
+    ids = page.locator("#scorecard-table tbody tr:visible .claim-id").all_inner_texts()
+    assert ids.index("NEG-W-2") < ids.index("NEG-W-10"), "numbers inside ids count as numbers"
+
+
+@pytest.mark.browser
+def test_search_finds_a_claim_on_the_scorecard(page, site):
+    _open(page, site, "search.html", "?q=EM-X-params-main")
+    page.wait_for_selector("#search-results li a[href*=scorecard]", timeout=15_000)
 
 
 @pytest.mark.browser

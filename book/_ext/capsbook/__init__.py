@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 import capslib
-from capsbook import directives, notebooks
+from capsbook import directives, notebooks, runs
 from capsbook.evidence import Evidence, load
+from capslib.lab import claims
 from capslib.lab.store import Store
+from capslib.papers import PAPERS
 
 
 class Book:
@@ -33,8 +36,10 @@ class Book:
         self.places: dict[str, tuple[str, str]] = {}
         """For each claim: the page and anchor of its row in a chapter."""
         self.scorecard = ""
-        self.pictures: dict[str, tuple[str, str]] = {}
-        """For each chapter: the address and the alt text of its figure."""
+        self.experiments: dict[str, tuple[str, str]] = {}
+        """For each claim: the page and anchor of its row in the table of the experiment that tests it."""
+        self.fronts: dict[str, dict[str, tuple[str, str, str]]] = {}
+        """For each chapter, by name: a sentence for the front page, the address of its picture and the picture's alt text."""
         self.assets = ""
         """A hash of the style sheet and the script: Sphinx copies them only when it writes a page."""
 
@@ -64,7 +69,7 @@ class Book:
     def state(self, what: str | Path) -> str:
         """A hash of something that pages show: ``verdicts``, ``schema``, or a file."""
         if what == "verdicts":
-            content = f"{self.evidence.fingerprint} {sorted(self.pictures.items())}".encode()
+            content = f"{self.evidence.fingerprint} {sorted(self.fronts.items())}".encode()
         elif what == "schema":
             content = directives.schema_json().encode()
         else:
@@ -75,6 +80,7 @@ class Book:
         """Forget a page before Sphinx reads it again, or after its file is gone."""
         self.uses.pop(page, None)
         self.places = {claim: place for claim, place in self.places.items() if place[0] != page}
+        self.experiments = {claim: place for claim, place in self.experiments.items() if place[0] != page}
         self.scorecard = "" if self.scorecard == page else self.scorecard
 
 
@@ -95,35 +101,47 @@ def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[
         env.capsbook = Book()
     book: Book = env.capsbook
     book.open(app)
-    book.pictures = dict(_pictures(app))
+    book.fronts = dict(_fronts(app))
     assets, book.assets = book.assets, _hash(p for d in app.config.html_static_path[:1] for p in Path(app.srcdir, d).glob("*"))
-    app._capsbook_before = (dict(book.places), book.scorecard, sorted(env.all_docs))
+    app._capsbook_before = _linked(env)
     if book.assets != assets:
         return env.all_docs
     now = functools.cache(book.state)
     return [page for page, seen in book.uses.items() if any(now(what) != state for what, state in seen.items())]
 
 
+def _linked(env: BuildEnvironment) -> tuple:
+    """All that links between claims and pages depend on."""
+    book: Book = env.capsbook
+    return dict(book.places), dict(book.experiments), book.scorecard, sorted(env.all_docs)
+
+
+def _note_experiments(app: Sphinx, page: str, source: list[str]) -> None:
+    """Note which claims have a row in the table of an experiment, which the output of a cell shows."""
+    for claim in re.findall(r'<tr id=\\?"at-([^"\\]+)', source[0]):
+        app.env.capsbook.experiments.setdefault(claim, (page, f"at-{claim}"))
+
+
 def _updated(app: Sphinx, env: BuildEnvironment) -> Iterable[str]:
     """The pages to write again because links between claims and pages changed."""
     book: Book = env.capsbook
-    if app._capsbook_before == (dict(book.places), book.scorecard, sorted(env.all_docs)):
+    if app._capsbook_before == _linked(env):
         return []
     return [page for page, seen in book.uses.items() if "verdicts" in seen]
 
 
-def _pictures(app: Sphinx) -> Iterable[tuple[str, tuple[str, str]]]:
-    """Copy the figure of each executed chapter into the site, for the cards of the front page."""
-    from capslib.papers import PAPERS
-
+def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, tuple[str, str, str]]]]:
+    """Copy what each executed chapter gives to the front page into the site."""
     for stem in PAPERS:
         executed = Path(app.srcdir) / f"{app.config.capsbook_chapter.format(stem=stem)}.ipynb"
-        if found := notebooks.picture(executed):
-            suffix, content, alt = found
-            target = Path(app.outdir) / "_static" / "cards" / (stem + suffix)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-            yield stem, (f"_static/cards/{target.name}?{hashlib.sha256(content).hexdigest()[:8]}", alt)
+        found = {}
+        for name, (text, svg, alt) in notebooks.front(executed).items():
+            path = f"_static/cards/{stem}-{name}.svg"
+            if svg:
+                notebooks.write_if_changed(Path(app.outdir) / path, svg)
+            found[name] = (text, f"{path}?{hashlib.sha256(svg).hexdigest()[:8]}" if svg else "", alt)
+        if found:
+            yield stem, found
 
 
 def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -141,12 +159,20 @@ def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Copy the files that pages link to into the site: records, notebooks, the schema."""
+    """Write the files that pages link to into the site: records and their pages, claims, notebooks, the schema."""
     if error is not None or app.builder.format != "html":
         return
     site, evidence = Path(app.outdir), app.env.capsbook.evidence
-    for path in evidence.cited():
-        notebooks.copy_if_changed(path, site / "records" / path.relative_to(evidence.root))
+    users = runs.used_by(evidence.of())
+    for record in (r for of in evidence.runs.values() for r in of):
+        path = evidence.records[record.key]
+        target = site / "records" / path.relative_to(evidence.root)
+        notebooks.copy_if_changed(path, target)
+        up = "../" * len(target.relative_to(site).parents[:-1])
+        page = runs.page(record, users.get(record.key, ()), up, target.name)
+        notebooks.write_if_changed(target.with_suffix(".html"), page.encode())
+    (site / "_static" / "claims.csv").write_text(runs.claims_csv(evidence.of()), encoding="utf-8")
+    (site / "_static" / "claims.json").write_text(claims.to_json(evidence.of()) + "\n", encoding="utf-8")
     notebooks.publish(Path(app.srcdir) / "notebooks", site, app.env.capsbook.repository)
     (site / "_static" / "record.schema.json").write_text(directives.schema_json(), encoding="utf-8")
 
@@ -183,6 +209,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", _offline_mathjax)
     app.connect("env-get-outdated", _outdated)
     app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
+    app.connect("source-read", _note_experiments)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
     app.connect("build-finished", _finish)

@@ -9,12 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from capsbook import render, sources
+from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, launch_links
 from capslib.lab import planning
@@ -56,10 +57,11 @@ class PageLinks:
         return self.place(claim) or (f"{score}#claim-{claim}" if (score := self.score()) else None)
 
     def place(self, claim: str) -> str | None:
-        """A claim's row in its chapter."""
-        if claim not in self.book.places:
+        """A claim's row in its chapter: in the table of its experiment, else in the table of all claims."""
+        found = self.book.experiments.get(claim) or self.book.places.get(claim)
+        if not found:
             return None
-        docname, anchor = self.book.places[claim]
+        docname, anchor = found
         return f"{'' if docname == self.page else self._to(docname)}#{anchor}"
 
     def score(self, query: str = "") -> str | None:
@@ -69,9 +71,9 @@ class PageLinks:
         return self._to(self.book.scorecard) + (f"?{query}" if query else "")
 
     def record(self, key: str) -> str | None:
-        """The copy of a record inside the book."""
+        """The page of a record."""
         path = self.book.evidence.records.get(key)
-        return path and self.file(f"records/{path.relative_to(self.book.evidence.root).as_posix()}")
+        return path and self.file(f"records/{path.relative_to(self.book.evidence.root).with_suffix('.html').as_posix()}")
 
     def chapter(self, stem: str) -> str | None:
         docname = self.app.config.capsbook_chapter.format(stem=stem)
@@ -118,6 +120,18 @@ class VerdictMatrix(Evident):
     draw = "matrix"
 
 
+class Findings(Evident):
+    """``{findings}``: what the chapters found and what surprised them, in the words of their verdict boxes."""
+
+    draw = "findings"
+
+
+class Runs(Evident):
+    """``{runs}``: every run, by paper, experiment and configuration."""
+
+    draw = "runs"
+
+
 class ChapterCards(Evident):
     """``{chapter-cards}``: a card per paper."""
 
@@ -140,7 +154,9 @@ class Scorecard(Evident):
 
     def run(self) -> list[nodes.Node]:
         self.env.capsbook.scorecard = self.env.docname
-        return super().run()
+        (node,) = super().run()
+        node += nodes.Text(" ".join(self.env.capsbook.evidence.verdicts))  # never written, but the search index reads it
+        return [node]
 
 
 class ClaimsTable(Evident):
@@ -226,6 +242,33 @@ class Benchmarks(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(text))
 
 
+class Start(SphinxDirective):
+    """``{start}``: the commands that fetch the repository, build the book and test it."""
+
+    def run(self) -> list[nodes.Node]:
+        address = self.env.capsbook.repository
+        text = f"git clone {address}\ncd {address.rpartition('/')[2]}\nmake book     # build this book\nmake test     # run all tests"
+        return [nodes.literal_block(text, text, language="shell")]
+
+
+class Bibtex(SphinxDirective):
+    """``{bibtex}``: how to cite the book, from ``CITATION.cff``."""
+
+    def run(self) -> list[nodes.Node]:
+        book, path = self.env.capsbook, self.env.capsbook.root / "CITATION.cff"
+        book.use(self.env.docname, path)
+        cited = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fields = {
+            "title": f"{{{cited['title']}}}",
+            "author": " and ".join(f"{{{a['name']}}}" for a in cited["authors"]),
+            "year": cited["date-released"][:4],
+            "version": cited["version"],
+            "url": book.repository,
+        }
+        text = ",\n".join(["@software{capsules_reproduced", *(f"  {k:7} = {{{v}}}" for k, v in fields.items())]) + "\n}"
+        return [nodes.literal_block(text, text, language="bibtex")]
+
+
 class LiveSource(SphinxDirective):
     """``{live-source} capslib.module.name``: the current source of a function or class.
 
@@ -302,6 +345,13 @@ class TheirsRole(ClaimRole):
     draw = "theirs"
 
 
+class RepositoryRole(SphinxRole):
+    """``{repository}`text```: a button that leads to the repository."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        return [nodes.reference("", self.text, refuri=self.env.capsbook.repository, classes=["launch"])], []
+
+
 class CountRole(SphinxRole):
     """``{count}`claims``` or ``{count}`claims of STEM```: how many claims, papers, records, claims of one verdict, or of a group:
 
@@ -362,8 +412,18 @@ def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> st
 
 
 def _cards(evidence: Evidence, links: PageLinks) -> str:
-    book = links.book
-    return render.cards(evidence, links, {stem: (links.file(path), alt) for stem, (path, alt) in book.pictures.items()})
+    pictures = {stem: front["thumbnail"][1:] for stem, front in links.book.fronts.items() if "thumbnail" in front}
+    return render.cards(evidence, links, {stem: (links.file(path), alt) for stem, (path, alt) in pictures.items()})
+
+
+def _findings(evidence: Evidence, links: PageLinks) -> str:
+    fronts = links.book.fronts.items()
+    told = {s: [(text, path and links.file(path), alt) for text, path, alt in front.values() if text] for s, front in fronts}
+    return render.findings(evidence, links, told)
+
+
+def _runs(evidence: Evidence, links: PageLinks) -> str:
+    return runs.listing(evidence.runs, {key: links.record(key) for key in evidence.records})
 
 
 def _schema(evidence: Evidence, links: PageLinks) -> str:
@@ -373,6 +433,8 @@ def _schema(evidence: Evidence, links: PageLinks) -> str:
 DRAW: dict[str, Callable[..., str]] = {
     "matrix": render.matrix,
     "cards": _cards,
+    "findings": _findings,
+    "runs": _runs,
     "strip": _strip,
     "scorecard": render.scorecard,
     "table": _table,
@@ -387,15 +449,19 @@ DIRECTIVES = {
     "verdict-matrix": VerdictMatrix,
     "verdict-strip": VerdictStrip,
     "chapter-cards": ChapterCards,
+    "findings": Findings,
+    "runs": Runs,
     "claims-table": ClaimsTable,
     "scorecard": Scorecard,
     "masthead": Masthead,
     "record-schema": RecordSchema,
+    "start": Start,
+    "bibtex": Bibtex,
     "live-source": LiveSource,
     "benchmarks": Benchmarks,
     "costs": Costs,
 }
-ROLES = {"claim": ClaimRole, "ours": OursRole, "theirs": TheirsRole, "count": CountRole}
+ROLES = {"claim": ClaimRole, "ours": OursRole, "theirs": TheirsRole, "count": CountRole, "repository": RepositoryRole}
 
 
 def schema_json() -> str:

@@ -16,6 +16,7 @@ from capslib.papers import PAPERS, needs
 
 if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
+    from capslib.lab.records import Record
 
 GLYPHS = claims.GLYPHS
 """A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
@@ -24,7 +25,7 @@ reduced setting half-filled, or a dotted edge around a number that decides nothi
 
 @dataclass(frozen=True)
 class Evidence:
-    """All verdicts by claim id, in the ledger's order, and the cited record files by key."""
+    """All verdicts by claim id, in the ledger's order, and all record files by key."""
 
     verdicts: dict[str, Verdict]
     records: dict[str, Path]
@@ -50,10 +51,16 @@ class Evidence:
         return max((read_record(path).finished for path in self.cited(stem)), default=None)
 
     @functools.cached_property
+    def runs(self) -> dict[str, list[Record]]:
+        """The records of every paper that has some, smoke-scale ones left out."""
+        found = {stem: Store(self.root).records(stem) for stem in PAPERS}
+        return {stem: [r for r in records if r.trial.scale != "smoke"] for stem, records in found.items() if records}
+
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of all the evidence that a page can show."""
         digest = hashlib.sha256(repr((list(self.verdicts.values()), self.hours)).encode())
-        for path in self.cited():
+        for path in self.records.values():
             digest.update(path.name.encode() + path.read_bytes())
         return digest.hexdigest()
 
@@ -62,10 +69,7 @@ def load(results: Path) -> Evidence:
     """Judge every claim by the records in ``results``."""
     store = Store(results)
     judged = {v.claim.id: v for v in claims.verdicts(store=store)}
-    files = {path.stem: path for path in store.paths()}
-    return Evidence(
-        judged, {k: files[k] for v in judged.values() for k in v.records if k in files}, results, _hours(judged, store)
-    )
+    return Evidence(judged, {path.stem: path for path in store.paths()}, results, _hours(judged, store))
 
 
 def _hours(judged: dict[str, Verdict], store: Store) -> dict[str, float]:

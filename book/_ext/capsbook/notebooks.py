@@ -6,8 +6,9 @@ Binder can open.
 
 from __future__ import annotations
 
-import shutil
+import re
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import jupytext
@@ -59,25 +60,44 @@ def launch_links(stem: str, repository: str) -> dict[str, str]:
     }
 
 
-def picture(executed: Path) -> tuple[str, bytes, str] | None:
-    """The figure on a chapter's card: suffix, content and alt text of the first SVG of the cell tagged ``thumbnail``."""
+class Front(NamedTuple):
+    """What a chapter gives to the front page: a sentence of its verdict box as HTML, and a picture as SVG with its alt text."""
+
+    text: str
+    svg: bytes
+    alt: str
+
+
+def front(executed: Path) -> dict[str, Front]:
+    """The sentences *found* and *surprise* of a chapter's verdict box, each with the first SVG of the cell tagged ``front-NAME``.
+
+    ``thumbnail`` has the picture of the chapter's card and no sentence. What a chapter lacks is left out.
+    """
     if not executed.is_file():
-        return None
+        return {}
     notebook = nbformat.read(executed, as_version=4)
-    for cell in notebook.cells:
-        if "thumbnail" not in cell.metadata.get("tags", []):
-            continue
-        alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/svg+xml" in data:
-                return ".svg", "".join(data["image/svg+xml"]).encode(), alt
-    return None
+    cells = [c for c in notebook.cells if c.cell_type == "code"]
+    shown = [(cell, output.get("data", {})) for cell in cells for output in cell.get("outputs", [])]
+    box = next((html for _, data in shown if 'verdict-box"' in (html := "".join(data.get("text/html", "")))), "")
+    found = {}
+    for name in ("found", "surprise", "thumbnail"):
+        text = re.search(rf'<p class="box-{name}"><b>.*?</b>(.*?)</p>', box, re.S)
+        tag = name if name == "thumbnail" else f"front-{name}"
+        pictures = [(c, d["image/svg+xml"]) for c, d in shown if tag in c.metadata.get("tags", []) and "image/svg+xml" in d]
+        if text or pictures:
+            cell, svg = pictures[0] if pictures else ({}, "")
+            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "") if pictures else ""
+            found[name] = Front(text[1].strip() if text else "", "".join(svg).encode(), alt)
+    return found
 
 
 def copy_if_changed(source: Path, target: Path) -> None:
     """Copy a file into the site unless an equal one is there, so that an unchanged build writes nothing."""
-    if target.is_file() and target.read_bytes() == source.read_bytes():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    write_if_changed(target, source.read_bytes())
+
+
+def write_if_changed(target: Path, content: bytes) -> None:
+    """Write a file of the site unless it is there with that content."""
+    if not target.is_file() or target.read_bytes() != content:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)

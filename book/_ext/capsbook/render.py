@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from capsbook.evidence import GLYPHS, Evidence
 from capslib.lab import frames
 from capslib.lab.claims import GROUPS, STATUSES, basis, describe, number, ours, theirs
+from capslib.lab.judging import EXACT, FULL, NOT_RUN, REDUCED
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -19,21 +20,23 @@ if TYPE_CHECKING:
 
 FOLD = 200
 """The front page shows a paper with more claims than this as one tile per table, instead of one square per claim."""
+TILE = 10
+"""The fewest claims of a table that become a tile; the others keep their squares."""
 
 
 def _slug(status: str) -> str:
     return status.replace(" ", "-")
 
 
-def _tag(name: str, content: str = "", /, **attributes: object) -> str:
+def tag(name: str, content: str = "", /, **attributes: object) -> str:
     """An HTML element. ``class_`` and ``data_tip`` stand for ``class`` and ``data-tip``; an attribute of None is left out."""
     pairs = ((k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None)
     written = "".join(f' {key}="{escape(str(value))}"' for key, value in pairs)
     return f"<{name}{written}>{content}</{name}>"
 
 
-def _link(href: str | None, content: str, /, **attributes: object) -> str:
-    return _tag("a", content, href=href, **attributes) if href else _tag("span", content, **attributes)
+def link(href: str | None, content: str, /, **attributes: object) -> str:
+    return tag("a", content, href=href, **attributes) if href else tag("span", content, **attributes)
 
 
 def plural(n: int, word: str) -> str:
@@ -42,13 +45,13 @@ def plural(n: int, word: str) -> str:
 
 def mark(status: str) -> str:
     """The square of a verdict for tables and legends, without a link. The word beside it says the same."""
-    return _tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
+    return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
 def square(verdict: Verdict, links: Links) -> str:
     """The square of a verdict. It links to the verdict's row, and describes the verdict on hover and focus."""
     text = describe(verdict)
-    return _link(
+    return link(
         links.row(verdict.claim.id),
         GLYPHS[verdict.status],
         class_=f"vq v-{_slug(verdict.status)}",
@@ -58,19 +61,19 @@ def square(verdict: Verdict, links: Links) -> str:
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
-    """One square per claim: what was run first, then what waits, word by word, in groups that stand apart."""
+    """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
-    of = ([square(v, links) for word in words for v in found if v.status == word] for words in GROUPS.values())
-    groups = (_tag("span", "".join(squares), class_="verdict-group") for squares in of if squares)
-    return _tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
+    of = ([square(v, links) for word in words for v in found if v.status == word] for words in (FULL, EXACT, REDUCED, NOT_RUN))
+    groups = (tag("span", "".join(squares), class_="verdict-group") for squares in of if squares)
+    return tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
 def bar(verdicts: Sequence[Verdict]) -> str:
     """A stacked bar of how many claims have each verdict; groups stand apart."""
     found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
-    parts = [_tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
+    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
     said = ", ".join(f"{n} {s}" for s, n in found if n)
-    return _tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
+    return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
 
 
 def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
@@ -78,69 +81,87 @@ def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     lines = []
     for group, words in GROUPS.items():
         counts = {status: sum(v.status == status for v in verdicts) for status in words}
-        items = (f"{mark(s)} {s} {_tag('b', str(n))}" for s, n in counts.items() if n or every)
-        if inside := "".join(_tag("li", item) for item in items):
-            lines.append(_tag("div", _tag("span", group, class_="group-name") + _tag("ul", inside), class_="verdict-line"))
-    return _tag("div", "".join(lines), class_="verdict-legend")
+        items = (f"{mark(s)} {s} {tag('b', str(n))}" for s, n in counts.items() if n or every)
+        if inside := "".join(tag("li", item) for item in items):
+            lines.append(tag("div", tag("span", group, class_="group-name") + tag("ul", inside), class_="verdict-line"))
+    return tag("div", "".join(lines), class_="verdict-legend")
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:
     """Every verdict with its square and its count, group by group, and what the shapes say."""
     note = "Full squares: trained at the paper’s own size. Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. Groups are never added up."
-    return totals(verdicts) + _tag("p", note, class_="verdict-note")
+    return totals(verdicts) + tag("p", note, class_="verdict-note")
 
 
 def matrix(evidence: Evidence, links: Links) -> str:
-    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper."""
+    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper. A paper of which nothing was run is a line."""
     everything = evidence.of()
-    rows = [_tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
+    rows = [tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
     for stem, paper in PAPERS.items():
         found = evidence.of(stem)
-        name = _link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
-        if len(found) > FOLD:
-            cells = _tag("div", _tiles(stem, found, links), class_="verdict-tiles")
-            note = f"{len(found)} claims, folded by table"
+        name = link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
+        note = plural(len(found), "claim")
+        if all(v.status in NOT_RUN for v in found):
+            counts = {status: sum(v.status == status for v in found) for status in NOT_RUN}
+            said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+            cells = tag("div", link(links.score(f"paper={stem}"), said), class_="matrix-still")
+        elif len(found) > FOLD:
+            cells, note = _tiles(stem, found, links), f"{note}, folded by table"
         else:
-            cells, note = strip(found, links, f"Verdicts on {paper.short}"), plural(len(found), "claim")
-        rows.append(_tag("div", _tag("div", f"{name} {_tag('small', note)}") + cells, class_="matrix-row"))
-    return _tag("div", "".join(rows), class_="verdict-matrix")
+            cells = strip(found, links, f"Verdicts on {paper.short}")
+        rows.append(tag("div", tag("div", f"{name} {tag('small', note)}") + cells, class_="matrix-row"))
+    return tag("div", "".join(rows), class_="verdict-matrix")
 
 
 def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
+    """A tile for each table with many claims, and the squares of the other claims."""
     tables: dict[str, list[Verdict]] = {}
     for v in verdicts:
         tables.setdefault(v.claim.where, []).append(v)
-    return "".join(
-        _link(
+    tiles = "".join(
+        link(
             links.score(f"paper={stem}&where={where}"),
-            f"{_tag('span', escape(where))} {_tag('b', str(len(found)))}{bar(found)}",
+            f"{tag('span', escape(where))} {tag('b', str(len(found)))}{bar(found)}",
             class_="verdict-tile",
         )
         for where, found in tables.items()
+        if len(found) >= TILE
     )
+    others = [v for found in tables.values() if len(found) < TILE for v in found]
+    return tag("div", tag("div", tiles, class_="verdict-tiles") + strip(others, links, f"Other verdicts on {PAPERS[stem].short}"))
+
+
+def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, str, str]]]) -> str:
+    """What the chapters found, in the words of their verdict boxes: ``told`` has for each chapter sentences, pictures and their alt texts."""
+    found = []
+    for stem, sentences in told.items():
+        chapter = links.chapter(stem) or ""
+        for text, source, alt in sentences:
+            picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
+            here = text.replace('href="#', f'href="{escape(chapter)}#')
+            name = link(chapter, escape(PAPERS[stem].short), class_="finding-of")
+            found.append(tag("article", f"{picture}<p>{name} {here}</p>", class_="finding"))
+    return tag("div", "".join(found), class_="findings")
 
 
 def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]) -> str:
-    """A card per paper: its claim and its counts. ``pictures`` holds the address and alt text of each chapter's figure."""
-    found = []
+    """A card per chapter: its figure, the paper's claim and the counts. Papers without a chapter follow, a line each."""
+    found, lines = [], []
     for stem, paper in PAPERS.items():
         verdicts, chapter = evidence.of(stem), links.chapter(stem)
+        by, total = f"{escape(paper.authors)}, {paper.year}", plural(len(verdicts), "claim")
+        if not chapter:
+            title = link(links.score(f"paper={stem}"), escape(paper.title))
+            lines.append(tag("li", f"{title} ({by}). {escape(paper.claim)} {tag('small', f'{total}; chapter to come')}"))
+            continue
         source, alt = pictures.get(stem, ("", ""))
         picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
-        total = plural(len(verdicts), "claim")
-        state = f"{total}{'' if chapter else '; chapter to come'}"
-        found.append(
-            _tag(
-                "article",
-                picture
-                + _tag("h3", _link(chapter or links.score(f"paper={stem}"), escape(paper.title)))
-                + _tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by")
-                + _tag("p", escape(paper.claim))
-                + _tag("div", f"{bar(verdicts)} {state}{totals(verdicts, every=False) if chapter else ''}", class_="card-counts"),
-                class_="chapter-card",
-            )
-        )
-    return _tag("div", "".join(found), class_="chapter-cards")
+        counts = tag("div", f"{bar(verdicts)} {total}{totals(verdicts, every=False)}", class_="card-counts")
+        head = tag("h3", link(chapter, escape(paper.title))) + tag("p", by, class_="card-by")
+        found.append(tag("article", picture + head + tag("p", escape(paper.claim)) + counts, class_="chapter-card"))
+    return tag("div", "".join(found), class_="chapter-cards") + (
+        tag("ul", "".join(lines), class_="chapters-to-come") if lines else ""
+    )
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
@@ -157,56 +178,50 @@ def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def _records(verdict: Verdict, links: Links) -> str:
-    found = [(key, href) for key in verdict.records if (href := links.record(key))]
-    if not found:
-        return ""
-    files = "".join(_tag("li", _link(href, _tag("code", key))) for key, href in found)
-    return _tag("details", _tag("summary", plural(len(found), "record")) + _tag("ul", files), class_="claim-records")
+def _list(said: str, items: Iterable[str]) -> str:
+    """A list under what it lists; nothing where there is nothing."""
+    inside = "".join(tag("li", item) for item in items)
+    return tag("p", said) + tag("ul", inside) if inside else ""
 
 
-def _parts(verdict: Verdict) -> str:
-    if not verdict.parts:
-        return ""
-    items = (f"{mark(p.status)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts)
-    inside = "".join(_tag("li", item) for item in items)
-    return _tag("details", _tag("summary", plural(len(verdict.parts), "part")) + _tag("ul", inside), class_="claim-parts")
-
-
-def _shares(verdict: Verdict, links: Links) -> str:
-    if not verdict.shares:
-        return ""
-    items = "".join(_tag("li", _link(links.row(name), _tag("code", name))) for name in verdict.shares)
-    said = f"shares runs with {plural(len(verdict.shares), 'claim')}"
-    return _tag("details", _tag("summary", said) + _tag("ul", items), class_="claim-shares")
+def _why(verdict: Verdict, links: Links, hours: float | None) -> str:
+    """What stands behind a verdict, in a fold: its reason, its parts, its records, and the claims that share them."""
+    files = [link(href, tag("code", key)) for key in verdict.records if (href := links.record(key))]
+    parts = [f"{mark(p.status)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts]
+    others = [link(links.row(name), tag("code", name)) for name in verdict.shares]
+    said = [
+        tag("p", escape(verdict.reason)) if verdict.reason else "",
+        tag("p", f"That is about {number(round(hours) or round(hours, 1))} hours of one CPU core.") if hours else "",
+        tag("p", f"Derived data: {escape(verdict.derived)}.") if verdict.derived else "",
+        tag("p", escape(verdict.claim.notes)) if verdict.claim.notes else "",
+        _list("Parts:", parts),
+        _list(f"{plural(len(files), 'record')}:", files),
+        _list(f"It shares runs with {plural(len(others), 'claim')}:", others),
+    ]
+    summary = ", ".join(
+        ["why", *([plural(len(parts), "part")] if parts else []), *([plural(len(files), "run")] if files else [])]
+    )
+    return tag("details", tag("summary", summary) + "".join(said), class_="claim-why") if any(said) else ""
 
 
 def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False, hours: float | None = None) -> str:
     """One claim as a table row. ``anchor`` is the id of the row on the page, ``hours`` what it waits for on one core."""
     claim = verdict.claim
     place = links.place(claim.id) if chapter_link else None
-    notes = _tag("small", escape(claim.notes), class_="claim-notes") if claim.notes else ""
-    derived = _tag("small", f"Derived data: {escape(verdict.derived)}.") if verdict.derived else ""
-    cost = _tag("small", f"That is about {number(round(hours) or round(hours, 1))} hours of one CPU core.") if hours else ""
     cells = {
-        "Claim": f"{_link(place, _tag('code', claim.id), class_='claim-id')} {_tag('span', escape(claim.statement))} {notes}",
-        "Paper": _tag("span", escape(theirs(verdict))) + _tag("small", escape(claim.where)),
-        "Ours": _tag("span", escape(ours(verdict))) + _tag("small", escape(basis(verdict))),
-        "Verdict": _tag("span", f"{mark(verdict.status)} {verdict.status}", class_="claim-status")
-        + _tag("small", escape(verdict.reason))
-        + cost
-        + derived
-        + _parts(verdict)
-        + _records(verdict, links)
-        + _shares(verdict, links),
+        "Claim": f"{link(place, tag('code', claim.id), class_='claim-id')} {tag('span', escape(claim.statement))}",
+        "Paper": tag("span", escape(theirs(verdict))) + tag("small", escape(claim.where)),
+        "Ours": tag("span", escape(ours(verdict))) + tag("small", escape(basis(verdict))),
+        "Verdict": tag("span", f"{mark(verdict.status)} {verdict.status}", class_="claim-status") + _why(verdict, links, hours),
     }
-    return _tag(
+    return tag(
         "tr",
-        "".join(_tag("td", text, data_label=name) for name, text in cells.items()),
+        "".join(tag("td", text, data_label=name) for name, text in cells.items()),
         id=anchor,
         class_="claim",
         data_paper=claim.paper,
         data_status=verdict.status,
+        data_run="no" if verdict.status in NOT_RUN else "yes",
         data_kind=claim.kind,
         data_where=claim.where,
         data_scale=verdict.scale or "",
@@ -214,34 +229,40 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
 
 
 def table(rows: Iterable[str], caption: str = "", class_: str = "", **attributes: object) -> str:
-    head = "".join(_tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
-    title = _tag("caption", escape(caption)) if caption else ""
-    body = f"{title}{_tag('thead', _tag('tr', head))}{_tag('tbody', ''.join(rows))}"
-    return _tag("div", _tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
+    head = "".join(tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
+    title = tag("caption", escape(caption)) if caption else ""
+    body = f"{title}{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
+    return tag("div", tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
 
 
 def scorecard(evidence: Evidence, links: Links) -> str:
-    """Every claim of every paper as a table. A script shows the filter; without scripts all rows are visible."""
+    """Every claim of every paper as a table, decided ones first. A script adds filter and sorting; without scripts all rows are visible."""
 
     def menu(name: str, label: str, options: Iterable[tuple[str, str]]) -> str:
-        inside = _tag("option", f"any {label.lower()}", value="") + "".join(
-            _tag("option", escape(t), value=v) for v, t in options
-        )
-        return _tag("label", f"{label} {_tag('select', inside, name=name)}")
+        inside = tag("option", f"any {label.lower()}", value="") + "".join(tag("option", escape(t), value=v) for v, t in options)
+        return tag("label", f"{label} {tag('select', inside, name=name)}")
 
     wheres = dict.fromkeys(v.claim.where for v in evidence.of())
+    groups = "".join(
+        tag("optgroup", "".join(tag("option", s, value=s) for s in words), label=group) for group, words in GROUPS.items()
+    )
+    standing = "".join(tag("option", t, value=v) for v, t in (("", "any verdict"), ("run", "whatever was run")))
     filters = (
         menu("paper", "Paper", [(stem, p.short) for stem, p in PAPERS.items()])
-        + menu("status", "Verdict", [(s, s) for s in STATUSES])
+        + tag("label", f"Verdict {tag('select', standing + groups, name='status')}")
         + menu("kind", "Kind", [("value", "value"), ("order", "order"), ("property", "property")])
         + menu("scale", "Scale", [("paper", "paper"), ("cpu", "cpu")])
         + menu("where", "Place", [(w, w) for w in wheres])
-        + _tag("label", 'Text <input type="search" name="text" placeholder="id, data set, words …">')
-        + _tag("button", "Clear", type="reset")
-        + _tag("output", "", class_="score-count", aria_live="polite")
+        + tag("label", 'Text <input type="search" name="text" placeholder="id, data set, words …">')
+        + tag("button", "Show all", type="reset")
+        + tag("output", "", class_="score-count", aria_live="polite")
     )
-    rows = [row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id)) for v in evidence.of()]
-    return _tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
+    order = FULL + EXACT + REDUCED + NOT_RUN
+    ranked = sorted(evidence.of(), key=lambda v: order.index(v.status))
+    rows = [row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id)) for v in ranked]
+    files = " · ".join(tag("a", name, href=links.file(f"_static/claims.{name.lower()}"), download="") for name in ("CSV", "JSON"))
+    filters += tag("span", f"All claims as {files}", class_="score-files")
+    return tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
 
 
 def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
@@ -296,13 +317,13 @@ def schema(model: dict, href: str) -> str:
     def kind(field: dict) -> str:
         if "$ref" in field:
             name = field["$ref"].rpartition("/")[2]
-            return _tag("a", escape(name), href=f"#schema-{name.lower()}")
+            return tag("a", escape(name), href=f"#schema-{name.lower()}")
         if "anyOf" in field:
             return " or ".join(dict.fromkeys(kind(option) for option in field["anyOf"]))
         if "enum" in field:
-            return ", ".join(_tag("code", escape(str(value))) for value in field["enum"])
+            return ", ".join(tag("code", escape(str(value))) for value in field["enum"])
         if "const" in field:
-            return _tag("code", escape(str(field["const"])))
+            return tag("code", escape(str(field["const"])))
         if field.get("type") == "array":
             return f"list of {kind(field.get('items', {}))}"
         if isinstance(inner := field.get("additionalProperties"), dict):
@@ -312,11 +333,11 @@ def schema(model: dict, href: str) -> str:
     def fields(name: str, part: dict) -> str:
         needed = part.get("required", [])
         rows = "".join(
-            _tag(
+            tag(
                 "tr",
-                _tag("td", _tag("code", field), data_label="Field")
-                + _tag("td", kind(what), data_label="Holds")
-                + _tag(
+                tag("td", tag("code", field), data_label="Field")
+                + tag("td", kind(what), data_label="Holds")
+                + tag(
                     "td",
                     escape(plain(what.get("description", ""))) + ("" if field in needed else " (optional)"),
                     data_label="Means",
@@ -324,11 +345,11 @@ def schema(model: dict, href: str) -> str:
             )
             for field, what in part.get("properties", {}).items()
         )
-        head = _tag("thead", _tag("tr", "".join(_tag("th", t, scope="col") for t in ("Field", "Holds", "Means"))))
+        head = tag("thead", tag("tr", "".join(tag("th", t, scope="col") for t in ("Field", "Holds", "Means"))))
         about = plain(part.get("description", ""))
-        body = _tag("table", head + _tag("tbody", rows), class_="claims schema")
-        return f"{_tag('h3', escape(name), id=f'schema-{name.lower()}')}{_tag('p', escape(about))}{_tag('div', body, class_='claims-wrap')}"
+        body = tag("table", head + tag("tbody", rows), class_="claims schema")
+        return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{tag('div', body, class_='claims-wrap')}"
 
     parts = {model["title"]: model, **model.get("$defs", {})}
-    link = _tag("p", _tag("a", "The JSON Schema as a file", href=href))
+    link = tag("p", tag("a", "The JSON Schema as a file", href=href))
     return link + "".join(fields(name, part) for name, part in parts.items() if part.get("properties"))

@@ -1,0 +1,94 @@
+"""A run as a page, the list of runs, what a chapter gives to the front page, and the claims as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from capsbook import evidence, notebooks, runs
+
+from capslib import papers
+from capslib.lab import claims
+from capslib.papers.experiment import Deviation
+
+
+@pytest.fixture
+def record(make_record):
+    query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
+    experiment = papers.experiments("negation_limitation")["sign"]
+    trial, *_ = experiment.trials("paper", where=query.select.where, seeds=[3])
+    curves = {
+        "epochs": [1, 2, 3],
+        "train_accuracy": [0.5, 0.75, 1.0],
+        "steps": [1, 9],
+        "loss": [0.3, 0.1],
+        "lone": [1, 1, 1, 1, 1],
+    }
+    return make_record(trial, series=curves, deviations=[Deviation(what="epochs", paper="50", ours="5", why="budget")])
+
+
+def test_a_page_says_all_that_the_record_says(record, tmp_path):
+    verdict = evidence.load(tmp_path).verdicts["NEG-T1-rba-bias"]
+    page = BeautifulSoup(runs.page(record, [verdict], "../../../", f"{record.key}.json"), "html.parser")
+    assert page.h1.text == "Sign, seed 3"
+    assert page.select_one(".run-claims a")["href"] == "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
+    assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
+    cells = {tuple(td.text for td in tr.select("td")) for tr in page.select("tbody tr")}
+    assert ("train_accuracy", "0.5", "20", "fraction") in cells
+    assert ("epochs", "50", "5", "budget") in cells
+    named = {name for name, *_ in cells}
+    assert set(record.config) <= named, "every field, differing or not"
+    drawn = {figure.figcaption.text: figure.svg["aria-label"] for figure in page.select("figure")}
+    assert drawn["train accuracy"] == "train_accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
+    assert drawn["loss"].startswith("loss over steps: ")
+    assert drawn["lone"].startswith("lone over position: ")
+
+
+def test_a_curve_leaves_out_what_is_no_number():
+    assert "from 1 to 3, between 1 and 3" in runs.curve("a", [1, 2, 3], [1, float("inf"), 3], "epochs")
+    assert runs.curve("a", [1, 2], [float("inf"), 3], "epochs") == "", "one point is no curve"
+
+
+def test_the_list_has_a_row_for_each_configuration_and_a_link_for_each_seed(tmp_path, add_records):
+    keys = add_records(tmp_path)
+    found = evidence.load(tmp_path)
+    page = BeautifulSoup(runs.listing(found.runs, {key: f"records/{key}.html" for key in keys}), "html.parser")
+    (row,) = page.select("tbody tr")
+    assert [(a.text, a["href"]) for a in row.select("a")] == [(str(n), f"records/{key}.html") for n, key in enumerate(keys)]
+    assert "3 runs" in page.summary.text
+
+
+def test_the_claims_as_files(tmp_path, add_records):
+    keys = add_records(tmp_path)
+    found = evidence.load(tmp_path).of()
+    rows = list(csv.DictReader(runs.claims_csv(found).splitlines()))
+    assert [row["Claim"] for row in rows] == list(claims.ledger())
+    (row,) = (row for row in rows if row["Claim"] == "NEG-T1-rba-bias")
+    assert row["Records"].split() == keys
+    assert row["Verdict"] == "reproduced"
+    hostile = replace(
+        found[0], claim=found[0].claim.model_copy(update={"value": None, "printed": "", "statement": "=HYPERLINK()"})
+    )
+    assert "'=HYPERLINK()" in runs.claims_csv([hostile]), "a spreadsheet runs no formula of a ledger"
+    assert json.loads(claims.to_json(found))[0]["id"] == found[0].claim.id
+
+
+def test_a_chapter_gives_its_sentences_and_pictures_to_the_front_page(tmp_path):
+    def cell(tags, **data):
+        output = nbformat.v4.new_output("display_data", {k.replace("_", "/"): v for k, v in data.items()})
+        about = {"tags": tags, "mystnb": {"image": {"alt": "Dots."}}}
+        return nbformat.v4.new_code_cell("x", outputs=[output], metadata=about)
+
+    box = '<div class="verdict-box"><p class="box-claim"><b>They claim.</b> A.</p><p class="box-found"><b>We found.</b> <i>B</i>.</p></div>'
+    svg = {"image_svg+xml": "<svg/>"}
+    cells = [cell([], text_html=box), cell(["front-found"], **svg), cell(["thumbnail"], **svg)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "n.ipynb")
+    assert notebooks.front(tmp_path / "n.ipynb") == {
+        "found": ("<i>B</i>.", b"<svg/>", "Dots."),
+        "thumbnail": ("", b"<svg/>", "Dots."),
+    }
+    assert notebooks.front(tmp_path / "gone.ipynb") == {}
