@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from capsbook import evidence, render, sources
-from capsbook.notebooks import launch_links, runnable
 
 from capslib.lab import claims
 from capslib.lab.claims import Verdict
@@ -263,16 +262,3 @@ def test_tests_are_found(repository):
     for name in ("tests/test_mod.py::TestC::test_n", "tests/test_mod.py::helper", "tests/gone.py::test_m", "tests/test_mod.py"):
         with pytest.raises(sources.SourceNotFound):
             sources.find_test(repository, name)
-
-
-def test_published_notebook_is_runnable_and_stable(tmp_path):
-    source = tmp_path / "n.py"
-    source.write_text('# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n')
-    one, two = runnable(source, "https://github.com/a/b"), runnable(source, "https://github.com/a/b")
-    assert one == two
-    assert [c.cell_type for c in one.cells] == ["code", "code", "markdown"]
-    assert one.cells[1].metadata.tags == ["parameters"]
-    assert "git+https://github.com/a/b" in one.cells[0].source
-    links = launch_links("n", "https://github.com/a/b/")
-    assert links["Colab"] == "https://colab.research.google.com/github/a/b/blob/gh-pages/_static/notebooks/n.ipynb"
-    assert links["Binder"] == "https://mybinder.org/v2/gh/a/b/gh-pages?urlpath=lab%2Ftree%2F_static%2Fnotebooks%2Fn.ipynb"

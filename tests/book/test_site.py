@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 
 from capslib.lab import claims
@@ -120,6 +121,26 @@ def test_pages_open_offline_and_fit_every_screen(page, site, pages):
             assert wide <= width, f"{name} is {wide} px wide on a screen of {width}"
         assert not page.wrong, f"{name}: {page.wrong}"
     assert typeset > 10
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_a_reader_out(page, site, pages, scheme):
+    """No serious or critical violation that axe knows of; colours on the widest screen only, for they are the same on all."""
+    axe, found = Axe(), []
+    page.emulate_media(color_scheme=scheme)
+    for path in pages:
+        name = path.relative_to(site).as_posix()
+        page.set_viewport_size({"width": 1440, "height": 900})
+        _open(page, site, name)
+        for width in (1440, 820, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(500)  # the theme makes boxes that scroll focusable 0.3 seconds after a change of size
+            rules = {"color-contrast": {"enabled": width == 1440}}
+            for broken in axe.run(page, options={"rules": rules, "resultTypes": ["violations"]}).response["violations"]:
+                if broken["impact"] in ("serious", "critical"):
+                    found.append((name, width, broken["id"], [node["html"][:120] for node in broken["nodes"][:2]]))
+    assert not found
 
 
 @pytest.mark.browser

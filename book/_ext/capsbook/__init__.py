@@ -49,6 +49,7 @@ class Book:
         named = os.environ.get("CAPSLIB_RESULTS")
         self.results = Path(app.srcdir) / "results" if named is None else Store(named).check_there().root
         self.root = Path(app.srcdir) if (Path(app.srcdir) / "capslib").is_dir() else Path(capslib.__file__).parents[1]
+        self.bibliography = Path(app.srcdir, app.config.bibtex_bibfiles[0])
         self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,18 +145,27 @@ def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, tuple[str, str, str]]]
             yield stem, found
 
 
+def _sound_lists(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Take roles out of the bibliography that it cannot keep: docutils calls it a list, and its entries what no list may hold."""
+    if 'role="doc-biblioentry"' in context.get("body", ""):
+        context["body"] = re.sub(r' role="(?:list|doc-biblioentry)"', "", context["body"])
+
+
 def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Offer the published notebook on a chapter's page. The theme would offer a file that the repository lacks."""
-    stem = pagename.rpartition("/")[2]
-    if "header_buttons" not in context or pagename != app.config.capsbook_chapter.format(stem=stem):
+    """Offer to edit a page where it is written, and on a chapter's page its published notebook: the theme knows of neither."""
+    if "header_buttons" not in context or doctree is None:
         return
-    download = context["pathto"](notebooks.PUBLISHED.format(stem=stem), 1)
-    offers = [(f"Open in {name}", url) for name, url in notebooks.launch_links(stem, app.env.capsbook.repository).items()]
-    buttons = [{"type": "link", "url": url, "text": text} for text, url in [*offers, ("Download .ipynb", download)]]
-    context["header_buttons"].insert(
-        0,
-        {"type": "group", "tooltip": "Run this chapter", "icon": "fas fa-rocket", "buttons": buttons, "label": "launch-buttons"},
-    )
+    stem, buttons, repository = pagename.rpartition("/")[2], context["header_buttons"], app.env.capsbook.repository
+    chapter = pagename == app.config.capsbook_chapter.format(stem=stem)
+    written = f"notebooks/{stem}.py" if chapter else app.env.doc2path(pagename, base=False)
+    edit = {"type": "link", "url": f"{repository}/edit/main/{written}", "tooltip": "Edit this page", "icon": "fas fa-pencil-alt"}
+    buttons.insert(0, edit | {"text": "Edit this page", "label": "edit-button"})
+    if chapter:
+        download = context["pathto"](notebooks.PUBLISHED.format(stem=stem), 1)
+        offers = [(f"Open in {name}", url) for name, url in notebooks.launch_links(stem, repository).items()]
+        run = [{"type": "link", "url": url, "text": text} for text, url in [*offers, ("Download .ipynb", download)]]
+        group = {"type": "group", "tooltip": "Run this chapter", "icon": "fas fa-rocket", "label": "launch-buttons"}
+        buttons.insert(0, group | {"buttons": run})
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
@@ -173,7 +183,7 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
         notebooks.write_if_changed(target.with_suffix(".html"), page.encode())
     (site / "_static" / "claims.csv").write_text(runs.claims_csv(evidence.of()), encoding="utf-8")
     (site / "_static" / "claims.json").write_text(claims.to_json(evidence.of()) + "\n", encoding="utf-8")
-    notebooks.publish(Path(app.srcdir) / "notebooks", site, app.env.capsbook.repository)
+    notebooks.publish(Path(app.srcdir) / "notebooks", site, app.env.capsbook)
     (site / "_static" / "record.schema.json").write_text(directives.schema_json(), encoding="utf-8")
 
 
@@ -212,6 +222,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", _note_experiments)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
+    app.connect("html-page-context", _sound_lists)
     app.connect("build-finished", _finish)
     app.connect("build-finished", _stay_red, priority=900)
     return {"version": "1", "env_version": _code(), "parallel_read_safe": False, "parallel_write_safe": True}

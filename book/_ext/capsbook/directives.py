@@ -361,11 +361,10 @@ class CountRole(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         book = self.env.capsbook
         book.use(self.env.docname, "verdicts")
-        what, _, stem = self.text.partition(" of ")
-        if what not in (*COUNTED, *STATUSES) or stem not in ("", *PAPERS):
+        number = count(book.evidence, self.text)
+        if number is None:
             logger.warning(f"count: cannot count {self.text!r}", location=self.get_location(), type="capsbook")
             return [], []
-        number = COUNTED[what](book.evidence, stem or None) if what in COUNTED else book.evidence.counts(stem or None)[what]
         return [nodes.inline("", str(number), classes=["count"])], []
 
 
@@ -376,6 +375,14 @@ COUNTED: dict[str, Callable[[Evidence, str | None], int]] = {
     "judged": lambda e, stem: sum(v.status in FULL + EXACT for v in e.of(stem)),
     "reduced": lambda e, stem: sum(v.status in REDUCED for v in e.of(stem)),
 }
+
+
+def count(evidence: Evidence, text: str) -> int | None:
+    """The number of what a text names, as :class:`CountRole` says; None where nobody can count it."""
+    what, _, stem = text.partition(" of ")
+    if what not in (*COUNTED, *STATUSES) or stem not in ("", *PAPERS):
+        return None
+    return COUNTED[what](evidence, stem or None) if what in COUNTED else evidence.counts(stem or None)[what]
 
 
 # ------------------------------------------------------------------------------------- what is drawn when a page is written

@@ -7,27 +7,30 @@ Binder can open.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import jupytext
 import nbformat
 
+from capsbook import travel
+
+if TYPE_CHECKING:
+    from capsbook import Book
+
 PUBLISHED = "_static/notebooks/{stem}.ipynb"
 BRANCH = "gh-pages"
 
 
-def runnable(source: Path, repository: str) -> nbformat.NotebookNode:
-    """Turn a ``py:percent`` file into a notebook without outputs. Its first cell installs ``capslib`` where it is missing."""
+def runnable(source: Path, setup: str, plain: Callable[[str], str]) -> nbformat.NotebookNode:
+    """Turn a ``py:percent`` file into a notebook without outputs, with ``setup`` as its first cell and ``plain`` Markdown."""
     notebook = jupytext.read(source)
-    install = nbformat.v4.new_code_cell(
-        "# Installs this book's module where it is missing, as on Colab. In a checkout with `make lab` it does nothing.\n"
-        "import importlib.util\n\n"
-        'if importlib.util.find_spec("capslib") is None:\n'
-        f'    %pip install --quiet "capslib @ git+{repository}"',
-        id="install-capslib",
-    )
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = plain(cell.source)
+    install = nbformat.v4.new_code_cell(setup, id="install-capslib")
     notebook.cells.insert(0, install)
     for n, cell in enumerate(notebook.cells[1:]):
         cell["id"] = f"cell-{n}"  # jupytext draws random ids; one source must give one file
@@ -37,16 +40,17 @@ def runnable(source: Path, repository: str) -> nbformat.NotebookNode:
     return notebook
 
 
-def publish(folder: Path, site: Path, repository: str) -> None:
+def publish(folder: Path, site: Path, book: Book) -> None:
     """Write every notebook of ``folder`` into the site, and the requirements that Binder installs."""
+    archive = travel.source(book.repository, book.root)
     for source in sorted(folder.glob("*.py")):
         target = site / PUBLISHED.format(stem=source.stem)
         target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(runnable(source, repository), target)
+        nbformat.write(runnable(source, travel.setup(source.stem, archive), lambda text: travel.plain(text, book)), target)
     binder = site / "binder" / "requirements.txt"
     binder.parent.mkdir(exist_ok=True)
     binder.write_text(
-        f"--extra-index-url https://download.pytorch.org/whl/cpu\njupyterlab>=4\ncapslib @ git+{repository}\n", encoding="utf-8"
+        f"--extra-index-url https://download.pytorch.org/whl/cpu\njupyterlab>=4\ncapslib[lab] @ {archive}\n", encoding="utf-8"
     )
 
 
