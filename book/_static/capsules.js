@@ -1,4 +1,16 @@
-/* The scorecard's filter and sorting. Without this script every row is shown; nothing else on any page needs it. */
+/* On a phone a figure keeps its width and scrolls in its box: then the keyboard must reach it. */
+(() => {
+  const check = () => {
+    for (const figure of document.querySelectorAll(".cell_output figure")) {
+      if (figure.scrollWidth > figure.clientWidth) figure.tabIndex = 0;
+      else figure.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("load", check);
+  addEventListener("resize", check);
+})();
+
+/* The scorecard's filter and sorting. Without this script every row is shown; no other page needs more. */
 (() => {
   const form = document.querySelector("form.score-filter");
   const table = document.getElementById("scorecard-table");

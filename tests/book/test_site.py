@@ -126,18 +126,20 @@ def test_pages_open_offline_and_fit_every_screen(page, site, pages):
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_keeps_a_reader_out(page, site, pages, scheme):
-    """No serious or critical violation that axe knows of; colours on the widest screen only, for they are the same on all."""
+    """No serious or critical violation that axe knows of. In the dark only colours differ, and colours are the same on all screens."""
     axe, found = Axe(), []
     page.emulate_media(color_scheme=scheme)
     for path in pages:
         name = path.relative_to(site).as_posix()
         page.set_viewport_size({"width": 1440, "height": 900})
         _open(page, site, name)
-        for width in (1440, 820, 390):
+        for width in (1440, 820, 390) if scheme == "light" else (1440,):
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(500)  # the theme makes boxes that scroll focusable 0.3 seconds after a change of size
-            rules = {"color-contrast": {"enabled": width == 1440}}
-            for broken in axe.run(page, options={"rules": rules, "resultTypes": ["violations"]}).response["violations"]:
+            page.wait_for_timeout(400)  # the theme makes boxes that scroll focusable 0.3 seconds after a change of size
+            options = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": width == 1440}}}
+            if scheme == "dark":
+                options["runOnly"] = ["color-contrast"]
+            for broken in axe.run(page, options=options).response["violations"]:
                 if broken["impact"] in ("serious", "critical"):
                     found.append((name, width, broken["id"], [node["html"][:120] for node in broken["nodes"][:2]]))
     assert not found
