@@ -10,6 +10,23 @@
   addEventListener("resize", check);
 })();
 
+/* A link into a fold opens it, and paper has no folds. */
+(() => {
+  const open = () => {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    let opened = false;
+    for (let at = target.closest("details"); at; at = at.parentElement.closest("details")) {
+      opened ||= !at.open;
+      at.open = true;
+    }
+    if (opened) target.scrollIntoView();
+  };
+  open();
+  addEventListener("hashchange", open);
+  addEventListener("beforeprint", () => document.querySelectorAll("details.fold").forEach((fold) => (fold.open = true)));
+})();
+
 /* The scorecard's filter and sorting. Without this script every row is shown; no other page needs more. */
 (() => {
   const form = document.querySelector("form.score-filter");

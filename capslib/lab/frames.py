@@ -107,6 +107,17 @@ def best(records: Iterable[Record], experiment: str, **where: object) -> list[Re
     return select(found, experiment, max(scales, key=scales.__getitem__, default="smoke"), **where)
 
 
+def standing(records: Sequence[Record]) -> str:
+    """Which records a figure shows and how their data differ from the originals, as Markdown."""
+    sets = ", ".join(sorted({plain(str(r.config["data"])) for r in records}))
+    scales = ", ".join(sorted({r.trial.scale for r in records}))
+    notes = sorted({plain(text) for r in records for seen in r.data for text in seen.deviations if not seen.stand_in})
+    smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
+    return " ".join(
+        [f"Shown: {len(records)} records on {sets} at {scales} scale.", *(f"The images: {n}." for n in notes), *smoke]
+    )
+
+
 def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
     """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from IPython.display import Markdown
 from pydantic import ValidationError
 
 from capslib import papers
@@ -88,15 +87,6 @@ def records(make_record) -> tuple[list[Record], set[str]]:
     return made, names
 
 
-def standing() -> Any:
-    """What a chapter says above its figures, by its own code."""
-    tree = ast.parse((ROOT / "notebooks" / "em_routing.py").read_text())
-    (code,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "standing")
-    scope: dict[str, Any] = {"frames": frames, "Markdown": Markdown}
-    exec(compile(ast.Module([code], []), "em_routing.py", "exec"), scope)
-    return scope["standing"]
-
-
 def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
     records, names = records
     assert {"deviations.0.why", "environment.device", "data.0.deviations.0", "metrics.largest_rise.unit", "message"} <= names
@@ -112,7 +102,7 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
         claims.page_table("em_routing", "EM-W-8", store=store),
     ]
     outputs = [nbformat.v4.new_output("display_data", {"text/html": style.to_html()}) for style in shown]
-    outputs.append(nbformat.v4.new_output("display_data", {"text/markdown": standing()(with_data).data}))
+    outputs.append(nbformat.v4.new_output("display_data", {"text/markdown": frames.standing(with_data)}))
     chapter = tiny_book.root / "book" / "papers" / f"{STEM}.md"
     cells = [
         nbformat.v4.new_markdown_cell(chapter.read_text() + "\n{ours}`EM-W-8` {claim}`EM-W-8`; a formula brings MathJax: $x$.\n")

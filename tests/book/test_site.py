@@ -124,6 +124,24 @@ def test_pages_open_offline_and_fit_every_screen(page, site, pages):
 
 
 @pytest.mark.browser
+def test_chapters_keep_to_a_length_and_links_open_their_folds(page, site):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    for chapter in sorted((site / "book" / "papers").glob("*.html")):
+        _open(page, site, f"book/papers/{chapter.name}")
+        page.wait_for_timeout(1000)  # until its formulas are set
+        assert page.evaluate("document.documentElement.scrollHeight") <= 15_000, chapter.name
+        row = page.locator("details.fold tr[id^=claim-]").first
+        assert not row.is_visible()
+        _open(page, site, f"book/papers/{chapter.name}", f"#{row.get_attribute('id')}")
+        page.reload()
+        assert row.is_visible(), "a link into a fold opens it"
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("details.fold:not([open])").count() == 0, "paper has no folds"
+        page.emulate_media(media="screen")
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_keeps_a_reader_out(page, site, pages, scheme):
     """No serious or critical violation that axe knows of. In the dark only colours differ, and colours are the same on all screens."""

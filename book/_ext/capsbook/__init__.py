@@ -159,7 +159,7 @@ def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict
     chapter = pagename == app.config.capsbook_chapter.format(stem=stem)
     written = f"notebooks/{stem}.py" if chapter else app.env.doc2path(pagename, base=False)
     edit = {"type": "link", "url": f"{repository}/edit/main/{written}", "tooltip": "Edit this page", "icon": "fas fa-pencil-alt"}
-    buttons.insert(0, edit | {"text": "Edit this page", "label": "edit-button"})
+    buttons.insert(0, edit | {"label": "edit-button"})
     if chapter:
         download = context["pathto"](notebooks.PUBLISHED.format(stem=stem), 1)
         offers = [(f"Open in {name}", url) for name, url in notebooks.launch_links(stem, repository).items()]
@@ -212,6 +212,9 @@ def _offline_mathjax(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("capsbook_chapter", "book/papers/{stem}", "env", [str])
     app.add_node(directives.evidence_html, html=(directives.visit_evidence, None))
+    app.add_node(directives.fold_from)
+    app.add_node(directives.fold, html=(directives.visit_fold, directives.depart_fold))
+    app.add_post_transform(directives.Folding)
     for name, directive in directives.DIRECTIVES.items():
         app.add_directive(name, directive)
     for name, role in directives.ROLES.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
@@ -82,6 +83,35 @@ class PageLinks:
     def file(self, path: str) -> str:
         """The address of a file of the site."""
         return "../" * self.page.count("/") + path
+
+
+class fold_from(nodes.General, nodes.Element):
+    """The place in a section from which it is folded."""
+
+
+class fold(nodes.General, nodes.Element):
+    """What is folded, under its ``summary``."""
+
+
+def visit_fold(translator: HTML5Translator, node: fold) -> None:
+    translator.body.append(f'<details class="fold"><summary>{escape(node["summary"])}</summary>\n')
+
+
+def depart_fold(translator: HTML5Translator, node: fold) -> None:
+    translator.body.append("</details>\n")
+
+
+class Folding(SphinxPostTransform):
+    """Put what follows a :class:`fold_from` in its section into a fold. After the reading, so that contents and numbers know all of it."""
+
+    default_priority = 900
+
+    def run(self, **kwargs: object) -> None:
+        for marker in list(self.document.findall(fold_from)):
+            parent, start = marker.parent, marker.parent.index(marker)
+            inside = parent.children[start + 1 :]
+            del parent.children[start:]
+            parent += fold("", *inside, summary=marker["summary"])
 
 
 # ------------------------------------------------------------------------------------------------------------- directives
@@ -240,6 +270,16 @@ class Benchmarks(SphinxDirective):
         if not text:
             logger.warning(f"benchmarks: no {kind!r} in {folder}", location=self.get_location(), type="capsbook")
         return self.parse_text_to_nodes("\n".join(text))
+
+
+class Fold(SphinxDirective):
+    """``{fold} SUMMARY``: the rest of the section, its cells and sections too, waits in a fold. Links into it open it."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        return [fold_from(summary=self.arguments[0])]
 
 
 class Start(SphinxDirective):
@@ -462,6 +502,7 @@ DIRECTIVES = {
     "scorecard": Scorecard,
     "masthead": Masthead,
     "record-schema": RecordSchema,
+    "fold": Fold,
     "start": Start,
     "bibtex": Bibtex,
     "live-source": LiveSource,

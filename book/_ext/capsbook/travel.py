@@ -79,6 +79,8 @@ def _directive(book: Book, fence: str, name: str, of: str, options: str, body: s
             rows = [claims.row(v) for v in book.evidence.of(of) if v.claim.id.startswith(prefixes)]
             cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (claims.COLUMNS, *rows)]
             return "\n".join([cells[0], "|---" * len(claims.COLUMNS) + "|", *cells[1:]])
+        case "fold":
+            return f"*{of}*"
         case "dropdown":
             return f"<details><summary>{of}</summary>\n\n{body}\n</details>"
     return f"**{of or name.capitalize()}**\n\n{body}"
