@@ -128,10 +128,10 @@ GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-B
 """A sign per verdict, so that nobody needs to tell the colours apart."""
 
 
-def seal(verdict: Verdict) -> str:
-    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row in its chapter."""
+def seal(verdict: Verdict, page: str = "") -> str:
+    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row on a page."""
     told, kind = escape(describe(verdict)), verdict.status.replace(" ", "-")
-    here = f'href="#claim-{verdict.claim.id}" data-tip="{told}" aria-label="{told}"'
+    here = f'href="{page}#claim-{verdict.claim.id}" data-tip="{told}" aria-label="{told}"'
     return f'<a class="vq v-{kind}" {here}>{GLYPHS[verdict.status]}</a>'
 
 

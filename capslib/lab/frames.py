@@ -204,6 +204,25 @@ def costs(records: Iterable[Record]) -> DataFrame:
     return pd.DataFrame(columns).reset_index()
 
 
+def side_by_side(stem: str, ids: DataFrame, digits: int = 3, *, store: Store | None = None) -> Styler:
+    """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
+
+    Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours).
+    """
+    found = {v.claim.id: v for v in claims.verdicts(stem, store=store)}
+
+    def cell(name: str) -> str:
+        v = found[name]
+        theirs, seal = v.claim.value, claims.seal(v, "../scorecard.html")
+        if v.ours is None:
+            return f'<span id="at-{name}">{theirs:.{digits}f} {seal}</span>'
+        near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
+        sign, kind = ("=", "near") if near else ("&lt;", "above") if v.ours > theirs else ("&gt;", "below")
+        return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'
+
+    return styled(ids).format(cell, na_rep="").set_properties(**{"white-space": "nowrap"})
+
+
 BOX = dict(
     claim="They claim", found="We found", size="Size and data", surprise="What surprised us", settles="What would settle the rest"
 )

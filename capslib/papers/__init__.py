@@ -105,6 +105,7 @@ PAPERS: Mapping[str, Paper] = {
             "output does.",
             {
                 "paper": "https://doi.org/10.1038/s41598-022-17734-7",
+                "official code": "https://github.com/bakirillov/capsule_ad/tree/af07add40ff33c1a32606ca4c4a656a05cece360",
             },
         ),
     )

@@ -119,7 +119,7 @@ def _linked(env: BuildEnvironment) -> tuple:
 
 def _note_experiments(app: Sphinx, page: str, source: list[str]) -> None:
     """Note which claims have a row in the table of an experiment, which the output of a cell shows."""
-    for claim in re.findall(r'<tr id=\\?"at-([^"\\]+)', source[0]):
+    for claim in re.findall(r'id=\\?"at-([^"\\]+)', source[0]):
         app.env.capsbook.experiments.setdefault(claim, (page, f"at-{claim}"))
 
 

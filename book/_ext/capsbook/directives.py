@@ -429,7 +429,7 @@ def count(evidence: Evidence, text: str) -> int | None:
 
 
 def _strip(evidence: Evidence, links: PageLinks, stem: str) -> str:
-    return render.strip(evidence.of(stem), links, f"Verdicts on {PAPERS[stem].short}")
+    return render.squares(stem, evidence.of(stem), links)
 
 
 def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: frozenset[str], caption: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
 
 FOLD = 200
-"""The front page shows a paper with more claims than this as one tile per table, instead of one square per claim."""
+"""A paper with more claims than this is shown as one tile per table, instead of one square per claim."""
 TILE = 10
 """The fewest claims of a table that become a tile; the others keep their squares."""
 
@@ -64,7 +64,7 @@ def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
     """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
     of = ([square(v, links) for word in words for v in found if v.status == word] for words in (FULL, EXACT, REDUCED, NOT_RUN))
-    groups = (tag("span", "".join(squares), class_="verdict-group") for squares in of if squares)
+    groups = (tag("span", "".join(inside), class_="verdict-group") for inside in of if inside)
     return tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
@@ -105,12 +105,15 @@ def matrix(evidence: Evidence, links: Links) -> str:
             counts = {status: sum(v.status == status for v in found) for status in NOT_RUN}
             said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)
             cells = tag("div", link(links.score(f"paper={stem}"), said), class_="matrix-still")
-        elif len(found) > FOLD:
-            cells, note = _tiles(stem, found, links), f"{note}, folded by table"
         else:
-            cells = strip(found, links, f"Verdicts on {paper.short}")
+            cells, note = squares(stem, found, links), note + ", folded by table" * (len(found) > FOLD)
         rows.append(tag("div", tag("div", f"{name} {tag('small', note)}") + cells, class_="matrix-row"))
     return tag("div", "".join(rows), class_="verdict-matrix")
+
+
+def squares(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
+    """A square per claim of a paper; of a paper with many, a tile per table."""
+    return _tiles(stem, verdicts, links) if len(verdicts) > FOLD else strip(verdicts, links, f"Verdicts on {PAPERS[stem].short}")
 
 
 def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
