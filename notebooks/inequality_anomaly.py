@@ -139,7 +139,7 @@ NORMAL, ANOMALY = plots.routing_color("dynamic"), plots.routing_color("em")
 #
 # A capsule network with two class capsules, one for normal inputs and one for anomalies, sees thousands of normal images and a handful of anomalies. Kirillov and Panov {cite:p}`kirillov2022` do not ask the
 # network what it sees. They ask how it got there: how unequally the couplings of the anomaly capsule are spread over its children. Where an anomaly is in the image, a few
-# children agree and take most of the coupling.
+# children agree and take most of the coupling. Measures of inequality from economics, the {term}`Gini coefficient` and the {term}`Palma ratio`, see that.
 #
 # Each panel shows eight scores, six of them of the *same* networks. In the paper (open marks) the measures of inequality lead where a tenth of the training images are anomalies, and with a
 # thousandth of outliers, which is six images, they lose to the reconstruction error on three of four sets. Filled marks are ours, as far as they have run.
@@ -187,7 +187,7 @@ plt.show()
 # ## The idea on a toy
 #
 # Sixteen children vote for one parent. On the left their votes have nothing in common, on the right five of them agree. Routing that normalises over the *children* gives the five
-# most of the parent. The Lorenz curve draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
+# most of the parent. The {term}`Lorenz curve` draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
 
 # %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal and the curve is the diagonal; where five children agree these hold most of the coupling and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Left and middle: couplings of sixteen children, sorted, with Gini and Palma. Right: their Lorenz curves; dashed: equal shares.", "name": "fig-inq-toy"}}
 with seeded(1):

@@ -120,3 +120,10 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     status, said = tiny_book.build()
     assert status == 0
     assert "0 added, 0 changed, 0 removed" in said, "an unchanged book is not read again"
+
+    sources = tiny_book.root / "references.bib"
+    sources.write_text(sources.read_text() + "\n@misc{new2026, title={A new source}, author={Body, Some}, year={2026}}\n")
+    tiny_book.replace(CHAPTER, "{cite}`peer2021`", "{cite}`new2026`")
+    status, said = tiny_book.build()
+    assert status == 0, said
+    assert "A new source" in tiny_book.html("book/references"), "a new source reaches the pages"

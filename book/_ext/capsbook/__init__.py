@@ -41,7 +41,7 @@ class Book:
         self.fronts: dict[str, dict[str, tuple[str, str, str]]] = {}
         """For each chapter, by name: a sentence for the front page, the address of its picture and the picture's alt text."""
         self.assets = ""
-        """A hash of the style sheet and the script: Sphinx copies them only when it writes a page."""
+        """A hash of style sheet, scripts and bibliography: Sphinx looks at them only when it writes or reads a page."""
 
     def open(self, app: Sphinx) -> None:
         """Start a build: note its folders, and forget the evidence of the last one."""
@@ -103,7 +103,8 @@ def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[
     book: Book = env.capsbook
     book.open(app)
     book.fronts = dict(_fronts(app))
-    assets, book.assets = book.assets, _hash(p for d in app.config.html_static_path[:1] for p in Path(app.srcdir, d).glob("*"))
+    files = [p for d in app.config.html_static_path[:1] for p in Path(app.srcdir, d).glob("*")]
+    assets, book.assets = book.assets, _hash([*files, book.bibliography])
     app._capsbook_before = _linked(env)
     if book.assets != assets:
         return env.all_docs
