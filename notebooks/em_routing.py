@@ -133,10 +133,6 @@ CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 BLUE, GREEN = plots.routing_color("dynamic"), plots.routing_color("similarity")
 
 
-def best(experiment: str, own: list, **where: object) -> list:
-    return frames.best([*committed, *own], experiment, **where)
-
-
 # %% [markdown]
 # ## The discovery
 #
@@ -413,34 +409,10 @@ ROWS = {  # the claim of each row, and how the row differs from the main network
 }
 
 
-def draw_errors(
-    axis: plt.Axes,
-    rows: dict[str, tuple[str, float | None, list[float]]],
-    chance: float = 80,
-) -> None:
-    """One row each: the paper's value as an open mark, our seeds and mean as filled."""
-    for y, (color, paper, ours) in enumerate(rows.values()):
-        axis.plot(ours, [y] * len(ours), "o", color=color, ms=4, alpha=0.6)
-        if ours:
-            axis.plot(np.mean(ours), y, "o", color=color, ms=8)
-        if paper is not None:
-            axis.plot(paper, y, "o", color=color, mfc="none", ms=8)
-    axis.axvline(chance, color=plots.INK, lw=1, ls=":")
-    ticks = [1, 2, 5, 10, 20, 50, 100]
-    axis.set(
-        xscale="log",
-        xlim=(1, 100),
-        ylim=(len(rows) - 0.5, -0.5),
-        xlabel="test error (%), logarithmic",
-    )
-    axis.set_xticks(ticks, map(str, ticks))
-    axis.set_yticks(range(len(rows)), rows)
-    axis.minorticks_off()
-    axis.grid(True, axis="both")
-
-
 of_norb = [
-    r for r in best("test_error", test_error) if r.config["data"] in ("smallnorb", "toys")
+    r
+    for r in frames.best([*committed, *test_error], "test_error")
+    if r.config["data"] in ("smallnorb", "toys")
 ]
 shown, of_rows = {}, []
 for name, (claim, difference) in ROWS.items():
@@ -449,7 +421,7 @@ for name, (claim, difference) in ROWS.items():
     shown[name] = color, ledger[claim].value, list(runs["test_error"]) if len(runs) else []
     of_rows.append(runs.assign(row=name))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
-draw_errors(axis, shown)
+plots.errors(axis, shown)
 plt.show()
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
@@ -552,7 +524,7 @@ claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 viewpoint = session.run(STEM, "viewpoint")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}, "figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours. Grey: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}}
-found = frames.metrics(best("viewpoint", viewpoint))
+found = frames.metrics(frames.best([*committed, *viewpoint], "viewpoint"))
 shown = {}
 for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     for view in ("familiar", "novel"):
@@ -567,11 +539,11 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
                 list(ours),
             )
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.2))
-draw_errors(axis, shown)
+plots.errors(axis, shown)
 plt.show()
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-display(Markdown(frames.standing(best("viewpoint", viewpoint))))
+display(Markdown(frames.standing(frames.best([*committed, *viewpoint], "viewpoint"))))
 beside = {}
 for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     rows = found[found["factor"] == factor]
@@ -689,7 +661,7 @@ ATTACKS = {
     "bim": "basic iterative method",
     "transfer": "made with another CNN",
 }
-found = best("attacks", attacks)
+found = frames.best([*committed, *attacks], "attacks")
 figure, axes = plots.panels(2, rows=2, height=2.0, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
@@ -814,7 +786,7 @@ claims.page_table(
 # $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. The printed form rises at some steps of every iteration and the weighted form in the first iterations; with the matched E-step it falls throughout."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
-found = best("free_energy", energies)
+found = frames.best([*committed, *energies], "free_energy")
 KINDS = {
     ("printed", "paper"): ("printed", CAPSULES), ("weighted", "paper"): ("weighted", BLUE),
     ("mixture", "paper"): ("mixture", GREEN),
