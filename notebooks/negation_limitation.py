@@ -101,10 +101,12 @@ import torch
 from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
+from capslib.data import load
 from capslib.lab.batch import Session
 from capslib.lab.statistics import interval
-from capslib.layers import squash
-from capslib.networks.negation_limitation import CapsuleStack, SignNetwork
+from capslib.layers import PrimaryCapsules, squash
+from capslib.losses import margin_loss
+from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
 from capslib.routing import dynamic_routing, em_routing
 from capslib.training import seeded
 
@@ -192,9 +194,67 @@ plt.show()
 # %% [markdown]
 # The numbers are the lengths of the parents, which are their activations. On the left, each colour shows the same number twice: the
 # activations cannot say which of the two inputs the routing saw.
-#
+
+# %% [markdown]
 # ## The method
 #
+# ### The network
+
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number × dimension. The arms differ in the bias of the three routed layers; a convolution always has one.", "name": "fig-network"}}
+network, image = DeepCapsNet((1, 28, 28), depth=4), torch.zeros(1, 1, 28, 28)
+with torch.no_grad():
+    maps = network.conv(image)
+    pose, activation = network.primary(maps.relu())
+    poses = [pose]
+    for layer in network.capsules.layers:
+        pose, activation, _ = layer(pose, activation)
+        poses.append(pose)
+sizes = [(*image.shape[2:],), maps.shape[1:], *(p.shape[1:] for p in poses)]
+names = ["image", "feature maps", "primary capsules", "hidden capsules", "hidden capsules"]
+names += ["class capsules", "decoder"]
+leads = ["9×9, ReLU", "9×9, stride 2", "routing", "routing", "routing", "dense", ""]
+shapes = [" × ".join(map(str, size)) for size in sizes] + ["28 × 28"]
+plots.network(list(zip(names, shapes, leads, strict=True)), BLUE)
+plt.show()
+
+# %% [markdown]
+# Capsule $i$ of one layer is a child of all capsules $j$ of the next. The class with the longest capsule wins. The decoder draws the image again from all class capsules.
+#
+# ```{fold} The network in fifteen lines, and one training step
+# ```
+
+
+# %%
+class CapsNet(torch.nn.Module):
+    """The network above, without its decoder."""
+
+    def __init__(self, depth: int, bias: float | None):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 256, 9)
+        self.primary = PrimaryCapsules(256, 32, 8, kernel=9, stride=2)
+        sizes = [(1152, 8), *[(16, 12)] * (depth - 2), (10, 16)]
+        self.capsules = CapsuleStack(sizes, routing="dynamic", bias=bias)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pose, _ = self.primary(self.conv(images).relu())
+        return self.capsules(pose)[1]  # lengths of the class capsules, [N, 10]
+
+
+# %%
+digits = load("digits", "train", data_dir=session.settings.data_dir)
+images = torch.tensor(digits.images[:16]).float() / digits.images.max()
+images = torch.nn.functional.interpolate(images, size=28)
+labels = torch.tensor(digits.labels[:16])
+with seeded(0):
+    network = CapsNet(depth=3, bias=0.1)
+optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
+loss = margin_loss(network(images), labels)
+loss.backward()
+optimizer.step()
+after = margin_loss(network(images), labels)
+Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
+
+# %% [markdown]
 # ### Routing by agreement
 #
 # A child {term}`capsule` $i$ with pose $\mathbf u_i$ casts the {term}`vote` $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i$ for parent $j$. Routing by

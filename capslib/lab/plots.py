@@ -139,6 +139,39 @@ def dots(rows: Mapping[str, tuple[float | None, Interval, float | None, str]], u
     return figure
 
 
+def errors(axes: Axes, rows: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80) -> None:
+    """A row each of colour, the paper's value (open) and our seeds with their mean (filled): test errors in percent, logarithmic."""
+    for y, (color, paper, ours) in enumerate(rows.values()):
+        axes.plot(ours, [y] * len(ours), "o", color=color, ms=4, alpha=0.6)
+        if ours:
+            axes.plot(sum(ours) / len(ours), y, "o", color=color, ms=8)
+        if paper is not None:
+            axes.plot(paper, y, "o", color=color, mfc="none", ms=8)
+    axes.axvline(chance, color=INK, lw=1, ls=":")
+    axes.set(xscale="log", xlim=(1, 100), ylim=(len(rows) - 0.5, -0.5), xlabel="test error (%), logarithmic")
+    axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], map(str, ticks))
+    axes.set_yticks(range(len(rows)), rows)
+    axes.minorticks_off()
+    axes.grid(True, axis="both")
+
+
+def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:
+    """Draw a network, for each layer its name, its shape and what leads to the next; layers of capsules have ``color``."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(WIDTH, 1.5))
+    for x, (name, shape, leads) in enumerate(layers):
+        ink = color if "capsules" in name else INK
+        axes.add_patch(plt.Rectangle((x, 0), 0.66, 1, fill=False, ec=ink, lw=1.8))
+        axes.text(x + 0.33, 0.5, name.replace(" ", "\n"), color=ink, ha="center", va="center", fontsize=9)
+        axes.text(x + 0.33, -0.15, shape, ha="center", va="top", fontsize=9)
+        axes.text(x + 0.83, 1.12, leads, ha="center", va="bottom", fontsize=9)
+        if x + 1 < len(layers):
+            axes.annotate("", (x + 1, 0.5), (x + 0.66, 0.5), arrowprops={"arrowstyle": "->", "color": INK})
+    axes.set(xlim=(-0.1, len(layers) - 0.24), ylim=(-0.75, 1.75), frame_on=False, xticks=[], yticks=[])
+    return figure
+
+
 def show_pixels(figure: Figure) -> None:
     """Show a figure of images as PNG, at two pixels per pixel of the page, and close it."""
     import io
