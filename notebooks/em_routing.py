@@ -526,7 +526,7 @@ for axis, (x, y) in zip(
         error = 100 * (1 - line[y]) if y == "batch_accuracy" else line[y]
         axis.plot(line[x], error, color=CAPSULES, alpha=0.6, lw=1.2)
     axis.set(xlabel=x.removesuffix("s"), ylim=(0, 100))
-axes[0].set_title("training")
+axes[0].set_title(f"training, {len(main)} seeds")
 axes[1].set_title("test")
 axes[0].set_ylabel("error (%)")
 plt.show()
