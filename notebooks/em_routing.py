@@ -249,7 +249,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}, "figure": {"caption": "Which layers route? The paper's main network on a pair of 32 × 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}, "figure": {"caption": "Which layers route? The paper's main network on a pair of 32 by 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}}
 network, pair = MatrixCapsNet((2, 32, 32)), torch.zeros(1, 2, 32, 32)
 with torch.no_grad():
     grids = [network.primary_capsules(pair)[1].shape[1:]]
@@ -574,7 +574,7 @@ claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 # ### How many parameters?
 #
 # Are the networks built from the text as small as the paper says?
-
+#
 # They have the printed numbers, which are rounded. But the 4.2 million parameters of the CNN are 13.5 times 310 thousand, not fifteen times ({claim}`EM-X-param-ratio-cnn`).
 #
 # ```{fold} The counts

@@ -454,9 +454,9 @@ frames.deviations([*committed, *detection, *lesions, *pairs]).pipe(frames.styled
 # | Table 3, 0.1 %, capsule scores | standard deviations as in the other columns | these divide by n − 1, the others by n; CIFAR-10 has nine of its ten runs |
 # | Table 3, MNIST 10 %, Palma | ± 0.0035 | ± 0.035 |
 # | Table 4, caption | which letter is which setup | text and code agree with each other, and the caption permutes B, C and D |
-# | eq. 3, Gini | no word of sorting | values are sorted first, without which it is no Gini coefficient |
+# | eq. 3, Gini | no word of sorting | values [are sorted first](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L43), without which it is no Gini coefficient |
 # | eq. 5, A | mean of the squared error | its sum, which then outweighs the lengths by orders of magnitude |
-# | training | a validation set | it is the test set, labels included |
+# | training | a validation set | it [is the test set](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/data_module.py#L169-L174), labels included {cite:p}`kirillov2022code` |
 #
 # ## Pitfalls
 #
@@ -604,11 +604,8 @@ with seeded(0):
 # %% [markdown]
 # ## All claims
 #
-# The cells of the tables stand above; the {doc}`scorecard </book/scorecard>` has all {count}`claims of inequality_anomaly` claims. Those in words:
-#
-# ```{fold} The paper's claims in words, with their verdicts, reasons and runs
+# ```{fold} The paper's claims with their verdicts, reasons and runs
 # ```
 #
 # ```{claims-table} inequality_anomaly
-# :prefix: INQ-W
 # ```

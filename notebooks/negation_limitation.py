@@ -200,7 +200,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number × dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number by dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}}
 network, image = DeepCapsNet((1, 28, 28), depth=4), torch.zeros(1, 1, 28, 28)
 with torch.no_grad():
     maps = network.conv(image)
