@@ -56,6 +56,21 @@ def test_every_picture_has_a_text(pages):
     assert not [(p.name, i.get("src")) for p, soup in pages.items() for i in soup.find_all("img") if not i.get("alt", "").strip()]
 
 
+def test_every_page_has_a_preview_for_sites_that_link_to_it(site, pages):
+    told = {}
+    for path, soup in pages.items():
+        if path.parent.name in ("book", "papers"):
+            told[path.stem] = [soup.find("meta", name) for name in ({"name": "description"}, {"property": "og:image"})]
+    assert len(told) > 10
+    assert all(described and described["content"] for described, _ in told.values())
+    addresses = {picture["content"] for _, picture in told.values()}
+    assert len(addresses) == len(told)
+    for address in addresses:
+        published, _, path = address.partition("_images/")
+        assert re.fullmatch(r"https://[\w-]+\.github\.io/[\w-]+/", published)
+        assert (site / "_images" / path).is_file()
+
+
 def test_no_chapter_warns_its_readers(pages):
     assert not [(p.name, said.text) for p, soup in pages.items() for said in soup.select(".output.stderr, .output.traceback")]
 

@@ -210,6 +210,13 @@ def _offline_mathjax(app: Sphinx) -> None:
     app.config.html_static_path.append(str(Path(package.origin).parent / "static"))
 
 
+def _published_at(app: Sphinx, config: Any) -> None:
+    """Tell the previews that other sites show of a page where GitHub publishes the book of this repository."""
+    address = config.html_theme_options.get("repository_url", "")
+    if "ogp_site_url" in config and (found := re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", address)):
+        config.ogp_site_url = "https://{}.github.io/{}/".format(*found.groups())
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("capsbook_chapter", "book/papers/{stem}", "env", [str])
     app.add_node(directives.evidence_html, html=(directives.visit_evidence, None))
@@ -220,6 +227,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.add_directive(name, directive)
     for name, role in directives.ROLES.items():
         app.add_role(name, role())
+    app.connect("config-inited", _published_at)
     app.connect("builder-inited", _offline_mathjax)
     app.connect("env-get-outdated", _outdated)
     app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
