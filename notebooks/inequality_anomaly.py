@@ -302,13 +302,11 @@ def table(of: str, rows: dict[str, str], columns: dict[str, str]) -> pd.DataFram
 
 def agreement(of: pd.DataFrame) -> pd.DataFrame:
     """How our numbers agree with the paper's, column by column: description, not a verdict."""
+    now = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
     rows = {}
     for column in of:
-        pairs = [
-            (told[c].claim.value, told[c].ours)
-            for c in of[column]
-            if told[c].ours is not None
-        ]
+        cells = [now[claim] for claim in of[column]]
+        pairs = [(v.claim.value, v.ours) for v in cells if v.ours is not None]
         if len(pairs) > 2:
             both = pd.DataFrame(pairs, columns=["paper", "ours"])
             apart = (both["paper"] - both["ours"]).abs()
@@ -323,6 +321,14 @@ def agreement(of: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=names).T
 
 
+def every_cell(of: pd.DataFrame, precisions: pd.DataFrame, about: str) -> None:
+    """Show a table cell by cell with its agreement, then the average precisions that belong to it."""
+    display(frames.side_by_side(STEM, of, store=Store(results_dir)))
+    display(agreement(of).pipe(frames.styled))
+    display(Markdown(about))
+    display(frames.side_by_side(STEM, precisions, store=Store(results_dir)))
+
+
 FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
 SHARES = {"0.1pct-": "0.1 %", "1pct-": "1 %", "10pct-": "10 %"}
 outliers = table("T2", FULL_NAMES, SHARES)
@@ -335,12 +341,8 @@ claims.page_table(STEM, "INQ-W-1", "INQ-W-2", "INQ-W-3")
 # Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, `<` where ours is higher, `>` where it is lower. An interval over seeds stands in the tip of the square.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-display(frames.side_by_side(STEM, outliers, store=Store(results_dir)))
-display(agreement(outliers).pipe(frames.styled))
-display(Markdown("Average precision (Supplementary Table 1); guessing has 0.9:"))
-display(
-    frames.side_by_side(STEM, table("S1", FULL_NAMES, SHARES), store=Store(results_dir))
-)
+about = "Average precision (Supplementary Table 1); guessing has 0.9:"
+every_cell(outliers, table("S1", FULL_NAMES, SHARES), about)
 
 # %% [markdown]
 # ### Diverse inliers (Table 3)
@@ -356,12 +358,8 @@ claims.page_table(STEM, "INQ-W-4", "INQ-W-5", "INQ-W-9")
 # ```
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-display(frames.side_by_side(STEM, inliers, store=Store(results_dir)))
-display(agreement(inliers).pipe(frames.styled))
-display(Markdown("Average precision (Supplementary Table 2); guessing has 0.1:"))
-display(
-    frames.side_by_side(STEM, table("S2", FULL_NAMES, SHARES), store=Store(results_dir))
-)
+about = "Average precision (Supplementary Table 2); guessing has 0.1:"
+every_cell(inliers, table("S2", FULL_NAMES, SHARES), about)
 
 # %% [markdown]
 # ### What the couplings look like (Figure 2)

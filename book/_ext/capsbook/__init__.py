@@ -211,7 +211,7 @@ def _offline_mathjax(app: Sphinx) -> None:
 
 
 def _published_at(app: Sphinx, config: Any) -> None:
-    """Tell the previews that other sites show of a page where GitHub publishes the book of this repository."""
+    """Set the address that link previews name: where GitHub publishes this repository's book."""
     address = config.html_theme_options.get("repository_url", "")
     if "ogp_site_url" in config and (found := re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", address)):
         config.ogp_site_url = "https://{}.github.io/{}/".format(*found.groups())
