@@ -38,7 +38,7 @@ frames.verdict_box(
     {
         "cells": len(rich),
         "gini": sum(printed[f"{cell}-gini"] >= printed[f"{cell}-palma"] for cell in rich),
-        "runs": len([r for r in committed if r.trial.scale == "cpu"]),
+        "runs": len(frames.select(committed, "detection", "cpu")),
         "reduced": len(EXPERIMENTS["detection"].trials("cpu")),
         "full": len(EXPERIMENTS["detection"].trials("paper")),
     },
