@@ -333,9 +333,9 @@ Markdown(
 # ```{math}
 # :label: eq-m-step
 # \begin{aligned}
-# \mu_j^h &= \frac{1}{m_j} \sum_i c_{ij} a_i\, \hat u_{j|i}^h, &
+# \mu_j^h &= \frac{1}{m_j} \sum_i c_{ij} a_i\, \hat u_{j|i}^h, \\
 # (\sigma_j^h)^2 &= \frac{1}{m_j} \sum_i c_{ij} a_i\, (\hat u_{j|i}^h - \mu_j^h)^2, \\
-# \mathrm{cost}_j^h &= (\beta_u + \ln \sigma_j^h)\, m_j, &
+# \mathrm{cost}_j^h &= (\beta_u + \ln \sigma_j^h)\, m_j, \\
 # a_j &= \operatorname{logistic}\Bigl(\lambda \bigl(\beta_a - \textstyle\sum_h \mathrm{cost}_j^h\bigr)\Bigr),
 # \end{aligned}
 # ```
@@ -344,8 +344,10 @@ Markdown(
 #
 # ```{math}
 # :label: eq-e-step
-# c_{ij} = \frac{a_j\, p_{ij}}{\sum_k a_k\, p_{ik}}, \qquad
-# p_{ij} = \prod_h \frac{1}{\sqrt{2\pi}\, \sigma_j^h} \exp\Bigl(-\frac{(\hat u_{j|i}^h - \mu_j^h)^2}{2 (\sigma_j^h)^2}\Bigr) .
+# \begin{aligned}
+# c_{ij} &= \frac{a_j\, p_{ij}}{\sum_k a_k\, p_{ik}}, \\
+# p_{ij} &= \prod_h \frac{1}{\sqrt{2\pi}\, \sigma_j^h} \exp\Bigl(-\frac{(\hat u_{j|i}^h - \mu_j^h)^2}{2 (\sigma_j^h)^2}\Bigr) .
+# \end{aligned}
 # ```
 #
 # ```{live-source} capslib.routing.em.em_routing
@@ -515,7 +517,7 @@ claims.page_table(STEM, *orders, names=orders)
 names = {claim: name for name, (claim, _) in ROWS.items()}
 claims.page_table(STEM, "EM-T1-", "EM-X-mixing", names=names, beside=beside)
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Left: error of the batches in training. Right: error on some of the test images after each epoch. One line for each seed of the figure above.", "name": "fig-em-learning"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. One line for each seed of the main network.", "name": "fig-em-learning"}}
 main = frames.select(of_norb, "test_error", **MAIN)
 figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, (x, y) in zip(
@@ -835,7 +837,10 @@ plots.show_pixels(figure)
 #
 # ```{math}
 # :label: eq-free-energy
-# F = \sum_j \Bigl[ a_j \ln a_j + (1 - a_j) \ln (1 - a_j) - \beta_a a_j + \mathrm{cost}_j + \sum_i a_i c_{ij} \ln c_{ij} \Bigr] .
+# \begin{aligned}
+# F = \sum_j \Bigl[ &a_j \ln a_j + (1 - a_j) \ln (1 - a_j) - \beta_a a_j \\
+# &+ \mathrm{cost}_j + \sum_i a_i c_{ij} \ln c_{ij} \Bigr] .
+# \end{aligned}
 # ```
 
 # %%
@@ -1022,7 +1027,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Left: children that belong to one parent only. Right: largest gradient of the parents' activations. Dotted: the floor of the released code.", "name": "fig-em-floor"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Children that belong to one parent only, and the largest gradient of the parents' activations. Dotted: the floor of the released code.", "name": "fig-em-floor"}}
 floors = np.logspace(-9, -1, 17)
 with seeded(0):
     votes = (

@@ -186,10 +186,10 @@ plt.show()
 # %% [markdown]
 # ## The idea on a toy
 #
-# Sixteen children vote for one parent. On the left their votes have nothing in common, on the right five of them agree. Routing that normalises over the *children* gives the five
+# Sixteen children vote for one parent. At first their votes have nothing in common; then five of them agree ({numref}`fig-inq-toy`). Routing that normalises over the *children* gives the five
 # most of the parent. The {term}`Lorenz curve` draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal and the curve is the diagonal; where five children agree these hold most of the coupling and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Left and middle: couplings of sixteen children, sorted, with Gini and Palma. Right: their Lorenz curves; dashed: equal shares.", "name": "fig-inq-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal and the curve is the diagonal; where five children agree these hold most of the coupling and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. Blue: no agreement; orange: five agree; dashed: equal shares.", "name": "fig-inq-toy"}}
 with seeded(1):
     scattered = 1.2 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
@@ -228,9 +228,11 @@ plt.show()
 #
 # ```{math}
 # :label: eq-over-children
-# c_{ij} = \frac{e^{b_{ij}}}{\sum_k e^{b_{kj}}}, \qquad
-# \mathbf v_j = \operatorname{squash}\Bigl(\sum_i c_{ij}\, \hat{\mathbf u}_{j|i}\Bigr), \qquad
-# b_{ij} \leftarrow b_{ij} + \langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle .
+# \begin{aligned}
+# c_{ij} &= \frac{e^{b_{ij}}}{\sum_k e^{b_{kj}}}, \\
+# \mathbf v_j &= \operatorname{squash}\Bigl(\sum_i c_{ij}\, \hat{\mathbf u}_{j|i}\Bigr), \\
+# b_{ij} &\leftarrow b_{ij} + \langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle .
+# \end{aligned}
 # ```
 #
 # ```{live-source} capslib.routing.over_children.OverChildren
@@ -243,7 +245,10 @@ plt.show()
 #
 # ```{math}
 # :label: eq-gini
-# \mathrm{Gini} = \frac{\sum_k (2k - I - 1)\, c_{(k)}}{I \sum_k c_{(k)}}, \qquad \mathrm{Palma} = \frac{Q_{0.9}(c)}{Q_{0.4}(c)} .
+# \begin{aligned}
+# \mathrm{Gini} &= \frac{\sum_k (2k - I - 1)\, c_{(k)}}{I \sum_k c_{(k)}}, \\
+# \mathrm{Palma} &= \frac{Q_{0.9}(c)}{Q_{0.4}(c)} .
+# \end{aligned}
 # ```
 #
 # ```{live-source} capslib.inequality.gini

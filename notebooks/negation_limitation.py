@@ -124,7 +124,7 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 #
 # Can a capsule network tell a number from its negative? Peer, Stabinger and Rodríguez-Sánchez {cite:p}`peer2021` prove that it
 # cannot, as long as its layers have no bias. Negate the input of such a layer, and its outputs flip their direction but keep
-# their length, and the network reads its classes from the length: the left half of the figure. {doc}`Our records </book/scorecard>`
+# their length, and the network reads its classes from the length ({numref}`fig-mirror`, without bias). {doc}`Our records </book/scorecard>`
 # confirm the theorems to the last bit.
 #
 # The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced RBA network that
@@ -192,7 +192,7 @@ for axis, (title, bias) in zip(axes, biases.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# The numbers are the lengths of the parents, which are their activations. On the left, each colour shows the same number twice: the
+# The numbers are the lengths of the parents, which are their activations. Without a bias ({numref}`fig-toy`), each colour shows the same number twice: the
 # activations cannot say which of the two inputs the routing saw.
 
 # %% [markdown]
@@ -263,8 +263,9 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # ```{math}
 # :label: eq-rba
 # \begin{aligned}
-# c_{ij} &= \frac{e^{b_{ij}}}{\sum_k e^{b_{ik}}}, & \mathbf s_j &= \sum_i c_{ij}\, \hat{\mathbf u}_{j|i} + \mathbf B_j, \\
-# \mathbf v_j &= \frac{\lVert \mathbf s_j\rVert^2}{1 + \lVert \mathbf s_j\rVert^2} \frac{\mathbf s_j}{\lVert \mathbf s_j\rVert}, &
+# c_{ij} &= \frac{e^{b_{ij}}}{\sum_k e^{b_{ik}}}, \\
+# \mathbf s_j &= \sum_i c_{ij}\, \hat{\mathbf u}_{j|i} + \mathbf B_j, \\
+# \mathbf v_j &= \frac{\lVert \mathbf s_j\rVert^2}{1 + \lVert \mathbf s_j\rVert^2} \frac{\mathbf s_j}{\lVert \mathbf s_j\rVert}, \\
 # b_{ij} &\leftarrow b_{ij} + \langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle .
 # \end{aligned}
 # ```
@@ -391,7 +392,7 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 # %%
 sign = session.run(STEM, "sign")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Left: RBA, right: EM. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
 trained = frames.best([*committed, *sign], "sign", length_offset=1e-8)
 points = frames.curves(trained, "epochs", "train_accuracy")
@@ -576,7 +577,7 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 #
 # Does a bias let deep networks start to learn at once?
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed; darker is deeper. Left: with bias; right: without. Top: RBA; bottom: EM.", "name": "fig-curves"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
 figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
 for row, (routing, name) in zip(
     axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True
@@ -600,10 +601,8 @@ for row, (routing, name) in zip(
                 lw=1.1,
             )
         axis.set(title=f"{name} {'with' if bias else 'without'} bias", ylim=(0, 103))
-    for layers, color in shades.items():
-        row[0].plot([], [], color=color, label=f"{layers} layers")
+        plots.key(axis, {f"{layers}": color for layers, color in shades.items()})
     row[0].set_ylabel("batch accuracy (%)")
-    row[0].legend(loc="lower right", ncol=2, fontsize=8)
 for axis in axes[1]:
     axis.set_xlabel("step")
 plt.show()
@@ -653,16 +652,11 @@ with seeded(3):
     votes = torch.randn(12, 4, 8)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for offset, over, color in ((-0.2, "parents", BLUE), (0.2, "children", ORANGE)):
-    axis.bar(
-        np.arange(12) + offset,
-        routing_with_axis(votes, over).sum(-1),
-        0.38,
-        color=color,
-        label=f"softmax over {over}",
-    )
+    total = routing_with_axis(votes, over).sum(-1)
+    axis.bar(np.arange(12) + offset, total, 0.38, color=color)
 axis.axhline(1, color=plots.INK, lw=1, ls=":")
 axis.set(xlabel="child", ylabel="total coupling", xticks=range(12))
-axis.legend(loc="upper left", bbox_to_anchor=(0, 1.25), ncol=2)
+plots.key(axis, {"softmax over parents": BLUE, "over children": ORANGE})
 plt.show()
 
 # %% [markdown]
@@ -696,10 +690,7 @@ dimensions = np.arange(2, 65, 2)
 with seeded(0):
     noise = torch.randn(32, 4, 64)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for epsilon, color, label in (
-    (None, BLUE, "softmax of log-densities"),
-    (1e-8, ORANGE, "densities as numbers, ε = 10⁻⁸"),
-):
+for epsilon, color in ((None, BLUE), (1e-8, ORANGE)):
     for dtype, style in ((torch.float32, "-"), (torch.float64, "o")):
         kept = [
             responsibilities(
@@ -713,8 +704,8 @@ for epsilon, color, label in (
             for d in dimensions
         ]
         axis.plot(dimensions, kept, style, color=color, ms=3)
-    plots.label_line(axis, dimensions[-1], kept[-1] + 0.07, label, color, ha="right")
 axis.axvspan(10, 16, color=plots.INK, alpha=0.12, lw=0)
+plots.key(axis, {"log-densities": BLUE, "densities, ε = 10⁻⁸": ORANGE})
 axis.set(xlabel="pose dimension", ylabel="total coupling of a child", ylim=(-0.05, 1.15))
 plt.show()
 
@@ -733,18 +724,15 @@ with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for inside, color, label in (
-    (True, BLUE, "bias inside the loop"),
-    (False, ORANGE, "bias added afterwards"),
-):
+for inside, color in ((True, BLUE), (False, ORANGE)):
     curve = [
         dynamic_routing(f * votes, bias=bias if inside else None).coupling[0, 0]
         for f in factors
     ]
-    axis.plot(factors, curve, color=color, label=label)
+    axis.plot(factors, curve, color=color)
 axis.axvline(0, color=plots.INK, lw=0.8, ls=":")
 axis.set(xlabel="factor on all votes", ylabel="coupling $c_{11}$")
-axis.legend(loc="best")
+plots.key(axis, {"bias inside the loop": BLUE, "added afterwards": ORANGE})
 plt.show()
 
 # %% [markdown]
@@ -871,7 +859,7 @@ pd.concat(both, names=["", "layers"]).rename_axis(columns=None).pipe(frames.styl
 # %% [markdown]
 # EM gives another answer. The length of an EM pose is its activation, which is near one half at every depth, however large $W$ is, so no signal fades. Neither larger weights nor
 # unit length lets seven or nine layers start within these runs. A bias from zero starts them at both depths and with every seed, but later than a bias of 0.1, and nine layers have not
-# finished learning when the runs end. Something else is lost on the way up (right half of the figure). Without a bias, the votes for a parent nearly cancel. The next layer sees only the direction of
+# finished learning when the runs end. Something else is lost on the way up (EM in {numref}`fig-signal`). Without a bias, the votes for a parent nearly cancel. The next layer sees only the direction of
 # their mean, and that is the direction of a small remainder. So two similar inputs become unrelated after a few layers. Deep networks that start in such chaos are known to train
 # badly {cite:p}`poole2016,schoenholz2017`. A bias gives all poses a common direction.
 
@@ -1002,7 +990,7 @@ pd.DataFrame(
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Gradient of the direction with the released offset, in double precision, and the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
 poses = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 (gradient,) = torch.autograd.grad((poses / (poses.abs() + 1e-8)).sum(), poses)
 poses, step = poses.detach(), gradient / (gradient + 1e-8)

@@ -1,14 +1,10 @@
-/* On a phone a figure keeps its width and scrolls in its box: then the keyboard must reach it. */
-(() => {
-  const check = () => {
-    for (const figure of document.querySelectorAll(".cell_output figure")) {
-      if (figure.scrollWidth > figure.clientWidth) figure.tabIndex = 0;
-      else figure.removeAttribute("tabindex");
-    }
-  };
-  addEventListener("load", check);
-  addEventListener("resize", check);
-})();
+/* What is read aloud of the theme's buttons is what stands on them. */
+addEventListener("load", () => {
+  document.querySelector(".search-button-field[aria-label]")?.removeAttribute("aria-label");
+  for (const icon of document.querySelectorAll(".theme-switch-button :is(title, [title])"))
+    if (icon.matches("title")) icon.remove();
+    else icon.removeAttribute("title");
+});
 
 /* A link into a fold opens it, and paper has no folds. */
 (() => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -37,6 +38,12 @@ ROUTING_NAMES = {
 }
 WIDTH = 7.2
 """Width of every figure of the book, in inches."""
+
+PHONE = 3.6
+"""Width of the form that a figure has on a phone, in inches."""
+
+NARROW = "capslib_narrow"
+"""Where a cell leaves that form: in the metadata of its output, below the MIME type of the wide one."""
 
 
 def routing_color(name: str) -> str:
@@ -89,16 +96,86 @@ def use_style() -> None:
     )
     mpl.rcParams["figure.dpi"] = 96
     try:
+        from IPython import get_ipython
         from matplotlib_inline.backend_inline import set_matplotlib_formats
     except ImportError:
         return
     set_matplotlib_formats("svg", metadata={"Date": None})
+    if shell := get_ipython():
+        bundle = shell.display_formatter.mimebundle_formatter
+        bundle.for_type(mpl.figure.Figure, lambda figure, **_: ({}, {"image/svg+xml": {NARROW: svg(narrow(figure))}}))
+
+
+def svg(figure: Figure) -> str:
+    """A figure as SVG. The same figure gives the same text."""
+    import io
+
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return drawn.getvalue()
+
+
+def narrow(figure: Figure) -> Figure:
+    """The figure for a phone: its panels stand one under the other, each with its own scales. Panels without scales stay side by side.
+
+    A figure that cannot be rearranged so brings a function ``narrow`` that draws it.
+    """
+    import pickle
+
+    import matplotlib.pyplot as plt
+
+    if hasattr(figure, "narrow"):
+        other = figure.narrow()
+        plt.close(other)
+        return other
+    other = pickle.loads(pickle.dumps(figure))
+    plt.close(other)
+    width, height = other.get_size_inches()
+    panels = [axes for axes in other.axes if axes.get_subplotspec()]
+    rows, columns = panels[0].get_subplotspec().get_gridspec().get_geometry() if panels else (1, 1)
+    for legend in list(other.legends):
+        names = [text.get_text() for text in legend.get_texts()]
+        columns_of_names = max(1, 44 // (max(map(len, names)) + 5))
+        other.legend(legend.legend_handles, names, loc="outside lower center", ncols=columns_of_names, fontsize=8.5)
+        legend.remove()
+    if columns == 1:
+        other.set_size_inches(min(width, PHONE), height)
+        return other
+    if not any(len(axes.get_xticks()) or len(axes.get_yticks()) for axes in panels):
+        for axes in panels:
+            axes.set_title(axes.get_title(loc="left"), fontsize=8)
+        other.set_size_inches(PHONE, height * PHONE / width)
+        return other
+    left, below = {}, {}
+    for axes in panels:
+        place = axes.get_subplotspec()
+        if place.is_first_col():
+            left[place.rowspan.start] = axes.get_ylabel()
+        if place.is_last_row():
+            below[place.colspan.start] = axes.get_xlabel()
+    grid = other.add_gridspec(rows * columns, 1)
+    for axes in panels:
+        row, column = axes.get_subplotspec().rowspan.start, axes.get_subplotspec().colspan.start
+        axes.set_subplotspec(grid[row * columns + column])
+        axes.tick_params(labelleft=True, labelbottom=True)
+        axes.set(xlabel=axes.get_xlabel() or below.get(column, ""), ylabel=axes.get_ylabel() or left.get(row, ""))
+    other.set_size_inches(PHONE, height * columns)
+    return other
 
 
 def label_line(axes: Axes, x: float, y: float, text: str, color: str, **options: object) -> None:
     """Label a line at its end, in its colour, instead of in a legend."""
     style = dict(xytext=(6, 0), textcoords="offset points", va="center", fontsize=9.5, annotation_clip=False)
     axes.annotate(text, (x, y), color=color, **style, **options)
+
+
+def key(axes: Axes, colors: Mapping[str, str]) -> None:
+    """Say what colours mean, in these colours, at the right above the axes, where no curve runs."""
+    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+
+    words = [TextArea(name, textprops={"color": color, "size": 9.5}) for name, color in colors.items()]
+    place = dict(loc="lower right", bbox_to_anchor=(1, 1), bbox_transform=axes.transAxes, frameon=False, borderpad=0.3)
+    axes.add_artist(AnchoredOffsetbox(child=HPacker(children=words, pad=0, sep=6), **place))
 
 
 def shades(color: str, n: int) -> list[str]:
@@ -157,18 +234,26 @@ def errors(axes: Axes, rows: Mapping[str, tuple[str, float | None, Sequence[floa
 
 def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:
     """Draw a network, for each layer its name, its shape and what leads to the next; layers of capsules have ``color``."""
+    figure = _network(layers, color, len(layers), WIDTH)
+    figure.narrow = functools.partial(_network, layers, color, 3, PHONE)
+    return figure
+
+
+def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, width: float) -> Figure:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(WIDTH, 1.5))
-    for x, (name, shape, leads) in enumerate(layers):
+    rows = -(-len(layers) // columns)
+    figure, axes = plt.subplots(figsize=(width, 1.5 * rows))
+    for n, (name, shape, leads) in enumerate(layers):
+        x, y = n % columns, -2.5 * (n // columns)
         ink = color if "capsules" in name else INK
-        axes.add_patch(plt.Rectangle((x, 0), 0.66, 1, fill=False, ec=ink, lw=1.8))
-        axes.text(x + 0.33, 0.5, name.replace(" ", "\n"), color=ink, ha="center", va="center", fontsize=9)
-        axes.text(x + 0.33, -0.15, shape, ha="center", va="top", fontsize=9)
-        axes.text(x + 0.83, 1.12, leads, ha="center", va="bottom", fontsize=9)
-        if x + 1 < len(layers):
-            axes.annotate("", (x + 1, 0.5), (x + 0.66, 0.5), arrowprops={"arrowstyle": "->", "color": INK})
-    axes.set(xlim=(-0.1, len(layers) - 0.24), ylim=(-0.75, 1.75), frame_on=False, xticks=[], yticks=[])
+        axes.add_patch(plt.Rectangle((x, y), 0.66, 1, fill=False, ec=ink, lw=1.8))
+        axes.text(x + 0.33, y + 0.5, name.replace(" ", "\n"), color=ink, ha="center", va="center", fontsize=9)
+        axes.text(x + 0.33, y - 0.15, shape, ha="center", va="top", fontsize=9)
+        axes.text(x + 0.83, y + 1.12, leads, ha="center", va="bottom", fontsize=9)
+        if n + 1 < len(layers):
+            axes.annotate("", (x + 1, y + 0.5), (x + 0.66, y + 0.5), arrowprops={"arrowstyle": "->", "color": INK})
+    axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.75), frame_on=False, xticks=[], yticks=[])
     return figure
 
 

@@ -205,6 +205,14 @@ def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_pro
     assert two.endswith("| 178 | ≤\N{NO-BREAK SPACE}4.5 | – |"), "arithmetic may take longer than memory, or not"
 
 
+def test_the_bar_of_a_path_is_as_long_as_its_share_of_the_slowest():
+    paths = {"eager": "3400", "fast": "850", "compiled": "8.5"}
+    drawn, _ = render.bars([BENCHMARK | {"path": path, "milliseconds": took} for path, took in paths.items()])
+    assert re.findall(r"bar-(\w+)\" style=\"width: ([\d.]+)%", drawn) == [("eager", "100"), ("fast", "25"), ("compiled", "0.25")]
+    assert re.findall(r"([\d.,\s]+)\Wms<", drawn) == ["3400", "850", "8.5"]
+    assert render.bars([]) == []
+
+
 MODULE = '''import functools
 
 

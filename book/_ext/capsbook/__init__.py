@@ -146,10 +146,26 @@ def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, tuple[str, str, str]]]
             yield stem, found
 
 
-def _sound_lists(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Take roles out of the bibliography that it cannot keep: docutils calls it a list, and its entries what no list may hold."""
-    if 'role="doc-biblioentry"' in context.get("body", ""):
-        context["body"] = re.sub(r' role="(?:list|doc-biblioentry)"', "", context["body"])
+def _for_screen_readers(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Take out what misleads a screen reader: roles that the bibliography cannot keep, and one name for all folds of code."""
+    body = context.get("body", "")
+    if 'role="doc-biblioentry"' in body:
+        body = re.sub(r' role="(?:list|doc-biblioentry)"', "", body)
+    context["body"] = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+
+
+def _figures_for_phones(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give narrow screens the form of a chapter's figures whose panels stand one under the other."""
+    stem = pagename.rpartition("/")[2]
+    if pagename != app.config.capsbook_chapter.format(stem=stem):
+        return
+    for name, svg in notebooks.narrow(Path(app.srcdir, f"{pagename}.ipynb")).items():
+        path = f"_static/narrow/{name}.svg"
+        source = f'<source media="(max-width: 640px)" srcset="{context["pathto"](path, 1)}"/>'
+        shown = rf'<img [^>]*src="[^"]*{name}\.svg"[^>]*>'
+        context["body"], used = re.subn(shown, rf"<picture>{source}\g<0></picture>", context["body"])
+        if used:
+            notebooks.write_if_changed(Path(app.outdir) / path, svg)
 
 
 def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -234,7 +250,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", _note_experiments)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
-    app.connect("html-page-context", _sound_lists)
+    app.connect("html-page-context", _for_screen_readers)
+    app.connect("html-page-context", _figures_for_phones)
     app.connect("build-finished", _finish)
     app.connect("build-finished", _stay_red, priority=900)
     return {"version": "1", "env_version": _code(), "parallel_read_safe": False, "parallel_write_safe": True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -239,34 +239,43 @@ class RecordSchema(SphinxDirective):
 
 
 class Costs(SphinxDirective):
-    """``{costs} STEM``: what the paper-scale trials of a chapter that have no record yet will take, by experiment."""
+    """``{costs}`` or ``{costs} STEM``: what the paper-scale trials that have no record yet will take, in all and by experiment."""
 
-    required_arguments = 1
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        stem, book = self.arguments[0], self.env.capsbook
-        for source in (*sorted((book.root / "capslib").rglob("*.py")), *sorted((book.root / "results" / stem).rglob("*.json"))):
-            book.use(self.env.docname, source)
-        rows = [
-            f"| `{name}` | {trials} | {waiting} | {flops / 1e15:.3g} | {'–' if hours is None else number(round(hours))} |"
-            for name, trials, waiting, flops, hours in planning.outlook(stem, "paper", Store(book.root / "results"))
-        ]
+        book, chapters, every = self.env.capsbook, [], []
+        for stem in self.arguments or PAPERS:
+            for source in (*sorted((book.root / "capslib").rglob("*.py")), *sorted((book.root / "results" / stem).rglob("*.json"))):
+                book.use(self.env.docname, source)
+            if not (found := list(planning.outlook(stem, "paper", Store(book.root / "results")))):
+                continue
+            chapters += [_cost(f"**{PAPERS[stem].title}**", found), *(_cost(f"`{line[0]}`", [line]) for line in found)]
+            every += found
         head = ["| experiment | trials | without a record | PFLOP of these | core-hours of these |", "|---|--:|--:|--:|--:|"]
-        return self.parse_text_to_nodes("\n".join(head + rows))
+        return self.parse_text_to_nodes("\n".join([*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]))
+
+
+def _cost(name: str, found: Sequence[tuple[str, int, int, float, float | None]]) -> str:
+    """A row of the table of costs: the sums over some experiments. Those without an estimate in hours are left out of its sum."""
+    trials, waiting, flops = (sum(line[column] for line in found) for column in (1, 2, 3))
+    hours = [line[4] for line in found if line[4] is not None]
+    return f"| {name} | {trials} | {waiting} | {flops / 1e15:.3g} | {number(round(sum(hours))) if hours else '–'} |"
 
 
 class Benchmarks(SphinxDirective):
-    """``{benchmarks} layer`` or ``{benchmarks} step``: the committed tables of ``benchmarks/results``, machine by machine."""
+    """``{benchmarks} layer`` or ``{benchmarks} step``: the committed measurements, machine by machine; ``:chart:`` draws the times."""
 
     required_arguments = 1
+    option_spec: ClassVar = {"chart": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         kind, folder = self.arguments[0], self.env.capsbook.root / "benchmarks" / "results"
-        text: list[str] = []
+        draw, text = render.bars if "chart" in self.options else render.benchmarks, []
         for path in sorted(folder.glob("*.csv")):
             self.env.capsbook.use(self.env.docname, path)
             with path.open(newline="", encoding="utf-8") as file:
-                text += render.benchmarks([row for row in csv.DictReader(file) if row["kind"] == kind])
+                text += draw([row for row in csv.DictReader(file) if row["kind"] == kind])
         if not text:
             logger.warning(f"benchmarks: no {kind!r} in {folder}", location=self.get_location(), type="capsbook")
         return self.parse_text_to_nodes("\n".join(text))

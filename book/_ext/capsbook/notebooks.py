@@ -6,6 +6,7 @@ Binder can open.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import jupytext
 import nbformat
 
 from capsbook import travel
+from capslib.lab.plots import NARROW
 
 if TYPE_CHECKING:
     from capsbook import Book
@@ -92,6 +94,18 @@ def front(executed: Path) -> dict[str, Front]:
             cell, svg = pictures[0] if pictures else ({}, "")
             alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "") if pictures else ""
             found[name] = Front(text[1].strip() if text else "", "".join(svg).encode(), alt)
+    return found
+
+
+def narrow(executed: Path) -> dict[str, bytes]:
+    """The forms for a phone of an executed notebook's figures, by the name that MyST-NB gives to the wide ones."""
+    if not executed.is_file():
+        return {}
+    found = {}
+    for output in (o for cell in nbformat.read(executed, as_version=4).cells for o in cell.get("outputs", [])):
+        if small := output.get("metadata", {}).get("image/svg+xml", {}).get(NARROW):
+            wide = "\n".join("".join(output["data"]["image/svg+xml"]).splitlines())
+            found[hashlib.sha256(wide.encode()).hexdigest()] = "".join(small).encode()
     return found
 
 

@@ -302,6 +302,19 @@ def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
     return [*lines, ""]
 
 
+def bars(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """A bar for each path of each case, as long as its share of the time of the slowest path, as lines of Markdown."""
+    shown = []
+    for name, of_case in itertools.groupby(rows, key=lambda row: row["name"]):
+        times = {row["path"]: float(row["milliseconds"]) for row in of_case}
+        shown.append(tag("div", escape(name), class_="bars-case"))
+        for path, time in times.items():
+            bar = tag("span", class_=f"bar bar-{path}", style=f"width: {100 * time / max(times.values()):.3g}%")
+            told = f"{number(round(time))} ms" if time >= 10 else f"{time:.1f} ms"
+            shown.append(tag("div", f"<span>{escape(path)}</span><span>{bar}</span><span>{told}</span>", class_="bars-row"))
+    return [tag("div", "".join(shown), class_="bars"), ""] if shown else []
+
+
 def _bounded(row: dict[str, str]) -> dict[str, str]:
     """The limit of a layer as far as the copy rate and the rate of matrix products bound it."""
     memory = float(row["gigabytes"]) / float(row["copy_gb_per_second"])

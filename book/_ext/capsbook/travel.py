@@ -90,6 +90,8 @@ def _role(book: Book, name: str, of: str) -> str:
     text, _, target = of.rstrip(">").partition("<")
     if name.startswith("cite"):
         return f"({'; '.join(_cited(book.bibliography, key.strip()) for key in of.split(','))})"
+    if name == "numref":
+        return "the figure"
     if name == "count":
         from capsbook.directives import count
 

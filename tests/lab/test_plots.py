@@ -1,0 +1,93 @@
+"""The form that a figure has on a phone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
+
+from capslib.lab import plots
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    plots.use_style()
+    yield
+    plt.close("all")
+
+
+def test_panels_stand_one_under_the_other_each_with_its_scales():
+    figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
+    for n, axis in enumerate(axes.flat):
+        axis.plot([0, n], [0, 1])
+        axis.set_title(f"panel {n}")
+    axes[0][0].set_ylabel("error (%)")
+    axes[1][1].set_xlabel("step")
+    small = plots.narrow(figure)
+    small.draw_without_rendering()
+    assert small.get_size_inches().tolist() == [plots.PHONE, 8.0]
+    boxes = [axis.get_position() for axis in small.axes]
+    assert [axis.get_title(loc="left") for axis in small.axes] == [f"panel {n}" for n in range(4)], "row by row"
+    assert all(above.y0 > below.y1 and above.x0 == pytest.approx(below.x0) for above, below in itertools.pairwise(boxes))
+    assert [axis.get_ylabel() for axis in small.axes] == ["error (%)", "error (%)", "", ""], "of the row that had it"
+    assert [axis.get_xlabel() for axis in small.axes] == ["", "step", "", "step"]
+    assert all(any(label.get_visible() for label in axis.get_yticklabels()) for axis in small.axes)
+    assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0]
+    assert not axes[0][1].yaxis.get_tick_params()["labelleft"], "the wide form stays as it was"
+    assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
+
+
+def test_pictures_stay_side_by_side():
+    figure, axes = plots.panels(3, height=2.4)
+    for axis in axes:
+        axis.imshow([[0, 1]])
+        axis.set(xticks=[], yticks=[], title="picture")
+    small = plots.narrow(figure)
+    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(1.2)]
+    assert len({round(axis.get_position().y0, 3) for axis in small.axes}) == 1
+
+
+def test_a_legend_of_the_figure_takes_more_rows():
+    figure, axes = plots.panels(2)
+    for n in range(8):
+        axes[0].plot([0, 1], [0, n], label=f"a score called {n}")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=8)
+    small = plots.narrow(figure)
+    small.draw_without_rendering()
+    [legend] = small.legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"a score called {n}" for n in range(8)]
+    assert legend.get_window_extent().width <= small.bbox.width
+
+
+def test_a_network_continues_in_the_next_row():
+    layers = [(f"layer {n}", "8 × 8", "3×3") for n in range(6)]
+    figure = plots.network(layers, plots.routing_color("em"))
+    small = plots.narrow(figure)
+    assert small.get_size_inches().tolist() == [plots.PHONE, 3.0]
+    assert len(small.axes[0].patches) >= len(layers)
+
+
+def test_both_forms_leave_a_cell():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        plots.use_style()
+        _, metadata = shell.display_formatter.format(plots.panels(2)[0])
+        small = metadata["image/svg+xml"][plots.NARROW]
+        wide = float(re.search(r'<svg [^>]*?\bwidth="([\d.]+)pt"', small)[1])
+        assert 0.8 * plots.PHONE < wide / 72 < 1.05 * plots.PHONE
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
+    figure, axes = plots.panels(1)
+    plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"})
+    figure.draw_without_rendering()
+    words = [word for word in axes.artists[0].findobj(Text) if word.get_text()]
+    assert {(word.get_text(), word.get_color()) for word in words} == {("2", "#2f7fc1"), ("three layers", "#d9731a")}
+    assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
