@@ -129,7 +129,7 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 #
 # The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced RBA network that
 # does not train without a bias does train without one, at the same depth, when its signal starts at length one. EM networks do so from weights near the identity.
-# All of these outputs are still odd functions of the input, so the symmetry alone cannot explain the failure. {ref}`What does <negation-scale>` is at the end of the chapter.
+# All of these outputs are still odd functions of the input, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)

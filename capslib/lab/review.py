@@ -21,6 +21,7 @@ from capslib.lab.records import Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment, Scale
+from capslib.papers.query import CONVERGED
 
 ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps", "quantiles", "log_shares")
 """Series that curves are drawn over: every curve of a record is as long as one of them."""
@@ -158,7 +159,10 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
         if record.exit == "ok":
-            measures = {k: (m.n, m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
+            alike = {
+                k: m.n for k, m in record.metrics.items() if k not in CONVERGED
+            }  # their n is the steps, and a seed may stop early
+            measures = {k: (alike.get(k), m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
             arm = record.trial.model_copy(update={"seed": 0}).key
             other, theirs = arms.setdefault(arm, (name, measures))
             if odd := sorted(k for k in measures.keys() | theirs.keys() if measures.get(k) != theirs.get(k)):

@@ -214,6 +214,15 @@ def test_seeds_of_one_configuration_are_measured_alike(store, sound, changes, wh
     assert problem.startswith(f"{names[1]}: not measured like another seed, in {names[0]} ({what})")
 
 
+def test_a_seed_that_stopped_early_is_measured_like_the_others(store, sound):
+    def moved(steps: int) -> dict:
+        return {"metrics": sound().metrics | {"loss_change_last_quarter": Metric(value=0.01, n=steps, unit="share")}}
+
+    for seed, steps in ((0, 100), (1, 80)):
+        store.put(sound(changed(SIGN[0], seed=seed), **moved(steps)))
+    assert not review(store).problems
+
+
 def test_what_a_killed_write_left_is_a_problem(store, sound, monkeypatch):
     path = store.put(sound())
     done = subprocess.Popen(["true"])

@@ -1,4 +1,4 @@
-"""Captions and alternative texts that state numbers, against what the cell under them draws."""
+"""Captions, alternative texts and sentences that state numbers, against what the cell draws and what the records say."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import jupytext
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+
+from capslib.lab import frames
+from capslib.lab.store import Store
+from capslib.papers.em_routing.asks import MAIN
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -70,3 +74,64 @@ def test_what_an_untrained_stack_loses():
     assert min(cosines["bias 0.1"]) > 0.99
     for arm in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
         assert abs(cosines[arm][-1]) < 0.05 < 0.95 < cosines[arm][0]
+
+
+def prose(stem: str) -> str:
+    """All Markdown of a chapter, a sentence break a blank."""
+    cells = jupytext.read(NOTEBOOKS / f"{stem}.py").cells
+    return " ".join(" ".join(c.source.split()) for c in cells if c.cell_type == "markdown")
+
+
+def recorded(stem: str, experiment: str, **where: object):
+    """The committed records of the reduced size, as a table."""
+    return frames.metrics(frames.select(Store().records(stem), experiment, "cpu", **where))
+
+
+def rounded(values) -> list[float]:
+    return [float(np.round(values.min())), float(np.round(values.max()))]
+
+
+def test_how_well_networks_with_pairs_of_images_end():
+    told, of = prose("negation_limitation"), recorded("negation_limitation", "negated", data="mnist")
+    odd, relu = (of[of["front"] == front] for front in ("odd", "relu"))
+    limited, free = (100 * odd[odd["bias"] == bias]["test_accuracy"] for bias in (False, True))
+    assert len(limited) == len(free) == 6
+    [stated] = numbers(r"all six runs without a bias end at (\d+) %", told)
+    assert rounded(limited) == [stated, stated]
+    assert numbers(r"All six with a bias end at (\d+) to (\d+) %", told) == rounded(free)
+    assert numbers(r"both kinds reach (\d+) to (\d+) %", told) == rounded(100 * relu["test_accuracy"])
+
+
+def test_errors_of_em_networks_that_sentences_state():
+    told, main = prose("em_routing"), {k: v for k, v in MAIN.items() if k not in ("pose", "coordinates", "normalise")}
+    vectors, matrices = (
+        recorded(
+            "em_routing", "test_error", **main, pose=pose, coordinates=coordinates, normalise=MAIN["normalise"], data="smallnorb"
+        )
+        for pose, coordinates in (("vector", False), ("vector", True))
+    )
+    [stated] = numbers(r"The third has an error of ([\d.]+) %, about a point more than with coordinates", told)
+    assert round(vectors["test_error"].min(), 1) == stated
+    assert 0.5 < vectors["test_error"].min() - matrices["test_error"].mean() < 1.5
+    printed, released = (
+        recorded("em_routing", "test_error", **MAIN | {"normalise": n}, data="smallnorb")["test_error"].mean()
+        for n in ("types+positions", "positions-per-type")
+    )
+    assert "almost three times as many errors" in told
+    assert 2.5 < printed / released < 3
+
+
+def test_what_sentences_say_about_viewpoints_and_attacks():
+    told = prose("em_routing")
+    matched = recorded("em_routing", "viewpoint")["capsules_familiar"]
+    assert numbers(r"a familiar error of (\d+) to (\d+) %", told) == rounded(matched)
+    attacked = frames.select(Store().records("em_routing"), "attacks", "cpu")
+    of = frames.metrics(attacked)
+    assert numbers(r"With ε = 0.2 the CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
+        100 * of["cnn_fgsm_accuracy_at_0.2"]
+    )
+    assert "gradients of the CNN are two to four times as large" in told
+    assert (10 ** of["gradient_orders"]).between(2, 4).all()
+    [images] = numbers(r"In (\d+) images neither network has one such pixel", told)
+    assert {r.metrics["zero_share_cnn"].n for r in attacked} == {images}
+    assert (of[["zero_share_cnn", "zero_share_capsules"]] == 0).all(axis=None)

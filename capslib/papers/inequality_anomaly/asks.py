@@ -114,7 +114,7 @@ def _counts() -> dict[str, Query]:
         "akiec": "akiec",
     }
     images = {f"INQ-T1-{name}": ("ham10000", short) for name, short in names.items()}
-    pairs = {"INQ-C-n-anomal": ("crispr", "anomalous"), "INQ-C-n-normal": ("crispr", "normal")}
+    pairs = {"INQ-C-n-anomal": ("crispr", "anomalous")}
     test = f"{TESTS}::test_the_counts_of_the_paper"
     return {
         claim: Property(Select("counts", {"data": data}), f"off_{name}", 0, test)
