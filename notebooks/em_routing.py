@@ -170,7 +170,7 @@ with seeded(2):
         part @ frame(turn, 1 + scaled, *at)
         for part, (turn, scaled, *at) in zip(parts, errors, strict=True)
     ]
-figure, axes = plots.panels(2, height=3.0, sharex=True, sharey=True)
+figure, axes = plots.panels(2, height=2.5, sharex=True, sharey=True)
 for axis, (title, view) in zip(
     axes,
     (("one viewpoint", torch.eye(3)), ("another", frame(1.1, 0.7, 0.3, 0.4))),
@@ -736,7 +736,7 @@ ATTACKS = {
     "transfer": "made with another CNN",
 }
 found = frames.best([*committed, *attacks], "attacks")
-figure, axes = plots.panels(2, rows=2, height=2.0, sharex=True, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.8, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
         ("capsules", CAPSULES, "-"),

@@ -487,7 +487,7 @@ def draw_depth(
 
 standard = {"weight_std": 0.1, "bias_start": 0.1}
 reduced = [r for r in committed if r.trial.scale == "cpu"]
-figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
 for row, (routing, name, table) in zip(
     axes, (("dynamic", "RBA", "NEG-T2"), ("em_vector", "EM", "NEG-T3")), strict=True
 ):
@@ -578,7 +578,7 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 # Does a bias let deep networks start to learn at once?
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
-figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
 for row, (routing, name) in zip(
     axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True
 ):

@@ -1,9 +1,11 @@
 /* What is read aloud of the theme's buttons is what stands on them. */
 addEventListener("load", () => {
   document.querySelector(".search-button-field[aria-label]")?.removeAttribute("aria-label");
-  for (const icon of document.querySelectorAll(".theme-switch-button :is(title, [title])"))
-    if (icon.matches("title")) icon.remove();
-    else icon.removeAttribute("title");
+  for (const icon of document.querySelectorAll(".theme-switch-button .theme-switch")) {
+    icon.setAttribute("aria-hidden", "true");
+    icon.removeAttribute("title");
+    icon.querySelector("title")?.remove();
+  }
 });
 
 /* A link into a fold opens it, and paper has no folds. */
