@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -130,7 +131,7 @@ class SparseCapsNet(nn.Module):
     def __init__(
         self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16, filters: int = 256,
         kernel: int = 9, primary_types: int = 32, primary_dim: int = 8, primary_kernel: int = 9,
-        hidden: tuple[tuple[int, int], ...] = (), decoder: tuple[int, ...] = (512, 1024),
+        hidden: Sequence[tuple[int, int]] = (), decoder: tuple[int, ...] = (512, 1024),
         mask: Mask = "ranks", gamma: float = 12.0, boost: bool = True,
         band: tuple[float, float] = (0.04, 0.1), grouping: Grouping = "position",
         routing: str = "dynamic", bias: float | None = 0.1, **options: object,

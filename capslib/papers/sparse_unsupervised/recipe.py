@@ -50,7 +50,8 @@ class SparseRecipe(Recipe):
     primary_types: int = Field(32, ge=1, title="types of primary capsules")
     primary_dim: int = Field(8, ge=1, title="dimension of primary capsules")
     primary_kernel: int = Field(9, ge=1, title="kernel of the primary capsules")
-    hidden: tuple[tuple[int, int], ...] = Field((), title="hidden capsule layers")
+    hidden: tuple[int, ...] = Field((), title="capsules of the hidden layers")
+    """Each has the dimension of the primary capsules."""
     decoder: tuple[int, ...] = Field((512, 1024), title="hidden units of the decoder")
     cnn: tuple[int, int, int] = Field((512, 256, 1024), title="filters and hidden units of the CNN")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
@@ -108,7 +109,7 @@ class SparseRecipe(Recipe):
         if self.network == "cnn":
             return NETWORKS["cnn"](shape, classes=classes, sizes=self.cnn)
         return NETWORKS[self.network](
-            shape, capsules=self.capsules, dim=self.dim, filters=self.filters, kernel=self.kernel, hidden=self.hidden,
+            shape, capsules=self.capsules, dim=self.dim, filters=self.filters, kernel=self.kernel, hidden=[(n, self.primary_dim) for n in self.hidden],
             primary_types=self.primary_types, primary_dim=self.primary_dim, primary_kernel=self.primary_kernel,
             decoder=self.decoder, mask=self.mask, gamma=self.gamma, boost=self.boost, band=self.band, grouping=self.grouping,
             routing=self.routing, iterations=self.iterations,
