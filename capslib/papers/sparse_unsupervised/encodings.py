@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FOLLOWS = 0.01
 """A capsule contributes to an image if without it the squared length of the reconstruction changes by more than this share."""
-SHOWN = 6
+SHOWN = 4
 """Parameters of the winning capsule that a record shows, those that move the picture most."""
 
 
@@ -248,7 +248,7 @@ def pictures(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, 
 
 SVM: dict[Scale, dict[str, int]] = {
     "smoke": dict(svm_fit=300, svm_test=100),
-    "cpu": dict(svm_fit=10_000, svm_test=5_000),
+    "cpu": dict(svm_fit=20_000),
     "paper": {},
 }
 DENSE, SPARSE, UNBOOSTED = dict(mask="none"), dict(mask="ranks"), dict(mask="ranks", boost=False)

@@ -159,7 +159,7 @@ REDUCED: dict[Scale, dict[str, Any]] = {
         data="digits", shift=2, dim=4, filters=8, kernel=3, primary_types=2, primary_dim=4, primary_kernel=3, decoder=(32,),
         cnn=(4, 4, 16), epochs=3, batch_size=64,
     ),
-    "cpu": dict(**SMALL, epochs=8, batch_size=64),
+    "cpu": dict(**SMALL, epochs=16, batch_size=64),
     "paper": {},
 }  # fmt: skip
 """What each scale changes."""
