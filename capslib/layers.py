@@ -9,6 +9,8 @@ The vote of a vector capsule is W u, and that of a matrix capsule M W.
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -209,6 +211,13 @@ class ClassCapsules(nn.Module):
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         return self.routing(self.votes(pose), activation.flatten(1))
+
+
+def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -> nn.Sequential:
+    """Dense layers with ReLU from ``numbers`` to the pixels of images of a ``shape``, in 0…1."""
+    widths = [numbers, *hidden, math.prod(shape)]
+    dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*dense[:-1], nn.Sigmoid())
 
 
 def field_centres(

@@ -60,6 +60,8 @@ NETWORKS = Registry(
         "cnn": "capslib.networks.em_routing:BaselineCNN",
         "deep_capsnet": "capslib.networks.negation_limitation:DeepCapsNet",
         "sign": "capslib.networks.negation_limitation:SignNetwork",
+        "sparse_capsnet": "capslib.networks.sparse_unsupervised:SparseCapsNet",
+        "autoencoder": "capslib.networks.sparse_unsupervised:Autoencoder",
         "anomaly_capsnet": "capslib.networks.inequality_anomaly:AnomalyCapsNet",
     },
 )

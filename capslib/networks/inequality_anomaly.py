@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import DenseCapsules, PrimaryCapsules
+from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
 
 NORMAL, ANOMALY = 0, 1
 """The class capsules."""
@@ -58,9 +57,7 @@ class AnomalyCapsNet(nn.Module):
         self.classes = DenseCapsules(
             children, classes, primary_dim, class_dim, routing=routing, weight_std=weight_std, **options
         )  # fmt: skip
-        widths = [classes * class_dim, *decoder, shape[0] * shape[1] * shape[2]]
-        dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
-        self.decoder = nn.Sequential(*dense[:-1], nn.Sigmoid())
+        self.decoder = dense_decoder(classes * class_dim, decoder, shape)
         for convolution in (self.conv, self.primary):
             convolution.to(memory_format=torch.channels_last)  # a tenth faster, on a CPU too
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules
+from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, dense_decoder
 
 
 class CapsuleStack(nn.Module):
@@ -101,8 +101,7 @@ class DeepCapsNet(nn.Module):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
-        channels, height, width = image_shape
-        self.conv = nn.Conv2d(channels, filters, kernel, stride, bias=not odd)
+        self.conv = nn.Conv2d(image_shape[0], filters, kernel, stride, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
         self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
@@ -110,9 +109,7 @@ class DeepCapsNet(nn.Module):
             shapes = self.primary(self.conv(torch.zeros(1, *image_shape)))[0].shape  # [1, I, 8]
         capsules = [shapes[1:], *[hidden] * (depth - 2), (classes, class_dim)]
         self.capsules = CapsuleStack(capsules, **options)
-        widths = [classes * class_dim, *decoder, channels * height * width]
-        dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
-        self.decoder = nn.Sequential(*dense[:-1], nn.Sigmoid()) if decoder else None
+        self.decoder = dense_decoder(classes * class_dim, decoder, image_shape) if decoder else None
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

@@ -1,0 +1,215 @@
+"""The networks of Rawlinson et al. (2018): capsules that learn without labels, sparse or dense."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, dense_decoder
+from capslib.routing import squash
+
+Mask = Literal["none", "label", "longest", "winner", "ranks"]
+"""What the decoder sees: all latent capsules; that of the label (of the longest, where there is none);
+the longest; the one with the most support; or all by their rank, eq. 4 (SPARSECAPS)."""
+Grouping = Literal["position", "released"]
+
+
+class SparseOutput(NamedTuple):
+    """What the network says of N images, for L latent capsules of D dimensions."""
+
+    pose: Tensor  # [N, L, D]  v
+    activation: Tensor  # [N, L]  ‖v‖
+    support: Tensor  # [N, L]  ψ
+    mask: Tensor  # [N, L]  m
+    reconstruction: Tensor  # [N, pixels]
+
+
+def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position") -> Tensor:
+    """Support ψ [N, L] of latent capsules by couplings [N, types·H·W, L] (§2.2, eq. 1).
+
+    At every position the best of the ``types`` counts, and positions add up. The released code
+    mixes types and positions up: it takes the best of ``types`` consecutive children, most of
+    them neighbours of one type.
+
+    >>> coupling = torch.tensor([0.75, 0.25, 0.5, 0.125]).reshape(1, 4, 1)  # 2 types, 2 positions
+    >>> routing_support(coupling, 2).item(), routing_support(coupling, 2, "released").item()
+    (1.0, 1.25)
+    """
+    groups = (types, -1) if grouping == "position" else (-1, types)
+    return coupling.unflatten(1, groups).amax(1 if grouping == "position" else 2).sum(dim=1)
+
+
+def ranks(strength: Tensor) -> Tensor:
+    """The rank [N, L] of each capsule, 0 for the strongest; of equal ones the first is stronger.
+
+    >>> ranks(torch.tensor([[0.3, 0.9, 0.3]])).tolist()
+    [[1, 0, 2]]
+    """
+    return strength.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+
+
+def rank_mask(strength: Tensor, gamma: float = 12.0) -> Tensor:
+    """The mask m = exp(−γ·r/(L − 1)) of ranks r (§2.2, eqs. 2–4); below 0.01 it is zero.
+
+    Of 16 capsules and γ = 12, six keep something. No gradient flows through a rank.
+
+    >>> rank_mask(-torch.arange(16.0))[:7]
+    tensor([1.0000, 0.4493, 0.2019, 0.0907, 0.0408, 0.0183, 0.0000])
+    """
+    mask = torch.exp(-gamma * ranks(strength) / (strength.shape[-1] - 1))
+    return torch.where(mask < 0.01, 0.0, mask)
+
+
+class LifetimeBoost(nn.Module):
+    """Boosts capsules that seldom rank first (§2.3, eqs. 5–7): support [N, L] to z = ψ·g.
+
+    Only training updates the frequencies μ and the gains g: a gain grows by ``step`` where its
+    frequency lies below ``band``, and shrinks where it lies above, but not below one.
+    """
+
+    DECAY, EVERY = 0.99, 50  # of the frequency, in each batch; batches between changes of the gains
+
+    def __init__(self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1):
+        super().__init__()
+        self.band, self.step = band, step
+        self.register_buffer("frequency", torch.zeros(capsules))
+        self.register_buffer("gain", torch.ones(capsules))
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, support: Tensor) -> Tensor:
+        strength = support * self.gain
+        if self.training:
+            self._update(strength.detach())
+        return strength
+
+    @torch.no_grad()
+    def _update(self, strength: Tensor) -> None:
+        """In place and without a branch, so that a captured CUDA step does it too."""
+        first = F.one_hot(strength.argmax(dim=-1), strength.shape[-1]).float().mean(dim=0)  # [L]  φ
+        keep = torch.where(self.batches == 0, 0.0, self.DECAY)
+        self.frequency.copy_(keep * self.frequency + (1 - keep) * first)
+        self.batches += 1
+        due = (self.batches % self.EVERY == 0).float()
+        low, high = ((self.frequency < self.band[0]).float(), (self.frequency > self.band[1]).float())
+        gain = self.gain + due * self.step * (low - high)
+        self.gain.copy_(torch.where((due * high).bool(), gain.clamp_min(1), gain))
+
+
+class ReleasedPrimaryCapsules(PrimaryCapsules):
+    """Primary capsules of Sabour's released code, which routes from one input to all types.
+
+    Its softmax over the types divides what the convolution gives, but not the bias, by their
+    number.
+    """
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        types = self.conv.out_channels // self.dim
+        summed = F.conv2d(features, self.conv.weight / types, self.conv.bias, self.conv.stride)
+        pose = summed.unflatten(1, (types, self.dim)).movedim(2, -1).flatten(1, 3)
+        return as_capsules(squash(pose))
+
+
+class SparseCapsNet(nn.Module):
+    """CapsNet whose latent capsules reconstruct the image, masked by what its routing supports.
+
+    Convolution, primary capsules, ``hidden`` capsule layers (number, dimension) and latent
+    capsules; ``mask`` says what the decoder sees. With mask "label" and ten capsules it is
+    SUPCAPS, with "none" a plain autoencoder (§2.1), with "ranks" SPARSECAPS, whose lifetimes
+    ``boost`` evens out. ``options`` go to the ``routing``. For 1 × 40 × 40 the paper's sizes
+    make 4,608 primary capsules. Weights start as released.
+
+    >>> network = SparseCapsNet((1, 20, 20), filters=8, kernel=5, primary_types=4, primary_kernel=5)
+    >>> network(torch.rand(3, 1, 20, 20)).mask.sum(dim=1)
+    tensor([1.8010, 1.8010, 1.8010])
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16, filters: int = 256,
+        kernel: int = 9, primary_types: int = 32, primary_dim: int = 8, primary_kernel: int = 9,
+        hidden: Sequence[tuple[int, int]] = (), decoder: tuple[int, ...] = (512, 1024),
+        mask: Mask = "ranks", gamma: float = 12.0, boost: bool = True,
+        band: tuple[float, float] = (0.04, 0.1), grouping: Grouping = "position",
+        routing: str = "dynamic", bias: float | None = 0.1, **options: object,
+    ):  # fmt: skip
+        super().__init__()
+        self.mask, self.gamma, self.grouping = mask, gamma, grouping
+        self.conv = nn.Conv2d(shape[0], filters, kernel)
+        self.primary = ReleasedPrimaryCapsules(
+            filters, primary_types, primary_dim, kernel=primary_kernel
+        )  # fmt: skip
+        sides = [(side - kernel - primary_kernel + 1) // 2 + 1 for side in shape[1:]]
+        if min(sides) < 1:
+            windows = f"windows of {kernel} and {primary_kernel}"
+            raise ValueError(f"images of {shape[1]} × {shape[2]} are too small for {windows}")
+        self.types = 1 if hidden else primary_types  # a hidden capsule has no position
+        sizes = [(primary_types * sides[0] * sides[1], primary_dim), *hidden, (capsules, dim)]
+        self.layers = nn.ModuleList(
+            DenseCapsules(children, parents, child_dim, parent_dim, routing=routing, bias=bias, **options)
+            for (children, child_dim), (parents, parent_dim) in itertools.pairwise(sizes)
+        )
+        self.boost = LifetimeBoost(capsules, band) if boost and mask in ("winner", "ranks") else None
+        self.decoder = dense_decoder(capsules * dim, decoder, shape)
+        for module, std in ((self.conv, 0.05), (self.primary.conv, 0.1), *((m, 0.1) for m in self.decoder)):
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                nn.init.constant_(module.bias, 0.1)
+
+    def latent(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Poses [N, L, D], activations and support [N, L] of the latent capsules."""
+        pose, activation = self.primary(F.relu(self.conv(images)))
+        for layer in self.layers:
+            pose, activation, coupling = layer(pose, activation)
+        return pose, activation, routing_support(coupling, self.types, self.grouping)
+
+    def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
+        """The mask m [N, L]."""
+        strength = support if self.boost is None else self.boost(support)
+        if self.mask == "none":
+            return torch.ones_like(support)
+        if self.mask == "ranks":
+            return rank_mask(strength, self.gamma)
+        chosen = (strength if self.mask == "winner" else activation).argmax(dim=-1)
+        chosen = labels if self.mask == "label" and labels is not None else chosen
+        return F.one_hot(chosen, support.shape[-1]).to(support.dtype)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
+        pose, activation, support = self.latent(images)
+        mask = self.masked(activation, support, labels)
+        return SparseOutput(pose, activation, support, mask, self.decode(pose, mask))
+
+    def decode(self, pose: Tensor, mask: Tensor) -> Tensor:
+        """Reconstructions [N, pixels] of poses [N, L, D] under a mask [N, L]."""
+        return self.decoder((pose * mask[..., None]).flatten(1))
+
+
+class Autoencoder(nn.Module):
+    """Dense encoder and decoder with as many numbers between them as the capsules have: a control.
+
+    It gives what :class:`SparseCapsNet` gives: ``capsules`` × ``dim`` numbers, none of them masked.
+
+    >>> Autoencoder((1, 12, 12), capsules=4, dim=2)(torch.rand(3, 1, 12, 12)).pose.shape
+    torch.Size([3, 4, 2])
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16,
+        decoder: tuple[int, ...] = (512, 1024), **_: object,
+    ):  # fmt: skip
+        super().__init__()
+        self.capsules = capsules
+        widths = [shape[0] * shape[1] * shape[2], *reversed(decoder), capsules * dim]
+        dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
+        self.encoder = nn.Sequential(*dense[:-1])
+        self.decoder = dense_decoder(capsules * dim, decoder, shape)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
+        pose, activation = as_capsules(self.encoder(images.flatten(1)).unflatten(1, (self.capsules, -1)))
+        ones = torch.ones_like(activation)
+        return SparseOutput(pose, activation, activation, ones, self.decode(pose, ones))
+
+    decode = SparseCapsNet.decode

@@ -1,0 +1,25 @@
+"""Rawlinson, Ahmed & Kowadlo (2018), "Sparse unsupervised capsules generalize better": its experiments.
+
+Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
+"""
+
+from __future__ import annotations
+
+from capslib.papers.common import SEEDS
+from capslib.papers.experiment import Experiment
+from capslib.papers.sparse_unsupervised import encodings, sizes
+from capslib.papers.sparse_unsupervised.asks import QUERIES
+from capslib.papers.sparse_unsupervised.encodings import EncodingConfig
+
+__all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
+
+STEM = "sparse_unsupervised"
+EXPERIMENTS = {
+    e.name: e
+    for e in (
+        Experiment("encodings", STEM, 1, EncodingConfig, encodings.grid, SEEDS, encodings.run),
+        Experiment("options", STEM, 1, EncodingConfig, encodings.options_grid, SEEDS, encodings.run),
+        Experiment("beyond", STEM, 1, EncodingConfig, encodings.beyond_grid, SEEDS, encodings.run),
+        Experiment("sizes", STEM, 1, sizes.SizesConfig, sizes.grid, SEEDS, sizes.run),
+    )
+}

@@ -1,0 +1,126 @@
+"""What each claim of the paper asks of the records."""
+
+from __future__ import annotations
+
+from capslib.papers.experiment import Metric
+from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
+from capslib.papers.sparse_unsupervised.encodings import CNN, DENSE, SPARSE, SUPCAPS, UNBOOSTED
+
+FLOOR = {"unexplained": 0.5}
+"""A network that leaves more than half of what the mean image leaves has not learned to reconstruct, and decides nothing."""
+LEARNED = 0.9
+"""The training accuracy below which a network that sees labels has not learned."""
+FLAT = 0.5
+"""Mean support of the ranks below the first, as a share of it: nearly flat above, falling off below."""
+MUCH = 0.1
+"""Shares that differ by less are not told apart in words."""
+ONE_POINT = 0.01
+USUAL = {"boost": True, "grouping": "position", "routing": "dynamic", "hidden": [], "network": "sparse_capsnet"}
+
+
+def _of(experiment: str, arm: dict[str, object]) -> Select:
+    where = {**USUAL, "band": [0.04, 0.1], "distinct": 0, "capsules": 16, **arm}
+    if arm in (SUPCAPS, CNN):
+        return Select(experiment, where, learned=LEARNED)
+    return Select(experiment, where, at_most=FLOOR)
+
+
+sparse, dense, unboosted, supcaps = (_of("encodings", arm) for arm in (SPARSE, DENSE, UNBOOSTED, SUPCAPS))
+deep_sparse, deep_dense = (_of("beyond", {**arm, "hidden": [32]}) for arm in (SPARSE, DENSE))
+em_dense = _of("beyond", {**DENSE, "routing": "em_vector"})
+
+
+def _difference(one: str, other: str) -> Derived:
+    """By how much one accuracy of a network lies above another."""
+
+    def of(record: Measured) -> Metric:
+        a, b = record.metrics[one], record.metrics[other]
+        return Metric(value=a.value - b.value, n=a.n, unit="difference of fractions")
+
+    return Derived(f"{one} minus {other}", of)
+
+
+def _on_mnist(record: Measured) -> Metric:
+    """Of a network with labels what its classes say, of one without what the classifier makes of its encodings."""
+    return record.metrics["mnist_accuracy" if "mnist_accuracy" in record.metrics else "mnist_raw"]
+
+
+def _cells(arm: Select, name: str) -> dict[str, Query]:
+    """A row of Table 1. The released result files have the encodings without their mask."""
+    return {
+        f"SP-T1-{where}-{name}{protocol}": Value(arm, "mnist_raw" if where == "mnist" else f"affnist_{protocol}_raw")
+        for where in ("mnist", "affnist")
+        for protocol in "ab"
+    }
+
+
+QUERIES: dict[str, Query] = {
+    **_cells(sparse, ""),
+    **_cells(dense, "unmasked-"),
+    "SP-T2-mnist-sparsecaps": Value(sparse, "mnist_raw"),
+    "SP-T2-affnist-sparsecaps": Value(sparse, "affnist_a_raw"),
+    "SP-X-recon-mnist": Value(sparse, "error_mnist"),
+    "SP-X-recon-affnist": Value(sparse, "error_affnist"),
+    "SP-W-1": Count(
+        {
+            "dense capsules reconstruct better": Order(
+                dense, sparse, "error_mnist", higher_is_better=False, final="reduced"
+            ),
+            "more than three quarters of them contribute to an image": Above(dense, "contributing", 12, final="reduced"),
+            "no single one holds a quarter of it": Above(dense, "largest_change", 0.25, below=True, final="reduced"),
+            "sparse ones contribute less": Order(dense, sparse, "contributing", margin=2, final="reduced"),
+        }
+    ),
+    "SP-W-2": Count(
+        {
+            "dense: nearly flat": Above(dense, "support_left", FLAT, final="reduced"),
+            "sparse falls off": Above(sparse, "support_left", FLAT, below=True, final="reduced"),
+            "SUPCAPS fall off": Above(supcaps, "support_left", FLAT, below=True, final="reduced"),
+            "sparse falls off more than dense": Order(
+                dense, sparse, "support_left", margin=MUCH, final="reduced"
+            ),
+        }
+    ),
+    "SP-W-3": Property(
+        Select("sizes", {"side": 40}), "off_one_and_two", 0,
+        "tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
+    ),
+    "SP-W-4": Count(
+        {
+            "without boosting at most four capsules win": Above(unboosted, "winners", 4.5, below=True, final="reduced"),
+            "with boosting more do": Order(sparse, unboosted, "winners", margin=2, final="reduced"),
+        }
+    ),
+    "SP-W-5": Count(
+        {
+            "every capsule wins at least half as often as the band asks": Above(
+                sparse, "smallest_first_share", 0.02, final="reduced"
+            ),
+            "none wins more than twice as often": Above(
+                sparse, "largest_first_share", 0.2, below=True, final="reduced"
+            ),
+        }
+    ),
+    "SP-W-7": Count(
+        {
+            "fitted to affNIST the classifier is far better": Above(
+                sparse, _difference("affnist_a_raw", "affnist_b_raw"), 0, margin=3 * MUCH, final="reduced"
+            ),
+            "fitted to MNIST it is near chance": Above(sparse, "affnist_b_raw", 0.3, below=True, final="reduced"),
+        }
+    ),
+    "SP-W-8": Order(
+        sparse, supcaps, Derived("accuracy on MNIST", _on_mnist), margin=ONE_POINT, equal=True, final="reduced"
+    ),
+    "SP-W-9": Count(
+        {
+            "deeper: sparse encodings are better than dense ones": Order(
+                deep_sparse, deep_dense, "affnist_a_raw", final="reduced"
+            ),
+            "EM: dense capsules are nearly flat too": Above(em_dense, "support_left", FLAT, final="reduced"),
+            "EM: but less flat than RBA": Order(
+                dense, em_dense, "support_left", final="reduced"
+            ),
+        }
+    ),
+}  # fmt: skip
