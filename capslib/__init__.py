@@ -9,7 +9,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
 
-    the papers   em_routing  negation_limitation  inequality_anomaly    one room each: its recipe, its experiments, its claims
+    the papers   em_routing  negation_limitation  inequality_anomaly  learned_routing    one room each: its recipe, its experiments, its claims
                  common                                           what their experiments share
                  experiment  query                                what an experiment and a trial are; what a claim can ask
 

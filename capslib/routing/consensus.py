@@ -188,7 +188,9 @@ class _Cell(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         H = len(fixed) // 4
         gates = torch.addmm(fixed, weight, x)
         gates.unflatten(1, (of_parent.shape[1], -1)).add_(of_parent[..., None])
@@ -204,9 +206,9 @@ class _Cell(torch.autograd.Function):
         gates, squashed, weight, x, cell = ctx.saved_tensors
         i, f, o, new = gates.chunk(4)
         to_after = to_after + tanh_backward(to_hidden * o, squashed)
-        past = torch.zeros_like(f) if cell is None else to_after * cell
-        to_open = sigmoid_backward(torch.cat([to_after * new, past, to_hidden * squashed]), gates[: 3 * len(f)])
-        to_gates = torch.cat([to_open, tanh_backward(to_after * i, new)])
+        past = torch.zeros_like(f) if cell is None else sigmoid_backward(to_after * cell, f)
+        to_i, to_o = sigmoid_backward(to_after * new, i), sigmoid_backward(to_hidden * squashed, o)
+        to_gates = torch.cat([to_i, past, to_o, tanh_backward(to_after * i, new)])
         to_parent = to_gates.unflatten(1, (ctx.parents, -1)).sum(dim=-1)
         return to_gates, to_parent, to_gates @ x.T, weight.T @ to_gates, None if cell is None else to_after * f
 
