@@ -103,12 +103,16 @@ def similarity_routing(
     return RoutingResult(mu, logit.sigmoid() if logistic else logit, coupling.mT)
 
 
+Start = Literal["released", "spread", "steep"]
+
+
 class SimilarityRouting(Routing):
     """:func:`similarity_routing` with the widths of its ``kernels``, λ and θ, which it learns.
 
-    ``start`` is that of the widths: "spread", from 0.5 to 4 and kept positive by softplus, or
-    "released", a normal distribution of deviation 0.1, where nearly every kernel is zero.
-    λ₁ starts near 12 and λ₂ at 1 (``weights``).
+    ``start`` says what from. "released": λ₁ near 12, λ₂ = 1, θ₁ and θ₃ from N(0, 0.1²), θ₂ = 1, and
+    widths from N(0, 0.1²), so that nearly every kernel is zero or flat. "spread": the same, but
+    widths from 0.5 to 4, kept positive by softplus. "steep", for votes no longer than one: widths
+    from 0.1 to 1, λ₁ near 1, θ₁ = 10 and θ₂ = −5, so that activations tell agreement at once.
     """
 
     function = similarity_routing
@@ -116,21 +120,20 @@ class SimilarityRouting(Routing):
 
     def __init__(
         self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,
-        kernels: int = 4, start: Literal["spread", "released"] = "spread",
-        weights: tuple[float, float] = (12.0, 1.0), floor: float = 0.1, logistic: bool = True,
+        kernels: int = 4, start: Start = "spread", floor: float = 0.1, logistic: bool = True,
     ):  # fmt: skip
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.start, self.options = start, {"floor": floor, "logistic": logistic}
-        widths = torch.linspace(math.log(0.5), math.log(4), kernels).exp().repeat(parents, 1)
-        if start == "released":
-            widths = nn.init.trunc_normal_(widths, std=0.1, a=-0.2, b=0.2)
-        self.mixture = nn.Parameter(torch.ones(parents, kernels))
-        self.raw_width = nn.Parameter(widths if start == "released" else widths.expm1().log())
-        self.weights = nn.Parameter(torch.tensor(weights).repeat(parents, 1))
-        self.theta = nn.Parameter(torch.ones(parents, 3))
-        with torch.no_grad():
-            self.weights[:, 0] += torch.randn(parents)
-            self.theta[:, ::2] = nn.init.trunc_normal_(torch.empty(parents, 2), std=0.1, a=-0.2, b=0.2)
+        least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
+        widths = torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
+        weights, theta = torch.ones(parents, 2), _normal(parents, 3)
+        weights[:, 0] = 1 + _normal(parents) if start == "steep" else 12 + torch.randn(parents)
+        theta[:, 1] = 1
+        if start == "steep":
+            theta[:, 0], theta[:, 1] = 10, -5
+        raw = _normal(parents, kernels) if start == "released" else widths.expm1().log()
+        self.mixture, self.raw_width = nn.Parameter(torch.ones(parents, kernels)), nn.Parameter(raw)
+        self.weights, self.theta = nn.Parameter(weights), nn.Parameter(theta)
 
     def width(self) -> Tensor:
         """ℓ [J, Q], the widths of the kernels."""
@@ -179,6 +182,10 @@ class SimilarityRouting(Routing):
 def _tanh_(x: Tensor) -> Tensor:
     """tanh x = 2 σ(2x) − 1, in place: on a CPU torch's own takes seven times as long."""
     return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+
+
+def _normal(*shape: int) -> Tensor:
+    return nn.init.trunc_normal_(torch.empty(shape), std=0.1, a=-0.2, b=0.2)
 
 
 class _Cell(torch.autograd.Function):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from capslib.papers.common import SEEDS
 from capslib.papers.experiment import Experiment
 from capslib.papers.learned_routing import costs, limits, table3
+from capslib.papers.learned_routing.asks import QUERIES
 from capslib.papers.learned_routing.recipe import ConsensusRecipe
 
 __all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
 
 STEM = "learned_routing"
-QUERIES = {}
+
 EXPERIMENTS = {
     e.name: e
     for e in (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 AFTER_EPOCH = 2000
 """Test images for the error after every epoch; the final error is that of all images."""
-LEARNED = ("similarity", "connectionist")
-"""The routings that have something to learn besides biases."""
 
 
 class ConsensusRecipe(Recipe):
@@ -32,7 +30,7 @@ class ConsensusRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset([
-        "data", "network", "routing", "trained", "start_of_widths", "reads", "iterations", "coordinates", "raw_poses", "views",
+        "data", "network", "routing", "trained", "similarity_start", "reads", "iterations", "coordinates", "raw_poses", "views",
         "loss", "held_out",
     ])  # fmt: skip
     BATCH_OF_TEST: ClassVar[int] = 250
@@ -42,7 +40,7 @@ class ConsensusRecipe(Recipe):
     routing: RoutingName = Field("connectionist", title="routing")
     trained: bool = Field(True, title="what a routing can learn is trained")
     """The control that the paper lacks: a learned routing that stays as it starts."""
-    start_of_widths: Literal["spread", "released"] = Field("spread", title="widths of the kernels at the start")
+    similarity_start: Literal["released", "spread", "steep"] = Field("released", title="start of similarity routing")
     reads: Literal["paper", "released"] = Field("paper", title="states that the couplings and the activation are made of")
     sizes: tuple[int, int, int, int] = Field((64, 8, 16, 16), title="filters and capsule types")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
@@ -117,7 +115,7 @@ class ConsensusRecipe(Recipe):
 
     def options(self) -> dict[str, Any]:
         shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"})
-        own = {"similarity": {"start": self.start_of_widths}, "connectionist": {"reads": self.reads}}.get(self.routing)
+        own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing)
         return {**shared, "logits": self.loss == "cross_entropy", "learned": own}
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from capslib.papers.common import error_change, in_unit, outcome
 from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.papers.learned_routing.recipe import LEARNED, REDUCED, ConsensusRecipe
+from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import train
 
 if TYPE_CHECKING:
@@ -106,13 +106,19 @@ def rehearse(config: ConsensusRecipe, context: Context) -> Outcome:
     return outcome(trained, metrics, {}, ["error_of_some"], rest=error_change(trained))
 
 
+SIMILARITY = {"routing": "similarity", "similarity_start": "steep"}
 ARMS: tuple[dict[str, Any], ...] = (
-    *({"routing": name} for name in (*LEARNED, "em", "dynamic")),
-    *({"routing": name, "trained": False} for name in LEARNED),
+    {"routing": "connectionist"},
+    SIMILARITY,
+    {"routing": "em"},
+    {"routing": "dynamic"},
+    {"routing": "connectionist", "trained": False},
+    {**SIMILARITY, "trained": False},
 )
 """Every routing, and the two that learn as they start."""
 VARIANTS: tuple[dict[str, Any], ...] = (
-    {"routing": "similarity", "start_of_widths": "released"},
+    {"routing": "similarity"},
+    {"routing": "similarity", "similarity_start": "spread"},
     {"routing": "connectionist", "reads": "released"},
     {"routing": "connectionist", "raw_poses": True},
     {"routing": "connectionist", "loss": "cross_entropy"},
