@@ -361,8 +361,8 @@ frames.deviations([*committed, *errors, *pilot]).pipe(frames.styled).hide(axis="
 #
 # ### Can these routings tell votes from their negatives?
 #
-# Peer et al. {cite:p}`peer2021` prove that RBA and EM routing without a bias cannot. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can. In this network even the first
-# four lose the symmetry earlier: primary poses pass a ReLU, and coordinates are added to poses.
+# Peer et al. {cite:p}`peer2021` prove that RBA and EM routing without a bias cannot. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can. In this network all four
+# lose the symmetry earlier: primary poses pass a ReLU, and coordinates are added to poses.
 
 # %%
 negation = session.run(STEM, "negation")

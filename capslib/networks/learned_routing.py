@@ -60,7 +60,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         logits: bool = False, trained: bool = True, learned: Mapping[str, object] | None = None,
         **options: object,
     ):  # fmt: skip
-        nn.Module.__init__(self)  # the order of the layers is that of matrix capsules, the layers are others
+        nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
         channels, *size = image_shape
         if min(size) < 17:
@@ -78,8 +78,9 @@ class ConsensusCapsNet(MatrixCapsNet):
             nn.init.zeros_(layer.bias)
         nn.init.trunc_normal_(self.logits.bias, mean=0.8, std=0.1, a=0.6, b=1.0)
         learns = routing in ("similarity", "connectionist")
-        shared = dict(routing=routing, iterations=iterations, coordinates=coordinates, **options)
-        one, two, last = ({**shared, **own, **(learned or {})} for own in SIZES.get(routing, ({},) * 3))
+        shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
+        sizes_of = SIZES.get(routing, ({},) * 3)
+        one, two, last = ({**shared, **own, **options, **(learned or {})} for own in sizes_of)
         last |= {"logistic": False} if logits and learns else {}
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, transform="bounded", **one)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, transform="bounded", **two)
@@ -104,4 +105,5 @@ class ConsensusCapsNet(MatrixCapsNet):
         if not self.raw_poses:
             pose = pose.relu()
             pose = pose / (torch.linalg.vector_norm(pose, dim=-1, keepdim=True) + 1e-7)
-        return pose.unflatten(-1, (4, 4)), rearrange(self.logits(features), "n b h w -> n h w b").sigmoid()
+        logits = rearrange(self.logits(features), "n b h w -> n h w b")
+        return pose.unflatten(-1, (4, 4)), logits.sigmoid()

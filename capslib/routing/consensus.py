@@ -25,7 +25,8 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of e
 
 
 def consensus(
-    votes: Tensor, compatibility: Callable[..., tuple[Tensor, Any]], *, iterations: int, bias: Tensor | None
+    votes: Tensor, compatibility: Callable[..., tuple[Tensor, Any]],
+    *, iterations: int, bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Any]:  # fmt: skip
     """Faria 2019, Algorithm 1, for votes [D, ..., J, I]: each parent weighs its own children.
 
@@ -36,7 +37,7 @@ def consensus(
 
     def mean(coupling: Tensor) -> Tensor:
         mu = (coupling * votes).sum(dim=-1)  # [D, ..., J]  Σ_i c_i v_i
-        return mu if bias is None else mu + bias.T.reshape(-1, *[1] * (mu.ndim - 2), bias.shape[0])
+        return mu if bias is None else (mu.movedim(0, -1) + bias).movedim(-1, 0)
 
     coupling, state = torch.full_like(votes[0], 1 / votes.shape[-1]), None
     mu = mean(coupling)
@@ -50,7 +51,7 @@ def consensus(
 def kernel(votes: Tensor, mu: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
     """k(μ, v) [..., J, I] of eq. (15), between 0 and 1: a mixture of Q Gaussians.
 
-    ``votes`` are [D, ..., J, I], ``mu`` [D, ..., J]; logits of the ``mixture`` and ``width`` ℓ [J, Q].
+    ``votes`` are [D, ..., J, I], ``mu`` [D, ..., J]; ``mixture`` (logits) and ``width`` ℓ [J, Q].
     """
     distance = (votes - mu[..., None]).square().sum(dim=0)  # [..., J, I]  ‖μ − v‖²
     precision = 0.5 / width.square().clamp_min(SMALLEST**2)  # [J, Q]
@@ -64,14 +65,6 @@ def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) 
     ``k`` and ``log_prior`` = ln a broadcast to [..., J, I], the weights to [J, 1].
     """
     return (k + lambda2 * log_prior) / (lambda1 + lambda2 + 1e-6)
-
-
-def disagreement(coupling: Tensor, k: Tensor, log_prior: Tensor, lambda1: float, lambda2: float) -> Tensor:
-    """J(c, μ) of eq. (2) for couplings [..., I]: −Σ c k + λ₁ Σ c ln(n c) + λ₂ Σ c ln(c/a)."""
-    log_c = coupling.clamp_min(torch.finfo(coupling.dtype).tiny).log()
-    n = coupling.shape[-1]
-    terms = -k + lambda1 * (log_c + math.log(n)) + lambda2 * (log_c - log_prior)
-    return (coupling * terms).sum(dim=-1)
 
 
 @routing_function
@@ -261,7 +254,8 @@ def connectionist_routing(
         hidden, cell = _Cell.apply(fixed, of_mu @ mu.flatten(1), of_x, x, cell)
         return perceptron(hidden if reads == "paper" else cell, g).view(shape), (hidden, cell)
 
-    mu, coupling, (hidden, cell) = consensus(votes, compatibility, iterations=iterations, bias=bias)
+    options = dict(iterations=iterations, bias=bias)
+    mu, coupling, (hidden, cell) = consensus(votes, compatibility, **options)
     state = (cell if reads == "paper" else hidden).view(H, *shape)
     total = (coupling * state).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
     logit = perceptron(total, f).view(shape[:-1])  # [..., J]
@@ -287,7 +281,7 @@ class ConnectionistRouting(Routing):
     ):  # fmt: skip
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.options = {"reads": reads, "logistic": logistic}
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(4 * units, 2 * dim + 2 + units)))
+        self.gate_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(4 * units, 2 * dim + 2 + units)))
         self.gate_bias = nn.Parameter((torch.arange(4 * units) // units == 1).float())
         self.depth = {"g": len(g) + 1, "f": len(f) + 1}
         for name, hidden in (("g", g), ("f", f)):
@@ -304,7 +298,7 @@ class ConnectionistRouting(Routing):
         self, votes: Tensor, activation: Tensor, *, iterations: int | None = None
     ) -> RoutingResult:  # fmt: skip
         return connectionist_routing(
-            votes, activation, self.weight, self.gate_bias, self.layers("g"), self.layers("f"),
+            votes, activation, self.gate_weight, self.gate_bias, self.layers("g"), self.layers("f"),
             iterations=self.iterations if iterations is None else iterations,
             bias=self.bias, path=self.path, **self.options,
         )  # fmt: skip
@@ -328,7 +322,7 @@ class ConnectionistRouting(Routing):
             mu, b = [mean(j) for j in range(J)], torch.zeros(I, J, dtype=votes.dtype)
             for i, j in itertools.product(range(I), range(J)):
                 x = torch.cat([mu[j], activation[i : i + 1], votes[i, j], c[i][j][None], h[i, j]])
-                gate_i, gate_f, gate_o, new = (self.weight @ x + self.gate_bias).split(H)
+                gate_i, gate_f, gate_o, new = (self.gate_weight @ x + self.gate_bias).split(H)
                 s[i, j] = torch.sigmoid(gate_f) * s[i, j] + torch.sigmoid(gate_i) * torch.tanh(new)
                 h[i, j] = torch.sigmoid(gate_o) * torch.tanh(s[i, j])
                 b[i, j] = dense(h[i, j] if self.options["reads"] == "paper" else s[i, j], "g")

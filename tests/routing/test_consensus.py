@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from capslib.layers import ConvCapsules, DenseCapsules, bounded, with_coordinates
+from capslib.papers.learned_routing.toy import disagreement
 from capslib.routing import make_routing
-from capslib.routing.consensus import closed_form, disagreement
+from capslib.routing.consensus import closed_form
 
 GENERATOR = torch.Generator().manual_seed(0)
 VOTES = torch.randn(3, 9, 2, 16, generator=GENERATOR, dtype=torch.float64)
@@ -29,7 +30,7 @@ def test_the_lstm_is_that_of_torch():
     """Its gates are ours in another order: torch has input, forget, candidate, output."""
     routing = make_routing("connectionist", 2, 16, iterations=1).double()
     cell = torch.nn.LSTMCell(34, 16).double()
-    i, f, o, new = routing.weight.chunk(4)
+    i, f, o, new = routing.gate_weight.chunk(4)
     order = torch.cat([i, f, new, o])
     with torch.no_grad():
         cell.weight_ih[:], cell.weight_hh[:] = order[:, :34], order[:, 34:]

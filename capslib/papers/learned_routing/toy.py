@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 from torch import Tensor
 
-from capslib.routing.consensus import closed_form, disagreement, similarity_routing
+from capslib.routing.consensus import closed_form, similarity_routing
 
 DENSE, LOOSE = 24, 12
 """Votes of the dense cluster, which is the less active one, and of the loose cluster."""
@@ -22,6 +23,14 @@ def clusters(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     activation = torch.cat([0.2 + 0.2 * drawn[:DENSE], 0.6 + 0.3 * drawn[DENSE:]])
     votes = torch.cat([dense, loose])[:, None].double()
     return votes, activation, torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[0.5, 1.0]], dtype=torch.float64)
+
+
+def disagreement(coupling: Tensor, k: Tensor, log_prior: Tensor, lambda1: float, lambda2: float) -> Tensor:
+    """J(c, μ) of eq. (2) for couplings [..., I]: −Σ c k + λ₁ Σ c ln(n c) + λ₂ Σ c ln(c/a)."""
+    log_c = coupling.clamp_min(torch.finfo(coupling.dtype).tiny).log()
+    n = coupling.shape[-1]
+    terms = -k + lambda1 * (log_c + math.log(n)) + lambda2 * (log_c - log_prior)
+    return (coupling * terms).sum(dim=-1)
 
 
 def couplings(seed: int, lambda1: float, lambda2: float, iterations: int = 3) -> Tensor:
