@@ -3,7 +3,7 @@
 Between dense layers a capsule is a pose [N, I, D] and an activation [N, I], the length of a
 vector pose. Between convolutional layers capsules form a grid: poses [N, H, W, types, 4, 4] of
 matrix capsules, or [N, H, W, types, 16] of vector capsules, and activations [N, H, W, types].
-The vote of a vector capsule is W u, and that of a matrix capsule M W.
+The vote of a vector capsule is W u, and that of a matrix capsule M W, or W M/‖W‖ as "bounded".
 """
 
 from __future__ import annotations
@@ -23,6 +23,40 @@ from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingR
 Pose = Literal["matrix", "vector"]
 POSE: dict[Pose, tuple[int, ...]] = {"matrix": (4, 4), "vector": (16,)}  # shapes of 16 numbers
 W: dict[Pose, tuple[int, int]] = {"matrix": (4, 4), "vector": (16, 16)}  # what transforms them
+Transform = Literal["linear", "bounded"]
+"""How W makes votes: as it is, or on the left and divided by its norm (Faria 2019, eq. 1)."""
+
+
+def bounded(weight: Tensor) -> Tensor:
+    """W/‖W‖ of matrices [..., 4, 4], by their Frobenius norms: no vote is longer than its pose.
+
+    >>> torch.linalg.matrix_norm(bounded(5 * torch.eye(4)))
+    tensor(1.0000)
+    """
+    norm = (weight.square().sum(dim=(-2, -1), keepdim=True) + 1e-5).sqrt()
+    return weight / (norm + 1e-6)
+
+
+def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
+    """W M/‖W‖ of matrices [I, J, 4, 4] and poses [N, I, 4, 4], transposed: Mᵀ Wᵀ is a product of the usual order."""
+    return LazyVotes(bounded(weight).mT, pose.mT)
+
+
+def with_coordinates(pose: Tensor) -> Tensor:
+    """Poses [N, H, W, I, 4, 4] whose first three entries have row, column and number in 0…1 added.
+
+    This is the coordinate addition of Faria's released code, before the transformation.
+
+    >>> with_coordinates(torch.zeros(1, 2, 2, 4, 4, 4))[0, 1, 0, 3, 0]
+    tensor([0.7500, 0.2500, 0.8750, 0.0000])
+    """
+    for entry, axis in enumerate((1, 2, 3)):
+        size = pose.shape[axis]
+        place = (torch.arange(size, device=pose.device, dtype=pose.dtype) + 0.5) / size
+        offset = place.new_zeros(size, 4, 4)
+        offset[:, 0, entry] = place
+        pose = pose + offset.view(*(size if a == axis else 1 for a in (1, 2, 3)), 4, 4)
+    return pose
 
 
 def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +95,9 @@ class DenseCapsules(nn.Module):
     """Every child votes for every parent, û_{j|i} = W_{ij} u_i; then any routing.
 
     Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
-    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``.
+    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``. With the
+    ``transform`` "bounded", d and D are 16, for matrix capsules [N, I, 4, 4], and W starts near
+    the identity.
 
     >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
@@ -70,19 +106,30 @@ class DenseCapsules(nn.Module):
 
     def __init__(
         self, children: int, parents: int, child_dim: int, parent_dim: int,
-        *, routing: str = "dynamic", weight_std: float = 0.1, **options: object,
+        *, routing: str = "dynamic", weight_std: float = 0.1, transform: Transform = "linear",
+        **options: object,
     ):  # fmt: skip
         super().__init__()
-        weight = torch.randn(children, parents, parent_dim, child_dim)
-        self.weight = nn.Parameter(weight * weight_std)
+        self.transform = transform
+        if transform == "bounded":
+            self.weight = nn.Parameter(_near_identity(children, parents))
+        else:
+            weight = torch.randn(children, parents, parent_dim, child_dim)
+            self.weight = nn.Parameter(weight * weight_std)
         self.routing = make_routing(routing, parents, parent_dim, **options)
+
+    def lazy_votes(self, pose: Tensor) -> LazyVotes:
+        if self.transform == "bounded":
+            return bounded_votes(self.weight, pose)
+        return LazyVotes(self.weight, pose)
 
     def votes(self, pose: Tensor) -> Tensor:
         """Votes [N, I, J, D] of poses [N, I, d]."""
-        return LazyVotes(self.weight, pose).form()
+        return self.lazy_votes(pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
-        return self.routing(LazyVotes(self.weight, pose), activation)
+        result = self.routing(self.lazy_votes(pose), activation)
+        return _turned(result) if self.transform == "bounded" else result
 
 
 class MatrixPrimaryCapsules(nn.Module):
@@ -124,6 +171,9 @@ class ConvCapsules(nn.Module):
     routes every window on its own, "types-per-position". Raises ValueError if such a routing is
     given another normaliser, and for a window larger than the grid.
 
+    With the ``transform`` "bounded", of matrix capsules, W starts near the identity. With
+    ``coordinates``, children know the place of their window (:func:`with_coordinates`).
+
     >>> layer = ConvCapsules(8, 16, kernel=3, stride=2, routing="em")
     >>> layer(torch.randn(2, 14, 14, 8, 4, 4), torch.rand(2, 14, 14, 8)).pose.shape
     torch.Size([2, 6, 6, 16, 4, 4])
@@ -132,12 +182,17 @@ class ConvCapsules(nn.Module):
     def __init__(
         self, types: int, parents: int, *, kernel: int = 3, stride: int = 1,
         pose: Pose = "matrix", routing: str = "em", normalise: Normalise | None = None,
-        weight_std: float = 0.3, **options: object,
+        weight_std: float = 0.3, transform: Transform = "linear", coordinates: bool = False,
+        **options: object,
     ):  # fmt: skip
         super().__init__()
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
-        self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
-        _start(self.weight, weight_std)
+        self.transform, self.coordinates = transform, coordinates
+        if transform == "bounded":
+            self.weight = nn.Parameter(_near_identity(kernel, kernel, types, parents))
+        else:
+            self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
+            _start(self.weight, weight_std)
         self.routing = make_routing(routing, parents, 16, **options)
         self.normalise = _normaliser(self.routing, routing, normalise)
 
@@ -151,16 +206,20 @@ class ConvCapsules(nn.Module):
             raise ValueError(f"a window of {field} does not fit into a grid of {grid}")
         given = pose.flatten(4), activation[..., None]
         windows = (t.unfold(1, *window).unfold(2, *window) for t in given)
-        pose, activation = (rearrange(t, "n h w b d k l -> (n h w) (k l b) d") for t in windows)
+        pose, activation = (rearrange(t, "n h w b d k l -> n h w (k l b) d") for t in windows)
+        pose = pose.unflatten(-1, self.pose)
+        pose = (with_coordinates(pose) if self.coordinates else pose).flatten(0, 2)
         rivals = convolutional(size, *window, self.weight.shape[2], self.normalise, pose.device)
-        votes = LazyVotes(self.weight.flatten(0, 2), pose.unflatten(-1, self.pose))
-        return votes, activation.squeeze(-1), rivals
+        make = bounded_votes if self.transform == "bounded" else LazyVotes
+        votes = make(self.weight.flatten(0, 2), pose)
+        return votes, activation.flatten(0, 2).squeeze(-1), rivals
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         grid = [(side - self.kernel) // self.stride + 1 for side in pose.shape[1:3]]
         votes, children, competition = self.fields(pose, activation)
         rivals = {} if competition is None else {"competition": competition}
         result = self.routing(votes, children, **rivals)
+        result = _turned(result) if self.transform == "bounded" else result
         mu, a, coupling = (t.unflatten(0, (len(pose), *grid)) for t in result)
         coupling = coupling.unflatten(3, self.weight.shape[:3])
         return RoutingResult(mu.unflatten(-1, self.pose), a, coupling)
@@ -238,6 +297,15 @@ def field_centres(
             centres = centres.unfold(0, kernel, stride).mean(dim=-1)
         axes.append(centres * scale)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+
+def _turned(result: RoutingResult) -> RoutingResult:
+    """With poses [..., J, 16] of votes that are transposed as they should be."""
+    return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
+
+
+def _near_identity(*shape: int) -> Tensor:
+    return torch.eye(4) + torch.empty(*shape, 4, 4).uniform_(-0.1, 0.1)
 
 
 def _start(weight: Tensor, std: float) -> None:

@@ -49,6 +49,8 @@ ROUTINGS = Registry(
         "dynamic_over_children": "capslib.routing.over_children:DynamicRoutingOverChildren",
         "em": "capslib.routing.em:EMRouting",
         "em_vector": "capslib.routing.em:VectorEMRouting",
+        "similarity": "capslib.routing.consensus:SimilarityRouting",
+        "connectionist": "capslib.routing.consensus:ConnectionistRouting",
     },
 )
 """Subclasses of :class:`capslib.routing.Routing`, called with (parents, dim, **options)."""
@@ -63,6 +65,7 @@ NETWORKS = Registry(
         "sparse_capsnet": "capslib.networks.sparse_unsupervised:SparseCapsNet",
         "autoencoder": "capslib.networks.sparse_unsupervised:Autoencoder",
         "anomaly_capsnet": "capslib.networks.inequality_anomaly:AnomalyCapsNet",
+        "consensus_capsnet": "capslib.networks.learned_routing:ConsensusCapsNet",
     },
 )
 """Classes of modules that map images to class activations, or to an output that has them."""

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from capslib.data.registry import dataset
 from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
+from capslib.recipes import Objective
 
 if TYPE_CHECKING:
-    from capslib.recipes import Trained
+    import torch
+    from torch import Tensor
+
+    from capslib.recipes import Recipe, Trained
     from capslib.training import History
 
 
 SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2))
 """The seeds of an experiment whose paper does not say how often it ran."""
+
+
+class Spread(Objective):
+    """The spread loss, whose margin grows while the network trains: ``margin_at(progress)``."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, margin_at: Callable[[float], float]):
+        import torch
+
+        super().__init__(recipe)
+        self.margin, self.margin_at = torch.zeros((), device=device), margin_at
+
+    def at(self, progress: float) -> None:
+        self.margin.fill_(self.margin_at(progress))
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        from capslib.losses import spread_loss
+
+        return spread_loss(scores, labels, self.margin)
 
 
 def abscissa(n: int) -> list[float]:

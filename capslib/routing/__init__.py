@@ -5,6 +5,7 @@ The files, from the top of the room to its bottom. Each imports only from files 
     kernels            cores as Triton kernels, for a GPU
     free_energy        which free energies the updates of EM routing lower
     over_children      dynamic routing, normalised over the children
+    consensus          routings that learn what agreement is
     dynamic  em        the routings
     module             a routing with its parameters; the choice of its path
     fast               votes and routings in chunks that stay in the cache

@@ -156,14 +156,17 @@ def _one_batch(weight: Tensor | None, source: Tensor, arguments: dict[str, Any])
 def _in_chunks(definition: Callable[..., Tensors], weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:
     """The definition, a chunk at a time; autograd runs it again instead of keeping its tensors."""
 
-    def run(chunk: slice) -> Tensors:
+    def run(rows: Tensor, own: dict[str, Tensor]) -> Tensors:
         with float32_products(source.device):
-            return tuple(definition(_formed(weight, source[chunk]), **_of_chunk(arguments, chunk)))
+            return tuple(definition(_formed(weight, rows), **arguments | own))
 
     capturing = source.is_cuda and torch.cuda.is_current_stream_capturing()
     if torch.is_grad_enabled() and not capturing:  # a CUDA graph cannot read random states
         run = functools.partial(checkpoint, run, use_reentrant=False)
-    return _joined([run(chunk) for chunk, _ in _chunks(_numbers(weight, source), source, _together(arguments))])
+    chunks = _chunks(_numbers(weight, source), source, _together(arguments))
+    sizes = [chunk.stop - chunk.start for chunk, _ in chunks]  # the gradient of a slice would be as large as the whole
+    children = {k: v.split(sizes) for k, v in arguments.items() if k == "activation"}
+    return _joined([run(rows, {k: v[n] for k, v in children.items()}) for n, rows in enumerate(source.split(sizes))])
 
 
 def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:

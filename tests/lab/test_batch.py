@@ -435,7 +435,7 @@ def test_a_session_refuses_what_it_cannot_do(tmp_path):
     with pytest.raises(UserError, match="Did you mean 'sign'"):
         session.trials(STEM, "sing")
     with pytest.raises(UserError, match="none yet"):
-        session.trials("learned_routing", "sign")
+        session.trials("sparse_unsupervised", "sign")
 
 
 def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypatch):

@@ -297,7 +297,10 @@ def test_executions_four_at_a_time(tmp_path):
 
 @pytest.mark.parametrize(
     ("stem", "says"),
-    [("negation", f"Did you mean '{STEM}'"), ("learned_routing", f"There is no notebooks/learned_routing.py in .*{STEM}")],
+    [
+        ("negation", f"Did you mean '{STEM}'"),
+        ("sparse_unsupervised", f"There is no notebooks/sparse_unsupervised.py in .*{STEM}"),
+    ],
 )
 def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
     with pytest.raises(UserError, match=says):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from capslib.data.registry import dataset
 from capslib.errors import UserError
+from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
 
@@ -104,7 +105,9 @@ class EMRecipe(Recipe):
         """The CNN's loss is always the cross entropy of its logits."""
         if self.network == "cnn" and self.loss != "cross_entropy":
             return Objective(self.model_copy(update={"loss": "cross_entropy"}))
-        return Spread(self, device) if self.loss == "spread" else Objective(self)
+        return (
+            Spread(self, device, lambda progress: margin_at(progress, self.margin)) if self.loss == "spread" else Objective(self)
+        )
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Adam, with weight decay for weights only."""
@@ -144,24 +147,6 @@ class EMRecipe(Recipe):
             return found.sum(dim=0)
 
         return 100 * (1 - accuracy(scores, examples, max(1, self.BATCH_OF_TEST // len(offsets))))
-
-
-class Spread(Objective):
-    """The spread loss, whose margin grows while the network trains."""
-
-    def __init__(self, recipe: EMRecipe, device: torch.device):
-        import torch
-
-        super().__init__(recipe)
-        self.margin = torch.zeros((), device=device)
-
-    def at(self, progress: float) -> None:
-        self.margin.fill_(margin_at(progress, self.recipe.margin))
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        from capslib.losses import spread_loss
-
-        return spread_loss(scores, labels, self.margin)
 
 
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:

@@ -1,0 +1,109 @@
+"""The network of Faria (2019), for any routing (§5, Tables 1 and 2; released code)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capslib.layers import ConvCapsules, DenseCapsules, LazyVotes, with_coordinates
+from capslib.networks.em_routing import PRESETS, MatrixCapsNet
+
+SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "similarity": ({"kernels": 4}, {"kernels": 4}, {"kernels": 10}),
+    "connectionist": ({}, {"g": (32, 32), "f": (64, 64)}, {"g": (64, 64), "f": (124, 124)}),
+    "em": (PRESETS["calibrated"][0],) * 3,
+}
+"""Keywords of the routings of the two convolutional layers and of the class layer (Table 2)."""
+
+
+class FlatCapsules(DenseCapsules):
+    """Class capsules for a grid: each capsule [N, H, W, types, 4, 4] has matrices of its own."""
+
+    def __init__(self, *sizes: int, coordinates: bool = True, **options: Any):
+        super().__init__(*sizes, 16, 16, transform="bounded", **options)
+        self.coordinates = coordinates
+
+    def lazy_votes(self, pose: Tensor) -> LazyVotes:
+        pose = with_coordinates(pose) if self.coordinates else pose
+        return super().lazy_votes(pose.flatten(1, 3))
+
+    def forward(self, pose: Tensor, activation: Tensor) -> Any:
+        return super().forward(pose, activation.flatten(1))
+
+
+class ConsensusCapsNet(MatrixCapsNet):
+    """Convolution, primary capsules, two convolutional capsule layers, flat class capsules.
+
+    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are filters and the
+    capsule types of the three layers; (64, 8, 16, 16) has 86,344 parameters besides those of
+    routing for 1 × 32 × 32 and five classes. Votes are W M/‖W‖, and ``coordinates`` are added to
+    poses. Primary poses are those of the released code, which lets them through a ReLU and
+    divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that learns
+    leaves the logistic function of the classes out; the loss then has it. ``learned`` are options
+    for such a routing, and without ``trained`` its parameters stay as they start. Raises
+    ValueError for images that are too small.
+
+    >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
+    >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing(), network.of_all()
+    (torch.Size([3, 5]), 39818, 126162)
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], classes: int = 5,
+        sizes: tuple[int, int, int, int] = (64, 8, 16, 16), *, routing: str = "connectionist",
+        iterations: int = 3, coordinates: bool = True, raw_poses: bool = False,
+        logits: bool = False, trained: bool = True, learned: Mapping[str, object] | None = None,
+        **options: object,
+    ):  # fmt: skip
+        nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
+        A, B, C, D = sizes
+        channels, *size = image_shape
+        if min(size) < 17:
+            least = "are too small for the four layers: 17 is the least"
+            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
+        for kernel, stride in self.WINDOWS:
+            size = [(side - kernel) // stride + 1 for side in size]
+        self.raw_poses = raw_poses
+        self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
+        self.norm = nn.BatchNorm2d(A, eps=1e-3, momentum=0.01)
+        self.norm.register_parameter("bias", None)  # a scale, but no shift
+        self.poses, self.logits = nn.Conv2d(A, 16 * B, 1), nn.Conv2d(A, B, 1)
+        for layer in (self.conv, self.poses, self.logits):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.trunc_normal_(self.logits.bias, mean=0.8, std=0.1, a=0.6, b=1.0)
+        learns = routing in ("similarity", "connectionist")
+        shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
+        sizes_of = SIZES.get(routing, ({},) * 3)
+        one, two, last = ({**shared, **own, **options, **(learned or {})} for own in sizes_of)
+        last |= {"logistic": False} if logits and learns else {}
+        self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, transform="bounded", **one)
+        self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, transform="bounded", **two)
+        self.classes = FlatCapsules(size[0] * size[1] * D, classes, **last)
+        if not trained:
+            for layer in (self.capsules1, self.capsules2, self.classes):
+                layer.routing.requires_grad_(False)
+
+    def of_routing(self) -> int:
+        """How many parameters the three routings have."""
+        layers = (self.capsules1, self.capsules2, self.classes)
+        return sum(p.numel() for layer in layers for p in layer.routing.parameters())
+
+    def of_all(self) -> int:
+        """How many parameters the network has, trained or not."""
+        return sum(p.numel() for p in self.parameters())
+
+    def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
+        features = self.norm(F.relu(self.conv(images)))
+        pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
+        if not self.raw_poses:
+            pose = pose.relu()
+            pose = pose / (torch.linalg.vector_norm(pose, dim=-1, keepdim=True) + 1e-7)
+        logits = rearrange(self.logits(features), "n b h w -> n h w b")
+        return pose.unflatten(-1, (4, 4)), logits.sigmoid()

@@ -1,0 +1,59 @@
+"""What each claim of the paper asks of the records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capslib.papers.query import Above, Count, Order, Property, Query, Select, Value
+
+TESTS = "tests/papers/test_learned_routing.py"
+LEARNED = 0.5
+"""A network that is right on fewer of its training images than this guesses or died: guessing gets a fifth, or a tenth."""
+AS_GOOD = 0.5
+"""How many points of test error more still count as *equal*."""
+ORIGINAL = 2.2
+"""The error in percent that the authors of EM routing report, of pairs of images."""
+_ABSOLUTE = "a reduced network on small images errs more than the paper's, whatever its routing"
+SETS = {"mnist": "mnist", "norb": "smallnorb"}
+
+
+def arm(routing: str, data: str, **difference: Any) -> Select:
+    """A routing in the network of Table 1."""
+    return Select("errors", {"data": data, "routing": routing, "trained": True, **difference}, learned=LEARNED)
+
+
+def _error(routing: str, data: str) -> Value:
+    return Value(arm(routing, data), "test_error")
+
+
+def _fewer(better: str, worse: str, data: str, margin: float = 0.0) -> Order:
+    return Order(arm(better, data), arm(worse, data), "test_error", higher_is_better=False, margin=margin)
+
+
+def _toy(metric: str, bound: float, test: str, above: bool = False) -> Property:
+    return Property(Select("toys"), metric, bound, f"{TESTS}::{test}", above)
+
+
+QUERIES: dict[str, Query] = {
+    **{f"LR-T3-conn-{short}": _error("connectionist", data) for short, data in SETS.items()},
+    **{f"LR-T3-sim-{short}": _error("similarity", data) for short, data in SETS.items()},
+    "LR-X-params": Value(Select("costs", {"routing": "connectionist"}), "parameters_without_routing", final=False),
+    "LR-W-1": Count({
+        **{f"connectionist is no worse than EM on {data}": _fewer("connectionist", "em", data, -AS_GOOD) for data in SETS.values()},
+        **{f"EM beats similarity on {data}": _fewer("em", "similarity", data) for data in SETS.values()},
+    }),
+    "LR-W-2": Count({
+        f"{routing} stays above {ORIGINAL} percent":
+            Above(arm(routing, "smallnorb"), "test_error", ORIGINAL, paper_scale_only=_ABSOLUTE)
+        for routing in ("connectionist", "similarity")
+    }),
+    "LR-W-3": Count({
+        "a large first weight makes couplings uniform": _toy("off_uniform", 1e-4, "test_a_large_first_weight_makes_couplings_uniform"),
+        "a large second one makes them follow the activations":
+            _toy("off_activation", 1e-4, "test_a_large_second_weight_makes_couplings_follow_the_activations"),
+        "the dense cluster gains while both fall":
+            _toy("largest_fall_of_share", 1e-6, "test_small_weights_gather_the_couplings_on_the_dense_cluster"),
+        "and has most of the couplings in the end":
+            _toy("least_dense_share", 0.8, "test_small_weights_gather_the_couplings_on_the_dense_cluster", above=True),
+    }),
+}  # fmt: skip

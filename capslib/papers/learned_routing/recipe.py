@@ -1,0 +1,170 @@
+"""A network of the paper and how it is trained (§5; released code)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from capslib.data.registry import dataset
+from capslib.papers.common import Spread
+from capslib.papers.experiment import Scale
+from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from capslib.data import DataSplit
+    from capslib.training import Examples
+
+AFTER_EPOCH = 2000
+"""Test images for the error after every epoch; the final error is that of all images."""
+
+
+class ConsensusRecipe(Recipe):
+    """One network on one data set. Defaults are the setting of the paper for smallNORB; ``PAPER`` has that of MNIST.
+
+    What the paper does not state is that of the released code. Only the loss is neither: see ``loss``.
+    """
+
+    ARM: ClassVar[frozenset[str]] = frozenset([
+        "data", "network", "routing", "trained", "similarity_start", "reads", "iterations", "coordinates", "raw_poses", "views",
+        "loss", "held_out",
+    ])  # fmt: skip
+    BATCH_OF_TEST: ClassVar[int] = 250
+
+    data: DataName = "smallnorb"
+    network: NetworkName = "consensus_capsnet"
+    routing: RoutingName = Field("connectionist", title="routing")
+    trained: bool = Field(True, title="what a routing can learn is trained")
+    """The control that the paper lacks: a learned routing that stays as it starts."""
+    similarity_start: Literal["released", "spread", "steep"] = Field("released", title="start of similarity routing")
+    reads: Literal["paper", "released"] = Field("paper", title="states that the couplings and the activation are made of")
+    sizes: tuple[int, int, int, int] = Field((64, 8, 16, 16), title="filters and capsule types")
+    iterations: int = Field(3, ge=1, le=20, title="routing iterations")
+    coordinates: bool = Field(True, title="coordinate addition")
+    raw_poses: bool = Field(False, title="primary poses without ReLU and norm")
+    views: Literal["separate", "pairs"] = Field("separate", title="images of a stereo pair")
+    """"separate": an example each, with one channel; "pairs": one example with two channels."""
+    loss: LossName = Field("spread", title="loss")
+    resize: int | None = Field(48, ge=8, title="images are resized to")
+    pad: int = Field(0, ge=0, title="black pixels added at every edge")
+    crop: int = Field(32, ge=17, title="pixels of a crop")
+    jitter: bool = Field(True, title="brightness and contrast vary in training")
+    standardise: Literal["image", "no"] = Field("image", title="pixels whose mean and deviation standardise an image")
+    epochs: int = Field(100, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(64, ge=1, title="batch size")
+    learning_rate: float = Field(3e-3, gt=0, le=1, title="Adam learning rate")
+    decay: Literal["steps", "cosine"] = Field("steps", title="decay of the learning rate")
+    """"steps", as released: times 0.96 every 20,000 steps; "cosine": to nothing in the end."""
+    held_out: bool = Field(False, title="tested on some training images, which are not trained on")
+    """To choose an option without a look at the test images: a toy of each category, or a tenth of the digits."""
+
+    def setting(self) -> Self:
+        return super().setting().model_copy(update=PAPER.get(self.data, {}))
+
+    # ------------------------------------------------------------------------------------------------------------- data
+
+    def choose(self, split: DataSplit) -> dict[str, Any]:
+        import numpy as np
+
+        from capslib.training import subset
+
+        if not self.held_out:
+            return {split.split: None}
+        if split.split != "train":
+            return {}
+        if "instance" in split.arrays:
+            mine = split["instance"] == split["instance"].max()
+        else:
+            mine = np.isin(np.arange(len(split)), subset(len(split), len(split) // 10).numpy())
+        return {"train": ~mine, "test": mine}
+
+    def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
+        """Both images of a pair become examples of their own."""
+        if self.views == "pairs":
+            return parts
+        return {
+            name: type(of)(of.inputs.flatten(0, 1)[:, None], of.labels.repeat_interleave(of.inputs.shape[1]))
+            for name, of in parts.items()
+        }  # fmt: skip
+
+    def shape(self) -> tuple[tuple[int, ...], int]:
+        n, channels, *_ = dataset(self.data).splits["train"]
+        if self.held_out:
+            n = n * 4 // 5 if channels == 2 else n - n // 10  # five toys of each category
+        n = min(n, self.images or n)
+        return ((1, *[self.crop] * 2), n * channels) if self.views == "separate" else ((channels, *[self.crop] * 2), n)
+
+    def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What the network sees: standardised before crop and jitter, as released, so that jitter is not undone."""
+        from torch.nn import functional as F
+
+        from capslib.data.transforms import center_crop, jitter, random_crop, standardise, to_float
+
+        x = to_float(images)
+        x = F.pad(standardise(x) if self.standardise == "image" else x, (self.pad,) * 4)
+        if generator is None:
+            return center_crop(x, self.crop)
+        x = random_crop(x, self.crop, generator)
+        return jitter(x, generator, brightness=2.0, contrast=(0.5, 1.5)) if self.jitter else x
+
+    # ---------------------------------------------------------------------------------------------------------- network
+
+    def options(self) -> dict[str, Any]:
+        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"})
+        own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing)
+        return {**shared, "logits": self.loss == "cross_entropy", "learned": own}
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """For EM routing, set β and λ so that half of the capsules are active on 16 training images."""
+        from capslib.training import permutation
+
+        first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(train.inputs.device)
+        network.start_at_half(self.seen(train.inputs[first]))
+
+    def objective(self, device: torch.device) -> Objective:
+        return Spread(self, device, margin_at) if self.loss == "spread" else Objective(self)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.Adam([p for p in network.parameters() if p.requires_grad], self.learning_rate, eps=1e-9)
+
+    def rate(self, progress: float) -> float:
+        if self.decay == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * progress)) / 2
+        steps = self.epochs * -(-self.shape()[1] // self.batch_size)
+        return self.learning_rate * 0.96 ** (progress * steps / 20_000)
+
+    def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
+        return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
+
+    def error(self, network: nn.Module, examples: Examples) -> float:
+        """The error in percent, on the central crop of each image."""
+        return 100 * (1 - self.accuracy(network, examples))
+
+
+def margin_at(progress: float) -> float:
+    """Margin of the spread loss in the release, when ``progress`` of the training, between 0 and 1, is over."""
+    return 0.2 + 0.79 / (1 + math.exp(4 - 10 * progress))
+
+
+PAPER: dict[str, dict[str, Any]] = {"mnist": dict(resize=None, pad=2, crop=28, jitter=False, standardise="no")}
+"""What is different for MNIST: shifts of up to two pixels, and grey values in 0…1."""
+SMOKE = dict(sizes=(8, 2, 3, 3), epochs=2, batch_size=20, images=100, decay="cosine", jitter=False)
+CPU = dict(sizes=(16, 4, 8, 8), images=10_000, decay="cosine", jitter=False, crop=24)
+REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "digits": dict(**SMOKE, resize=24, crop=20, standardise="no"),
+        "toys": dict(**SMOKE, resize=24, crop=20),
+    },
+    "cpu": {
+        "mnist": dict(**CPU, resize=None, standardise="no", epochs=8),
+        "smallnorb": dict(**CPU, resize=32, epochs=4),
+    },
+    "paper": {"mnist": PAPER["mnist"], "smallnorb": {}},
+}
+"""What each scale changes for each of its sets."""

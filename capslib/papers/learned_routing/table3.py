@@ -1,0 +1,163 @@
+"""Test error of every routing in the same network (Table 3), what the couplings follow, and the choice of the learning rate."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
+from capslib.recipes import train
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from capslib.training import Context, Examples
+
+LAYERS = ("capsules1", "capsules2", "classes")
+PARTS = 10
+"""Into how many equal parts the children of a parent are divided, by distance or by activation."""
+LOOKED_AT = 128
+"""Test images whose couplings are looked at."""
+
+
+def run(config: ConsensusRecipe, context: Context) -> Outcome:
+    """Train one network and measure its error on all test images, and what its couplings follow in every layer and iteration."""
+    trained = train(config, context.seed, context)
+    network, test = trained.network, trained.splits["test"]
+    metrics = in_unit({"test_error": config.error(network, test)}, len(test.labels), "percent")
+    found, series = look_inside(config, network, test.some(LOOKED_AT))
+    return outcome(trained, metrics | found, series | learned(network), ["error_of_some"], rest=error_change(trained))
+
+
+def look_inside(
+    config: ConsensusRecipe, network: nn.Module, examples: Examples
+) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+    """Couplings c [parent, child], divided by their sum over a parent's children, by layer and iteration.
+
+    ``even_…`` is the share of the children that would have the same entropy if all of theirs were equal: 1 for uniform couplings.
+    ``by_distance_…`` has I·c, 1 for an equal share, of the tenth of the children with the least distance from the mean of the
+    iteration before to that with the largest; ``by_activation_…`` from the least to the most active tenth.
+    """
+    import torch
+
+    sums: dict[str, Tensor] = {}
+    count: dict[str, int] = {}
+    with torch.no_grad():
+        for images, _ in examples.batches(32):
+            pose, activation = network.primary_capsules(config.seen(images))
+            for name in LAYERS:
+                layer = getattr(network, name)
+                if name == "classes":
+                    votes, children, rivals = layer.votes(pose), activation.flatten(1), None
+                else:
+                    lazy, children, rivals = layer.fields(pose, activation)
+                    votes = lazy.form()
+                more = {} if rivals is None else {"competition": rivals}
+                weight = torch.full_like(votes[..., 0], 1 / votes.shape[1])  # [N, I, J]
+                for t in range(1, config.iterations + 1):
+                    mean = (weight[..., None] * votes).sum(dim=1, keepdim=True)
+                    distance = torch.linalg.vector_norm(votes - mean, dim=-1)  # [N, I, J]
+                    coupling = layer.routing(votes, children, iterations=t, **more).coupling
+                    weight = coupling / coupling.sum(dim=1, keepdim=True).clamp_min(1e-30)
+                    active = children[..., None].expand_as(weight)
+                    entropy = -(weight * weight.clamp_min(1e-30).log()).sum(dim=1)  # [N, J]
+                    for key, value in (
+                        ("even", entropy.exp().mean() / weight.shape[1]),
+                        ("by_distance", in_parts(weight, distance)),
+                        ("by_activation", in_parts(weight, active)),
+                    ):
+                        key = f"{key}_{name}_{t}"
+                        sums[key] = sums.get(key, 0) + value.double().cpu() * len(images)
+                        count[key] = count.get(key, 0) + len(images)
+                pose, activation, _ = layer(pose, activation)
+    means = {key: value / count[key] for key, value in sums.items()}
+    metrics = in_unit({k: float(v) for k, v in means.items() if not v.ndim}, len(examples.labels), "share of the children")
+    return metrics, {k: [round(x, 5) for x in v.tolist()] for k, v in means.items() if v.ndim}
+
+
+def in_parts(weight: Tensor, by: Tensor) -> Tensor:
+    """The mean of I·c [PARTS, or as many as there are children] of equal parts of the children of weights [N, I, J], in the order of ``by`` [N, I, J]."""
+    import torch
+
+    ordered = weight.gather(1, by.argsort(dim=1)) * weight.shape[1]
+    return torch.stack([part.mean() for part in ordered.tensor_split(min(PARTS, ordered.shape[1]), dim=1)])
+
+
+def learned(network: nn.Module) -> dict[str, list[float]]:
+    """Of similarity routing: λ₁, λ₂, θ and all widths of every layer, parent by parent."""
+    found = {}
+    for name in LAYERS:
+        routing = getattr(network, name).routing
+        if hasattr(routing, "theta"):
+            lambdas, theta = routing.weights.abs().T, routing.theta.T
+            values = {"lambda1": lambdas[0], "lambda2": lambdas[1], "width": routing.width().abs().flatten()}
+            values |= {f"theta{k + 1}": row for k, row in enumerate(theta)}
+            found |= {f"{of}_{name}": [round(v, 5) for v in row.tolist()] for of, row in values.items()}
+    return found
+
+
+def rehearse(config: ConsensusRecipe, context: Context) -> Outcome:
+    """Train one network on a part of the training images and measure its error on the others."""
+    trained = train(config, context.seed, context)
+    rest = trained.splits["test"]
+    metrics = in_unit({"held_out_error": config.error(trained.network, rest)}, len(rest.labels), "percent")
+    return outcome(trained, metrics, {}, ["error_of_some"], rest=error_change(trained))
+
+
+SIMILARITY = {"routing": "similarity", "similarity_start": "steep"}
+ARMS: tuple[dict[str, Any], ...] = (
+    {"routing": "connectionist"},
+    SIMILARITY,
+    {"routing": "em"},
+    {"routing": "dynamic"},
+    {"routing": "connectionist", "trained": False},
+    {**SIMILARITY, "trained": False},
+)
+"""Every routing, and the two that learn as they start."""
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {"routing": "similarity"},
+    {"routing": "similarity", "similarity_start": "spread"},
+    {"routing": "connectionist", "reads": "released"},
+    {"routing": "connectionist", "raw_poses": True},
+    {"routing": "connectionist", "loss": "cross_entropy"},
+)
+"""Where the released code or its options differ from the paper."""
+RATES = (3e-3, 1e-2)
+"""The learning rates that every arm is tried with: the paper's, and three times as much, for a reduced budget
+is over before a rate as small as the paper's has left the start."""
+CHOSEN: dict[tuple[str, str, bool], float] = {}
+"""The rate of a reduced arm, by set, routing and whether it is trained, where the pilot chose another than the paper's."""
+
+
+def _sets(scale: Scale) -> tuple[str, ...]:
+    return ("digits", "toys") if scale == "smoke" else ("smallnorb", "mnist")
+
+
+def grid(scale: Scale) -> list[ConsensusRecipe]:
+    return [_config(scale, name, arm) for name, arm in itertools.product(_sets(scale), ARMS)]
+
+
+def variants_grid(scale: Scale) -> list[ConsensusRecipe]:
+    sets = ("digits",) if scale == "smoke" else ("smallnorb",)
+    return [_config(scale, name, arm) for name, arm in itertools.product(sets, VARIANTS)]
+
+
+def _config(scale: Scale, name: str, arm: dict[str, Any]) -> ConsensusRecipe:
+    rate = CHOSEN.get((name, arm["routing"], arm.get("trained", True))) if scale == "cpu" else None
+    chosen = {} if rate is None else {"learning_rate": rate}
+    return ConsensusRecipe(data=name, **{**REDUCED[scale][name], **arm, **chosen})
+
+
+def pilot_grid(scale: Scale) -> list[ConsensusRecipe]:
+    """A quarter of the budget at both rates; at smoke scale, for one arm only."""
+    arms, sets = (ARMS[:1], ("digits",)) if scale == "smoke" else (ARMS, _sets(scale))
+    less = {"cpu": dict(images=5000), "smoke": {}, "paper": dict(epochs=25)}[scale]
+    return [
+        ConsensusRecipe(
+            data=name, **{**REDUCED[scale][name], **arm, **less, "held_out": True, "learning_rate": rate}
+            | ({"epochs": {"mnist": 5, "smallnorb": 2}[name]} if scale == "cpu" else {}),
+        )
+        for name, arm, rate in itertools.product(sets, arms, RATES)
+    ]  # fmt: skip

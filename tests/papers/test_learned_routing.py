@@ -1,0 +1,188 @@
+"""The chapter of Faria (2019): its network, its recipe, the limits of its weights, and what its records hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from capslib.lab.runs import run_trial
+from capslib.lab.store import Store
+from capslib.networks.learned_routing import ConsensusCapsNet
+from capslib.papers.learned_routing import EXPERIMENTS, costs, limits, table3, toy
+from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, margin_at
+from capslib.recipes import new_network
+from capslib.routing.consensus import closed_form, kernel
+from capslib.training import Context, Examples
+
+ROUTINGS = ("connectionist", "similarity", "em", "dynamic")
+
+
+def recipe(**changes) -> ConsensusRecipe:
+    return ConsensusRecipe(**{"data": "toys", **REDUCED["smoke"]["toys"], **changes})
+
+
+# ---------------------------------------------------------------------------------------------------------- network
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_network_has_the_parameters_of_table_1(routing):
+    network = ConsensusCapsNet((1, 32, 32), routing=routing)
+    assert network.of_all() - network.of_routing() == 86_344
+    assert routing != "connectionist" or network.of_routing() == 39_818
+
+
+def test_the_grids_have_the_sizes_of_table_1():
+    found = ConsensusCapsNet((1, 32, 32), routing="dynamic").layers(torch.rand(2, 1, 32, 32))
+    assert {name: tuple(r.pose.shape[1:]) for name, r in found.items()} == {
+        "capsules1": (6, 6, 16, 4, 4), "capsules2": (4, 4, 16, 4, 4), "classes": (5, 16),
+    }  # fmt: skip
+
+
+def test_pairs_and_shared_classes_would_have_other_counts():
+    assert ConsensusCapsNet((2, 32, 32)).of_all() - 39_818 == 87_944
+
+
+def test_primary_poses_are_positive_and_of_length_one_unless_raw():
+    images = torch.randn(3, 1, 17, 17)
+    for raw in (False, True):
+        torch.manual_seed(0)
+        pose, activation = ConsensusCapsNet((1, 17, 17), sizes=(8, 2, 2, 2), raw_poses=raw).primary_capsules(images)
+        norm = torch.linalg.vector_norm(pose.flatten(4), dim=-1)
+        assert raw == bool((pose < 0).any())
+        assert raw != bool(((norm - 1).abs() < 1e-4).all())
+        assert ((activation > 0) & (activation < 1)).all()
+
+
+@pytest.mark.parametrize("routing", ["similarity", "connectionist"])
+def test_a_frozen_routing_stays_as_it_starts_and_lets_gradients_through(routing):
+    network = new_network(recipe(routing=routing, trained=False), (1, 20, 20), 0)
+    network(torch.randn(4, 1, 20, 20)).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert (parameter.grad is None) == (".routing." in name), name
+    optimizer = recipe(routing=routing, trained=False).optimizer(network)
+    assert {id(p) for group in optimizer.param_groups for p in group["params"]} == {
+        id(p) for name, p in network.named_parameters() if ".routing." not in name
+    }
+
+
+def test_images_too_small_for_four_layers_are_refused():
+    with pytest.raises(ValueError, match="17 is the least"):
+        ConsensusCapsNet((1, 16, 20))
+
+
+# ----------------------------------------------------------------------------------------------------------- recipe
+
+
+def test_both_images_of_a_pair_are_examples():
+    parts = {"train": Examples(torch.arange(12, dtype=torch.uint8).view(3, 2, 1, 2), torch.tensor([4, 2, 1]))}
+    apart = recipe().arrange(parts)["train"]
+    assert apart.inputs.shape == (6, 1, 1, 2)
+    assert apart.inputs[3, 0, 0].tolist() == [6, 7]
+    assert apart.labels.tolist() == [4, 4, 2, 2, 1, 1]
+    assert recipe(views="pairs").arrange(parts) is parts
+    assert ConsensusRecipe().shape() == ((1, 32, 32), 48_600)
+    assert ConsensusRecipe(views="pairs").shape() == ((2, 32, 32), 24_300)
+
+
+def test_jitter_comes_after_the_images_are_standardised():
+    images = torch.randint(0, 256, (50, 1, 48, 48), dtype=torch.uint8)
+    for jitter in (True, False):
+        x = recipe(crop=32, resize=None, jitter=jitter).prepare(images, torch.Generator().manual_seed(0))
+        assert x.shape == (50, 1, 32, 32)
+        assert jitter == bool(x.mean(dim=(1, 2, 3)).std() > 0.5)
+
+
+def test_digits_of_the_paper_are_moved_by_two_pixels():
+    mnist = ConsensusRecipe(data="mnist", **REDUCED["paper"]["mnist"])
+    image = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
+    image[..., 14, 14] = 255
+    seen = {tuple(mnist.prepare(image, torch.Generator().manual_seed(k)).nonzero()[0].tolist()[2:]) for k in range(200)}
+    assert seen == {(row, column) for row in range(12, 17) for column in range(12, 17)}
+    assert mnist.prepare(image).equal(image.float() / 255)
+    assert mnist == mnist.setting()
+
+
+def test_the_rate_falls_as_released_and_the_margin_grows():
+    paper = ConsensusRecipe()
+    steps = 100 * 760
+    assert paper.rate(20_000 / steps) == pytest.approx(3e-3 * 0.96)
+    assert recipe(decay="cosine").rate(1) == pytest.approx(0)
+    assert [margin_at(p) for p in (0, 0.4, 1)] == pytest.approx([0.2142, 0.595, 0.988], abs=1e-3)
+
+
+def test_what_is_held_out_is_not_trained_on():
+    for name in ("toys", "digits"):
+        held = ConsensusRecipe(data=name, **{**REDUCED["smoke"][name], "images": 0, "held_out": True})
+        from capslib import data
+
+        masks = held.choose(data.load(name, "train"))
+        assert (masks["train"] ^ masks["test"]).all()
+        assert 0.05 < masks["test"].mean() < 0.25
+        assert held.choose(data.load(name, "test")) == {}
+
+
+# ----------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_first_weight_makes_couplings_uniform(seed):
+    c = toy.couplings(seed, limits.LIMIT, 1.0)
+    torch.testing.assert_close(c, torch.full_like(c, 1 / len(c)), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_second_weight_makes_couplings_follow_the_activations(seed):
+    activation = toy.clusters(seed)[1]
+    torch.testing.assert_close(toy.couplings(seed, 1.0, limits.LIMIT), activation / activation.sum(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_weights_gather_the_couplings_on_the_dense_cluster(seed):
+    shares = [float(toy.couplings(seed, w, w, iterations=10)[: toy.DENSE].sum()) for w in limits.SMALL]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.8
+
+
+@pytest.mark.parametrize(("one", "two"), [(0.5, 0.5), (2.0, 0.1), (0.2, 1.0), (0.0, 0.7)])
+def test_the_closed_form_is_what_projected_gradient_finds(one, two):
+    votes, activation, mixture, width = toy.clusters(3)
+    mu = votes.mean(dim=0)[0]
+    k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)[0]
+    closed = closed_form(k, activation.log(), torch.tensor(one), torch.tensor(two)).softmax(0)
+    found = toy.minimised(k, activation.log(), one, two)
+    assert (closed - found).abs().max() < 1e-6
+    assert (closed - 1 / len(closed)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("one", "two"), [(0.5, 0.5), (2.0, 0.1), (0.2, 1.0)])
+def test_the_objective_falls_over_alternating_steps(one, two):
+    assert toy.largest_rise(1, one, two) < 1e-12
+
+
+def test_negation_is_seen_by_the_lstm_and_by_a_bias_only():
+    found = {(c.routing, c.bias): limits.negate(c, Context(seed=0)).metrics for c in limits.negation_grid("cpu")}
+    odd = {which: metrics["pose_is_not_odd"].value for which, metrics in found.items()}
+    assert {which for which, value in odd.items() if value == 0} == {(r, False) for r in ("similarity", "em", "dynamic")}
+    assert found["connectionist", False]["activation_is_not_even"].value > 1e-2
+
+
+# ---------------------------------------------------------------------------------------------------------- records
+
+
+def test_children_are_divided_by_what_they_are_ordered_by():
+    weight = torch.tensor([[0.5, 0.1, 0.1, 0.3]]).view(1, 4, 1)
+    by = torch.tensor([[4.0, 2.0, 1.0, 3.0]]).view(1, 4, 1)
+    torch.testing.assert_close(table3.in_parts(weight, by), torch.tensor([0.4, 0.4, 1.2, 2.0]))
+
+
+def test_what_is_kept_for_the_gradient_counts_shared_storage_once():
+    linear = torch.nn.Linear(100, 50, bias=False)
+    images = torch.zeros(10, 100)
+    assert costs.kept(torch.nn.Sequential(linear, torch.nn.Sigmoid()), images) == 4 * (10 * 100 + 10 * 50)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_at_smoke_scale(name, tmp_path):
+    for trial in EXPERIMENTS[name].trials("smoke")[:2]:
+        record = run_trial(EXPERIMENTS[name], trial, Store(tmp_path), Context(seed=trial.seed))
+        assert record.exit == "ok", record.message
