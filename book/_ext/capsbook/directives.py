@@ -246,7 +246,10 @@ class Costs(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         book, chapters, every = self.env.capsbook, [], []
         for stem in self.arguments or PAPERS:
-            for source in (*sorted((book.root / "capslib").rglob("*.py")), *sorted((book.root / "results" / stem).rglob("*.json"))):
+            for source in (
+                *sorted((book.root / "capslib").rglob("*.py")),
+                *sorted((book.root / "results" / stem).rglob("*.json")),
+            ):
                 book.use(self.env.docname, source)
             if not (found := list(planning.outlook(stem, "paper", Store(book.root / "results")))):
                 continue
