@@ -83,7 +83,7 @@ NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic":
 #
 # The first way has a catch at its start. Every vote is divided by the norm of its matrix, so no vote is longer than the pose behind it, and votes lie close together. A network can only tell classes
 # apart if the kernel changes over *these* distances. The released kernels, with widths drawn from a normal distribution of deviation 0.1, are almost zero over most of them; widths from 0.5 to 4, which suit votes of any
-# length, hardly fall. The arms of this chapter start from widths between 0.1 and 1, and from a steeper activation: $\\lambda_1$ near 1, $\\theta_1 = 10$, $\\theta_2 = -5$. Which of these changes matters most, we have not
+# length, hardly fall. The arms of this chapter start from widths between 0.1 and 1, and from a steeper activation: $\lambda_1$ near 1, $\theta_1 = 10$, $\theta_2 = -5$. Which of these changes matters most, we have not
 # separated; both other starts run as variants below.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The kernel over the distance between a vote and the mean, for three starts, with the distances that votes have in a new network shaded. The released kernels are near zero over most of that range, the wide ones near one, the steep ones fall across it."}, "figure": {"caption": "What can a new kernel tell apart? Kernel k of each parent of the class layer over the distance of a vote from the mean, for three starts. Shaded: the middle 90 % of the distances in a new network of the paper's size, on noise.", "name": "fig-lr-start"}}
