@@ -8,6 +8,16 @@ addEventListener("load", () => {
   }
 });
 
+/* On a phone a table of sentences becomes blocks, with a column's name before each value. */
+for (const table of document.querySelectorAll(".cell_output table:not(.claims)")) {
+  const rows = table.tHead?.rows ?? [];
+  const cells = [...(table.tBodies[0]?.rows ?? [])].flatMap((row) => [...row.cells]);
+  if (rows.length !== 1 || !cells.some((cell) => cell.textContent.length > 60)) continue;
+  const names = [...rows[0].cells].map((cell) => cell.textContent.trim());
+  table.classList.add("sentences");
+  for (const cell of cells) cell.dataset.label = names[cell.cellIndex] ?? "";
+}
+
 /* A link into a fold opens it, and paper has no folds. */
 (() => {
   const open = () => {
