@@ -222,16 +222,20 @@ claims.page_table(STEM, "LR-W-3")
 #
 # ```{math}
 # :label: eq-lr-objective
-# J(c, \mu) = -\sum_i c_i\, k(\mu, v_i) + \lambda_1 \sum_i c_i \ln (n\, c_i) + \lambda_2 \sum_i c_i \ln \frac{c_i}{a_i},
-# \qquad \sum_i c_i = 1 ,
+# \begin{aligned}
+# J(c, \mu) = &-\sum_i c_i\, k(\mu, v_i) + \lambda_1 \sum_i c_i \ln (n\, c_i) \\
+# &+ \lambda_2 \sum_i c_i \ln \frac{c_i}{a_i}, \qquad \sum_i c_i = 1 ,
+# \end{aligned}
 # ```
 #
 # and a Lagrange multiplier gives the couplings in closed form (high), while the activation has three weights of its own (medium to high):
 #
 # ```{math}
 # :label: eq-lr-closed
-# c_i = \operatorname{softmax}_i \frac{k(\mu, v_i) + \lambda_2 \ln a_i}{\lambda_1 + \lambda_2}, \qquad
-# a = \sigma\Bigl(\theta_1 \sum_i c_i\, k(\mu, v_i) + |\theta_3| \sum_i c_i \ln a_i + \theta_2\Bigr) .
+# \begin{aligned}
+# c_i &= \operatorname{softmax}_i \frac{k(\mu, v_i) + \lambda_2 \ln a_i}{\lambda_1 + \lambda_2}, \\
+# a &= \sigma\Bigl(\theta_1 \sum_i c_i\, k(\mu, v_i) + |\theta_3| \sum_i c_i \ln a_i + \theta_2\Bigr) .
+# \end{aligned}
 # ```
 #
 # The kernel (high) is a mixture of $Q$ Gaussians, $k(\mu, v) = \sum_q w_q \exp(-\lVert \mu - v \rVert^2 / 2 \ell_q^2)$.
