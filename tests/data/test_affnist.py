@@ -130,7 +130,7 @@ def test_a_foreign_or_damaged_file_is_an_error_and_not_replaced_by_generated_ima
     (tmp_path / "affnist").mkdir()
     file = tmp_path / "affnist" / "test.mat"
     file.write_bytes(b"no matrix")
-    with pytest.raises(UserError, match="is not affNIST's test.mat"):
+    with pytest.raises(UserError, match=r"is not affNIST's test\.mat"):
         affnist("mnist", 3, 40, tmp_path)
     mat(file, np.zeros((3, 30, 30), np.uint8), labels)
     with pytest.raises(UserError, match=r"its images are uint8 \[900, 3\] for 3 labels"):
