@@ -9,7 +9,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
 
-    the papers   em_routing  negation_limitation  inequality_anomaly    one room each: its recipe, its experiments, its claims
+    the papers   em_routing  negation_limitation  inequality_anomaly  sparse_unsupervised    one room each: its recipe, its experiments, its claims
                  common                                           what their experiments share
                  experiment  query                                what an experiment and a trial are; what a claim can ask
 
@@ -22,7 +22,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  errors  files  registry                          errors that a user sees; files written whole; names
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
-``pip install capslib[lab]``. Sizes: the library at most 4,850 lines, the lab at most 3,630 lines, a paper at most 1,020 lines, a
+``pip install capslib[lab]``. Sizes: the library at most 5,130 lines, the lab at most 3,630 lines, a paper at most 1,020 lines, a
 file at most 460 lines. ``import capslib`` itself does no work and does not import torch.
 """
 
