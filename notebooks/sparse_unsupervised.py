@@ -104,10 +104,11 @@ SUPCAPS_INK = plots.routing_color("similarity")
 # %% [markdown]
 # ## The discovery
 #
-# SPARSECAPS lets few capsules draw an image: those with the most {term}`routing support <coupling>`. The paper {cite:p}`rawlinson2018` adds up, over the positions of the image, the best coupling *of the types at that
-# position*. The released code flattens its children in one order and unflattens them in another. It takes the best coupling of 32 children *in a row*, and in a row stand neighbouring positions of one type.
+# SPARSECAPS lets few capsules draw an image: those with the most support from routing. The paper {cite:p}`rawlinson2018` adds up, over the positions of the image, the best {term}`coupling` *of the types at that
+# position*. The released code {cite:p}`rawlinson2018code` [flattens its children](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/capsule_model.py#L67-L69) as type, row, column and
+# [unflattens them](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L457-L462) as row, column, type. So it takes the best coupling of 32 children *in a row*, and in a row stand neighbouring positions of one type.
 #
-# The two supports are not the same number in another order. They rank capsules differently, and the rank is all that the method uses. What that does to accuracy is measured [below](#options).
+# The two supports can rank capsules differently, and the rank is all that the method uses. What that does to accuracy is measured [below](#options).
 
 # %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. On the left the children whose best coupling counts are the four types at one position. On the right they are four neighbouring positions of a single type. Below: how often the two supports name the same first capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; children of the first groups have one shade each. Left: as the paper says. Middle: as released. Right: images by how many of the first three ranks keep their capsule, for a new network of the paper's size.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
@@ -290,7 +291,8 @@ claims.page_table(STEM, "SP-T1-", "SP-W-7", "SP-W-8")
 Markdown(frames.standing(of_encodings))
 
 # %% [markdown]
-# In protocol (a) the images that test the classifier show digits that it was fitted to under another map. The last column keeps these digits apart.
+# The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
+# that it was fitted to under another map. The last column keeps these digits apart.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 FEATURES = {
