@@ -82,6 +82,7 @@ PAPERS: Mapping[str, Paper] = {
             "than supervised ones.",
             {
                 "arXiv": "https://arxiv.org/abs/1804.06094",
+                "official code": "https://github.com/Cerenaut/sparse-unsupervised-capsules/tree/5b98fbb84408d566ae4ef0878008931a65832386",
             },
         ),
         Paper(

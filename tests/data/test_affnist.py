@@ -86,3 +86,61 @@ def test_a_prepared_set_is_taken_for_mnist(tmp_path):
     images, _, _, fingerprint = affnist("mnist", 2, 40, tmp_path)
     assert images.shape == (2, 1, 40, 40)
     assert (fingerprint.name, fingerprint.complete) == ("affnist", True)
+
+
+def mat(path, images, labels):
+    """A file as the publisher writes it: a structure whose images are columns."""
+    from scipy.io import savemat
+
+    columns = images.reshape(len(images), -1).T
+    savemat(path, {"affNISTdata": {"image": columns, "label_int": labels[None].astype(np.uint8), "affine_params": np.zeros(3)}})
+
+
+def mnist_of(folder, labels):
+    """A prepared MNIST whose test set has these labels."""
+    from capslib.data import prepared
+
+    arrays = {"images": np.zeros((len(labels), 1, 28, 28), np.uint8), "labels": labels}
+    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["few"]}
+    prepared.write(folder / "mnist", about, [("test", arrays)])
+
+
+@pytest.mark.parametrize("order", ["variant by variant", "digit by digit"])
+def test_the_publishers_file_is_prepared_upright_and_variant_by_variant(tmp_path, order):
+    labels = np.array([3, 1, 4, 1, 5])
+    mnist_of(tmp_path, labels)
+    number = np.arange(10)  # of an image, variant by variant
+    images = np.zeros((10, 40, 40), np.uint8)
+    images[:, 2, 30] = 100 + number  # in the upper right corner
+    file = number if order == "variant by variant" else number.reshape(2, 5).T.ravel()
+    (tmp_path / "affnist").mkdir()
+    mat(tmp_path / "affnist" / "test.mat", images[file], labels[file % 5])
+    found, theirs, digit, fingerprint = affnist("mnist", 10, 40, tmp_path)
+    assert found[:, 0, 2, 30].tolist() == (100 + number).tolist()
+    assert theirs.tolist() == [*labels, *labels]
+    assert digit.tolist() == [0, 1, 2, 3, 4] * 2
+    assert (fingerprint.name, fingerprint.complete, fingerprint.deviations) == ("affnist", True, ())
+    with pytest.raises(UserError, match="holds 10 test images, and 11 are wanted"):
+        affnist("mnist", 11, 40, tmp_path)
+
+
+def test_a_foreign_or_damaged_file_is_an_error_and_not_replaced_by_generated_images(tmp_path):
+    labels = np.array([3, 1, 4])
+    mnist_of(tmp_path, labels)
+    (tmp_path / "affnist").mkdir()
+    file = tmp_path / "affnist" / "test.mat"
+    file.write_bytes(b"no matrix")
+    with pytest.raises(UserError, match=r"is not affNIST's test\.mat"):
+        affnist("mnist", 3, 40, tmp_path)
+    mat(file, np.zeros((3, 30, 30), np.uint8), labels)
+    with pytest.raises(UserError, match=r"its images are uint8 \[900, 3\] for 3 labels"):
+        affnist("mnist", 3, 40, tmp_path)
+    mat(file, np.zeros((3, 40, 40), np.uint8), labels[::-1].copy())
+    with pytest.raises(UserError, match="in another order than MNIST's"):
+        affnist("mnist", 3, 40, tmp_path)
+    assert not (tmp_path / "affnist" / "manifest.json").exists()
+    mat(file, np.zeros((3, 40, 40), np.uint8), labels)
+    affnist("mnist", 3, 40, tmp_path)
+    (tmp_path / "affnist" / "test" / "labels.npy").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="damaged"):
+        affnist("mnist", 3, 40, tmp_path)

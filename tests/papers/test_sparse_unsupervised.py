@@ -13,7 +13,7 @@ from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import SparseOutput
 from capslib.papers.experiment import Metric
-from capslib.papers.sparse_unsupervised import EXPERIMENTS, encodings
+from capslib.papers.sparse_unsupervised import EXPERIMENTS, controls, encodings
 from capslib.papers.sparse_unsupervised.encodings import CNN, DENSE, SPARSE, SUPCAPS, EncodingConfig
 from capslib.papers.sparse_unsupervised.recipe import REDUCED, Reconstruction, SparseRecipe
 from capslib.recipes import train
@@ -221,3 +221,52 @@ def test_a_network_that_has_not_learned_decides_nothing():
     ran = SimpleNamespace(metrics=left, series={"batch_accuracy": [0.5] * 40})
     assert sparse.unfit(ran) == ["has unexplained = 0.6, and the limit is 0.5"]
     assert "did not learn" in supcaps.unfit(ran)[0]
+
+
+# --------------------------------------------------------------------------------------------------------------- controls
+
+
+def test_principal_components_are_as_many_as_the_numbers_of_the_capsules_and_leave_the_least(tmp_path):
+    experiment = EXPERIMENTS["controls"]
+    pca, pixels = (run_trial(experiment, t, Store(tmp_path), Context(seed=0)) for t in experiment.trials("smoke"))
+    assert pca.exit == pixels.exit == "ok"
+    for record in (pca, pixels):
+        assert {"mnist_raw", "affnist_a_raw", "affnist_b_raw", "affnist_by_digit_raw"} <= set(record.metrics)
+    config = experiment.grid("smoke")[0]
+    sets, _ = encodings.digits(config, Context(seed=0))
+    mean, basis = controls.components(config, sets["train"].images, 0)
+    assert basis.shape == (144, config.capsules * config.dim)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1]), atol=1e-4, rtol=0)
+    inner = sets["train"].images[:, :, 2:10, 2:10]
+    seen = config.prepare(inner, torch.Generator().manual_seed(5)).flatten(1) - mean
+    left = lambda axes: float((seen - seen @ axes @ axes.T).square().sum())  # noqa: E731
+    rest = torch.linalg.qr(torch.randn(144, basis.shape[1], generator=torch.Generator().manual_seed(1)))[0]
+    assert left(basis) < 0.5 * left(rest)
+
+
+def test_attacks_share_the_trainings_of_table_1_and_lower_the_accuracy(tmp_path):
+    table = {t.key for c in EXPERIMENTS["encodings"].grid("smoke") for t in EXPERIMENTS["encodings"].trainings(c, 0)}
+    experiment = EXPERIMENTS["attacks"]
+    for config, trial in zip(experiment.grid("smoke"), experiment.trials("smoke"), strict=True):
+        assert {t.key for t in experiment.trainings(config, 0)} <= table
+        record = run_trial(experiment, trial, Store(tmp_path), Context(seed=0))
+        assert record.exit == "ok", record.message
+        left = record.series["accuracy_left"]
+        assert len(left) == len(record.series["epsilons"]) == len(controls.EPSILONS)
+        assert left[-1] < left[0]
+
+
+def test_the_linear_classifier_reads_the_masked_encodings():
+    """It classifies as scikit-learn's own prediction does."""
+    from sklearn.linear_model import LogisticRegression
+
+    config = controls.attack_grid("smoke")[0]
+    sets, _ = encodings.digits(config, Context(seed=0))
+    network = config.build((1, 12, 12), 10).eval()
+    scores = controls.head(network, config, sets, "cpu")
+    x = config.framed(sets["test"].images)
+    rows = torch.linspace(0, len(sets["train"].images) - 1, config.head_fit).long()
+    fitted = encodings.encode(network, config, sets["train"][rows])["masked"]
+    machine = LogisticRegression(C=100, max_iter=300).fit(fitted, sets["train"].labels[rows].numpy())
+    told = machine.predict(encodings.encode(network, config, sets["test"])["masked"])
+    assert (scores(x).argmax(dim=1).numpy() == told).mean() > 0.99
