@@ -64,7 +64,7 @@ class Session:
 def _experiment(stem: str, name: str) -> Experiment:
     experiments = papers.experiments(stem)
     if name not in experiments:
-        raise unknown(f"experiment of {stem}", name, experiments or ["none yet: this chapter comes later"])
+        raise unknown(f"experiment of {stem}", name, experiments)
     return experiments[name]
 
 

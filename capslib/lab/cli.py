@@ -99,10 +99,7 @@ def run(
     store, settings = session.store, session.settings
     trials: list[Trial] = []
     for stem in stems:
-        names = experiment or list(papers.experiments(stem))
-        if not names:
-            raise UserError(f"The chapter {stem} has no experiments yet. Its claims stand in the ledger as not run.")
-        for name in names:
+        for name in experiment or papers.experiments(stem):
             trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
     if dry_run:
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)

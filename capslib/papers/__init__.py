@@ -1,11 +1,10 @@
-"""The five papers. A chapter that has moved in has a module of its stem with ``EXPERIMENTS``, ``QUERIES`` and figures."""
+"""The five papers. Each has a module of its stem with ``EXPERIMENTS`` and ``QUERIES``."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,22 +116,21 @@ PAPERS: Mapping[str, Paper] = {
 STEMS = tuple(PAPERS)
 
 
-def module(stem: str) -> ModuleType | None:
-    """The module of a chapter, or None while it has not moved in. Raises :class:`UserError` for an unknown stem."""
+def module(stem: str) -> ModuleType:
+    """The module of a chapter. Raises :class:`UserError` for an unknown stem."""
     if stem not in PAPERS:
         raise unknown("paper", stem, STEMS)
-    name = f"{__name__}.{stem}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+    return importlib.import_module(f"{__name__}.{stem}")
 
 
 def experiments(stem: str) -> Mapping[str, Experiment]:
-    """The experiments of a chapter by name; empty while it has not moved in."""
-    return getattr(module(stem), "EXPERIMENTS", {})
+    """The experiments of a chapter by name."""
+    return module(stem).EXPERIMENTS
 
 
 def queries(stem: str) -> Mapping[str, Query]:
-    """The query of each claim of a chapter that has one, by claim id; empty while it has not moved in."""
-    return getattr(module(stem), "QUERIES", {})
+    """The query of each claim of a chapter that has one, by claim id."""
+    return module(stem).QUERIES
 
 
 def config(trial: Trial) -> Config:

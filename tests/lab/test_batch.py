@@ -434,8 +434,6 @@ def test_a_session_refuses_what_it_cannot_do(tmp_path):
     session = batch.Session.start(results_dir=tmp_path / "x")
     with pytest.raises(UserError, match="Did you mean 'sign'"):
         session.trials(STEM, "sing")
-    with pytest.raises(UserError, match="none yet"):
-        session.trials("sparse_unsupervised", "sign")
 
 
 def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypatch):

@@ -92,8 +92,6 @@ BAD = {
     "unknown paper": (("run", "negation_limitatio", "--scale", "cpu"), f"Unknown paper 'negation_limitatio'. Did you mean '{CHAPTER}'?"),
     "unknown paper of claims": (("claims", "em_routin"), "Did you mean 'em_routing'?"),
     "unknown paper of records": (("records", "em_routin"), "Did you mean 'em_routing'?"),
-    "chapter to come": (("run", "sparse_unsupervised", "--scale", "cpu"), "sparse_unsupervised has no experiments yet"),
-    "notebook to come": (("execute", "sparse_unsupervised"), "There is no notebooks/sparse_unsupervised.py"),
     "data that is missing": (run("--experiment", "depth", "--data-dir", NO_FILES), "train-images-idx3-ubyte.gz is missing"),
     "unknown data set": (("data", "fetch", "mnits"), "Unknown data set 'mnits'. Did you mean 'mnist'?"),
     "scheduler that is no address": (run("--scheduler", "localhost"), "looks like tcp://host:8786"),
@@ -139,7 +137,6 @@ UP_FRONT = {
     "results": (("-p", "results_dir=file/results"), "Results cannot be written to file/results: Not a directory."),
     "data": (("-p", "scale=cpu", "-p", "data_dir=none"), "train-images-idx3-ubyte.gz is missing"),
     "book": ((), "The chapter cannot be written to "),
-    "a chapter to come": (("sparse_unsupervised",), "There is no notebooks/sparse_unsupervised.py"),
 }
 
 

@@ -11,14 +11,10 @@ import pytest
 from capslib.data.registry import dataset
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
-from capslib.papers import PAPERS, STEMS, experiments, module, queries
+from capslib.papers import PAPERS, STEMS, experiments, queries
 from capslib.papers import query as q
 from capslib.papers.experiment import SCALES
 from capslib.recipes import Config
-
-MOVED_IN = [stem for stem in STEMS if module(stem) is not None]
-ASKS = [stem for stem in MOVED_IN if queries(stem)]
-"""Chapters whose claims are put to the records; one that only runs its experiments so far is not among them."""
 
 
 def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
@@ -26,7 +22,7 @@ def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
     return [(select, leaf) for leaf in q.leaves(query) for select in leaf.arms]
 
 
-@pytest.mark.parametrize("stem", ASKS)
+@pytest.mark.parametrize("stem", STEMS)
 def test_queries_and_ledger_agree(stem):
     claims, asked = ledger(stem), queries(stem)
     assert set(asked) <= set(claims), "a query has no row in the ledger"
@@ -36,7 +32,7 @@ def test_queries_and_ledger_agree(stem):
         assert isinstance(query, QUERIES_OF_KIND[claims[name].kind]), name
 
 
-@pytest.mark.parametrize("stem", ASKS)
+@pytest.mark.parametrize("stem", STEMS)
 def test_every_selection_finds_one_configuration_in_the_chapter(stem):
     """A field that does not exist selects nothing for ever; one that is left open would mix configurations."""
     for name, query in queries(stem).items():
@@ -58,7 +54,7 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
                     assert all(c == found[0] for c in found), f"{name}: {select}"
 
 
-@pytest.mark.parametrize("stem", ASKS)
+@pytest.mark.parametrize("stem", STEMS)
 def test_every_test_that_a_claim_names_exists(stem):
     root = Path(__file__).parents[2]
     asked = [plain for query in queries(stem).values() for _, plain in selects(query)]
@@ -71,7 +67,7 @@ def test_every_test_that_a_claim_names_exists(stem):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in MOVED_IN for name in experiments(stem)])
+@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)])
 def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, scale):
     experiment = experiments(stem)[name]
     configs = list(experiment.grid(scale))
