@@ -81,7 +81,6 @@ from IPython.display import HTML, Markdown, display
 from matplotlib import pyplot as plt
 
 from capslib import data
-from capslib.data.affnist import affine_variants
 from capslib.lab.batch import Session
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
@@ -256,15 +255,14 @@ INKS = dict(
 )
 
 
-def arm(name: str) -> list:
-    """The records of an arm: of the longest common budget, seed by seed."""
-    chosen = ARMS[name].items()
-    own = [r for r in of_encodings if all(r.config[k] == v for k, v in chosen)]
-    least = min((r.config["epochs"] for r in of_encodings), default=0)
-    return sorted(
-        (r for r in own if r.config["epochs"] == least and r.exit == "ok"),
-        key=lambda r: r.trial.seed,
-    )
+def arm(name: str, size: str = of_encodings[0].trial.scale) -> list:
+    """The records of an arm at a scale, seed by seed, without those of twice the budget."""
+    found = frames.select([*committed, *encodings], "encodings", size, **ARMS[name])
+    least = min((r.config["epochs"] for r in found), default=0)
+    usual = {
+        r.trial.seed: r for r in found if r.config["epochs"] == least and r.exit == "ok"
+    }
+    return [usual[seed] for seed in sorted(usual)]
 
 
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
@@ -313,8 +311,8 @@ def accuracies(records: list, name: str) -> pd.DataFrame:
     return frames.means(measured, "row", columns)
 
 
-rows = {name: accuracies(arm(name), name) for name in ARMS if name != "CNN" and arm(name)}
-pd.concat(rows.values()).pipe(frames.styled)
+encoders = [name for name in ARMS if name != "CNN" and arm(name)]
+pd.concat(accuracies(arm(name), name) for name in encoders).pipe(frames.styled)
 
 # %% [markdown]
 # ```{fold} The same with masked encodings, and what networks with labels say themselves
@@ -324,15 +322,10 @@ pd.concat(rows.values()).pipe(frames.styled)
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 KEYS = [*(f"{f}_masked" for f in FEATURES), "mnist_accuracy", "affnist_accuracy"]
-
-
-def mean_of(records: list, key: str) -> str:
-    """The mean of a metric in percent, where all of these records have it."""
-    told = [100 * r.metrics[key].value for r in records if key in r.metrics]
-    return f"{np.mean(told):.1f}" if told else "–"
-
-
-values = {name: [mean_of(arm(name), key) for key in KEYS] for name in ARMS}
+values = {}
+for name in ARMS:
+    seen = [[r.metrics[k].value for r in arm(name) if k in r.metrics] for k in KEYS]
+    values[name] = [f"{100 * np.mean(told):.1f}" if told else "–" for told in seen]
 titles = [*FEATURES.values(), "MNIST, own classes (%)", "affNIST, own classes (%)"]
 pd.DataFrame.from_dict(values, orient="index", columns=titles).pipe(frames.styled)
 
@@ -360,28 +353,22 @@ def drawn(record: object, name: str) -> np.ndarray:
 shown = {
     n: r for n in ("dense", "no boosting", "sparse") for r in arm(n) if r.trial.seed == 0
 }
-figure, axes = plt.subplots(len(shown), 8, figsize=(plots.WIDTH, 1.15 * len(shown)))
+TITLES = ("digit", "all", *["one"] * 3, *["without"] * 3)
+size = (plots.WIDTH, 1.15 * len(shown))
+figure, axes = plt.subplots(len(shown), 8, figsize=size, squeeze=False)
 for row, (name, record) in zip(axes, shown.items(), strict=True):
-    whole, left = (
-        drawn(record, "picture_of_all")[0],
-        drawn(record, "picture_without_each"),
-    )
+    whole = drawn(record, "picture_of_all")
+    left = drawn(record, "picture_without_each")
     most = np.argsort(-((left - whole) ** 2).sum(axis=(1, 2)))[:3]
-    pictures = [
-        drawn(record, "picture")[0],
-        whole,
-        *drawn(record, "picture_of_each")[most],
-        *left[most],
-    ]
-    for axis, picture in zip(row, pictures, strict=True):
+    alone = drawn(record, "picture_of_each")[most]
+    pictures = np.concatenate([drawn(record, "picture"), whole, alone, left[most]])
+    for axis, picture, title in zip(row, pictures, TITLES, strict=True):
         axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
+        if name == next(iter(shown)):
+            axis.set_title(title, fontsize=9)
     row[0].set_ylabel(name, fontsize=9)
-for axis, title in zip(
-    axes[0], ("digit", "all", *["one"] * 3, *["without"] * 3), strict=True
-):
-    axis.set_title(title, fontsize=9)
 plots.show_pixels(figure)
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
@@ -475,18 +462,14 @@ options = session.run(STEM, "options")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 of_options = frames.best([*committed, *options], "options")
-OPTIONS = {
-    "released support": "grouping",
-    "released band": "band",
-    "thirty digits a batch": "distinct",
-}
 usual = {"grouping": "position", "band": [0.04, 0.1], "distinct": 0}
-tables = {"as the paper says": accuracies(arm("sparse"), "as the paper says")}
-for name, field in OPTIONS.items():
-    own = [r for r in of_options if r.config[field] != usual[field]]
-    tables |= {name: accuracies(own, name)} if own else {}
+tables = {"as the paper says": arm("sparse", of_options[0].trial.scale)}
+for field, name in zip(
+    usual, ("released support", "released band", "30 digits a batch"), strict=True
+):
+    tables[name] = [r for r in of_options if r.config[field] != usual[field]]
 display(Markdown(frames.standing(of_options)))
-pd.concat(tables.values()).pipe(frames.styled)
+pd.concat(accuracies(of, name) for name, of in tables.items() if of).pipe(frames.styled)
 
 # %% [markdown]
 # ## Deviations
@@ -546,22 +529,14 @@ attacks = session.run(STEM, "attacks")
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 of_codes = frames.best([*committed, *controls], "controls")
-of_beyond = frames.best([*committed, *beyond], "beyond")
-plain = [r for r in of_beyond if r.config["network"] == "autoencoder"]
-codes = {
-    name: accuracies(own, name)
-    for name, own in (
-        ("sparse capsules", arm("sparse")),
-        ("autoencoder", plain),
-        *(
-            (code, [r for r in of_codes if r.config["code"] == code])
-            for code in ("pca", "pixels")
-        ),
-    )
-    if own
-}
+size = of_codes[0].trial.scale
+codes = {"sparse capsules": arm("sparse", size)}
+alike = frames.select([*committed, *beyond], "beyond", size, network="autoencoder")
+codes["autoencoder"] = list({r.key: r for r in alike}.values())
+for code, name in (("pca", "principal components"), ("pixels", "pixels")):
+    codes[name] = [r for r in of_codes if r.config["code"] == code]
 display(Markdown(frames.standing(of_codes)))
-pd.concat(codes.values()).pipe(frames.styled)
+pd.concat(accuracies(of, name) for name, of in codes.items() if of).pipe(frames.styled)
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Accuracy on MNIST under FGSM over epsilon, for sparse and dense capsules, SUPCAPS and the CNN."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked test digits over the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings.", "name": "fig-sp-attacks"}}
 of_attacks = frames.best([*committed, *attacks], "attacks")
@@ -608,16 +583,11 @@ heard = {g: int((rank_mask(line, float(g)) > 0).sum()) for g in range(12, 40)}
 [g for g, count in heard.items() if count == 3]
 
 # %% [markdown]
-# 2. A scan under three affine maps: which of rotation, shear, scale and place do you see?
+# 2. Show that equal supports still give a full set of ranks, and that the mask then depends on the order of the capsules alone.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
-scan = torch.tensor(np.asarray(data.load("digits", "test").images[3:4]))
-figure, axes = plots.panels(3, height=1.6)
-for variant, axis in enumerate(axes):
-    axis.imshow(affine_variants(scan, variant, 12)[0, 0], cmap="gray")
-    axis.set(xticks=[], yticks=[])
-    axis.grid(False)
-plots.show_pixels(figure)
+same = torch.ones(1, 4)
+ranks(same).tolist(), [round(float(m), 3) for m in rank_mask(same)[0]]
 
 # %% [markdown]
 # ## All claims
