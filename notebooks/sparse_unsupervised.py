@@ -72,12 +72,10 @@ plots.dots(
 )
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
-import json
-
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import HTML, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
 from capslib import data
@@ -109,7 +107,7 @@ SUPCAPS_INK = plots.routing_color("similarity")
 #
 # The two supports can rank capsules differently, and the rank is all that the method uses. What that does to accuracy is measured [below](#options).
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. On the left the children whose best coupling counts are the four types at one position. On the right they are four neighbouring positions of a single type. Below: how often the two supports name the same first capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade. Left: as the paper says. Middle: as released. Right: images by how many of the first three ranks keep their capsule, for a new network of the paper's size.", "name": "fig-sp-groups"}}
+# %% tags=["hide-input", "thumbnail", "front-surprise"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. Below: how often the two supports name the same first capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: images by how many of the first three ranks keep their capsule, for a new network of the paper's size.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
 child = torch.arange(TYPES * SIDE * SIDE)
 groups = {"paper": child % SIDE**2, "released": child // TYPES}
@@ -146,7 +144,7 @@ plt.show()
 # Sixteen capsules, each with some support. A rank turns it into a mask: the first capsule is heard in full, two more in part, and after the sixth there is silence ({numref}`fig-sp-mask`). Then one capsule always has less support
 # than the rest. It never wins, so nothing teaches it. *Lifetime boosting* notices, raises its gain step by step, and lets go once it wins often enough.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy", "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}, "figure": {"caption": "Who is heard, and who gets a turn? Left: support (bars) and mask (dots). Middle and right: gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy", "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}, "figure": {"caption": "Who is heard, and who gets a turn? Sixteen capsules with their support (bars) and mask (dots), and gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}}
 with seeded(3):
     support = 1 + 0.25 * torch.randn(16)
 mask = rank_mask(support[None])[0]
@@ -378,7 +376,7 @@ claims.page_table(STEM, "SP-W-1", "SP-X-")
 #
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Left: is support flat? Mean support by rank, as a share of rank 0; one line a seed. Right: does every capsule win? Share of affNIST images in which a capsule ranks first, sorted. Shaded: the band.", "name": "fig-sp-support"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat? Mean support by rank, as a share of rank 0; one line a seed. Does every capsule win? Share of affNIST images in which a capsule ranks first, sorted. Shaded: the band.", "name": "fig-sp-support"}}
 figure, axes = plots.panels(2, height=2.6)
 for name in ("dense", "SUPCAPS", "no boosting", "sparse"):
     for record in arm(name):
@@ -449,7 +447,7 @@ choice.addEventListener('change', draw); slider.addEventListener('input', draw);
 turned = shown["sparse"]
 grey = bytes(int(v) for v in turned.series["turned"]).hex()
 side = drawn(turned, "picture").shape[1]
-HTML(WIDGET.replace("DATA", json.dumps({"side": side, "grey": grey})))
+plots.widget(WIDGET, {"side": side, "grey": grey})
 
 # %% [markdown]
 # (options)=

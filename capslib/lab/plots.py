@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from IPython.display import HTML
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -255,6 +256,15 @@ def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, w
             axes.annotate("", (x + 1, y + 0.5), (x + 0.66, y + 0.5), arrowprops={"arrowstyle": "->", "color": INK})
     axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.75), frame_on=False, xticks=[], yticks=[])
     return figure
+
+
+def widget(page: str, data: object) -> HTML:
+    """HTML whose script reads ``DATA``, as JSON in which no text can end the script: records may come from anybody."""
+    import json
+
+    from IPython.display import HTML
+
+    return HTML(page.replace("DATA", json.dumps(data).replace("<", "\\u003c")))
 
 
 def show_pixels(figure: Figure) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import pytest
@@ -91,3 +92,10 @@ def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
     words = [word for word in axes.artists[0].findobj(Text) if word.get_text()]
     assert {(word.get_text(), word.get_color()) for word in words} == {("2", "#2f7fc1"), ("three layers", "#d9731a")}
     assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
+
+
+def test_no_text_of_a_record_ends_the_script_of_a_widget():
+    shown = plots.widget("<script>const data = DATA;</script>", {"name": "</script><b>", "grey": [0.5]}).data
+    assert shown.count("</script>") == 1
+    assert "<b>" not in shown
+    assert json.loads(re.search(r"data = (.*);", shown)[1]) == {"name": "</script><b>", "grey": [0.5]}
