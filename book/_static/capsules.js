@@ -1,10 +1,16 @@
-/* What is read aloud of the theme's buttons is what stands on them. */
+/* What is read aloud of the theme's buttons is what stands on them. The theme draws its icons when it likes, also after the page has loaded. */
 addEventListener("load", () => {
   document.querySelector(".search-button-field[aria-label]")?.removeAttribute("aria-label");
-  for (const icon of document.querySelectorAll(".theme-switch-button .theme-switch")) {
-    icon.setAttribute("aria-hidden", "true");
-    icon.removeAttribute("title");
-    icon.querySelector("title")?.remove();
+  for (const button of document.querySelectorAll(".theme-switch-button")) {
+    const hush = () => {
+      for (const icon of button.querySelectorAll(".theme-switch")) {
+        icon.setAttribute("aria-hidden", "true");
+        icon.removeAttribute("title");
+        icon.querySelector("title")?.remove();
+      }
+    };
+    new MutationObserver(hush).observe(button, { childList: true, subtree: true });
+    hush();
   }
 });
 
