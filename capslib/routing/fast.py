@@ -3,7 +3,8 @@
 Every iteration reads the votes [N, I, J, D], and autograd keeps a copy for each. Here a few
 examples at a time are laid out as [n, J, D, I], so that children are neighbours in memory, and are
 formed once more for the gradient. A routing may bring a :class:`Core`: its loop for one chunk and
-the gradient of that loop. Without one, autograd goes through the definition, chunk by chunk.
+the gradient of that loop. Without one, autograd goes through the definition, chunk by chunk, and
+through it again for the gradient where it would keep too much.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from capslib.routing.base import Path, RoutingResult, at_least_one
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
+KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # of votes up to which autograd keeps what it needs: an LSTM 40 times as much
 Tensors = tuple[Tensor, ...]
 
 
@@ -154,16 +156,18 @@ def _one_batch(weight: Tensor | None, source: Tensor, arguments: dict[str, Any])
 
 
 def _in_chunks(definition: Callable[..., Tensors], weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:
-    """The definition, a chunk at a time; autograd runs it again instead of keeping its tensors."""
+    """The definition, a chunk at a time; of many votes autograd runs it again instead of keeping its tensors."""
 
     def run(rows: Tensor, own: dict[str, Tensor]) -> Tensors:
         with float32_products(source.device):
             return tuple(definition(_formed(weight, rows), **arguments | own))
 
+    numbers = _numbers(weight, source)
+    many = len(source) * numbers * source.element_size() > KEPT_BYTES.get(source.device.type, 0)
     capturing = source.is_cuda and torch.cuda.is_current_stream_capturing()
-    if torch.is_grad_enabled() and not capturing:  # a CUDA graph cannot read random states
+    if many and torch.is_grad_enabled() and not capturing:  # a CUDA graph cannot read random states
         run = functools.partial(checkpoint, run, use_reentrant=False)
-    chunks = _chunks(_numbers(weight, source), source, _together(arguments))
+    chunks = _chunks(numbers, source, _together(arguments))
     sizes = [chunk.stop - chunk.start for chunk, _ in chunks]  # the gradient of a slice would be as large as the whole
     children = {k: v.split(sizes) for k, v in arguments.items() if k == "activation"}
     return _joined([run(rows, {k: v[n] for k, v in children.items()}) for n, rows in enumerate(source.split(sizes))])

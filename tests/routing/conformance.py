@@ -198,7 +198,7 @@ def every_path_is_the_definition(name, bias):
         "vectors": ((CHILDREN, PARENTS, DIM, 5), (7, CHILDREN, 5)),
         "matrices": ((CHILDREN, PARENTS, 2, 2), (7, CHILDREN, 2, 2)),
     }
-    routing, before = build(name, bias), (fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"])
+    routing, before = build(name, bias), (fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"], fast.KEPT_BYTES["cpu"])
     paths = ("fast", "triton", *(() if getattr(type(routing).function, "core", None) else ("compiled",)))
     for kind, path in itertools.product(shapes, paths):
         given = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes[kind]]
@@ -214,11 +214,11 @@ def every_path_is_the_definition(name, bias):
             return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
 
         example = CHILDREN * PARENTS * DIM * 8
-        fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"] = 2 * example, 3 * example
+        fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"], fast.KEPT_BYTES["cpu"] = 2 * example, 3 * example, 0
         try:
             ours, expected = outcome(path), outcome("eager")
         finally:
-            fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"] = before
+            fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"], fast.KEPT_BYTES["cpu"] = before
         assert len(ours) == len(expected), (kind, path)
         for a, b in zip(ours, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda text, of=(kind, path): f"{of}: {text}")

@@ -135,9 +135,9 @@ def test_any_number_of_iterations(name, seed, iterations):
 
 
 @each_routing
-def test_what_is_kept_for_the_gradient_is_small(name):
+def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
     """Beside the votes themselves, less than a third of what autograd keeps of the definition."""
-    routing = build(name, 0.1)
+    monkeypatch.setitem(fast.KEPT_BYTES, "cpu", 0)
     votes = torch.randn(4, 64, PARENTS, 16, dtype=torch.float64, requires_grad=True)
     routing = make_routing(name, PARENTS, 16, bias=0.1).double()
 
@@ -179,10 +179,14 @@ def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
         routing(*tensors[0], tensors[1])
 
 
-def test_a_routing_without_a_core_has_the_fast_path_too(chunks):
+def test_a_routing_without_a_core_has_the_fast_path_too(chunks, monkeypatch):
+    """What autograd keeps of few votes it computes again of many: the same numbers."""
+    runs = []
+
     @routing_function
     def mean_routing(votes, activation, gain, *, iterations=1):
         """Parents are means of their votes, each weighted by how active the child is."""
+        runs.append(len(votes))
         share = activation.softmax(dim=-1)[..., None, None] * gain[:, None]
         pose = (share * votes).sum(dim=-3)
         return RoutingResult(pose, pose.norm(dim=-1), votes.new_full(votes.shape[:-1], 1 / votes.shape[-2]))
@@ -197,6 +201,10 @@ def test_a_routing_without_a_core_has_the_fast_path_too(chunks):
         return [*result, *(t.grad for t in leaves)]
 
     assert_close(outcome("fast"), outcome("eager"), 1e-12)
+    few = runs.copy()
+    monkeypatch.setitem(fast.KEPT_BYTES, "cpu", 0)
+    assert_close(outcome("fast"), outcome("eager"), 1e-12)
+    assert sum(runs) - sum(few) == sum(few) + len(votes), "once more for the gradient"
 
 
 def test_the_gradient_of_a_gradient_is_refused_not_wrong():
