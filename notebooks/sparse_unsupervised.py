@@ -45,9 +45,9 @@ frames.verdict_box(
     found="That the encoder carries over to affNIST and its classifier does not is {SP-W-7:verdict} "
     "{SP-W-7}; that dense capsules share the work is {SP-W-1:verdict} {SP-W-1}, and that their "
     "support is flat and that of sparse ones is not is {SP-W-2:verdict} {SP-W-2}.",
-    size="Trained at the paper’s own size: nothing yet; {measured smaller} numbers were measured in "
-    "{runs} runs of reduced networks on MNIST and on affNIST generated from it, and {waiting} claims "
-    "wait for their runs.",
+    size="Trained at the paper’s own size: nothing yet. {runs} of {reduced} runs of reduced networks on "
+    "MNIST, and on affNIST generated from it, are in and give {measured smaller} values; {waiting} "
+    "claims wait for the rest.",
     surprise="The released code does not rank capsules as the paper says: where the paper takes the "
     "best of the types at one position, the code takes the best of as many children in a row, most of "
     "them neighbours of one type.",
@@ -176,7 +176,7 @@ plt.show()
 LAYERS = (
     ("image", "40 × 40", "9 × 9"),
     ("convolution", "32 × 32 × 256", "9 × 9, stride 2"),
-    ("primary capsules", "12 × 12 × 32, dim. 8", "routing"),
+    ("primary capsules", "12 × 12 × 32\ndim. 8", "routing"),
     ("latent capsules", "16, dim. 16", "mask by rank"),
     ("decoder", "512, 1024", "sigmoid"),
     ("image again", "40 × 40", ""),
@@ -338,7 +338,7 @@ claims.page_table(STEM, "SP-T2-")
 #
 # Each row is one network on the same test digit: the digit, its reconstruction by all capsules, by one alone, and without it, for the three whose absence changes the picture most.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A test digit, its reconstruction, and reconstructions by single capsules and without them, for dense, unboosted and sparse capsules."}, "figure": {"caption": "What does each capsule draw? First seed. From left: the digit, all capsules, three single ones, and all without these three.", "name": "fig-sp-pictures"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A test digit, its reconstruction, and reconstructions by single capsules and without them, for dense, unboosted and sparse capsules."}, "figure": {"caption": "What does each capsule draw? First seed. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
 def drawn(record: object, name: str) -> np.ndarray:
@@ -350,7 +350,7 @@ def drawn(record: object, name: str) -> np.ndarray:
 shown = {
     n: r for n in ("dense", "no boosting", "sparse") for r in arm(n) if r.trial.seed == 0
 }
-TITLES = ("digit", "all", *["one"] * 3, *["without"] * 3)
+TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
 size = (plots.WIDTH, 1.15 * len(shown))
 figure, axes = plt.subplots(len(shown), 8, figsize=size, squeeze=False)
 for row, (name, record) in zip(axes, shown.items(), strict=True):
@@ -364,9 +364,9 @@ for row, (name, record) in zip(axes, shown.items(), strict=True):
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         if name == next(iter(shown)):
-            axis.set_title(title, fontsize=9)
+            axis.set_title(title, loc="left", fontsize=9)
     row[0].set_ylabel(name, fontsize=9)
-plots.show_pixels(figure)
+plt.show()
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 claims.page_table(STEM, "SP-W-1", "SP-X-")

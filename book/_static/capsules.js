@@ -14,15 +14,27 @@ addEventListener("load", () => {
   }
 });
 
-/* On a phone a table of sentences becomes blocks, with a column's name before each value. */
-for (const table of document.querySelectorAll(".cell_output table:not(.claims)")) {
-  const rows = table.tHead?.rows ?? [];
-  const cells = [...(table.tBodies[0]?.rows ?? [])].flatMap((row) => [...row.cells]);
-  if (rows.length !== 1 || !cells.some((cell) => cell.textContent.length > 60)) continue;
-  const names = [...rows[0].cells].map((cell) => cell.textContent.trim());
-  table.classList.add("sentences");
-  for (const cell of cells) cell.dataset.label = names[cell.cellIndex] ?? "";
-}
+/* On a phone a table of sentences becomes blocks, with a column's name before each value, and so does one that is wider than the screen. */
+(() => {
+  const phone = matchMedia("(max-width: 640px)");
+  const toBlocks = () => {
+    for (const table of document.querySelectorAll(".cell_output table:not(.claims, .blocks)")) {
+      const heads = [...(table.tHead?.rows ?? [])];
+      const cells = [...(table.tBodies[0]?.rows ?? [])].flatMap((row) => [...row.cells]);
+      const plain = heads.length && heads.every((row) => [...row.cells].every((cell) => cell.colSpan === 1));
+      const wide = phone.matches && table.offsetWidth > table.parentElement.clientWidth;
+      if (!plain || !(wide || cells.some((cell) => cell.textContent.length > 60))) continue;
+      table.classList.add("blocks");
+      for (const cell of cells) {
+        const names = heads.map((row) => row.cells[cell.cellIndex]?.textContent.trim());
+        cell.dataset.label = (cell.cellIndex && names.find(Boolean)) || "";
+      }
+    }
+  };
+  toBlocks();
+  phone.addEventListener("change", toBlocks);
+  document.addEventListener("toggle", toBlocks, true);  // what a closed fold holds has no width
+})();
 
 /* A link into a fold opens it, and paper has no folds. */
 (() => {

@@ -117,7 +117,8 @@ def svg(figure: Figure) -> str:
 
 
 def narrow(figure: Figure) -> Figure:
-    """The figure for a phone: its panels stand one under the other, each with its own scales. Panels without scales stay side by side.
+    """The figure for a phone: its panels stand one under the other, each with its own scales. Panels without scales stay in
+    their rows, but a single row of more than three becomes rows of two.
 
     A figure that cannot be rearranged so brings a function ``narrow`` that draws it.
     """
@@ -145,7 +146,13 @@ def narrow(figure: Figure) -> Figure:
     if not any(len(axes.get_xticks()) or len(axes.get_yticks()) for axes in panels):
         for axes in panels:
             axes.set_title(axes.get_title(loc="left"), fontsize=8)
-        other.set_size_inches(PHONE, height * PHONE / width)
+        down = 1.0
+        if rows == 1 and columns > 3:
+            grid = other.add_gridspec(-(-columns // 2), 2)
+            for axes, place in zip(panels, grid, strict=False):
+                axes.set_subplotspec(place)
+            down = columns / 2 * grid.nrows
+        other.set_size_inches(PHONE, height * PHONE / width * down)
         return other
     left, below = {}, {}
     for axes in panels:

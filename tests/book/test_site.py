@@ -173,6 +173,22 @@ def test_a_phone_shows_figures_whole_and_with_letters_that_can_be_read(page, sit
 
 
 @pytest.mark.browser
+def test_a_phone_shows_tables_whole(page, site):
+    """One that would be wider than the screen becomes blocks, in a fold too."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    blocks = 0
+    for chapter in sorted((site / "book" / "papers").glob("*.html")):
+        _open(page, site, f"book/papers/{chapter.name}")
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        page.wait_for_timeout(300)
+        tables = page.locator(".cell_output table:visible")
+        blocks += page.locator(".cell_output table.blocks:visible").count()
+        ends = tables.evaluate_all("tables => tables.map(t => [t.getBoundingClientRect().right, t.innerText.slice(0, 80)])")
+        assert [end for end in ends if end[0] > 390] == [], chapter.name
+    assert blocks > 5
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_keeps_a_reader_out(page, site, pages, scheme):
     """No serious or critical violation that axe knows of. In the dark only colours differ, and colours are the same on all screens."""

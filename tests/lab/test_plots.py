@@ -41,14 +41,15 @@ def test_panels_stand_one_under_the_other_each_with_its_scales():
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
 
 
-def test_pictures_stay_side_by_side():
-    figure, axes = plots.panels(3, height=2.4)
+@pytest.mark.parametrize(("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)])
+def test_pictures_stay_side_by_side_up_to_three(pictures, rows, height):
+    figure, axes = plots.panels(pictures, height=2.4)
     for axis in axes:
         axis.imshow([[0, 1]])
         axis.set(xticks=[], yticks=[], title="picture")
     small = plots.narrow(figure)
-    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(1.2)]
-    assert len({round(axis.get_position().y0, 3) for axis in small.axes}) == 1
+    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(height)]
+    assert len({round(axis.get_position().y0, 3) for axis in small.axes}) == rows
 
 
 def test_a_legend_of_the_figure_takes_more_rows():

@@ -44,7 +44,10 @@ class Digits(NamedTuple):
 
 
 def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], Fingerprint]:
-    """``train`` and ``test`` in the middle of the frame, and ``affnist``: seven variants of each test digit, as many as the paper uses."""
+    """``train`` and ``test`` in the middle of the frame, and ``affnist``: seven variants of each test digit, as many as the paper uses.
+
+    In a rehearsal about a thousand of each.
+    """
     import numpy as np
     import torch
 
@@ -59,6 +62,8 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], F
     count = 7 * len(found["test"].images)
     *of_affnist, fingerprint = affnist(config.data, count, config.frame(), context.data_dir)
     found["affnist"] = Digits(*of_affnist)
+    if context.max_steps is not None:
+        found = {name: of[:: max(1, len(of.images) // 1000)] for name, of in found.items()}
     return {name: Digits(*(t.to(context.device) for t in of)) for name, of in found.items()}, fingerprint
 
 
@@ -69,8 +74,6 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
     trained = train(config, context.seed, context)
     sets, fingerprint = digits(config, context)
     network, metrics, series, curves = trained.network, {}, {}, [*trained.history.epochs]
-    if context.max_steps is not None:
-        sets = {name: of[: 4 * config.svm_test : 4] for name, of in sets.items()}
     if config.supervised:
         last = sets["affnist"][-len(sets["test"].images) :]  # the seventh variant
         for name, of in (("mnist", sets["test"]), ("affnist", last)):
