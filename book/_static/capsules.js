@@ -19,16 +19,13 @@ addEventListener("load", () => {
   const phone = matchMedia("(max-width: 640px)");
   const toBlocks = () => {
     for (const table of document.querySelectorAll(".cell_output table:not(.claims, .blocks)")) {
-      const heads = [...(table.tHead?.rows ?? [])];
+      const heads = [...(table.tHead?.rows ?? [])].map((row) =>
+        [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const cells = [...(table.tBodies[0]?.rows ?? [])].flatMap((row) => [...row.cells]);
-      const plain = heads.length && heads.every((row) => [...row.cells].every((cell) => cell.colSpan === 1));
       const wide = phone.matches && table.offsetWidth > table.parentElement.clientWidth;
-      if (!plain || !(wide || cells.some((cell) => cell.textContent.length > 60))) continue;
+      if (!heads.length || !(wide || cells.some((cell) => cell.textContent.length > 60))) continue;
       table.classList.add("blocks");
-      for (const cell of cells) {
-        const names = heads.map((row) => row.cells[cell.cellIndex]?.textContent.trim());
-        cell.dataset.label = (cell.cellIndex && names.find(Boolean)) || "";
-      }
+      for (const cell of cells) cell.dataset.label = cell.cellIndex ? heads.map((names) => names[cell.cellIndex]).filter(Boolean).join(", ") : "";
     }
   };
   toBlocks();

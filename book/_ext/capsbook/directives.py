@@ -255,7 +255,7 @@ class Costs(SphinxDirective):
                 continue
             chapters += [_cost(f"**{PAPERS[stem].title}**", found), *(_cost(f"`{line[0]}`", [line]) for line in found)]
             every += found
-        head = ["| experiment | trials | without a record | PFLOP of these | card-hours | core-hours |", "|---|--:|--:|--:|--:|--:|"]
+        head = ["| experiment | trials | to run | PFLOP of these | card-hours | core-hours |", "|---" + "|--:" * 5 + "|"]
         return self.parse_text_to_nodes("\n".join([*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]))
 
 
@@ -263,8 +263,9 @@ def _cost(name: str, found: Sequence[tuple[str, int, int, float, float | None]])
     """A row of the table of costs: the sums over some experiments. Those without an estimate in hours are left out of its sum."""
     trials, waiting, flops = (sum(line[column] for line in found) for column in (1, 2, 3))
     hours = [line[4] for line in found if line[4] is not None]
-    products, card = (f"{amount:.2g}" if amount < 10 else number(round(amount)) for amount in (flops / 1e15, flops / planning.CARD / 3600))
-    return f"| {name} | {trials} | {waiting} | {products} | {card} | {number(round(sum(hours))) if hours else '–'} |"
+    amounts = (flops / 1e15, flops / planning.CARD / 3600, *([sum(hours)] if hours else []))
+    cells = [f"{amount:.2g}" if amount < 10 else number(round(amount)) for amount in amounts]
+    return f"| {name} | {trials} | {waiting} | {' | '.join(cells if hours else [*cells, '–'])} |"
 
 
 class Benchmarks(SphinxDirective):
