@@ -42,10 +42,10 @@ frames.verdict_box(
     "draw each image; with such a rule a classifier of their encodings is right on "
     "{SP-T1-affnist-a:theirs} of affNIST, where supervised capsules are on "
     "{SP-T1-affnist-supcaps:theirs}.",
-    found="That the encoder carries over to affNIST and its classifier does not is {SP-W-7:verdict} "
-    "{SP-W-7}; that dense capsules share the work is {SP-W-1:verdict} {SP-W-1}, and that their "
-    "support is flat and that of sparse ones is not is {SP-W-2:verdict} {SP-W-2}.",
-    size="Trained at the paper’s own size: nothing yet. {runs} of {reduced} runs of reduced networks on "
+    found="The encoder carries over to affNIST, and its classifier does not: {SP-W-7:verdict} {SP-W-7}; "
+    "dense capsules share the work: {SP-W-1:verdict} {SP-W-1}; their support is flat, and that of "
+    "sparse capsules is not: {SP-W-2:verdict} {SP-W-2}.",
+    size="Trained at the paper’s own size: nothing yet; {runs} of {reduced} runs of reduced networks on "
     "MNIST, and on affNIST generated from it, are in and give {measured smaller} values; {waiting} "
     "claims wait for the rest.",
     surprise="The released code does not rank capsules as the paper says: where the paper takes the "

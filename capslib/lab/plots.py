@@ -144,15 +144,12 @@ def narrow(figure: Figure) -> Figure:
         other.set_size_inches(min(width, PHONE), height)
         return other
     if not any(len(axes.get_xticks()) or len(axes.get_yticks()) for axes in panels):
-        for axes in panels:
+        across = 2 if rows == 1 and columns > 3 else columns
+        more = -(-columns // across)
+        for axes, place in zip(panels, other.add_gridspec(rows * more, across), strict=False):
+            axes.set_subplotspec(place)
             axes.set_title(axes.get_title(loc="left"), fontsize=8)
-        down = 1.0
-        if rows == 1 and columns > 3:
-            grid = other.add_gridspec(-(-columns // 2), 2)
-            for axes, place in zip(panels, grid, strict=False):
-                axes.set_subplotspec(place)
-            down = columns / 2 * grid.nrows
-        other.set_size_inches(PHONE, height * PHONE / width * down)
+        other.set_size_inches(PHONE, height * PHONE / width * columns / across * more)
         return other
     left, below = {}, {}
     for axes in panels:

@@ -147,8 +147,8 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
         seconds = [e.seconds for e in known if e.seconds is not None]
         here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}" if seconds else "time not known"
         missing = f" and {len(known) - len(seconds)} trials whose time is not known" if 0 < len(seconds) < len(known) else ""
-        card = f"{flops / planning.CARD / 60:.2g} card-minutes at {planning.CARD / 1e12:g} TFLOP/s"
-        return here + missing + (f"; {steps} steps, {flops / 1e12:.3g} TFLOP: {card}" if flops else "")
+        card = f"{flops / 1e12:.3g} TFLOP: {flops / planning.CARD / 60:.2g} card-minutes at {planning.CARD / 1e12:g} TFLOP/s"
+        return here + missing + (f"; {steps} steps, {card}" if flops else "")
 
     for trial in plan.todo:
         yield f"{trial}  {together([trial])}"

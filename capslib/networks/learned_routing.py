@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from einops import rearrange
@@ -45,8 +45,9 @@ class ConsensusCapsNet(MatrixCapsNet):
     poses. Primary poses are those of the released code, which lets them through a ReLU and
     divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that learns
     leaves the logistic function of the classes out; the loss then has it. ``learned`` are options
-    for such a routing, and without ``trained`` its parameters stay as they start. Raises
-    ValueError for images that are too small.
+    for such a routing, and without ``trained`` its parameters stay as they start; with
+    ``theta="columns"`` θ of similarity routing belongs to the columns of a grid, as released.
+    Raises ValueError for images that are too small.
 
     >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
     >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing(), network.of_all()
@@ -58,7 +59,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         sizes: tuple[int, int, int, int] = (64, 8, 16, 16), *, routing: str = "connectionist",
         iterations: int = 3, coordinates: bool = True, raw_poses: bool = False,
         logits: bool = False, trained: bool = True, learned: Mapping[str, object] | None = None,
-        **options: object,
+        theta: Literal["types", "columns"] = "types", **options: object,
     ):  # fmt: skip
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
@@ -66,8 +67,10 @@ class ConsensusCapsNet(MatrixCapsNet):
         if min(size) < 17:
             least = "are too small for the four layers: 17 is the least"
             raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
+        widths = []
         for kernel, stride in self.WINDOWS:
             size = [(side - kernel) // stride + 1 for side in size]
+            widths.append(size[1])
         self.raw_poses = raw_poses
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         self.norm = nn.BatchNorm2d(A, eps=1e-3, momentum=0.01)
@@ -81,6 +84,9 @@ class ConsensusCapsNet(MatrixCapsNet):
         shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
         sizes_of = SIZES.get(routing, ({},) * 3)
         one, two, last = ({**shared, **own, **options, **(learned or {})} for own in sizes_of)
+        if theta == "columns":
+            for layer, columns in zip((one, two, last), (*widths[2:], 1), strict=True):
+                layer["columns"] = columns
         last |= {"logistic": False} if logits and learns else {}
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, transform="bounded", **one)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, transform="bounded", **two)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capslib.routing.base import RoutingResult
-from capslib.routing.fast import routing_function
+from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing
 
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
@@ -106,6 +106,8 @@ class SimilarityRouting(Routing):
     widths from N(0, 0.1²), so that nearly every kernel is zero or flat. "spread": the same, but
     widths from 0.5 to 4, kept positive by softplus. "steep", for votes no longer than one: widths
     from 0.1 to 1, λ₁ near 1, θ₁ = 10 and θ₂ = −5, so that activations tell agreement at once.
+    With ``columns``, as in the released code, θ belongs to the columns of a grid of so many, which
+    the rows of a batch follow, and not to parents.
     """
 
     function = similarity_routing
@@ -114,12 +116,14 @@ class SimilarityRouting(Routing):
     def __init__(
         self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,
         kernels: int = 4, start: Start = "spread", floor: float = 0.1, logistic: bool = True,
+        columns: int | None = None,
     ):  # fmt: skip
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.start, self.options = start, {"floor": floor, "logistic": logistic}
+        self.columns = columns
         least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
         widths = torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
-        weights, theta = torch.ones(parents, 2), _normal(parents, 3)
+        weights, theta = torch.ones(parents, 2), _normal(columns or parents, 3)
         weights[:, 0] = 1 + _normal(parents) if start == "steep" else 12 + torch.randn(parents)
         theta[:, 1] = 1
         if start == "steep":
@@ -133,13 +137,24 @@ class SimilarityRouting(Routing):
         return self.raw_width if self.start == "released" else F.softplus(self.raw_width)
 
     def forward(
-        self, votes: Tensor, activation: Tensor, *, iterations: int | None = None
+        self, votes: Tensor | LazyVotes, activation: Tensor, *, iterations: int | None = None
     ) -> RoutingResult:  # fmt: skip
-        return similarity_routing(
-            votes, activation, self.mixture, self.width(), self.weights, self.theta,
-            iterations=self.iterations if iterations is None else iterations,
-            bias=self.bias, path=self.path, **self.options,
-        )  # fmt: skip
+        def route(votes: Tensor | LazyVotes, activation: Tensor, theta: Tensor) -> RoutingResult:
+            return similarity_routing(
+                votes, activation, self.mixture, self.width(), self.weights, theta,
+                iterations=self.iterations if iterations is None else iterations,
+                bias=self.bias, path=self.path, **self.options,
+            )  # fmt: skip
+
+        if self.columns is None:
+            return route(votes, activation, self.theta)
+        found = []
+        for x, theta in enumerate(self.theta):
+            rows = slice(x, None, self.columns)
+            lazy = isinstance(votes, LazyVotes)
+            some = votes._replace(pose=votes.pose[rows]) if lazy else votes[rows]
+            found.append(route(some, activation[rows], theta.expand(len(self.weights), 3)))
+        return RoutingResult(*(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True)))
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         (I, J, _), floor, width = votes.shape, self.options["floor"], self.width()

@@ -7,7 +7,7 @@ import torch
 
 from capslib.layers import ConvCapsules, DenseCapsules, bounded, with_coordinates
 from capslib.papers.learned_routing.toy import disagreement
-from capslib.routing import make_routing
+from capslib.routing import make_routing, use_path
 from capslib.routing.consensus import closed_form
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -109,3 +109,24 @@ def test_a_bounded_convolution_knows_where_its_windows_are():
     own[0, :3] += torch.tensor([1.5 / 2, 2.5 / 3, 7.5 / 18])
     torch.testing.assert_close(votes[row, column, child, 0], bounded(layer.weight)[1, 0, 1, 0] @ own)
     assert (with_coordinates(pose)[..., 1:, :] == pose[..., 1:, :]).all()
+
+
+@pytest.mark.parametrize("path", ["fast", "eager"])
+def test_theta_of_columns_belongs_to_the_columns_of_a_grid(path):
+    """In a layer whose θ belongs to columns, every column is as in a layer where all parents have its θ."""
+    torch.manual_seed(0)
+    options = dict(kernel=3, stride=1, transform="bounded", routing="similarity")
+    layer, other = ConvCapsules(2, 3, columns=4, **options), ConvCapsules(2, 3, **options)
+    use_path(layer, path)
+    pose, activation = torch.randn(2, 5, 6, 2, 4, 4), torch.rand(2, 5, 6, 2)
+    shared = {k: v for k, v in layer.state_dict().items() if k != "routing.theta"}
+    assert layer.routing.theta.shape == (4, 3)
+    layer.routing.theta.data.normal_()
+    found = layer(pose, activation)
+    found.activation.sum().backward()
+    assert layer.routing.theta.grad.abs().min() > 0
+    for x, theta in enumerate(layer.routing.theta.detach()):
+        other.load_state_dict({**shared, "routing.theta": theta.expand(3, 3)})
+        alone = other(pose, activation)
+        for ours, expected in zip(found, alone, strict=True):
+            torch.testing.assert_close(ours[:, :, x], expected[:, :, x])

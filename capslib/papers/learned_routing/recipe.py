@@ -30,7 +30,7 @@ class ConsensusRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset([
-        "data", "network", "routing", "trained", "similarity_start", "reads", "iterations", "coordinates", "raw_poses", "views",
+        "data", "network", "routing", "trained", "similarity_start", "theta", "reads", "iterations", "coordinates", "raw_poses", "views",
         "loss", "held_out",
     ])  # fmt: skip
     BATCH_OF_TEST: ClassVar[int] = 250
@@ -41,6 +41,7 @@ class ConsensusRecipe(Recipe):
     trained: bool = Field(True, title="what a routing can learn is trained")
     """The control that the paper lacks: a learned routing that stays as it starts."""
     similarity_start: Literal["released", "spread", "steep"] = Field("released", title="start of similarity routing")
+    theta: Literal["types", "columns"] = Field("types", title="what θ of similarity routing belongs to")
     reads: Literal["paper", "released"] = Field("paper", title="states that the couplings and the activation are made of")
     sizes: tuple[int, int, int, int] = Field((64, 8, 16, 16), title="filters and capsule types")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
@@ -114,7 +115,7 @@ class ConsensusRecipe(Recipe):
     # ---------------------------------------------------------------------------------------------------------- network
 
     def options(self) -> dict[str, Any]:
-        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"})
+        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained", "theta"})
         own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing)
         return {**shared, "logits": self.loss == "cross_entropy", "learned": own}
 

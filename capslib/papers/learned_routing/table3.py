@@ -119,6 +119,7 @@ ARMS: tuple[dict[str, Any], ...] = (
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"routing": "similarity"},
     {"routing": "similarity", "similarity_start": "spread"},
+    {**SIMILARITY, "theta": "columns"},
     {"routing": "connectionist", "reads": "released"},
     {"routing": "connectionist", "raw_poses": True},
     {"routing": "connectionist", "loss": "cross_entropy"},
