@@ -41,8 +41,9 @@ frames.verdict_box(
     claim="A routing can be learned like any other part of a network: an LSTM that weighs votes "
     "equals or beats the open implementations of EM routing, a learned kernel between votes does "
     "not.",
-    found="This order of the routings: {LR-W-1:verdict} {LR-W-1}; the limits that the paper draws for "
-    "the weights of similarity routing: {LR-W-3:verdict} {LR-W-3}, by test.",
+    found="The LSTM makes at most as many errors as EM routing, and the kernel more: {LR-W-1:verdict} "
+    "{LR-W-1}; the two weights of the kernel have the limits that the paper draws: {LR-W-3:verdict} "
+    "{LR-W-3}, by test.",
     size="Trained at the paper’s own size: nothing yet; {runs} of {reduced} runs of reduced networks on "
     "real images are in and give {measured smaller} errors; {waiting} claims wait for the rest.",
     surprise="The released similarity routing starts nearly blind: votes are bounded, and over most of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -479,7 +480,13 @@ def _cards(evidence: Evidence, links: PageLinks) -> str:
 
 def _findings(evidence: Evidence, links: PageLinks) -> str:
     fronts = links.book.fronts.items()
-    told = {s: [(text, path and links.file(path), alt) for text, path, alt in front.values() if text] for s, front in fronts}
+    waiting = {name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"}
+    told: dict[str, list[tuple[str, str, str]]] = {stem: [] for stem, _ in fronts}
+    for stem, front in fronts:
+        for name, (text, path, alt) in front.items():
+            named = set(re.findall(r'href="#claim-([^"]+)"', text))
+            if text and not (name == "found" and named and named <= waiting):  # an answer that nobody has yet
+                told[stem].append((text, path and links.file(path), alt))
     return render.findings(evidence, links, told)
 
 
