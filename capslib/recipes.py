@@ -347,7 +347,8 @@ def flops(recipe: Recipe) -> tuple[int, int]:
     (shape, count), meta = recipe.shape(), torch.device("meta")
     with meta:
         network = new_network(recipe, shape, 0).to(meta)
-        batch = Examples(torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size).long())
+        images, labels = torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size)
+        batch = Examples(images, labels.long())
     use_path(network, "eager")
     with FlopCounterMode(display=False) as counter:
         recipe.objective(meta)(network, batch)["loss"].backward()

@@ -54,15 +54,15 @@ class AnomalyCapsNet(nn.Module):
         self.primary = PrimaryCapsules(
             filters, primary_types, primary_dim, kernel=kernel, stride=stride
         )  # fmt: skip
-        self.classes = DenseCapsules(
-            children, classes, primary_dim, class_dim, routing=routing, weight_std=weight_std, **options
-        )  # fmt: skip
+        options |= {"routing": routing, "weight_std": weight_std}
+        self.classes = DenseCapsules(children, classes, primary_dim, class_dim, **options)
         self.decoder = dense_decoder(classes * class_dim, decoder, shape)
         for convolution in (self.conv, self.primary):
             convolution.to(memory_format=torch.channels_last)  # a tenth faster, on a CPU too
 
     def forward(self, images: Tensor) -> AnomalyOutput:
-        pose, activation, coupling = self.classes(*self.primary(self.nonlinearity(self.conv(images))))
+        features = self.nonlinearity(self.conv(images))
+        pose, activation, coupling = self.classes(*self.primary(features))
         longest = F.one_hot(activation.argmax(dim=1), activation.shape[1])  # [N, 2]
         reconstruction = self.decoder((pose * longest[..., None]).flatten(1))  # [N, pixels]
         return AnomalyOutput(activation, coupling, reconstruction)

@@ -72,9 +72,12 @@ class LifetimeBoost(nn.Module):
     frequency lies below ``band``, and shrinks where it lies above, but not below one.
     """
 
-    DECAY, EVERY = 0.99, 50  # of the frequency, in each batch; batches between changes of the gains
+    DECAY = 0.99  # of the frequency, in each batch
+    EVERY = 50  # batches between changes of the gains
 
-    def __init__(self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1):
+    def __init__(
+        self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1
+    ):  # fmt: skip
         super().__init__()
         self.band, self.step = band, step
         self.register_buffer("frequency", torch.zeros(capsules))
@@ -90,12 +93,13 @@ class LifetimeBoost(nn.Module):
     @torch.no_grad()
     def _update(self, strength: Tensor) -> None:
         """In place and without a branch, so that a captured CUDA step does it too."""
-        first = F.one_hot(strength.argmax(dim=-1), strength.shape[-1]).float().mean(dim=0)  # [L]  φ
+        first = F.one_hot(strength.argmax(dim=-1), strength.shape[-1]).float()  # [N, L]
         keep = torch.where(self.batches == 0, 0.0, self.DECAY)
-        self.frequency.copy_(keep * self.frequency + (1 - keep) * first)
+        self.frequency.copy_(keep * self.frequency + (1 - keep) * first.mean(dim=0))  # φ
         self.batches += 1
         due = (self.batches % self.EVERY == 0).float()
-        low, high = ((self.frequency < self.band[0]).float(), (self.frequency > self.band[1]).float())
+        low = (self.frequency < self.band[0]).float()
+        high = (self.frequency > self.band[1]).float()
         gain = self.gain + due * self.step * (low - high)
         self.gain.copy_(torch.where((due * high).bool(), gain.clamp_min(1), gain))
 
@@ -129,12 +133,13 @@ class SparseCapsNet(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16, filters: int = 256,
-        kernel: int = 9, primary_types: int = 32, primary_dim: int = 8, primary_kernel: int = 9,
-        hidden: Sequence[tuple[int, int]] = (), decoder: tuple[int, ...] = (512, 1024),
-        mask: Mask = "ranks", gamma: float = 12.0, boost: bool = True,
-        band: tuple[float, float] = (0.04, 0.1), grouping: Grouping = "position",
-        routing: str = "dynamic", bias: float | None = 0.1, **options: object,
+        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16,
+        filters: int = 256, kernel: int = 9, primary_types: int = 32, primary_dim: int = 8,
+        primary_kernel: int = 9, hidden: Sequence[tuple[int, int]] = (),
+        decoder: tuple[int, ...] = (512, 1024), mask: Mask = "ranks",
+        gamma: float = 12.0, boost: bool = True, band: tuple[float, float] = (0.04, 0.1),
+        grouping: Grouping = "position", routing: str = "dynamic", bias: float | None = 0.1,
+        **options: object,
     ):  # fmt: skip
         super().__init__()
         self.mask, self.gamma, self.grouping = mask, gamma, grouping
@@ -148,13 +153,14 @@ class SparseCapsNet(nn.Module):
             raise ValueError(f"images of {shape[1]} × {shape[2]} are too small for {windows}")
         self.types = 1 if hidden else primary_types  # a hidden capsule has no position
         sizes = [(primary_types * sides[0] * sides[1], primary_dim), *hidden, (capsules, dim)]
-        self.layers = nn.ModuleList(
-            DenseCapsules(children, parents, child_dim, parent_dim, routing=routing, bias=bias, **options)
-            for (children, child_dim), (parents, parent_dim) in itertools.pairwise(sizes)
-        )
-        self.boost = LifetimeBoost(capsules, band) if boost and mask in ("winner", "ranks") else None
+        options |= {"routing": routing, "bias": bias}
+        steps = zip(*map(itertools.pairwise, zip(*sizes, strict=True)), strict=True)
+        self.layers = nn.ModuleList(DenseCapsules(*n, *dims, **options) for n, dims in steps)
+        boost = boost and mask in ("winner", "ranks")
+        self.boost = LifetimeBoost(capsules, band) if boost else None
         self.decoder = dense_decoder(capsules * dim, decoder, shape)
-        for module, std in ((self.conv, 0.05), (self.primary.conv, 0.1), *((m, 0.1) for m in self.decoder)):
+        for module in (self.conv, self.primary.conv, *self.decoder):
+            std = 0.05 if module is self.conv else 0.1
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
                 nn.init.constant_(module.bias, 0.1)

@@ -258,6 +258,15 @@ def test_live_source(repository):
     assert sources.find_source(repository, "pack.top").path.name == "__init__.py"
 
 
+def test_code_that_a_page_shows_fits_its_column():
+    root = Path(__file__).parents[2]
+    pages = [*root.glob("notebooks/*.py"), *root.glob("book/*.md")]
+    names = {name for page in pages for name in re.findall(r"{live-source} (\S+)", page.read_text(encoding="utf-8"))}
+    lines = {(name, line) for name in names for line in sources.find_source(root, name).text.splitlines()}
+    assert len(names) > 20
+    assert [found for found in sorted(lines) if len(found[1]) > 96] == []
+
+
 @pytest.mark.parametrize("name", ["pack.mod.g", "pack.mod.C.n", "nowhere.f", "pack.gone.f"])
 def test_missing_source(repository, name):
     with pytest.raises(sources.SourceNotFound):

@@ -166,7 +166,7 @@ class AnomalyLoss(Objective):
     """
 
     def sums(self, output: Any, batch: Examples) -> tuple[Tensor, ...]:
-        """Over the batch: margin loss, squared error of normal examples, number of these and of all, right answers."""
+        """Of the batch: margin loss, error of normal examples, how many, all examples, hits."""
         from capslib.losses import margin_loss
         from capslib.networks.inequality_anomaly import NORMAL
 
@@ -174,12 +174,16 @@ class AnomalyLoss(Objective):
         normal = (labels == NORMAL).float()
         error = (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1)
         right = (output.activation.argmax(dim=1) == labels).float().sum()
-        return margin_loss(output.activation, labels) * count, (normal * error).sum(), normal.sum(), count, right
+        margin = margin_loss(output.activation, labels) * count
+        return margin, (normal * error).sum(), normal.sum(), count, right
 
-    def of(self, margin: Tensor, error: Tensor, normal: Tensor, count: Tensor, right: Tensor) -> dict[str, Tensor]:
+    def of(
+        self, margin: Tensor, error: Tensor, normal: Tensor, count: Tensor, right: Tensor
+    ) -> dict[str, Tensor]:  # fmt: skip
         """The named terms of these sums."""
         normal = normal.clamp_min(1)
-        margin, error = margin / (normal if self.recipe.divisor == "normals" else count), error / normal
+        margin = margin / (normal if self.recipe.divisor == "normals" else count)
+        error = error / normal
         return {
             "loss": margin + self.recipe.reconstruction_weight * error,
             "accuracy": right / count,

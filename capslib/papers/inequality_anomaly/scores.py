@@ -36,7 +36,7 @@ def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
     coupling = output.coupling  # [N, I, 2]
     return {
         **{name: measure(coupling[..., ANOMALY]) for name, measure in MEASURES.items()},
-        **{f"{name}_normal": MEASURES[name](coupling[..., NORMAL]) for name in ("gini", "palma")},
+        **{f"{of}_normal": MEASURES[of](coupling[..., NORMAL]) for of in ("gini", "palma")},
         "plain": output.activation.argmax(dim=1),
         "length": anomaly - normal,
         "error": error,

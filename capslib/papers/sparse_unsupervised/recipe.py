@@ -148,9 +148,11 @@ class Reconstruction(Objective):
         if not recipe.supervised:
             return {"loss": error}
         classes = output.activation.shape[1]
-        margin = LOSSES[recipe.loss](output.activation, batch.labels) / (2 * classes)  # halved, and a mean over the classes
+        margin = LOSSES[recipe.loss](output.activation, batch.labels)
+        margin = margin / (2 * classes)  # halved, and a mean over the classes
         right = (output.activation.argmax(dim=1) == batch.labels).float().mean()
-        return {"loss": margin + recipe.reconstruction_weight * error, "accuracy": right, "margin": margin, "error": error}
+        loss = margin + recipe.reconstruction_weight * error
+        return {"loss": loss, "accuracy": right, "margin": margin, "error": error}
 
 
 SMALL = dict(dim=8, filters=64, kernel=5, primary_types=8, primary_kernel=5, decoder=(128, 256), cnn=(32, 32, 128), downsample=2)
