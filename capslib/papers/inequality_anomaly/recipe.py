@@ -184,12 +184,9 @@ class AnomalyLoss(Objective):
         normal = normal.clamp_min(1)
         margin = margin / (normal if self.recipe.divisor == "normals" else count)
         error = error / normal
-        return {
-            "loss": margin + self.recipe.reconstruction_weight * error,
-            "accuracy": right / count,
-            "margin": margin,
-            "reconstruction": error,
-        }
+        loss = margin + self.recipe.reconstruction_weight * error
+        terms = {"loss": loss, "accuracy": right / count, "margin": margin}
+        return {**terms, "reconstruction": error}
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         return self.of(*self.sums(network(batch.inputs), batch))
