@@ -114,7 +114,7 @@ def standing(records: Sequence[Record]) -> str:
     notes = sorted({plain(text) for r in records for seen in r.data for text in seen.deviations if not seen.stand_in})
     smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
     count = f"{len(records)} record{'s' * (len(records) > 1)}"
-    return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The images: {n}." for n in notes), *smoke])
+    return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
 def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:

@@ -329,6 +329,8 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
     assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
-    header = path.read_text(encoding="utf-8").partition("# %%")[0]
+    header = (text := path.read_text(encoding="utf-8")).partition("# %%")[0]
+    about = [line for line in text.splitlines() if line.startswith("# %%")]
+    assert [line for line in about if not line.isascii()] == [], "JupyterLab saves other letters of a cell's metadata as escapes"
     assert "kernelspec" in header
     assert "jupytext_version" not in header, "a version in the header makes a diff for every author"
