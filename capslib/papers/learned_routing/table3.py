@@ -128,7 +128,12 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 RATES = (3e-3, 1e-2)
 """The learning rates that every arm is tried with: the paper's, and three times as much, for a reduced budget
 is over before a rate as small as the paper's has left the start."""
-CHOSEN: dict[tuple[str, str, bool], float] = {}
+CHOSEN: dict[tuple[str, str, bool], float] = {
+    **{("mnist", routing, True): 1e-2 for routing in ("connectionist", "similarity", "dynamic")},
+    **{("smallnorb", routing, True): 1e-2 for routing in ("similarity", "em", "dynamic")},
+    **{("mnist", routing, False): 1e-2 for routing in ("connectionist", "similarity")},
+    ("smallnorb", "similarity", False): 1e-2,
+}
 """The rate of a reduced arm, by set, routing and whether it is trained, where the pilot chose another than the paper's."""
 
 
