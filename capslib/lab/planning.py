@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import statistics
 import subprocess
@@ -42,7 +41,6 @@ class Experience:
         self.on_cpu = device == "cpu"
         self.ended: dict[tuple[str, str, str], dict[frozenset, list[Record]]] = {}
         self.rehearsed: dict[str, Record] = {}
-        self.paper: dict[str, list[Record]] = {}
         for record in records:
             if record.environment.device.startswith("CPU") != self.on_cpu:
                 continue
@@ -51,14 +49,12 @@ class Experience:
             elif record.exit == "ok":
                 arms = self.ended.setdefault(_place(record.trial), {})
                 arms.setdefault(_fields(record.trial), []).append(record)
-                if papers.known(record.trial):
-                    self.paper.setdefault(record.trial.paper, []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
         """What a trial will take, by the nearest thing that is known.
 
         That is: the median time and the largest memory of trials of the same experiment and scale that differ in the fewest
-        fields; a rehearsal of this trial, step for step; or the FLOPs of its trainings at the rate that the paper's records reach.
+        fields; a rehearsal of this trial, step for step; or the FLOPs of its trainings at the rate of the paper's most similar ones.
         """
         if arms := self.ended.get(_place(trial)):
             own = _fields(trial)
@@ -76,17 +72,21 @@ class Experience:
             trainings = len(papers.experiments(trial.paper)[trial.experiment].trainings(papers.config(trial), trial.seed))
             share = steps / (cut.series["steps"][-1] * trainings)
             return Estimate(cut.wall_seconds * share, cut.peak_memory_bytes, "by its rehearsal, start-up included at every step")
-        if (rate := self.rate(trial.paper)) and (flops := work(trial)[1]):
-            return Estimate(flops / rate, None, f"by its FLOPs, at the {rate / 1e9:.1f} GFLOP/s of the paper's records")
+        if (flops := work(trial)[1]) and (rate := self.rate(trial)):
+            return Estimate(
+                flops / rate, None, f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's most similar records"
+            )
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
 
-    @functools.cache  # noqa: B019 an experience lives as long as a plan
-    def rate(self, paper: str) -> float | None:
-        """FLOPs of trainings a second: the median over some dozen of a paper's recorded trials. Counting all takes too long."""
-        every = self.paper.get(paper, ())
-        some = every[:: max(1, len(every) // 12)]
-        rates = [flops / r.wall_seconds for r in some if (flops := work(r.trial)[1]) and r.wall_seconds]
-        return statistics.median(rates) if rates else None
+    def rate(self, trial: Trial) -> float | None:
+        """FLOPs a second: the median over the paper's recorded trainings whose networks and steps differ in the fewest fields."""
+        rates: dict[int, list[float]] = {}
+        for (paper, *_), arms in self.ended.items():
+            for arm, records in arms.items() if paper == trial.paper else ():
+                if papers.known(records[0].trial) and (flops := work(records[0].trial)[1]):
+                    differs = sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
+                    rates.setdefault(differs, []).extend(flops / r.wall_seconds for r in records if r.wall_seconds)
+        return statistics.median(rates[min(rates)]) if rates else None
 
 
 def _place(trial: Trial) -> tuple[str, str, str]:

@@ -127,15 +127,15 @@ def summary(plan: Plan) -> list[str]:
         return [first, f"On {where}; no record tells how long they take."]
     shared = f", {duration(sum(seconds) / workers)} on {where}" if workers else f", shared by {where}"
     missing = f"; {len(plan.todo) - len(seconds)} without an estimate come on top" if len(seconds) < len(plan.todo) else ""
-    memory = decimal(max(e.memory or 0 for e in plan.known.values()))
-    return [first, f"Expected: {duration(sum(seconds))} in all{shared}, at most {memory} each{missing}."]
+    memory = f", at most {decimal(most)} each" if (most := max(e.memory or 0 for e in plan.known.values())) else ""
+    return [first, f"Expected: {duration(sum(seconds))} in all{shared}{memory}{missing}."]
 
 
 def one(known: Estimate) -> str:
     """What one trial will take: ``about 12 min, 340 MB (3 records)``."""
-    if known.seconds is None or known.memory is None:
+    if known.seconds is None:
         return known.basis
-    return f"about {duration(known.seconds)}, {decimal(known.memory)} ({known.basis})"
+    return f"about {duration(known.seconds)}{f', {decimal(known.memory)}' if known.memory else ''} ({known.basis})"
 
 
 def costs(plan: Plan, settings: Settings) -> Iterator[str]:

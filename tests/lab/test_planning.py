@@ -163,10 +163,12 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
     slow, fast, middle = (ran(seconds, 70, seed) for seed, seconds in enumerate([100, 1, 10]))
     found = estimate(other, "cpu", [slow, fast, middle])
     assert (found.seconds, found.memory) == (pytest.approx(10), None)
-    assert re.fullmatch(r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's records", found.basis)
+    assert re.fullmatch(r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's most similar records", found.basis)
     longer = other.model_copy(update={"config": {**other.config, "epochs": 3 * papers.config(other).epochs}})
     assert work(longer) == tuple(3 * n for n in work(other))
     assert estimate(longer, "cpu", [slow, fast, middle]).seconds == pytest.approx(30)
+    deeper = ran(1000, 70, 3, config={"hidden": papers.config(other).hidden + 1})
+    assert estimate(other, "cpu", [deeper, fast]).seconds == pytest.approx(1), "the network that differs less tells"
     untrained = papers.experiments("negation_limitation")["symmetry"].trials("cpu")[0]
     assert work(untrained) == (0, 0)
     assert estimate(untrained, "cpu", [slow, fast, middle]) == NOTHING
