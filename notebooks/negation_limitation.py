@@ -29,7 +29,7 @@ from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
-committed = list(Store(results_dir).records(STEM))
+committed = claims.own_records(STEM, Store(results_dir))
 runs = frames.metrics(
     frames.select(
         committed, "depth", "cpu",
@@ -54,9 +54,10 @@ frames.verdict_box(
     "can have is {NEG-W-5:verdict} {NEG-W-5}.",
     size="Trained at the paper’s own size: the sign network ({NEG-T1-rba-bias:basis}); the deep "
     "networks only reduced, on MNIST and Fashion-MNIST ({NEG-W-5:basis}).",
-    surprise="The symmetry is real, but it is not what stops a reduced RBA network of four layers: "
-    "without a bias it ends at {fades} on MNIST and at {unit} if its signal starts at length one, "
-    "and then too its output is an odd function of the input.",
+    surprise="The symmetry is real, but it is not what stops a reduced network of four layers that "
+    "route by agreement (RBA): without a bias it ends at {fades} on MNIST and at {unit} if its "
+    "weights start so large that the signal keeps its length, though its class capsules are then "
+    "just as odd a function of its primary ones.",
     settles="The deep networks at the paper’s own size and length settle the values, and one run "
     "of twice the length for each reduced arm would tell whether the deepest EM networks without a "
     "bias ever start.",
@@ -125,11 +126,11 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 # Can a capsule network tell a number from its negative? Peer, Stabinger and Rodríguez-Sánchez {cite:p}`peer2021` prove that it
 # cannot, as long as its layers have no bias. Negate the input of such a layer, and its outputs flip their direction but keep
 # their length, and the network reads its classes from the length ({numref}`fig-mirror`, without bias). {doc}`Our records </book/scorecard>`
-# confirm the theorems to the last bit.
+# show the symmetry to the last bit.
 #
-# The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced RBA network that
-# does not train without a bias does train without one, at the same depth, when its signal starts at length one. EM networks do so from weights near the identity.
-# All of these outputs are still odd functions of the input, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
+# The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced network with routing by agreement (RBA) that
+# does not train without a bias does train without one, at the same depth, when its weights are first scaled so that every layer passes on means of length one. EM networks do so from weights near the identity.
+# In all of these networks the class capsules are still odd functions of the primary capsules, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)
@@ -255,7 +256,7 @@ after = margin_loss(network(images), labels)
 Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
 # %% [markdown]
-# ### Routing by agreement
+# ### Routing by agreement (RBA)
 #
 # A child {term}`capsule` $i$ with pose $\mathbf u_i$ casts the {term}`vote` $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i$ for parent $j$. Routing by
 # agreement {cite:p}`sabour2017` starts from logits $b_{ij} = 0$ and repeats, $T$ times,
@@ -310,7 +311,7 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # The released code does not use matrix capsules. Its layers pass on one vector for each capsule, and the length of the vector is the activation. So a
 # parent returns $a_j\, \boldsymbol\mu_j / \lVert \boldsymbol\mu_j \rVert$. This is the option `vector=True`, and the routing `em_vector` below.
 #
-# ### Two theorems, and a third
+# ### Three theorems, one of them ours
 #
 # **Theorem 1.** Without bias a stack of RBA layers is odd: $f(-x) = -f(x)$. *Why:* the first $\mathbf s_j$ is linear in the votes, squash
 # is odd, and the agreement $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$ does not change when both sides change their sign. So in every iteration the couplings are
@@ -319,7 +320,7 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # **Theorem 2.** Without a bias on the votes the poses of EM routing are odd and the activations even in the input poses, for any
 # $\beta_u$, $\beta_a$, $\lambda$ and any number of iterations. *Why:* negated votes negate $\boldsymbol\mu_j$ and change no squared distance.
 #
-# **A third, which the paper does not state.** A bias $\mathbf B_j$ on all votes of a parent moves $\boldsymbol\mu_j$ by $\mathbf B_j$ and leaves
+# **Theorem 3, which the paper does not state.** A bias $\mathbf B_j$ on all votes of a parent moves $\boldsymbol\mu_j$ by $\mathbf B_j$ and leaves
 # $\hat{\mathbf u}_{j|i} - \boldsymbol\mu_j$ alone. So the activations of an EM layer do not depend on the bias of that layer at all: they stay even. The
 # bias first takes effect in the layer above.
 #
@@ -508,8 +509,8 @@ claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 
 # %% [markdown]
-# Up to three RBA layers the bias changes the accuracy by less than a point; from four layers on, learning depends on it, on both data sets, as in the paper. For EM the edge lies at seven
-# layers, and the records do not decide whether eight and nine would ever start.
+# Up to three RBA layers the bias changes the accuracy by less than a point. From four layers on, networks from the paper's start learn only with a bias: on MNIST this is decided, on Fashion-MNIST part of it is open.
+# For EM the edge lies near seven layers. Without a bias, whether eight and nine would ever start is open; with one, the accuracy of the deepest still depends on the seed.
 #
 # ```{fold} Every cell of Tables 2 and 3, the late starts of EM, and the configuration
 # ```
@@ -538,7 +539,7 @@ for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     display(Markdown(title), squares.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
-# The cells are claims about the paper's own setting. Beside them stands what the reduced network has, *measured smaller*, until the full one runs on a GPU.
+# The cells are claims about the paper's own setting. Beside them stands what a smaller network reaches, until the full one runs on a GPU.
 # With seven EM layers and no bias some seeds start to learn, most of them late in the run. Eight and nine layers stay at chance to the end, but their loss still moves.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
@@ -554,7 +555,7 @@ if len(late):
     )
     display(
         Markdown(
-            f"Seven EM layers without a bias: the first of {length:,.0f} steps above 20 %."
+            f"Seven EM layers without a bias: the step, of {length:,.0f}, at which a batch is first above 20 %."
         )
     )
     display(late.pivot(index="data", columns="seed", values="start").pipe(frames.styled))
@@ -575,7 +576,7 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 # %% [markdown]
 # ### When does learning start? (Figure 2)
 #
-# Does a bias let deep networks start to learn at once?
+# Does a bias let deep networks start to learn at once? With one, every depth rises early. Without one, each further EM layer starts later, and the deepest stay at chance to the end of our runs.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
 figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
@@ -752,7 +753,7 @@ ARM_NAMES = {
     (True, 0.0, 0.1): "bias from 0",
     (False, 0.1, 0.3): "no bias, W 0.3",
     (False, 0.1, "unit"): "no bias, unit length",
-    (False, 0.1, "identity"): "no bias, W near 1",
+    (False, 0.1, "identity"): "no bias, W near identity",
 }
 ARM_COLORS = dict(
     zip(
@@ -820,10 +821,11 @@ Markdown(
 
 # %% [markdown]
 # The arms differ only in how W and the bias start. A network of unit length is as odd as one whose signal fades. If the first trains and the second does not, the scale
-# of the signal decides, not the symmetry. If a bias from zero stays at chance like the arm without a bias, then breaking the symmetry does not help.
+# of the signal decides, not the symmetry. If a bias from zero stays at chance like the arm without a bias, then breaking the symmetry is not enough.
 # For RBA on MNIST the answer is clear. Without a bias, unit length trains at both depths and larger weights train at the first of them. A bias from zero
 # trains too, but later than a bias of 0.1. A bias is *one* way to keep the signal alive.
 # EM gives another answer: its signal does not fade, and what it loses on the way up is not the sign but the likeness of similar inputs. A start near the identity mends that without a bias.
+# A bias from zero trains as well, so for EM breaking the symmetry is enough, but it is not needed.
 #
 # ```{fold} Every arm, what EM loses, and the arm that tests it
 # ```
@@ -883,7 +885,7 @@ if len(plain):
     display(rows.pipe(frames.styled))
 
 # %% [markdown]
-# The two go together, which does not make one the cause of the other. So we change the cause and keep everything else: the identity is added to every $W$. The stack is still odd to the last bit,
+# The two go together, which does not make one the cause of the other. So we change what the votes have in common: the identity, cut or padded to the shape of $W$, is added to every $W$. This also makes the weights larger, but larger weights alone did not help. The stack is still odd to the last bit,
 # but every layer now passes on the mean pose of its children, and similar inputs stay similar.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the sentence", "code_prompt_hide": "Code of the sentence"}
@@ -953,8 +955,8 @@ claims.page_table(STEM, "NEG-W-10")
 # ```{fold} Do such pairs delay learning?
 # ```
 #
-# The authors also suggest that such pairs *delay* learning. A network without a bias does learn later on them, but so does the same network on plain MNIST, where no image has a partner. What the pairs
-# add is the difference of the two delays.
+# The authors also suggest that such pairs *delay* learning. With RBA a network without a bias does learn later on them, but so does the same network on plain MNIST, where no image has a partner. What the pairs
+# add is the difference of the two delays, and three seeds do not show that they add any.
 
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
@@ -983,7 +985,7 @@ pd.DataFrame(
 # ### The EM half of Table 1 depends on 10⁻⁸
 #
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the
-# weights and the bias of the first layer, and the network could not learn the bias. But [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60) divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
+# weights and the bias of the first layer, and this layer would stay as it was drawn. But [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60) divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
 # about $10^{-8}/\mu^2$. Adam divides every gradient by its own size and turns this one into full steps. A control arm leaves the offset out.
 #
 # ```{fold} The gradient, Adam's step, and the control arm

@@ -73,6 +73,12 @@ def _budget(paper: str) -> Callable[[Record], int]:
     return budget
 
 
+def own_records(paper: str, store: Store) -> list[Record]:
+    """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
+    budget = _budget(paper)
+    return [r for r in store.records(paper) if budget(r) == 1]
+
+
 # ---------------------------------------------------------------------------------------------------------- for readers
 
 

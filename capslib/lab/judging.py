@@ -105,12 +105,12 @@ class Runs:
         for place, runs in found.items():
             last = max(r.trial.revision for r in runs.values())
             kept = sorted((r for r in runs.values() if r.trial.revision == last), key=lambda r: (r.trial.seed, r.key))
-            self._found[place] = q.Index((r.trial.experiment, r.config, r) for r in kept)
+            self._found[place] = q.Index((r.trial.experiment, r.trial.scale, r.config, r) for r in kept)
 
     def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
         """The selected runs by seed; those that a selection averages over together, once all of them are there."""
         index = self._found.get((paper, select.experiment, budget), q.Index())
-        records = [r for r in index.of(select) if r.trial.scale in scales]
+        records = [r for scale in scales for r in index.of(select, scale)]
         if not select.over:
             return [Run((r,)) for r in records]
         groups: dict[tuple, dict[object, Record]] = {}
@@ -401,7 +401,8 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     against, waiting, undecided = (
         [p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, ("inconclusive", "undecided"))
     )
-    said = f"{kept(parts)} of {total} parts hold, and the claim needs {need}"
+    counts = {"hold": kept(parts), "fail": len(against), "are undecided": len(undecided), "have not run": len(waiting)}
+    said = f"Of {total} parts {', '.join(f'{many} {word}' for word, many in counts.items() if many)}; the claim needs {need}"
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:

@@ -165,6 +165,6 @@ def _config(model: type[Config], fields: str) -> Config:
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
     trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
-    index = Index((t.experiment, fields(t), k) for k, t in enumerate(trials))
-    found = {claim: {k for select in selects(query) for k in index.of(select)} for claim, query in queries(stem).items()}
+    index = Index((t.experiment, scale, fields(t), k) for k, t in enumerate(trials))
+    found = {claim: {k for select in selects(query) for k in index.of(select, scale)} for claim, query in queries(stem).items()}
     return {claim: [trials[k] for k in sorted(chosen)] for claim, chosen in found.items()}

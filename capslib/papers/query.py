@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from capslib.papers.experiment import Metric
+from capslib.papers.experiment import Metric, Scale
 
 CONVERGED = ("loss_change_last_quarter", "error_change_last_quarter")
 """Metrics of a record, one of which says how far the training still moved over its last quarter."""
@@ -93,6 +93,8 @@ class Select:
     """A field that is left open: a replicate is the mean over the runs of one seed that differ in it, such as those of ten classes."""
     cells: int = 1
     """How many these are. A seed that does not have all of them yet is no replicate."""
+    reduced: Mapping[str, Any] = field(default_factory=dict)
+    """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
 
     def unfit(self, record: Measured) -> list[str]:
         """Why a record of this selection decides nothing, if it does not."""
@@ -110,21 +112,23 @@ T = TypeVar("T")
 
 
 class Index(Generic[T]):
-    """Finds what a selection takes without a look at everything: things, each with its experiment and all fields of its configuration."""
+    """Finds what a selection takes without a look at everything: things, each with its experiment, its scale and all fields of its
+    configuration."""
 
-    def __init__(self, things: Iterable[tuple[str, Mapping[str, Any], T]] = ()):
+    def __init__(self, things: Iterable[tuple[str, Scale, Mapping[str, Any], T]] = ()):
         self._things = list(things)
         self._by: dict[tuple[str, ...], dict[tuple, list[T]]] = {}
 
-    def of(self, select: Select) -> list[T]:
+    def of(self, select: Select, scale: Scale) -> list[T]:
         """In the order in which they were given."""
-        names = tuple(sorted(select.where))
+        where = {**select.where, **(select.reduced if scale == "cpu" else {})}
+        names = tuple(sorted(where))
         if names not in self._by:
             self._by[names] = found = {}
-            for experiment, fields, thing in self._things:
+            for *place, fields, thing in self._things:
                 if all(name in fields for name in names):
-                    found.setdefault((experiment, *(_hashable(fields[name]) for name in names)), []).append(thing)
-        return self._by[names].get((select.experiment, *(_hashable(select.where[name]) for name in names)), [])
+                    found.setdefault((*place, *(_hashable(fields[name]) for name in names)), []).append(thing)
+        return self._by[names].get((select.experiment, scale, *(_hashable(where[name]) for name in names)), [])
 
 
 def _hashable(value: Any) -> Any:

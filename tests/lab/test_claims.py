@@ -908,3 +908,13 @@ def test_a_trial_of_the_grid_with_twice_its_epochs_tells_whether_an_order_rests(
     assert part().status == "undecided", "four times the epochs is another setting"
     add(depth.trials("cpu", where=want, seeds=[0], change={"epochs": 8}))
     assert (part().status, part().n, len(part().records)) == ("same order", SEEDS, SEEDS + 1)
+
+
+def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):
+    """What stands in a chapter's tables would otherwise be a mean over a seed counted twice."""
+    store, want = Store(tmp_path), {"data": "mnist", "routing": "dynamic", "depth": 4, "bias": False, "weight_std": 0.1}
+    depth = experiments(CHAPTER)["depth"]
+    own, twice = (depth.trials("cpu", where=want, seeds=[0], change=change) for change in ({}, {"epochs": 8}))
+    for trial in (*own, *twice):
+        store.put(record(seed=0).model_copy(update={"key": trial.key, "trial": trial, "config": fields(trial)}))
+    assert [r.key for r in claims.own_records(CHAPTER, store)] == [t.key for t in own]

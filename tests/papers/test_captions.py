@@ -70,7 +70,7 @@ def test_what_an_untrained_stack_loses():
     assert low <= min(found["of_em"]) <= max(found["of_em"]) <= high
     (floor,) = numbers(r"near the identity above ([\d.]+)\.", told)
     cosines = found["cosines"]
-    assert min(cosines["no bias, W near 1"]) > floor
+    assert min(cosines["no bias, W near identity"]) > floor
     assert min(cosines["bias 0.1"]) > 0.99
     for arm in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
         assert abs(cosines[arm][-1]) < 0.05 < 0.95 < cosines[arm][0]

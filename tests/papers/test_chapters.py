@@ -38,11 +38,11 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
     for name, query in queries(stem).items():
         for select, plain in selects(query):
             experiment = experiments(stem)[select.experiment]
-            assert set(select.where) <= set(experiment.config.model_fields), f"{name}: {select}"
+            assert {*select.where, *select.reduced} <= set(experiment.config.model_fields), f"{name}: {select}"
             may_lack = isinstance(plain, q.Value) or plain.paper_scale_only  # at cpu scale
             for scale in ("paper", "cpu"):
                 configs = [c.model_dump(mode="json") for c in experiment.grid(scale)]
-                found = [c for c in configs if all(c[k] == v for k, v in select.where.items())]
+                found = q.Index((select.experiment, scale, c, c) for c in configs).of(select, scale)
                 enough = (
                     len(found) == select.cells
                     or (isinstance(plain, q.Property) and found)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from capslib.papers.em_routing.recipe import EMRecipe
+from capslib.papers.em_routing.recipe import COPY, REDUCED, EMRecipe
+from capslib.papers.em_routing.table1 import FULL, MATCHED
 from capslib.papers.experiment import Metric
 from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, at_the_end
 
@@ -14,6 +15,8 @@ MAIN = {name: field.default for name, field in EMRecipe.model_fields.items()
          if name in ("network", "size", "routing", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss", "margin")}  # fmt: skip
 """The fields that tell the arms apart. Sizes and budgets are those of a scale."""
 
+COARSE, SMALLER_COPY = ({"crop": setting["crop"]} for setting in (REDUCED["cpu"], COPY))
+"""What tells the two settings of the cpu scale apart."""
 LEARNED = 0.5
 """A network that is right on fewer of its training images than this guesses or died: guessing gets a fifth, or a tenth."""
 MATCHED_BELOW = 8.0
@@ -24,9 +27,14 @@ EPSILONS = (0.1, 0.2)
 """The steps at which attacks are compared: the paper's Figure B.3 shows 0.1, and its text speaks of 0.2."""
 
 
-def _arm(**difference: Any) -> Select:
+def _arm(reduced: Mapping[str, Any] = COARSE, **difference: Any) -> Select:
     """The main network on smallNORB but for this."""
-    return Select("test_error", {"data": "smallnorb", **MAIN, **difference}, learned=LEARNED)
+    return Select("test_error", {"data": "smallnorb", **MAIN, **difference}, learned=LEARNED, reduced=reduced)
+
+
+def _copy(cnn: tuple[int, ...] = (), **difference: Any) -> dict[str, Any]:
+    """An arm that the smaller copy has, with a CNN of this size."""
+    return {"reduced": SMALLER_COPY | ({"cnn": cnn} if cnn else {}), **difference}
 
 
 def _fewer(better: dict[str, Any], worse: dict[str, Any], **options: Any) -> Order:
@@ -79,14 +87,15 @@ _CLOSE = "close is a distance in the paper's network, and a reduced grid of coor
 _GRID = "on a grid of 2 × 2 places the coordinates are ±0.028 and change next to nothing"
 _FACTORS = {"azi": "azimuth", "ele": "elevation"}
 QUERIES: dict[str, Query] = {
-    **{f"EM-T1-iter{t}": _error_of(iterations=t) for t in (1, 2, 3, 5)},
+    **{f"EM-T1-iter{t}": _error_of(**_copy(iterations=t)) for t in (1, 2, 3)},
+    "EM-T1-iter5": _error_of(iterations=5),
     "EM-T1-vector": _error_of(pose="vector"),
     "EM-T1-nocoord": _error_of(coordinates=False),
     "EM-T1-vector-nocoord": _error_of(pose="vector", coordinates=False),
     "EM-T1-margin": _error_of(loss="margin"),
     "EM-T1-crossent": _error_of(loss="cross_entropy"),
-    "EM-T1-cnn": _error_of(network="cnn"),
-    "EM-T1-best": Value(_arm(), "multi_crop_error"),
+    "EM-T1-cnn": _error_of(**_copy(network="cnn", cnn=FULL)),
+    "EM-T1-best": Value(_arm(**_copy()), "multi_crop_error"),
     **{
         f"EM-T2-{short}-{view}-cnn": Value(_viewpoint(factor), at_the_end(f"cnn_{view}"))
         for short, factor in _FACTORS.items() for view in ("novel", "familiar")
@@ -95,8 +104,8 @@ QUERIES: dict[str, Query] = {
         f"EM-T2-{short}-{view}-caps": Value(_viewpoint(factor), f"capsules_{view}", final=False)
         for short, factor in _FACTORS.items() for view in ("novel", "familiar")
     },
-    "EM-X-center-crop": _error_of(),
-    "EM-X-multi-crop": Value(_arm(), "multi_crop_error"),
+    "EM-X-center-crop": _error_of(**_copy()),
+    "EM-X-multi-crop": Value(_arm(**_copy()), "multi_crop_error"),
     "EM-X-small-68k": _error_of(size="small"),
     **{f"EM-X-params-{n}": Value(Select("sizes", {"network": n}), "parameters", final=False) for n in ("main", "small", "cnn")},
     "EM-X-param-ratio-cnn": Property(Select("sizes", {"network": "cnn"}), "times_main", 14.5, f"{TESTS}::test_sizes_are_those_of_the_paper", above=True),
@@ -104,7 +113,7 @@ QUERIES: dict[str, Query] = {
     "EM-X-mixing": _error_of(activation="mixing"),
     "EM-X-mnist": _error_of(data="mnist"),
     "EM-X-cifar10": _error_of(data="cifar10"),
-    "EM-X-reduction": Value(_arm(), "fewer_errors_than_2.56", bounded=False),
+    "EM-X-reduction": Value(_arm(**_copy()), "fewer_errors_than_2.56", bounded=False),
     **{f"EM-X-viewpoint-reduction-{short}": Value(_viewpoint(factor), "reduction", final=False, bounded=False)
        for short, factor in _FACTORS.items()},
     "EM-X-adv-chance": Above(_ATTACKED, "least_fgsm_accuracy", 0.2),
@@ -128,9 +137,9 @@ QUERIES: dict[str, Query] = {
     "EM-W-8": Property(Select("free_energy", {"form": "printed", "e_step": "paper"}), "largest_rise", 1e-9,
                        "tests/routing/test_free_energy.py::test_each_other_update_raises_a_form"),
     "EM-W-10": Count({
-        "two iterations beat one": _fewer({"iterations": 2}, {"iterations": 1}),
-        "three beat one": _fewer({}, {"iterations": 1}),
-        "three beat two": _fewer({}, {"iterations": 2}),
+        "two iterations beat one": _fewer(_copy(iterations=2), _copy(iterations=1)),
+        "three beat one": _fewer(_copy(), _copy(iterations=1)),
+        "three beat two": _fewer(_copy(), _copy(iterations=2)),
         "three beat five": _fewer({}, {"iterations": 5}),
     }),
     "EM-W-11": Count({
@@ -145,11 +154,11 @@ QUERIES: dict[str, Query] = {
         "with coordinates": _fewer({}, {"pose": "vector"}),
         "without": _fewer({"coordinates": False}, {"pose": "vector", "coordinates": False}),
     }),
-    "EM-W-14": _fewer({}, {"network": "cnn"}),
+    "EM-W-14": _fewer(_copy(), _copy(network="cnn", cnn=MATCHED)),
     "EM-W-15": _fewer({}, {"activation": "mixing"}),
     "EM-W-16": Count({
         f"novel {factor}s": Above(_viewpoint(factor, capsules_familiar=MATCHED_BELOW), "novel_gap", 0, final=False)
         for factor in _FACTORS.values()
     }),
-    "EM-W-17": Above(_arm(), "multi_crop_gain", 0),
+    "EM-W-17": Above(_arm(**_copy()), "multi_crop_gain", 0),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from capslib.data.registry import dataset
 from capslib.papers.common import error_change, in_unit, outcome
-from capslib.papers.em_routing.recipe import REDUCED, SMALL, EMRecipe
+from capslib.papers.em_routing.recipe import COPY, REDUCED, SMALL, EMRecipe
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import train
 
@@ -122,10 +122,20 @@ OURS: tuple[dict[str, Any], ...] = (
     *({"margin": m} for m in ("fixed", "linear")),
 )
 """Arms of our own: who competes for a child, the constants, the schedule of the margin."""
+MATCHED, FULL = (8, 16, 20), (32, 64, 1024)
+"""The CNN with as many parameters as the capsules of the smaller copy, and the paper's."""
+COPIES: tuple[dict[str, Any], ...] = (
+    *({**COPY, "iterations": t} for t in (1, 2)),
+    {**COPY, "multi_crop": 24_300},
+    *({**COPY, "network": "cnn", "cnn": cnn, "learning_rate": rate} for cnn, rate in ((MATCHED, 3e-3), (FULL, 1e-3))),
+)
+"""The arms of the smaller copy, which decide how many iterations are best and whether capsules beat a CNN."""
 
 
 def grid(scale: Scale) -> list[TestErrorConfig]:
     arms = [{"multi_crop": 24_300}, *ABLATIONS[1:], MNIST[scale], *OURS]
+    if scale == "cpu":
+        arms += COPIES
     if scale == "smoke":
         arms = [{"multi_crop": 30}, {"iterations": 1}, {"network": "cnn"}, MNIST[scale]]
     if scale == "paper":
