@@ -656,7 +656,7 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     for view in ("familiar", "novel") if len(rows) else ():
         for key, name in (("cnn", "cnn"), ("capsules", "caps")):
             error, epoch = rows[f"{key}_{view}"].mean(), rows[f"{key}_epoch"].mean()
-            told = f"{error:.1f} % where both are matched, after epoch {epoch:.1f}"
+            told = f"at its end; {error:.1f} % where both are matched, after epoch {epoch:.1f}"
             beside[f"EM-T2-{short}-{view}-{name}"] = told
 matched = {
     "EM-W-16": "Errors on novel viewpoints, at equal ones on familiar: capsules < CNN"
@@ -665,7 +665,7 @@ claims.page_table(STEM, *matched, names=matched)
 
 # %% [markdown]
 # The paper stops the better network early, and that is its capsule network. Here either network may be the better one. We take the better one at the point where its error on familiar viewpoints first falls to the final error
-# of the other, and interpolate between two epochs. If a network reaches that error within its first epoch, we interpolate from chance.
+# of the other, and interpolate between two epochs: so a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 #
 # At this size the CNN is the better one, with every seed and for both factors. When both have the same error on familiar views, the capsules make more errors on novel ones, with every seed. But the two are matched at
 # a familiar error of 15 to 20 %, where the paper matches at 4 %. Networks that know so little of familiar views decide nothing about novel ones, so the claims ask for a match below 8 %.
@@ -1222,7 +1222,7 @@ Markdown(
     f"{starts.iloc[1, 3]:.0e} over 16 images (standard deviation). The gradient is "
     f"{claims.number(round(ratio))} times smaller than with the calibrated start. "
     "Adam divides a gradient by its size, so this alone does not decide who learns. "
-    "The arms `released` and `printed` of the first experiment will."
+    "The arms `released` and `printed` of the first experiment start from the other two."
 )
 
 # %% [markdown]

@@ -93,8 +93,8 @@ LATER = {("em_routing", "test_error", "windows that step by two")} | {
     )
 }
 """Rows that were added after some records had been made."""
-NARROWED = {("negation_limitation", "depth", "E-step of EM")}
-"""Rows that once were said of arms that have no EM, too."""
+NARROWED = {("negation_limitation", "depth", "E-step of EM"), ("em_routing", "test_error", "size of the CNN")}
+"""Rows that once were said of arms that have no EM, or of a CNN of the paper's size, too."""
 
 
 def test_the_committed_records_say_what_the_files_say_today():

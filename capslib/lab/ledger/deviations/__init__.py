@@ -1,8 +1,8 @@
 """How experiments differ from their papers: one CSV file each, beside the ledger, and the budgets of the scales.
 
 A row holds for the ``experiments`` that it names (all of them if it names none), and where the configuration is as ``where``
-says: ``field=value`` or ``field!=value``, with a blank between conditions and ``|`` between values. ``ours`` may name fields in
-braces.
+says: ``field=value`` or ``field!=value``, with a blank between conditions, none in a value, and ``|`` between values. ``ours`` may
+name fields in braces.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> b
         return False
     for condition in row["where"].split():
         name, _, values = condition.partition("=")
-        if (str(fields[name.rstrip("!")]) in values.split("|")) is name.endswith("!"):
+        if (str(fields[name.rstrip("!")]).replace(" ", "") in values.split("|")) is name.endswith("!"):
             return False
     return True
 
