@@ -24,7 +24,8 @@ from capslib.recipes import hash_of
 
 __all__ = [
     "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
-    "our_interval", "our_value", "ours", "page_table", "row", "seal", "tally", "theirs", "to_json", "verdicts", "with_unit",
+    "our_interval", "our_value", "ours", "own_records", "page_table", "row", "seal", "tally", "theirs", "to_json", "verdicts",
+    "with_unit",
 ]  # fmt: skip
 
 
@@ -39,14 +40,18 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     for paper in [stem] if stem else PAPERS:
         claims, asked = ledger(paper), queries(paper)
         runs = Runs(store.records(paper), _budget(paper)) if asked else Runs()
-        trials, done = needs(paper, "paper"), {r.key for r in store.records(paper)} if asked else set()
+        trials = {scale: needs(paper, scale) for scale in ("paper", "cpu")}
+        done = {r.key for r in store.records(paper)} if asked else set()
         for claim in claims.values():
             if not asked and not claim.not_run:
                 answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
                 continue
             verdict = judge(claim, asked.get(claim.id), runs)
-            waits = sum(t.key not in done for t in trials.get(claim.id, ())) if verdict.status == "waiting" else 0
-            said = f" {waits} trial{'s' * (waits > 1)} at paper scale would decide it." if waits else ""
+            waits = {scale: sum(t.key not in done for t in of.get(claim.id, ())) for scale, of in trials.items()}
+            many = [
+                f"{n} trial{'s' * (n > 1)} at {s} scale" for s, n in waits.items() if n and (s, claim.kind) != ("cpu", "value")
+            ]
+            said = f" {', or '.join(many)} would decide it." if many and verdict.status == "waiting" else ""
             answers.append(replace(verdict, reason=verdict.reason + said))
     users: dict[str, list[str]] = {}
     for v in answers:

@@ -216,7 +216,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     shown = Verdict(claim, "measured smaller" if measures else WORDS[scale]["open"], "", name=name, scale=scale, **_sources(used))
     try:
         for select, arm in zip(query.arms, picked, strict=True):
-            _check_arm(claim, query, select, arm, runs)
+            _check_arm(claim, query, select, arm, runs, scale)
         if not used:
             raise _Waits("The two arms have no seed in common.")
         factor, unit = _unit(claim, query, used)
@@ -260,7 +260,7 @@ def _pairs(picked: list[list[Run]]) -> list[tuple[Run, ...]]:
     return [tuple(arm[seed] for arm in well) for seed in sorted(set.intersection(*map(set, well)))]
 
 
-def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: Runs) -> None:
+def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: Runs, scale: Scale) -> None:
     """Raise unless there are records, of one configuration, and every one that ended well holds the metric."""
     named = f"{select.experiment} ({', '.join(f'{k}={v}' for k, v in select.where.items())})".removesuffix(" ()")
     if not arm and select.over and not query.paper_scale_only:
@@ -269,7 +269,8 @@ def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: 
         why, others = query.paper_scale_only, runs.left_out[claim.paper, select.experiment]
         also = f"; a reduced setting cannot tell: {why}" if why else ""
         also += f"; {others} of the experiment have another configuration or revision than the scale's own" if others else ""
-        raise _Waits(f"No record on real data at {'paper' if why else 'cpu or paper'} scale{also}.")
+        elsewhere = runs.pick(claim.paper, select, "cpu", "paper") and f"{scale} scale, at which the other parts are judged"
+        raise _Waits(f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}.")
     if any(r.exit == "ok" and r.read(query.metric) is None for r in arm):
         raise _Waits(f"Records of {named} lack the metric {str(query.metric)!r}.")
     mixed = sorted({k for r in arm for k, value in r.config().items() if value != arm[0].config().get(k)})
@@ -370,7 +371,7 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     n = len({(hash_of(r.config()), r.seed) for r in arm})
     shown = Verdict(claim, WORDS[scale]["open"], "", name=name, scale=scale, n=n, **_sources(arm))
     try:
-        _check_arm(claim, query, query.select, arm, runs)
+        _check_arm(claim, query, query.select, arm, runs, scale)
         _check_ended(arm)
     except _Waits as why:
         return replace(shown, status="waiting", reason=str(why), scale=None)

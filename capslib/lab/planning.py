@@ -72,7 +72,7 @@ class Experience:
             trainings = len(papers.experiments(trial.paper)[trial.experiment].trainings(papers.config(trial), trial.seed))
             share = steps / (cut.series["steps"][-1] * trainings)
             return Estimate(cut.wall_seconds * share, cut.peak_memory_bytes, "by its rehearsal, start-up included at every step")
-        if (flops := work(trial)[1]) and (rate := self.rate(trial)):
+        if (rate := self.rate(trial)) and (flops := work(trial)[1]):  # counting takes torch, so not without a rate
             return Estimate(
                 flops / rate, None, f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's most similar records"
             )

@@ -772,6 +772,7 @@ def test_without_records_every_claim_is_not_run_and_says_why_and_what_it_waits_f
     assert all(v.reason.endswith(".") for v in found)
     reasons = {v.claim.id: v.reason for v in found}
     assert reasons["EM-T1-cnn"].endswith("3 trials at paper scale would decide it.")
+    assert reasons["LR-W-1"].endswith("18 trials at paper scale, or 18 trials at cpu scale would decide it.")
     assert list(counts(found)) == list(STATUSES)
     assert sum(counts(found).values()) == len(found)
     with pytest.raises(UserError, match="Did you mean"):
