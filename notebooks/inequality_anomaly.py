@@ -29,10 +29,11 @@ from capslib.lab.store import Store
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import DATA, SCORES
 
-committed = list(Store(results_dir).records(STEM))
+committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 printed = {name: v.claim.value for name, v in told.items()}
 rich = [f"INQ-{table}-{data}-10pct" for table in ("T2", "T3") for data in DATA]
+by_pam = frames.metrics(frames.select(committed, "off_targets", "paper", sees="pam"))
 frames.verdict_box(
     STEM,
     {
@@ -42,25 +43,31 @@ frames.verdict_box(
         "crispr": len(frames.select(committed, "off_targets", "paper")),
         "reduced": len(EXPERIMENTS["detection"].trials("cpu")),
         "full": len(EXPERIMENTS["detection"].trials("paper")),
+        "pam": claims.number(round(by_pam["auroc_gini"].mean(), 3)) if len(by_pam) else "–",
+        **{
+            word: "not decided yet" if told[name].status == "waiting" else told[name].status
+            for word, name in (("one", "INQ-W-1"), ("two", "INQ-W-4"))
+        },
     },
     store=Store(results_dir),
     claim="How unequally a capsule network spreads its couplings tells anomalies from normal inputs "
     "better than its output does: two measures of inequality, Gini and Palma, beat six other "
     "scores nearly everywhere.",
     found="On CRISPR, in networks of the paper’s size, the AUROC of Gini is {INQ-C-auroc-gini:ours} where "
-    "the paper has {INQ-C-auroc-gini:theirs}: {INQ-C-auroc-gini:verdict} {INQ-C-auroc-gini}; on MNIST "
-    "with a tenth of outliers it is {INQ-T2-mnist-10pct-gini:ours} in a reduced network, and "
-    "{INQ-T2-mnist-10pct-gini:theirs} in the paper {INQ-T2-mnist-10pct-gini}; one of the two measures "
-    "is best with diverse outliers: {INQ-W-1:verdict} {INQ-W-1}, and with diverse inliers: "
-    "{INQ-W-4:verdict} {INQ-W-4}.",
+    "the paper has {INQ-C-auroc-gini:theirs}: {INQ-C-auroc-gini:verdict} {INQ-C-auroc-gini}, though with "
+    "substitutes for the negatives a network that sees three letters of the site already reaches {pam}; "
+    "on MNIST with a tenth of outliers it is {INQ-T2-mnist-10pct-gini:ours} in a reduced network, and "
+    "{INQ-T2-mnist-10pct-gini:theirs} in the paper {INQ-T2-mnist-10pct-gini}; whether one of the two "
+    "measures is best is {one} for diverse outliers {INQ-W-1} and {two} for diverse inliers {INQ-W-4}.",
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences, with substitutes for the "
     "negatives, which were not to be had; {runs} of {reduced} runs of reduced networks on images are in "
-    "and give {measured smaller} values; {waiting} claims wait for the rest.",
+    "and give {measured smaller} values; {waiting} claims wait for the rest; paper "
+    "and reruns alike stop training by the loss of the labelled test set.",
     surprise="The paper’s own tables do not support its explanation: Palma should win because "
     "polarised couplings gather in the tails, but with a tenth of anomalies Gini is at least as good "
     "in {gini} of {cells} cells {INQ-W-9}.",
-    settles="Three seeds of the whole grid, {reduced} reduced networks, decide the orders; {full} networks "
-    "of the paper’s size on one large GPU decide the numbers.",
+    settles="Three seeds of the whole grid, {reduced} reduced networks, tell whether the orders hold at "
+    "their size; {full} networks of the paper’s size on one large GPU decide the numbers.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from reduced networks, where they have run."}}
@@ -145,7 +152,7 @@ NORMAL, ANOMALY = plots.routing_color("dynamic"), plots.routing_color("em")
 # children agree and take most of the coupling. Measures of inequality from economics, the {term}`Gini coefficient` and the {term}`Palma ratio`, see that.
 #
 # Each panel shows eight scores, six of them of the *same* networks. In the paper (open marks) the measures of inequality lead where a tenth of the training images are anomalies, and with a
-# thousandth of outliers, which is six images, they lose to the reconstruction error on three of four sets. Filled marks are ours, as far as they have run.
+# thousandth of diverse outliers, which is six images, they lose to the reconstruction error on three of four sets. Filled marks are ours, as far as they have run.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "AUROC of eight scores over the share of anomalies in training, for four data sets and two setups. In the paper Gini and Palma rise with the share of anomalies and lead at ten percent; Npp falls."}, "figure": {"caption": "Which score tells anomalies best, and how many anomalies does it need? AUROC over the share of anomalies in training. Open: paper. Filled: ours, reduced networks at cpu scale, where all ten classes have run; the tables below give seeds and intervals. Dotted: guessing.", "name": "fig-inq-all"}}
 PERCENTS = (0.1, 1.0, 10.0)
@@ -264,8 +271,9 @@ plt.show()
 #
 # ### The other scores
 #
-# *Plain* is the predicted class. *A* is the difference of the two lengths plus the reconstruction error {cite:p}`piciarelli2019`. *Npp* and *Nre* measure how sure the network is of any class, and
-# how well it reconstructs {cite:p}`li2019`. ABC and NL are baselines without capsules.
+# *Plain* is the predicted class. *A* is the length of the normal capsule minus that of the anomaly capsule, plus the reconstruction error {cite:p}`piciarelli2019`; the sign of the lengths is the release's, and a
+# variant turns it. *Npp* and *Nre* measure how sure the network is of any class, and
+# how well it reconstructs {cite:p}`li2019`. ABC, an autoencoding binary classifier, and NL, a Boltzmann machine that also unlearns anomalies (negative learning), are baselines without capsules.
 #
 # ```{fold} The network, its loss, and the lines that compute the scores
 # ```
@@ -346,7 +354,7 @@ claims.page_table(STEM, "INQ-W-1", "INQ-W-2", "INQ-W-3")
 # ```{fold} Every cell of Table 2, and of its average precisions
 # ```
 #
-# Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, `<` where ours is higher, `>` where it is lower. An interval over seeds stands in the tip of the square.
+# Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, `<` where ours is higher, `>` where it is lower. Point at a square for the interval over seeds.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
 about = "Average precision (Supplementary Table 1); guessing has 0.9:"
@@ -403,7 +411,7 @@ claims.page_table(STEM, "INQ-W-8")
 # %% [markdown]
 # ### Skin lesions and guide RNAs (Table 4, CRISPR)
 #
-# Does it work on images of skin, and on pairs of guide and site, which are no images at all? The negatives of the CRISPR set as prepared are substitutes, so its verdicts will say *derived data*.
+# Does it work on images of skin, and on pairs of guide and site, which are no images at all? Setup A tells malignant from benign lesions, B melanoma from benign ones, C malignant lesions from moles, and D melanoma from moles. The negatives of the CRISPR set as prepared are substitutes, so its verdicts will say *derived data*.
 
 # %%
 lesions = session.run(STEM, "lesions")
@@ -580,7 +588,7 @@ frames.means(measured, "arm", columns, digits=3, bounds=(0, 1)).pipe(frames.styl
 # capslib run inequality_anomaly --scale paper --device cuda
 # ```
 #
-# One network of the reduced grid takes about a minute on one core. A killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest and how to send a record.
+# The fold below says what a network of the reduced grid takes on one core. A killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest and how to send a record.
 #
 # ```{fold} What the committed records took
 # ```
@@ -606,7 +614,7 @@ pd.Series(
 ).round(4)
 
 # %% [markdown]
-# Both deciles are zero, so the Palma ratio is 1, as for equal shares: it does not see a single rich child.
+# Both deciles are zero, and the code returns 1 by convention, as for equal shares: the Palma ratio does not see a single rich child.
 #
 # 2. The paper sums the couplings over the output dimension before it measures them. Show that this changes nothing.
 

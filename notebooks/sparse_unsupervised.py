@@ -28,29 +28,34 @@ from capslib.lab import claims, frames, plots
 from capslib.lab.store import Store
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
-committed = list(Store(results_dir).records(STEM))
+committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 frames.verdict_box(
     STEM,
     {
-        "runs": len(frames.select(committed, "encodings", "cpu")),
+        **{
+            word: "not decided yet" if told[name].status == "waiting" else told[name].status
+            for word, name in (("one", "SP-W-7"), ("two", "SP-W-1"), ("three", "SP-W-2"))
+        },
+        "runs": len(frames.select(committed, "encodings", "cpu")) or "none",
         "reduced": len(EXPERIMENTS["encodings"].trials("cpu")),
         "full": len(EXPERIMENTS["encodings"].trials("paper")),
     },
     store=Store(results_dir),
     claim="Capsules that learn without labels become a plain autoencoder, unless only few of them may "
-    "draw each image; with such a rule a classifier of their encodings is right on "
-    "{SP-T1-affnist-a:theirs} of affNIST, where supervised capsules are on "
-    "{SP-T1-affnist-supcaps:theirs}.",
-    found="The encoder carries over to affNIST, and its classifier does not: {SP-W-7:verdict} {SP-W-7}; "
-    "dense capsules share the work: {SP-W-1:verdict} {SP-W-1}; their support is flat, and that of "
-    "sparse capsules is not: {SP-W-2:verdict} {SP-W-2}.",
-    size="Trained at the paper’s own size: nothing yet; {runs} of {reduced} runs of reduced networks on "
-    "MNIST, and on affNIST generated from it, are in and give {measured smaller} values; {waiting} "
-    "claims wait for the rest.",
+    "draw each image; with such a rule a classifier that learns from their encodings of affNIST (digits "
+    "under random affine maps) is right on {SP-T1-affnist-a:theirs} of them, where supervised capsules, "
+    "which saw MNIST only, are on {SP-T1-affnist-supcaps:theirs}.",
+    found="Whether the encoder carries over to affNIST and its classifier does not: {one} {SP-W-7}; "
+    "whether every dense capsule draws a share of every image: {two} {SP-W-1}; whether the couplings "
+    "that they collect are about the same for all, and those of sparse capsules are not: {three} "
+    "{SP-W-2}.",
+    size="Trained at the paper’s own size: nothing yet; of the {reduced} runs of reduced networks on "
+    "MNIST, and on affNIST generated from it, {runs} are in, and {measured smaller} of the paper’s "
+    "numbers have a value from them; {waiting} claims wait for the rest.",
     surprise="The released code does not rank capsules as the paper says: where the paper takes the "
-    "best of the types at one position, the code takes the best of as many children in a row, most of "
-    "them neighbours of one type.",
+    "best of the types at one position, the code takes the best of as many consecutive children as there "
+    "are types, most of them neighbours of one type.",
     settles="{reduced} reduced networks, and one of each arm trained for twice as long, decide the orders; "
     "{full} networks of the paper’s size on one large GPU decide the numbers.",
 )
@@ -141,8 +146,8 @@ plt.show()
 # %% [markdown]
 # ## The idea on a toy
 #
-# Sixteen capsules, each with some support. A rank turns it into a mask: the first capsule is heard in full, two more in part, and after the sixth there is silence ({numref}`fig-sp-mask`). Then one capsule always has less support
-# than the rest. It never wins, so nothing teaches it. *Lifetime boosting* notices, raises its gain step by step, and lets go once it wins often enough.
+# Sixteen capsules, each with some support. A rank turns it into a mask: the first capsule counts in full, the next five less and less, and the rest not at all ({numref}`fig-sp-mask`). Then one capsule always has less support
+# than the rest. It never wins, so nothing teaches it. *Lifetime boosting* notices, raises its gain step by step, and stops once it wins often enough.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy", "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}, "figure": {"caption": "Who is heard, and who gets a turn? Sixteen capsules with their support (bars) and mask (dots), and gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}}
 with seeded(3):
@@ -222,7 +227,7 @@ plt.show()
 #
 # ### Loss
 #
-# Without labels it is the squared error, summed over the pixels of an image. SUPCAPS add a margin loss, and count the error by 0.0005.
+# Without labels it is the squared error, summed over the pixels of an image. SUPCAPS, the supervised capsules of Sabour et al., add a margin loss and weigh the squared error with 0.0005.
 #
 # ```{fold} The network, its loss, and a learning curve
 # ```
@@ -454,7 +459,7 @@ plots.widget(WIDGET, {"side": side, "grey": grey})
 #
 # ### What the released code does otherwise
 #
-# The released support, the band 0.03–0.12 of the released defaults, and batches of about thirty digits, as training sets with all shifts of a digit in a row make them.
+# The released support, the band 0.03–0.12 of the released defaults, and batches of about thirty different digits: the released training sets store all shifts of a digit one after another.
 
 # %%
 options = session.run(STEM, "options")
@@ -519,8 +524,8 @@ claims.page_table(STEM, "SP-W-9")
 # %% [markdown]
 # ### Is it the capsules? Is it harder to fool?
 #
-# Two controls that the paper lacks: a plain autoencoder and principal components with as many numbers, and the pixels themselves, under the same classifier. It scales nothing, so its kernel is not equally wide for all of them.
-# Then FGSM attacks the encoder through a linear classifier of its encodings.
+# Two controls that the paper lacks: a plain autoencoder and principal components with as many numbers, and the pixels themselves, under the same classifier. The classifier does not standardise its inputs, so its kernel suits some of these codes better than others.
+# Then FGSM attacks the encoder through a linear classifier of its encodings. No gradient passes through the ranks of a mask, so a curve that stays high may only mean a blind attack.
 
 # %%
 controls = session.run(STEM, "controls")
