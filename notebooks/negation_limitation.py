@@ -129,7 +129,7 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 # show the symmetry to the last bit.
 #
 # The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced network with routing by agreement (RBA) that
-# does not train without a bias does train without one, at the same depth, when its weights are first scaled so that every layer passes on means of length one. EM networks do so from weights near the identity.
+# does not train without a bias does train without one, at the same depth, when its weights are scaled so that the signal keeps its length. EM networks do so from weights near the identity.
 # In all of these networks the class capsules are still odd functions of the primary capsules, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
@@ -364,8 +364,7 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 # %% [markdown]
 # Both theorems hold exactly. Floating-point negation is exact, so the differences without a bias are true zeros, not rounding errors. {claim}`NEG-W-3`
 # says that a bias breaks both symmetries. This is true for RBA and for EM stacks of two or more layers. It is false for a single EM layer, for
-# the reason given above. *Broken* means a difference above $10^{-6}$ in numbers of order one. The first revision of this experiment asked for $10^{-3}$, and drew biases so large
-# that deep EM stacks forgot their input altogether.
+# the reason given above. *Broken* means a difference above $10^{-6}$ in numbers of order one.
 #
 # ### What the paper leaves out
 #

@@ -12,8 +12,11 @@ import pytest
 from matplotlib import pyplot as plt
 
 from capslib.lab import frames
+from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers.em_routing.asks import MAIN
+from capslib.papers.em_routing.asks import COARSE, MAIN, SMALLER_COPY
+from capslib.papers.em_routing.table1 import FULL, MATCHED
+from capslib.papers.query import training_accuracy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -114,11 +117,30 @@ def test_errors_of_em_networks_that_sentences_state():
     assert round(vectors["test_error"].min(), 1) == stated
     assert 0.5 < vectors["test_error"].min() - matrices["test_error"].mean() < 1.5
     printed, released = (
-        recorded("em_routing", "test_error", **MAIN | {"normalise": n}, data="smallnorb")["test_error"].mean()
+        recorded("em_routing", "test_error", **MAIN | {"normalise": n}, data="smallnorb", **COARSE)["test_error"].mean()
         for n in ("types+positions", "positions-per-type")
     )
     assert "almost three times as many errors" in told
     assert 2.5 < printed / released < 3
+
+
+def test_what_sentences_say_about_the_smaller_copy():
+    told = prose("em_routing")
+
+    def of(**difference: object) -> list[Record]:
+        runs = frames.select(Store().records("em_routing"), "test_error", "cpu", **MAIN | SMALLER_COPY | difference)
+        return sorted(runs, key=lambda r: r.trial.seed)
+
+    one, two, three, same, paper = (
+        [r.metrics["test_error"].value for r in of(**arm)]
+        for arm in (*({"iterations": t} for t in (1, 2, 3)), *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)))
+    )
+    assert "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds" in told
+    assert all(a < b < c for a, b, c in zip(one, two, three, strict=True)) and len(one) == 3
+    assert "Both CNNs make fewer errors than any of them" in told
+    assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
+    assert "the network errs on even more of its training crops than of the test images" in told
+    assert all(1 - training_accuracy(r) > error / 100 for r, error in zip(of(iterations=3), three, strict=True))
 
 
 def test_what_sentences_say_about_viewpoints_and_attacks():
