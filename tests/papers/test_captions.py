@@ -136,7 +136,8 @@ def test_what_sentences_say_about_the_smaller_copy():
         for arm in (*({"iterations": t} for t in (1, 2, 3)), *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)))
     )
     assert "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds" in told
-    assert all(a < b < c for a, b, c in zip(one, two, three, strict=True)) and len(one) == 3
+    assert len(one) == 3
+    assert all(a < b < c for a, b, c in zip(one, two, three, strict=True))
     assert "Both CNNs make fewer errors than any of them" in told
     assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
     assert "the network errs on even more of its training crops than of the test images" in told
