@@ -31,6 +31,9 @@ from capslib.papers.inequality_anomaly.asks import DATA, SCORES
 
 committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+said = {
+    k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()
+}
 printed = {name: v.claim.value for name, v in told.items()}
 rich = [f"INQ-{table}-{data}-10pct" for table in ("T2", "T3") for data in DATA]
 by_pam = frames.metrics(frames.select(committed, "off_targets", "paper", sees="pam"))
@@ -44,10 +47,8 @@ frames.verdict_box(
         "reduced": len(EXPERIMENTS["detection"].trials("cpu")),
         "full": len(EXPERIMENTS["detection"].trials("paper")),
         "pam": claims.number(round(by_pam["auroc_gini"].mean(), 3)) if len(by_pam) else "–",
-        **{
-            word: "not decided yet" if told[name].status == "waiting" else told[name].status
-            for word, name in (("one", "INQ-W-1"), ("two", "INQ-W-4"))
-        },
+        "one": said["INQ-W-1"],
+        "two": said["INQ-W-4"],
     },
     store=Store(results_dir),
     claim="How unequally a capsule network spreads its couplings tells anomalies from normal inputs "
@@ -148,7 +149,7 @@ NORMAL, ANOMALY = plots.routing_color("dynamic"), plots.routing_color("em")
 # ## The discovery
 #
 # A capsule network with two class capsules, one for normal inputs and one for anomalies, sees thousands of normal images and a handful of anomalies. Kirillov and Panov {cite:p}`kirillov2022` do not ask the
-# network what it sees. They ask how it got there: how unequally the couplings of the anomaly capsule are spread over its children. Where an anomaly is in the image, a few
+# network what it sees. They ask how it got there: how unequally the couplings of the anomaly capsule are spread over its children. The idea: where an anomaly is in the image, a few
 # children agree and take most of the coupling. Measures of inequality from economics, the {term}`Gini coefficient` and the {term}`Palma ratio`, see that.
 #
 # Each panel shows eight scores, six of them of the *same* networks. In the paper (open marks) the measures of inequality lead where a tenth of the training images are anomalies, and with a

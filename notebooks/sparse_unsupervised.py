@@ -30,13 +30,15 @@ from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
 committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+said = {
+    k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()
+}
 frames.verdict_box(
     STEM,
     {
-        **{
-            word: "not decided yet" if told[name].status == "waiting" else told[name].status
-            for word, name in (("one", "SP-W-7"), ("two", "SP-W-1"), ("three", "SP-W-2"))
-        },
+        "one": said["SP-W-7"],
+        "two": said["SP-W-1"],
+        "three": said["SP-W-2"],
         "runs": len(frames.select(committed, "encodings", "cpu")) or "none",
         "reduced": len(EXPERIMENTS["encodings"].trials("cpu")),
         "full": len(EXPERIMENTS["encodings"].trials("paper")),
