@@ -433,7 +433,7 @@ measured["MFLOP"] = measured["flops_of_an_image"] / 1e6
 measured["MiB kept"], measured["MiB fast"] = (
     measured[f"bytes_{p}"] / 2**20 for p in ("eager", "fast")
 )
-columns = {"thousands": "parameters of routing, thousands", "MFLOP": "MFLOP an image"}
+columns = {"thousands": "parameters of routing (1000)", "MFLOP": "MFLOP an image"}
 columns |= {
     "MiB kept": "MiB kept an image",
     "MiB fast": "on the fast path",
@@ -441,7 +441,7 @@ columns |= {
 }
 size, batch = of_costs[0].trial.scale, of_costs[0].config["images"]
 display(Markdown(f"Network of {size} scale; time and memory with {batch} images a batch."))
-display(frames.means(measured, "routing", columns, digits=2).pipe(frames.styled))
+display(frames.means(measured, "routing", columns, 2, None).pipe(frames.styled))
 claims.page_table(STEM, "LR-X-params")
 
 # %% [markdown]

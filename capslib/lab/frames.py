@@ -71,7 +71,7 @@ def means(
     def text(values: Series) -> str:
         values = values.dropna()
         found = interval(values, bounds)
-        between = "" if found is None else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
+        between = "" if found is None or values.nunique() == 1 else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
         return f"{values.mean():.{digits}f}{between}".replace(" ", "\N{NO-BREAK SPACE}") if len(values) else "–"
 
     of = table.groupby(by, sort=False)
@@ -166,7 +166,7 @@ def comparisons(found: Iterable[Verdict]) -> str:
     every, left = {}, list(found)
     for v in left:
         left += v.parts
-        if v.interval and v.status != "measured smaller":
+        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
             every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
     runs = {key for records, *_ in every for key in records}
     told = f"{len(every)} comparisons rest on {len(runs)} runs; {sum(every.values())} of them are decided"

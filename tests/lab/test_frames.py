@@ -190,3 +190,11 @@ def test_a_routing_that_the_book_does_not_know_has_a_colour_and_its_own_name():
     assert plots.routing_name("my_routing") == "my routing"
     assert plots.routing_name("cnn") == "cnn"
     assert not set(plots.OTHER_COLORS) & set(plots.ROUTING_COLORS.values())
+
+
+def test_a_mean_of_equal_values_has_no_interval():
+    """Such as a count, which every seed gives again."""
+    table = pd.DataFrame({"arm": ["a"] * 3, "parameters": [7.0] * 3, "error": [1.0, 2.0, 3.0]})
+    found = frames.means(table, "arm", {"parameters": "parameters", "error": "error"}).loc["a"]
+    assert found["parameters"] == "7.0"
+    assert found["error"].startswith("2.0\N{NO-BREAK SPACE}[")
