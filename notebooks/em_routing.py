@@ -25,33 +25,23 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
-from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.em_routing import EXPERIMENTS, STEM
 from capslib.papers.em_routing.asks import MAIN
 from capslib.papers.em_routing.recipe import REDUCED
 
 committed = claims.own_records(STEM, Store(results_dir))
-competing = [
-    frames.metrics(
-        frames.select(
-            committed, "test_error", "cpu",
-            data="smallnorb", crop=REDUCED["cpu"]["crop"], **{**MAIN, "normalise": normalise},
-        )
+coarser = {"data": "smallnorb", "crop": REDUCED["cpu"]["crop"], **MAIN}
+competing = {
+    name: frames.values(
+        frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise}),
+        "test_error",
     )
-    for normalise in ("types+positions", "positions-per-type")
-]  # fmt: skip
-errors = [
-    frames.means(runs, "scale", {"test_error": "error"})["error"]
-    .item()
-    .replace("\N{NO-BREAK SPACE}[", "\N{NO-BREAK SPACE}% [")
-    if len(runs)
-    else "–"
-    for runs in competing
-]
+    for name, normalise in (("printed", "types+positions"), ("released", "positions-per-type"))
+}
 frames.verdict_box(
     STEM,
-    {"printed": errors[0], "released": errors[1]},
+    {name: frames.mean(errors, unit="%") for name, errors in competing.items()},
     store=Store(results_dir),
     claim="Matrix capsules with EM routing make {EM-X-reduction:theirs} fewer errors on smallNORB "
     "than the best result before them, fewer than a CNN on viewpoints that they have never seen, "
@@ -74,13 +64,11 @@ frames.verdict_box(
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test error on smallNORB of capsules and of a CNN: open the paper's, filled ours, from reduced networks with an interval over three seeds."}}
 plots.use_style()
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 plots.dots(
     {
-        name: (v.ours, v.interval, v.claim.value, plots.routing_color(color))
-        for name, color, v in (
-            ("capsules, 3 iterations", "em", told["EM-T1-iter3"]),
-            ("CNN", "cnn", told["EM-T1-cnn"]),
-        )
+        "capsules, 3 iterations": (told["EM-T1-iter3"], CAPSULES),
+        "CNN": (told["EM-T1-cnn"], CNN),
     },
     end=30,
 )
@@ -88,19 +76,14 @@ plots.dots(
 # %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with that of the released code."}}
 plots.dots(
     {
-        f"competition as {name}": (
-            of["test_error"].mean(),
-            interval(of["test_error"], (0, 100)),
-            None,
-            plots.routing_color("em"),
-        )
-        for name, of in zip(("printed", "released"), competing, strict=True)
-        if len(of)
+        f"competition as {name}": (errors, CAPSULES)
+        for name, errors in competing.items()
+        if errors
     },
     end=50,
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
+# %% tags=["hide-input"]
 from itertools import product
 
 import numpy as np
@@ -130,7 +113,6 @@ session = Session.start(
 )  # fmt: skip
 plots.use_style()
 ledger = claims.ledger(STEM)
-CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 BLUE, GREEN = plots.routing_color("dynamic"), plots.routing_color("similarity")
 
 
@@ -149,7 +131,7 @@ BLUE, GREEN = plots.routing_color("dynamic"), plots.routing_color("similarity")
 # for twice as long: in it, a CNN of the same size makes fewer errors than matrix capsules ({claim}`EM-W-14`; the paper's CNN has 13 times their parameters), and the fast gradient sign method (FGSM) takes both
 # below chance ({claim}`EM-X-adv-chance`).
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Six parts of a thing, drawn as small frames, and their votes for the whole, from two viewpoints. From the second viewpoint all frames are turned and smaller, and the votes still agree."}, "figure": {"caption": "What does a viewpoint change? Six parts (grey frames) vote for the frame of the whole (orange), each through its own matrix. The second viewpoint turns, shrinks and shifts every frame. The matrices stay the same, and the votes still agree.", "name": "fig-em-viewpoint"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Six parts of a thing, drawn as small frames, and their votes for the whole, from two viewpoints. From the second viewpoint all frames are turned and smaller, and the votes still agree."}, "figure": {"caption": "What does a viewpoint change? Six parts (grey frames) vote for the frame of the whole (orange), each through its own matrix. The second viewpoint turns, shrinks and shifts every frame. The matrices stay the same, and the votes still agree.", "name": "fig-em-viewpoint"}}
 
 
 def frame(angle: float, size: float, x: float, y: float) -> torch.Tensor:
@@ -164,9 +146,7 @@ with seeded(2):
         whole @ frame(a + 1, 0.5, 1.7 * np.cos(a), 1.2 * np.sin(a))
         for a in np.arange(6) * np.pi / 3
     ]
-    to_whole = [
-        part.inverse() @ whole for part in parts
-    ]  # W: what a part knows of the whole
+    to_whole = [part.inverse() @ whole for part in parts]  # W: what a part knows of the whole
     errors = (torch.randn(6, 4) * torch.tensor([0.09, 0.08, 0.12, 0.12])).tolist()
     seen = [
         part @ frame(turn, 1 + scaled, *at)
@@ -174,9 +154,7 @@ with seeded(2):
     ]
 figure, axes = plots.panels(2, height=2.5, sharex=True, sharey=True)
 for axis, (title, view) in zip(
-    axes,
-    (("one viewpoint", torch.eye(3)), ("another", frame(1.1, 0.7, 0.3, 0.4))),
-    strict=True,
+    axes, (("one viewpoint", torch.eye(3)), ("another", frame(1.1, 0.7, 0.3, 0.4))), strict=True
 ):
     for pose, matrix in zip(seen, to_whole, strict=True):
         for at, color, width in (
@@ -199,7 +177,7 @@ plt.show()
 # Eighteen children vote for three parents in the plane. The first seven agree about parent 1, the next seven agree about parent 2, and nobody agrees about parent 3. Each parent is a Gaussian.
 # Routing alternates between two questions. Where does a parent lie, given the children that belong to it (M-step)? Which children belong to it, given where all parents lie (E-step)?
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}, "figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: orange children agree about parent 1, blue ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}, "figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: orange children agree about parent 1, blue ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}}
 with seeded(4):
     group = torch.tensor([0] * 7 + [1] * 7 + [2] * 4)
     votes = 1.1 * torch.randn(18, 3, 2)  # [I, J, D]
@@ -229,8 +207,7 @@ for column, iterations in enumerate((1, 2, 3)):
             )
         )
         axis.set_title(
-            f"t = {iterations}, $a_{parent + 1}$ = {routed.activation[parent]:.2f}",
-            fontsize=10,
+            f"t = {iterations}, $a_{parent + 1}$ = {routed.activation[parent]:.2f}", fontsize=10
         )
         axis.set(
             xlim=(-3, 3),
@@ -252,21 +229,14 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}, "figure": {"caption": "Which layers route? The paper's main network on a pair of 32 by 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}, "figure": {"caption": "Which layers route? The paper's main network on a pair of 32 by 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}}
 network, pair = MatrixCapsNet((2, 32, 32)), torch.zeros(1, 2, 32, 32)
 with torch.no_grad():
     grids = [network.primary_capsules(pair)[1].shape[1:]]
     grids += [of.activation.shape[1:] for of in network.layers(pair).values()]
     filters, *grid = network.conv(pair).shape[1:]
 sizes = [(32, 32, 2), (*grid, filters), *grids]
-names = [
-    "image",
-    "feature maps",
-    "primary capsules",
-    "capsules",
-    "capsules",
-    "class capsules",
-]
+names = ["image", "feature maps", "primary capsules", "capsules", "capsules", "class capsules"]
 leads = [f"{k}×{k}, stride {s}" for k, s in MatrixCapsNet.WINDOWS] + ["whole grid", ""]
 shapes = [" × ".join(map(str, size)) for size in sizes]
 plots.network(list(zip(names, shapes, leads, strict=True)), CAPSULES)
@@ -300,9 +270,7 @@ class SmallMatrixCapsNet(torch.nn.Module):
 
 # %%
 toys = data.load("toys", "train", data_dir=session.settings.data_dir)
-images = F.interpolate(
-    torch.tensor(toys.images[:: len(toys.images) // 16]).float(), size=32
-)
+images = F.interpolate(torch.tensor(toys.images[:: len(toys.images) // 16]).float(), size=32)
 images = (images - images.mean()) / images.std()
 labels = torch.tensor(toys.labels[:: len(toys.images) // 16])
 with seeded(0):
@@ -413,7 +381,7 @@ Markdown(
 # ```{fold} What a network sees: the stand-in
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}, "figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in `toys`: left and right camera, turns in steps of 60 degrees, the highest elevation, and another lighting.", "name": "fig-em-toys"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}, "figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in `toys`: left and right camera, turns in steps of 60 degrees, the highest elevation, and another lighting.", "name": "fig-em-toys"}}
 toys = data.load("toys", "train", data_dir=session.settings.data_dir)
 VIEWS = {  # camera, elevation, azimuth, lighting
     "left": (0, 2, 4, 3), "right": (1, 2, 4, 3), "+60°": (0, 2, 10, 3),
@@ -429,9 +397,7 @@ for label, row in enumerate(axes):
             & (toys["instance"] == 6)
             & np.all([toys[k] == v for k, v in wanted.items()], axis=0)
         )
-        axis.imshow(
-            toys.images[match.nonzero()[0]][0, camera], cmap="gray", vmin=0, vmax=255
-        )
+        axis.imshow(toys.images[match.nonzero()[0]][0, camera], cmap="gray", vmin=0, vmax=255)
         axis.set(xticks=[], yticks=[], frame_on=False)
         if label == 0:
             axis.set_title(title, fontsize=9.5)
@@ -450,76 +416,59 @@ plots.show_pixels(figure)
 # %%
 test_error = session.run(STEM, "test_error")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules."}, "figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy. Open: paper. Filled: ours; small marks are seeds. The CNN of the same size has no counterpart in the paper.", "name": "fig-em-copy"}}
-ROWS = {  # the claim of each row, and how the row differs from the main network
-    name: (claim, difference)
-    for (name, claim), difference in zip(
-        {
-            "main network": "EM-T1-iter3",
-            "1 iteration": "EM-T1-iter1",
-            "2 iterations": "EM-T1-iter2",
-            "5 iterations": "EM-T1-iter5",
-            "vector pose": "EM-T1-vector",
-            "no coordinates": "EM-T1-nocoord",
-            "vector, no coordinates": "EM-T1-vector-nocoord",
-            "margin loss": "EM-T1-margin",
-            "cross entropy": "EM-T1-crossent",
-            "mixing proportions": "EM-X-mixing",
-            "CNN": "EM-T1-cnn",
-        }.items(),
-        ABLATIONS,
-        strict=True,
-    )
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules."}, "figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy. Open: paper. Filled: ours; small marks are seeds. The CNN of the same size has no counterpart in the paper.", "name": "fig-em-copy"}}
+ROWS = {  # in the order of ABLATIONS, which say how each row differs from the main network
+    "EM-T1-iter3": "main network",
+    "EM-T1-iter1": "1 iteration",
+    "EM-T1-iter2": "2 iterations",
+    "EM-T1-iter5": "5 iterations",
+    "EM-T1-vector": "vector pose",
+    "EM-T1-nocoord": "no coordinates",
+    "EM-T1-vector-nocoord": "vector, no coordinates",
+    "EM-T1-margin": "margin loss",
+    "EM-T1-crossent": "cross entropy",
+    "EM-X-mixing": "mixing proportions",
+    "EM-T1-cnn": "CNN",
+}
+COPIES = {  # of the smaller copy: the claim, if there is one, and the difference
+    "1 iteration": ("EM-T1-iter1", {"iterations": 1}),
+    "2 iterations": ("EM-T1-iter2", {"iterations": 2}),
+    "3 iterations": ("EM-T1-iter3", {}),
+    "CNN of the same size": (None, {"network": "cnn", "cnn": list(MATCHED)}),
+    "CNN of the paper": ("EM-T1-cnn", {"network": "cnn", "cnn": list(FULL)}),
 }
 
 
-of_norb = [
-    r
-    for r in frames.best([*committed, *test_error], "test_error")
-    if r.config["data"] in ("smallnorb", "toys")
-]
+def arm(records: list, difference: dict) -> list:
+    """The records that differ in this way from those of the main network."""
+    return frames.select(records, "test_error", **{**MAIN, **difference})
+
+
+def row(records: list, claim: str | None, difference: dict) -> tuple:
+    """A row of a figure of errors: its colour, the paper's value and ours of each seed."""
+    color = CNN if "network" in difference else CAPSULES
+    ours = frames.values(arm(records, difference), "test_error")
+    return color, claim and ledger[claim].value, ours
+
+
+every = frames.best([*committed, *test_error], "test_error")
+of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
 of_norb = [r for r in of_norb if r not in copies]
-of_table, of_rows = {}, []
-for name, (claim, difference) in ROWS.items():
-    arm = {**MAIN, **difference}
-    runs = frames.metrics(frames.select(of_norb, "test_error", **arm))
-    color = CNN if "network" in difference else CAPSULES
-    of_table[name] = (
-        color,
-        ledger[claim].value,
-        list(runs["test_error"]) if len(runs) else [],
-    )
-    if copied := frames.select(copies, "test_error", **arm):
-        runs = frames.metrics(copied)
-        runs = runs[runs["parameters"] == runs["parameters"].max()]
-    of_rows.append(runs.assign(row=name))
-ARMS = {
-    **{
-        f"{t} iteration{'s' * (t > 1)}": ({"iterations": t}, f"EM-T1-iter{t}")
-        for t in (1, 2, 3)
-    },
-    "CNN of the same size": ({"network": "cnn", "cnn": list(MATCHED)}, None),
-    "CNN of the paper": ({"network": "cnn", "cnn": list(FULL)}, "EM-T1-cnn"),
-}
-shown = {}
-for name, (difference, claim) in ARMS.items():
-    runs = frames.metrics(frames.select(copies, "test_error", **{**MAIN, **difference}))
-    color = CNN if "network" in difference else CAPSULES
-    values = list(runs["test_error"]) if len(runs) else []
-    shown[name] = color, claim and ledger[claim].value, values
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
-plots.errors(axis, shown)
+plots.errors(axis, {name: row(copies, *of) for name, of in COPIES.items()})
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 display(Markdown(frames.standing([*of_norb, *copies])))
-beside = {
-    ROWS[row.row.iloc[0]][0]: f"{claims.number(row['parameters'].max())} parameters; "
-    f"moved {100 * row['error_change_last_quarter'].abs().max():.1f} %"
-    for row in of_rows
-    if len(row)
-}
+beside = {}
+for claim, difference in zip(ROWS, ABLATIONS, strict=True):
+    runs = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
+    if len(runs):
+        runs = runs[runs["parameters"] == runs["parameters"].max()]
+        moved = 100 * runs["error_change_last_quarter"].abs().max()
+        size = claims.number(runs["parameters"].max())
+        beside[claim] = f"{size} parameters; moved {moved:.1f} %"
 orders = {
     "EM-W-10": "Errors: 3 iterations < 2 < 1, and 3 < 5",
     "EM-W-11": "Errors: spread loss < margin loss < cross entropy",
@@ -546,42 +495,33 @@ claims.page_table(STEM, *orders, names=orders)
 # know of finds two iterations easier to train than three {cite:p}`gritzman2019`, so {claim}`EM-W-10` is the claim to watch. The table in the fold gives the mean error over the seeds with its 95 % interval, on all
 # 24 300 test pairs. *Moved* says how far the training error moved at most over the last quarter of training, as a share of the error of guessing; a run at the paper's size that moves by more than 2 % decides nothing.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}, "figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting. Open: paper. Filled: ours; small marks are seeds. Dotted: chance.", "name": "fig-em-table1"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}, "figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting. Open: paper. Filled: ours; small marks are seeds. Dotted: chance.", "name": "fig-em-table1"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
-plots.errors(axis, of_table)
+pairs = zip(ROWS.items(), ABLATIONS, strict=True)
+plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs})
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-names = {claim: name for name, (claim, _) in ROWS.items()}
-claims.page_table(STEM, "EM-T1-", "EM-X-mixing", names=names, beside=beside)
+# %% tags=["hide-input"]
+claims.page_table(STEM, "EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. One line for each seed of the main network.", "name": "fig-em-learning"}}
-main = frames.select(of_norb, "test_error", **MAIN)
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. One line for each seed of the main network.", "name": "fig-em-learning"}}
+main = arm(of_norb, {})
 figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, (x, y) in zip(
     axes, (("steps", "batch_accuracy"), ("epochs", "error_of_some")), strict=True
 ):
-    points = frames.curves(main, x, y)
-    for _, line in points.groupby("seed") if len(points) else ():
-        error = 100 * (1 - line[y]) if y == "batch_accuracy" else line[y]
-        axis.plot(line[x], error, color=CAPSULES, alpha=0.6, lw=1.2)
+    for of in main:
+        error = np.array(of.series[y])
+        error = 100 * (1 - error) if y == "batch_accuracy" else error
+        axis.plot(of.series[x], error, color=CAPSULES, alpha=0.6, lw=1.2)
     axis.set(xlabel=x.removesuffix("s"), ylim=(0, 100))
 axes[0].set_title(f"training, {len(main)} seeds")
 axes[1].set_title("test")
 axes[0].set_ylabel("error (%)")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-ARM = (
-    "network",
-    "size",
-    "routing",
-    "iterations",
-    "pose",
-    "coordinates",
-    "activation",
-    "loss",
-)
+# %% tags=["hide-input"]
+ARM = ("network", "size", "routing", "iterations", "pose", "coordinates", "activation", "loss")
 inner = ("shared_stream", "multi_crop", "downsample")
 frames.configuration(EXPERIMENTS["test_error"], arm=(*ARM, *inner)).pipe(frames.styled)
 
@@ -594,7 +534,7 @@ frames.configuration(EXPERIMENTS["test_error"], arm=(*ARM, *inner)).pipe(frames.
 # ```{fold} The claims of section 5
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 texts = (
     "center-crop",
     "multi-crop",
@@ -623,7 +563,7 @@ claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 # %%
 sizes = session.run(STEM, "sizes")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 
 # %% [markdown]
@@ -635,15 +575,14 @@ claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 # %%
 viewpoint = session.run(STEM, "viewpoint")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}, "figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours. Grey: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}, "figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours. Grey: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}}
 found = frames.metrics(frames.best([*committed, *viewpoint], "viewpoint"))
 shown = {}
 for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     for view in ("familiar", "novel"):
         for model, name, color in (("CNN", "cnn", CNN), ("capsules", "caps", CAPSULES)):
             ours = found.loc[
-                found["factor"] == factor,
-                f"{'cnn' if name == 'cnn' else 'capsules'}_{view}",
+                found["factor"] == factor, f"{'cnn' if name == 'cnn' else 'capsules'}_{view}"
             ]
             shown[f"{view} {factor}, {model}"] = (
                 color,
@@ -654,7 +593,7 @@ figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.2))
 plots.errors(axis, shown)
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 display(Markdown(frames.standing(frames.best([*committed, *viewpoint], "viewpoint"))))
 beside = {}
 for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
@@ -662,13 +601,9 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     for view in ("familiar", "novel") if len(rows) else ():
         for key, name in (("cnn", "cnn"), ("capsules", "caps")):
             error, epoch = rows[f"{key}_{view}"].mean(), rows[f"{key}_epoch"].mean()
-            told = (
-                f"at its end; {error:.1f} % where both are matched, after epoch {epoch:.1f}"
-            )
+            told = f"at its end; {error:.1f} % where both are matched, after epoch {epoch:.1f}"
             beside[f"EM-T2-{short}-{view}-{name}"] = told
-matched = {
-    "EM-W-16": "Errors on novel viewpoints, at equal ones on familiar: capsules < CNN"
-}
+matched = {"EM-W-16": "Errors on novel viewpoints, at equal ones on familiar: capsules < CNN"}
 claims.page_table(STEM, *matched, names=matched)
 
 # %% [markdown]
@@ -681,7 +616,7 @@ claims.page_table(STEM, *matched, names=matched)
 # The paper stops the better network early, and that is its capsule network. Here either network may be the better one. We take the better one at the point where its error on familiar viewpoints first falls to the final error
 # of the other, and interpolate between two epochs: so a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "EM-T2-", "EM-X-viewpoint-", beside=beside)
 
 # %% [markdown]
@@ -695,7 +630,7 @@ claims.page_table(STEM, "EM-T2-", "EM-X-viewpoint-", beside=beside)
 # ```{fold} The votes of the reduced network
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked."}, "figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey). The paper calls a vote close if it lies left of the dotted line. The last bin also holds all larger distances.", "name": "fig-em-votes"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked."}, "figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey). The paper calls a vote close if it lies left of the dotted line. The last bin also holds all larger distances.", "name": "fig-em-votes"}}
 inside = frames.select(of_norb, "test_error", **MAIN)
 figure, axes = plots.panels(3, sharey=True)
 farthest = 0.1
@@ -719,7 +654,7 @@ axes[0].set_ylabel("mass, in children")
 axes[2].legend(loc="upper right")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 display(Markdown(frames.standing(inside)))
 claims.page_table(STEM, "EM-W-1")
 
@@ -735,7 +670,7 @@ claims.page_table(STEM, "EM-W-1")
 # ```{fold} Dead capsules, by margin
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 found = frames.metrics(
     frames.select(of_norb, "test_error", **{k: v for k, v in MAIN.items() if k != "margin"})
 )
@@ -768,7 +703,7 @@ claims.page_table(STEM, "EM-W-6")
 # %%
 attacks = session.run(STEM, "attacks")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Four panels over the step size: accuracy under untargeted FGSM, success of targeted FGSM, accuracy under the basic iterative method and under images made with another CNN, for capsules and the CNN."}, "figure": {"caption": "Which network resists four attacks better? Capsules (orange) and CNN (grey), over the step in standard deviations of the image. Dashed: capsules attacked through the spread loss. Faint: seeds. Dotted: chance.", "name": "fig-em-attacks"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels over the step size: accuracy under untargeted FGSM, success of targeted FGSM, accuracy under the basic iterative method and under images made with another CNN, for capsules and the CNN."}, "figure": {"caption": "Which network resists four attacks better? Capsules (orange) and CNN (grey), over the step in standard deviations of the image. Dashed: capsules attacked through the spread loss. Faint: seeds. Dotted: chance.", "name": "fig-em-attacks"}}
 ATTACKS = {
     "fgsm": "FGSM",
     "targeted": "targeted FGSM: success",
@@ -811,7 +746,7 @@ for axis in axes[:, 0]:
 axes[0][0].legend(loc="upper right")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 display(Markdown(frames.standing(found)))
 resisting = {
     "EM-W-2": "FGSM harms the CNN much more than capsules",
@@ -831,16 +766,14 @@ claims.page_table(STEM, *resisting, names=resisting)
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
 # How large does such a step look? Figure B.3 of the paper shows attacked images. We show images of the stand-in, because the licence of smallNORB does not let us pass its images on. The networks trained for seconds.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}, "figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}}
-context = Context(
-    seed=0, device=session.settings.device, data_dir=session.settings.data_dir
-)
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}, "figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}}
+context = Context(seed=0, device=session.settings.device, data_dir=session.settings.data_dir)
 recipe = EMRecipe(**{**REDUCED["smoke"], "resize": 48, "crop": 32})
 networks = {name: train(recipe.recipe(network=net), 0, context)
             for name, net in (("capsules", "matrix_capsnet"), ("CNN", "cnn"))}  # fmt: skip
@@ -858,9 +791,7 @@ for row, (name, trained) in zip(axes, networks.items(), strict=True):
     for axis, (k, (image, epsilon)) in zip(
         row, product((0, 1), zip(after, (0, 0.1, 0.4), strict=True)), strict=True
     ):
-        axis.imshow(
-            image[k, 0].cpu(), cmap="gray", vmin=pixels[k].min(), vmax=pixels[k].max()
-        )
+        axis.imshow(image[k, 0].cpu(), cmap="gray", vmin=pixels[k].min(), vmax=pixels[k].max())
         axis.set(
             xticks=[],
             yticks=[],
@@ -886,7 +817,7 @@ plots.show_pixels(figure)
 # %%
 energies = session.run(STEM, "free_energy")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(
     STEM, "EM-W-8", names={"EM-W-8": "One free energy falls with all three updates"}
 )
@@ -904,7 +835,7 @@ claims.page_table(
 # many draws of random votes, in float64, with λ = 1 and no smoothing, as long as the variances of a draw stay above zero. The *matched* E-step minimises the weighted form:
 # $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. The printed form rises at some steps of every iteration and the weighted form in the first iterations; with the matched E-step it falls throughout."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. The printed form rises at some steps of every iteration and the weighted form in the first iterations; with the matched E-step it falls throughout."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
 found = frames.best([*committed, *energies], "free_energy")
 KINDS = {
     ("printed", "paper"): ("printed", CAPSULES), ("weighted", "paper"): ("weighted", BLUE),
@@ -942,11 +873,9 @@ for axis in axes[1]:
     axis.set_xlabel("step")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 found = frames.metrics(found)
-found["form"] = [
-    KINDS[f, e][0] for f, e in zip(found["form"], found["e_step"], strict=True)
-]
+found["form"] = [KINDS[f, e][0] for f, e in zip(found["form"], found["e_step"], strict=True)]
 steps = [f"largest_rise_{step}" for step in ("M-step", "logistic", "E-step")]
 table = (
     found.groupby("form", sort=False)[steps]
@@ -955,13 +884,9 @@ table = (
 )
 table["draws that rise (%)"] = 100 * found.groupby("form")["share_that_rises"].mean()
 display(
-    Markdown(
-        "Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):"
-    )
+    Markdown("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
 )
-display(
-    table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}")
-)
+display(table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}"))
 
 # %% [markdown]
 # ## Deviations
@@ -973,7 +898,7 @@ display(
 #
 # Every record names how it differs from the paper. The table collects the deviations of all records on this page. Where the paper is silent (epochs, attacked images, steps of the attacks), the column *paper* gives our own `paper` scale:
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.styled).hide(
     axis="index"
 )
@@ -997,9 +922,7 @@ NORMALISERS = {
 }
 
 
-def given_away(
-    normalise: str, types: int = 2, parents: int = 4, size: int = 6
-) -> torch.Tensor:
+def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) -> torch.Tensor:
     """How much each place of the grid gives away in total, [size, size]; random poses."""
     with seeded(0), torch.no_grad():
         layer = ConvCapsules(types, parents, kernel=3, stride=1, normalise=normalise)
@@ -1016,15 +939,13 @@ def given_away(
     return total
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. In the released code all are four, the number of parent types."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit.", "name": "fig-em-competition"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. In the released code all are four, the number of parent types."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit.", "name": "fig-em-competition"}}
 figure, axes = plots.panels(3, height=2.6)
 for axis, (normalise, name) in zip(axes, NORMALISERS.items(), strict=True):
     total = given_away(normalise)
     axis.imshow(total, cmap="Oranges", vmin=0, vmax=14)
     for (h, w), value in np.ndenumerate(total.numpy()):
-        axis.text(
-            w, h, f"{value:.0f}", ha="center", va="center", fontsize=9.5, color="#222222"
-        )
+        axis.text(w, h, f"{value:.0f}", ha="center", va="center", fontsize=9.5, color="#222222")
     axis.set(title=name, xticks=[], yticks=[], frame_on=False)
     axis.grid(False)
 plt.show()
@@ -1039,7 +960,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Distance of a parent's mean from where it would be without one stray child, over the activation of that child. It grows from zero; with the mistake it is large and constant."}, "figure": {"caption": "How far does one stray child among ten pull the mean of a parent? With the mistake it pulls even when its activation is zero.", "name": "fig-em-renormalised"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Distance of a parent's mean from where it would be without one stray child, over the activation of that child. It grows from zero; with the mistake it is large and constant."}, "figure": {"caption": "How far does one stray child among ten pull the mean of a parent? With the mistake it pulls even when its activation is zero.", "name": "fig-em-renormalised"}}
 with seeded(1):
     votes = torch.cat([0.2 * torch.randn(9, 2, 16), torch.full((1, 2, 16), 1.0)])
 zeros, strengths = torch.zeros(2), torch.linspace(0, 1, 41)
@@ -1069,7 +990,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Children that belong to one parent only, and the largest gradient of the parents' activations. Dotted: the floor of the released code.", "name": "fig-em-floor"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Children that belong to one parent only, and the largest gradient of the parents' activations. Dotted: the floor of the released code.", "name": "fig-em-floor"}}
 floors = np.logspace(-9, -1, 17)
 with seeded(0):
     votes = (
@@ -1112,7 +1033,7 @@ plt.show()
 # no type takes a child from another. We count the children of a parent by $1 / \sum_i q_{ij}^2$, where $q_{ij} = c_{ij} a_i / m_j$ are the shares of its mass, in the first capsule layer of untrained networks.
 # The networks differ from the first iteration on, because the first couplings are equal among the parents that compete.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 setting = {k: v for k, v in MAIN.items() if k not in ("normalise", "iterations")}
 errors = frames.metrics(frames.select(of_norb, "test_error", **setting))
 errors["competition"] = errors["normalise"].map(NORMALISERS)
@@ -1167,15 +1088,11 @@ def children_per_parent(normalise: str, most: int = 5) -> list[float]:
 rows = np.linspace(0, len(toys) - 1, 16).astype(int)
 some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; in the release it falls by half and stays there."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children.", "name": "fig-em-children"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; in the release it falls by half and stays there."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children.", "name": "fig-em-children"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
-for (normalise, name), color in zip(
-    NORMALISERS.items(), (CAPSULES, GREEN, BLUE), strict=True
-):
+for (normalise, name), color in zip(NORMALISERS.items(), (CAPSULES, GREEN, BLUE), strict=True):
     axis.plot(range(1, 6), children_per_parent(normalise), "o-", color=color, label=name)
-axis.set(
-    xlabel="iterations", ylabel="children of a parent", xticks=range(1, 6), ylim=(0, None)
-)
+axis.set(xlabel="iterations", ylabel="children of a parent", xticks=range(1, 6), ylim=(0, None))
 axis.legend()
 plt.show()
 
@@ -1198,8 +1115,7 @@ def start(preset: str) -> dict[str, float]:
     layers = network.layers(images.inputs)
     spread_loss(layers["classes"].activation, images.labels, margin=0.2).backward()
     active = {
-        name: float((result.activation > 0.5).float().mean())
-        for name, result in layers.items()
+        name: float((result.activation > 0.5).float().mean()) for name, result in layers.items()
     }
     spread = float(layers["classes"].activation.detach().std())
     return {
@@ -1213,7 +1129,7 @@ starts = pd.DataFrame(
     {preset: start(preset) for preset in ("printed", "released", "calibrated")}
 ).T
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 starts.columns = [
     "first layer",
     "second layer",
@@ -1252,10 +1168,10 @@ Markdown(
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.costs(
-    {r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}.values()
-).pipe(frames.styled).hide(axis="index").format(precision=1)
+# %% tags=["hide-input"]
+frames.costs({r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}.values()).pipe(
+    frames.styled
+).hide(axis="index").format(precision=1)
 
 # %% [markdown]
 # ## Exercises

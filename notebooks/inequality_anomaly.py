@@ -31,9 +31,7 @@ from capslib.papers.inequality_anomaly.asks import DATA, SCORES
 
 committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
-said = {
-    k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()
-}
+said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
 printed = {name: v.claim.value for name, v in told.items()}
 rich = [f"INQ-{table}-{data}-10pct" for table in ("T2", "T3") for data in DATA]
 by_pam = frames.metrics(frames.select(committed, "off_targets", "paper", sees="pam"))
@@ -100,9 +98,8 @@ NAMES = {
 NAMES |= {"abc": "ABC", "nl": "NL"}
 plots.dots(
     {
-        NAMES[score]: (v.ours, v.interval, v.claim.value, COLORS[score])
+        NAMES[score]: (told[f"INQ-T2-mnist-10pct-{score}"], COLORS[score])
         for score in ("gini", "palma", "nre", "npp")
-        for v in [told[f"INQ-T2-mnist-10pct-{score}"]]
     },
     unit="",
     end=1,
@@ -111,12 +108,7 @@ plots.dots(
 # %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "AUROC that the paper prints for Palma and for Gini with ten percent of anomalies: on MNIST and on Fashion-MNIST that of Gini is higher."}}
 plots.dots(
     {
-        f"{name}, {NAMES[score]}": (
-            None,
-            None,
-            printed[f"INQ-T3-{data}-10pct-{score}"],
-            COLORS[score],
-        )
+        f"{name}, {NAMES[score]}": (printed[f"INQ-T3-{data}-10pct-{score}"], COLORS[score])
         for data, name in (("mnist", "MNIST"), ("fmnist", "Fashion-MNIST"))
         for score in ("palma", "gini")
     },
@@ -124,7 +116,7 @@ plots.dots(
     end=1,
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 from IPython.display import Markdown, display
@@ -155,14 +147,9 @@ NORMAL, ANOMALY = plots.routing_color("dynamic"), plots.routing_color("em")
 # Each panel shows eight scores, six of them of the *same* networks. In the paper (open marks) the measures of inequality lead where a tenth of the training images are anomalies, and with a
 # thousandth of diverse outliers, which is six images, they lose to the reconstruction error on three of four sets. Filled marks are ours, as far as they have run.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "AUROC of eight scores over the share of anomalies in training, for four data sets and two setups. In the paper Gini and Palma rise with the share of anomalies and lead at ten percent; Npp falls."}, "figure": {"caption": "Which score tells anomalies best, and how many anomalies does it need? AUROC over the share of anomalies in training. Open: paper. Filled: ours, reduced networks at cpu scale, where all ten classes have run; the tables below give seeds and intervals. Dotted: guessing.", "name": "fig-inq-all"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC of eight scores over the share of anomalies in training, for four data sets and two setups. In the paper Gini and Palma rise with the share of anomalies and lead at ten percent; Npp falls."}, "figure": {"caption": "Which score tells anomalies best, and how many anomalies does it need? AUROC over the share of anomalies in training. Open: paper. Filled: ours, reduced networks at cpu scale, where all ten classes have run; the tables below give seeds and intervals. Dotted: guessing.", "name": "fig-inq-all"}}
 PERCENTS = (0.1, 1.0, 10.0)
-SETS = {
-    "mnist": "MNIST",
-    "fmnist": "Fashion-MNIST",
-    "kmnist": "KMNIST",
-    "cifar10": "CIFAR-10",
-}
+SETS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "kmnist": "KMNIST", "cifar10": "CIFAR-10"}
 figure, axes = plots.panels(4, rows=2, height=2.3, sharex=True, sharey=True)
 for row, (table, setup) in zip(axes, (("T2", "outliers"), ("T3", "inliers")), strict=True):
     for axis, data in zip(row, DATA, strict=True):
@@ -173,9 +160,7 @@ for row, (table, setup) in zip(axes, (("T2", "outliers"), ("T3", "inliers")), st
                 PERCENTS, [v.claim.value for v in cells], "o-", mfc="none", lw=0.9, **style
             )
             ours = [
-                (p, v.ours)
-                for p, v in zip(PERCENTS, cells, strict=True)
-                if v.ours is not None
+                (p, v.ours) for p, v in zip(PERCENTS, cells, strict=True) if v.ours is not None
             ]
             if ours:
                 axis.plot(*zip(*ours, strict=True), "o", **style)
@@ -187,10 +172,7 @@ for row, (table, setup) in zip(axes, (("T2", "outliers"), ("T3", "inliers")), st
 for score in SCORES:
     axes[0][0].plot([], [], color=COLORS[score], label=NAMES[score])
 figure.legend(
-    *axes[0][0].get_legend_handles_labels(),
-    loc="outside lower center",
-    ncol=8,
-    fontsize=8.5,
+    *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncol=8, fontsize=8.5
 )
 plt.show()
 
@@ -200,13 +182,11 @@ plt.show()
 # Sixteen children vote for one parent. At first their votes have nothing in common; then five of them agree ({numref}`fig-inq-toy`). Routing that normalises over the *children* gives the five
 # most of the parent. The {term}`Lorenz curve` draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal and the curve is the diagonal; where five children agree these hold most of the coupling and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. Blue: no agreement; orange: five agree; dashed: equal shares.", "name": "fig-inq-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal and the curve is the diagonal; where five children agree these hold most of the coupling and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. Blue: no agreement; orange: five agree; dashed: equal shares.", "name": "fig-inq-toy"}}
 with seeded(1):
     scattered = 1.2 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
-    agreeing[:5] = torch.tensor([2.0, 1.0, -1.0, 0.0, 2.0, 1.0]) + 0.2 * torch.randn(
-        5, 1, 6
-    )
+    agreeing[:5] = torch.tensor([2.0, 1.0, -1.0, 0.0, 2.0, 1.0]) + 0.2 * torch.randn(5, 1, 6)
 figure, axes = plots.panels(3, height=2.5)
 for axis, (title, votes), color in zip(
     axes,
@@ -217,9 +197,7 @@ for axis, (title, votes), color in zip(
     shares = dynamic_routing(votes[None], competition=OverChildren()).coupling[0, :, 0]
     axis.bar(range(16), shares.sort().values, color=color)
     told_of = f"Gini {gini(shares):.2f}, Palma {palma(shares):.1f}"
-    axis.set(
-        title=f"{title}\n{told_of}", xticks=[], xlabel="children, sorted", ylim=(0, 0.26)
-    )
+    axis.set(title=f"{title}\n{told_of}", xticks=[], xlabel="children, sorted", ylim=(0, 0.26))
     axes[2].plot(torch.linspace(0, 1, 21), lorenz(shares[None])[0], color=color)
     axis.title.set_fontsize(9.5)
 axes[0].set_ylabel("coupling")
@@ -304,7 +282,7 @@ detection = session.run(STEM, "detection")
 # One class is normal, the nine others are anomalies. Which score ranks anomalies above normal images?
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 def table(of: str, rows: dict[str, str], columns: dict[str, str]) -> pd.DataFrame:
     """The claims of a table of the paper: a row for each set and score, a column for each share."""
     cells = {
@@ -357,7 +335,7 @@ claims.page_table(STEM, "INQ-W-1", "INQ-W-2", "INQ-W-3")
 #
 # Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, `<` where ours is higher, `>` where it is lower. Point at a square for the interval over seeds.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 about = "Average precision (Supplementary Table 1); guessing has 0.9:"
 every_cell(outliers, table("S1", FULL_NAMES, SHARES), about)
 
@@ -366,7 +344,7 @@ every_cell(outliers, table("S1", FULL_NAMES, SHARES), about)
 #
 # Now one class is the anomaly, and the nine others are normal.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 inliers = table("T3", FULL_NAMES, SHARES)
 claims.page_table(STEM, "INQ-W-4", "INQ-W-5", "INQ-W-9")
 
@@ -374,7 +352,7 @@ claims.page_table(STEM, "INQ-W-4", "INQ-W-5", "INQ-W-9")
 # ```{fold} Every cell of Table 3, and of its average precisions
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 about = "Average precision (Supplementary Table 2); guessing has 0.1:"
 every_cell(inliers, table("S2", FULL_NAMES, SHARES), about)
 
@@ -383,11 +361,9 @@ every_cell(inliers, table("S2", FULL_NAMES, SHARES), about)
 #
 # Do the couplings of the anomaly capsule change between normal inputs and anomalies, and those of the normal capsule hardly?
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two panels, the normal capsule and the anomaly capsule: how the couplings of their children are distributed for normal inputs and for anomalies."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the runs named in the titles. Blue: normal inputs. Orange: anomalies.", "name": "fig-inq-couplings"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, the normal capsule and the anomaly capsule: how the couplings of their children are distributed for normal inputs and for anomalies."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the runs named in the titles. Blue: normal inputs. Orange: anomalies.", "name": "fig-inq-couplings"}}
 most = [
-    r
-    for r in frames.best([*committed, *detection], "detection")
-    if r.config["percent"] == 10
+    r for r in frames.best([*committed, *detection], "detection") if r.config["percent"] == 10
 ]
 first = [
     r
@@ -406,7 +382,7 @@ for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
 axes[0].set_ylabel("children (%)")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "INQ-W-8")
 
 # %% [markdown]
@@ -418,25 +394,21 @@ claims.page_table(STEM, "INQ-W-8")
 lesions = session.run(STEM, "lesions")
 pairs = session.run(STEM, "off_targets")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "INQ-W-6", "INQ-W-7")
 
 # %% [markdown]
 # Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
 # motif (NRG). Another sees the three letters in its place and nothing else: it reaches most of the AUROC and a third of the average precision. So the verdicts on AUROC say less than they seem to.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_pairs = frames.best([*committed, *pairs], "off_targets")
 measured = frames.metrics(of_pairs)
 measured["CRISPR"] = [
     "PAM only" if sees == "pam" else "sites with NRG" if nrg else "all pairs"
     for sees, nrg in zip(measured["sees"], measured["nrg_pam"], strict=True)
 ]
-columns = {
-    "auroc_gini": "AUROC of Gini",
-    "auroc_palma": "of Palma",
-    "ap_gini": "AP of Gini",
-}
+columns = {"auroc_gini": "AUROC of Gini", "auroc_palma": "of Palma", "ap_gini": "AP of Gini"}
 display(Markdown(frames.standing(of_pairs)))
 frames.means(measured, "CRISPR", columns, 3, (0, 1)).pipe(frames.styled)
 
@@ -444,7 +416,7 @@ frames.means(measured, "CRISPR", columns, 3, (0, 1)).pipe(frames.styled)
 # ```{fold} Every cell of Table 4 and of the CRISPR section, and the counts of Table 1
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 letters = {f"{letter}-": letter for letter in "ABCD"}
 for name, of in (
     ("AUROC (Table 4)", "T4"),
@@ -458,9 +430,7 @@ for name, of in (
     )
 display(Markdown("CRISPR off-targets:"))
 kinds = {"auroc-": "AUROC", "ap-": "average precision"}
-display(
-    frames.side_by_side(STEM, table("C", {"": "CRISPR"}, kinds), store=Store(results_dir))
-)
+display(frames.side_by_side(STEM, table("C", {"": "CRISPR"}, kinds), store=Store(results_dir)))
 counts = session.run(STEM, "counts")
 claims.page_table(STEM, "INQ-T1-", "INQ-C-n-")
 
@@ -472,7 +442,7 @@ claims.page_table(STEM, "INQ-T1-", "INQ-C-n-")
 # ```{fold} All deviations of the records on this page
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 frames.deviations([*committed, *detection, *lesions, *pairs]).pipe(frames.styled).hide(
     axis="index"
 )
@@ -502,7 +472,7 @@ frames.deviations([*committed, *detection, *lesions, *pairs]).pipe(frames.styled
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises steeply, normalised over parents it stays close to zero."}, "figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Blue: softmax over the children. Orange: over the parents.", "name": "fig-inq-axis"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises steeply, normalised over parents it stays close to zero."}, "figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Blue: softmax over the children. Orange: over the parents.", "name": "fig-inq-axis"}}
 strengths = torch.linspace(0, 3, 25)
 with seeded(2):
     noise, side = 0.5 * torch.randn(16, 2, 6), torch.randn(6)
@@ -518,7 +488,9 @@ for competition, color, name in (
         options = {} if competition is None else {"competition": competition}
         seen.append(float(gini(dynamic_routing(votes[None], **options).coupling[0, :, 1])))
     axis.plot(strengths, seen, color=color)
-    plots.label_line(axis, float(strengths[-1]), seen[-1], name, color)
+    axis.text(
+        float(strengths[-1]), seen[-1], f"  {name}", color=color, va="center", fontsize=9.5
+    )
 axis.set(xlabel="strength of the agreement", ylabel="Gini coefficient")
 plt.show()
 
@@ -542,16 +514,14 @@ routings = session.run(STEM, "routings")
 # ```{fold} AUROC by routing and measure, as far as it has run
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_routings = frames.best([*committed, *routings], "routings")
 measured = frames.metrics(of_routings)
 measured["routing"] = measured["routing"].map(plots.routing_name)
 columns = {f"auroc_{name}": name for name in MEASURES}
 size = of_routings[0].trial.scale
 display(Markdown(f"AUROC by routing and measure. {frames.standing(of_routings)}"))
-display(
-    frames.means(measured, "routing", columns, digits=3, bounds=(0, 1)).pipe(frames.styled)
-)
+display(frames.means(measured, "routing", columns, digits=3, bounds=(0, 1)).pipe(frames.styled))
 claims.page_table(STEM, "INQ-W-10")
 
 # %% [markdown]
@@ -568,7 +538,7 @@ draws = session.run(STEM, "draws")
 # ```{fold} AUROC by rule, as far as it has run
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_repairs = frames.best([*committed, *repairs], "repairs")
 measured = frames.metrics(of_repairs)
 measured["arm"] = measured["stop_on"] + ", " + measured["keep"] + ", " + measured["divisor"]
@@ -594,7 +564,7 @@ frames.means(measured, "arm", columns, digits=3, bounds=(0, 1)).pipe(frames.styl
 # ```{fold} What the committed records took
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 baselines = session.run(STEM, "baselines")
 frames.costs([*committed, *detection, *baselines]).pipe(frames.styled).hide(
     axis="index"

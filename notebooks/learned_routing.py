@@ -30,9 +30,7 @@ from capslib.papers.learned_routing import EXPERIMENTS, STEM
 
 committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
-said = {
-    k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()
-}
+said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
 frames.verdict_box(
     STEM,
     {
@@ -63,23 +61,17 @@ plots.use_style()
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 plots.dots(
     {
-        f"{name}, {shown}": (
-            v.ours,
-            v.interval,
-            v.claim.value,
-            plots.routing_color(routing),
-        )
+        f"{name}, {shown}": (told[f"LR-T3-{claim}-{short}"], plots.routing_color(routing))
         for shown, short in (("MNIST", "mnist"), ("smallNORB", "norb"))
         for name, claim, routing in (
             ("LSTM", "conn", "connectionist"),
             ("kernel", "sim", "similarity"),
         )
-        for v in [told[f"LR-T3-{claim}-{short}"]]
     },
     end=20,
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 from IPython.display import Markdown, display
@@ -112,7 +104,7 @@ NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic":
 # stay near one over all of them. The arms of this chapter start from widths between 0.1 and 1, from a weaker pull towards equal shares ($\lambda_1$ near 1 instead of 12), and from a steeper activation ($\theta_1 = 10$,
 # $\theta_2 = -5$). [The method](#the-method) defines these symbols. Which of the changes matters most, we have not separated; both other starts run as variants below.
 
-# %% tags=["hide-input", "front-surprise"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The kernel over the distance between a vote and the mean, for three starts, with the distances that votes have in a new network shaded. The released kernels are near zero over most of that range, the wide ones near one, the steep ones fall across it."}, "figure": {"caption": "What can a new kernel tell apart? Kernel k of each parent of the class layer over the distance of a vote from the mean, for three starts. Shaded: the middle 90 % of the distances in a new network of the paper's size, on noise.", "name": "fig-lr-start"}}
+# %% tags=["hide-input", "front-surprise"] mystnb={"image": {"alt": "The kernel over the distance between a vote and the mean, for three starts, with the distances that votes have in a new network shaded. The released kernels are near zero over most of that range, the wide ones near one, the steep ones fall across it."}, "figure": {"caption": "What can a new kernel tell apart? Kernel k of each parent of the class layer over the distance of a vote from the mean, for three starts. Shaded: the middle 90 % of the distances in a new network of the paper's size, on noise.", "name": "fig-lr-start"}}
 STARTS = {"released": "released", "spread": "0.5 to 4", "steep": "0.1 to 1"}
 with seeded(0), torch.no_grad():
     network = ConsensusCapsNet((1, 32, 32), routing="similarity")
@@ -186,7 +178,7 @@ given = {
 given |= {"w": width[0].tolist(), "dense": toy.DENSE}
 plots.widget(WIDGET, given)
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
 figure, axes = plots.panels(4, height=2.1, sharex=True, sharey=True)
 for axis, (one, two) in zip(axes, PAIRS, strict=True):
@@ -208,7 +200,7 @@ plt.show()
 # %%
 toys = session.run(STEM, "toys")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "LR-W-3")
 
 # %% [markdown]
@@ -294,11 +286,9 @@ claims.page_table(STEM, "LR-W-3")
 # :test: tests/papers/test_learned_routing.py::test_the_network_has_the_parameters_of_table_1
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 counted = {r: ConsensusCapsNet((1, 32, 32), routing=r) for r in NAMES}
-sizes = {
-    NAMES[r]: (n.of_all() - n.of_routing(), n.of_routing()) for r, n in counted.items()
-}
+sizes = {NAMES[r]: (n.of_all() - n.of_routing(), n.of_routing()) for r, n in counted.items()}
 columns = ["parameters without routing", "of routing"]
 pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled)
 
@@ -314,10 +304,10 @@ pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.style
 errors = session.run(STEM, "errors")
 pilot = session.run(STEM, "pilot")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "LR-W-1", "LR-W-2", "LR-T3-")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of the LSTM, the kernel, EM routing and RBA on two sets, one dot a seed; open dots are learned routings that stay frozen as they start."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts.", "name": "fig-lr-errors"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the LSTM, the kernel, EM routing and RBA on two sets, one dot a seed; open dots are learned routings that stay frozen as they start."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts.", "name": "fig-lr-errors"}}
 of_errors = frames.best([*committed, *errors], "errors")
 sets = list(dict.fromkeys(r.config["data"] for r in of_errors))
 figure, axes = plots.panels(len(sets), height=2.4)
@@ -349,15 +339,13 @@ Markdown(frames.standing(of_errors))
 # Does a parent listen to votes that lie near their mean, or to active children? We sort the children of each parent into ten equal groups, by the distance of their votes from the mean, and again by their activations.
 # Uniform couplings give 1 in every group. Thin lines are earlier iterations.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings times the number of children, by tenths of the distance and of the activation, for each routing and each layer."}, "figure": {"caption": "What do couplings follow? Couplings times the number of children, by the rank of the distance and of the activation, least to largest, for three layers; means over the runs above. Green: kernel. Violet: LSTM. Orange: EM. Blue: RBA.", "name": "fig-lr-follow"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Couplings times the number of children, by tenths of the distance and of the activation, for each routing and each layer."}, "figure": {"caption": "What do couplings follow? Couplings times the number of children, by the rank of the distance and of the activation, least to largest, for three layers; means over the runs above. Green: kernel. Violet: LSTM. Orange: EM. Blue: RBA.", "name": "fig-lr-follow"}}
 figure, axes = plots.panels(3, rows=2, height=2.0, sharey="row")
 for row, what in zip(axes, ("by_distance", "by_activation"), strict=True):
     for axis, layer in zip(row, LAYERS, strict=True):
         for routing in NAMES:
             own = [
-                r
-                for r in of_errors
-                if r.config["routing"] == routing and r.config["trained"]
+                r for r in of_errors if r.config["routing"] == routing and r.config["trained"]
             ]
             own = [r for r in own if r.config["data"] == sets[0]]
             for t in (1, 2, 3):
@@ -382,7 +370,7 @@ plt.show()
 # ```{fold} All deviations of the records on this page
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 frames.deviations([*committed, *errors, *pilot]).pipe(frames.styled).hide(axis="index")
 
 # %% [markdown]
@@ -404,7 +392,7 @@ frames.deviations([*committed, *errors, *pilot]).pipe(frames.styled).hide(axis="
 # %%
 negation = session.run(STEM, "negation")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 measured = frames.metrics(frames.best([*committed, *negation], "negation"))
 measured["arm"] = measured["routing"].map(NAMES) + measured["bias"].map(
     {True: ", bias", False: ""}
@@ -424,7 +412,7 @@ frames.means(measured, "arm", columns, digits=3).pipe(frames.styled)
 # %%
 costs = session.run(STEM, "costs")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_costs = frames.best([*committed, *costs], "costs")
 measured = frames.metrics(of_costs)
 measured["routing"] = measured["routing"].map(NAMES)
@@ -452,7 +440,7 @@ claims.page_table(STEM, "LR-X-params")
 # %%
 variants = session.run(STEM, "variants")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_variants = frames.best([*committed, *variants], "variants")
 measured = frames.metrics(of_variants)
 start = measured["similarity_start"].where(measured["theta"] == "types", "θ of columns")
@@ -463,9 +451,7 @@ measured["arm"] = (
     + measured["loss"].map({"cross_entropy": "cross entropy", "spread": ""})
 )  # fmt: skip
 display(Markdown(f"Test error in percent. {frames.standing(of_variants)}"))
-frames.means(measured, "arm", {"test_error": "test error (%)"}, digits=1).pipe(
-    frames.styled
-)
+frames.means(measured, "arm", {"test_error": "test error (%)"}, digits=1).pipe(frames.styled)
 
 # %% [markdown]
 # ## Run it yourself
@@ -482,10 +468,8 @@ frames.means(measured, "arm", {"test_error": "test error (%)"}, digits=1).pipe(
 # ```{fold} What the records took
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.costs([*committed, *errors]).pipe(frames.styled).hide(axis="index").format(
-    precision=1
-)
+# %% tags=["hide-input"]
+frames.costs([*committed, *errors]).pipe(frames.styled).hide(axis="index").format(precision=1)
 
 # %% [markdown]
 # ## Exercises

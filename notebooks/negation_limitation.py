@@ -25,26 +25,24 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
-from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
 committed = claims.own_records(STEM, Store(results_dir))
-runs = frames.metrics(
-    frames.select(
-        committed, "depth", "cpu",
-        data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1,
-    )
-)  # fmt: skip
-if len(runs):
-    runs["percent"] = 100 * runs["test_accuracy"]
-    starts = frames.means(runs, "weight_std", {"percent": "accuracy"})["accuracy"]
-    starts = starts.str.replace("\N{NO-BREAK SPACE}[", "\N{NO-BREAK SPACE}% [")
-else:
-    starts = {}
+shallow = dict(data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1)
+started = {
+    name: [
+        100 * accuracy
+        for accuracy in frames.values(
+            frames.select(committed, "depth", "cpu", weight_std=start, **shallow),
+            "test_accuracy",
+        )
+    ]
+    for name, start in (("fades", 0.1), ("unit", "unit"))
+}
 frames.verdict_box(
     STEM,
-    {"fades": starts.get(0.1, "–"), "unit": starts.get("unit", "–")},
+    {name: frames.mean(accuracies, unit="%") for name, accuracies in started.items()},
     store=Store(results_dir),
     claim="Without a bias a capsule layer cannot tell an input from its negative, which keeps deep "
     "capsule networks from training, and a bias repairs both.",
@@ -66,38 +64,29 @@ frames.verdict_box(
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy of the sign network. Without a bias RBA and EM are right on half of all numbers, with a bias on nearly all, in the paper and here."}}
 plots.use_style()
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 plots.dots(
     {
-        f"{plots.routing_name(routing)}, {bias}": (
-            v.ours,
-            v.interval,
-            v.claim.value,
-            plots.routing_color(routing),
-        )
-        for routing, name in (("dynamic", "rba"), ("em", "em"))
+        f"{name}, {bias}": (told[f"NEG-T1-{name.lower()}-{end}"], color)
+        for name, color in (("RBA", BLUE), ("EM", ORANGE))
         for bias, end in (("no bias", "nobias"), ("bias", "bias"))
-        for v in [told[f"NEG-T1-{name}-{end}"]]
     }
 )
 
 # %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test accuracy on MNIST of four RBA layers without a bias, by the start of the weights: one that lets the signal fade, and one at which it starts at length one."}}
+names = {"fades": "signal fades", "unit": "length one"}
 plots.dots(
     {
-        f"RBA, 4 layers, no bias: {name}": (
-            of["percent"].mean(),
-            interval(of["percent"], (0, 100)),
-            None,
-            plots.routing_color("dynamic"),
-        )
-        for start, name in ((0.1, "signal fades"), ("unit", "length one"))
-        for of in ([runs[runs["weight_std"] == start]] if len(runs) else [])
-        if len(of)
+        f"RBA, 4 layers, no bias: {names[start]}": (accuracies, BLUE)
+        for start, accuracies in started.items()
+        if accuracies
     }
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
+# %% tags=["hide-input"]
 import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
@@ -117,7 +106,6 @@ session = Session.start(
 )  # fmt: skip
 plots.use_style()
 ledger = claims.ledger(STEM)
-BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 
 
 # %% [markdown]
@@ -132,7 +120,7 @@ BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 # does not train without a bias does train without one, at the same depth, when its weights are scaled so that the signal keeps its length. EM networks do so from weights near the identity.
 # In all of these networks the class capsules are still odd functions of the primary capsules, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)
 figure, axes = plots.panels(2, sharey=True)
 for axis, bias in zip(axes, (None, 0.5), strict=True):
@@ -140,9 +128,7 @@ for axis, bias in zip(axes, (None, 0.5), strict=True):
         with seeded(seed), torch.no_grad():
             axis.plot(
                 x,
-                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[
-                    :, 1
-                ],
+                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[:, 1],
                 color=BLUE,
                 alpha=0.35 + 0.08 * seed,
                 lw=1.4,
@@ -157,7 +143,7 @@ plt.show()
 #
 # Three children hold 2-D poses and vote for two parents. We route their votes twice: as they are, and negated.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point in other directions and have other lengths."}, "figure": {"caption": "What changes when all votes change their sign? Votes (thin) and parents (thick), for an input (solid) and its negative (dashed). Without a bias the dashed lines are the solid ones turned by half a circle: they have the same lengths, so the parents have the same activations. A bias is the same for both inputs and pulls both to one side.", "name": "fig-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point in other directions and have other lengths."}, "figure": {"caption": "What changes when all votes change their sign? Votes (thin) and parents (thick), for an input (solid) and its negative (dashed). Without a bias the dashed lines are the solid ones turned by half a circle: they have the same lengths, so the parents have the same activations. A bias is the same for both inputs and pulls both to one side.", "name": "fig-toy"}}
 votes = torch.tensor(
     [[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]]
 )  # [I, J, D]
@@ -168,17 +154,10 @@ for axis, (title, bias) in zip(axes, biases.items(), strict=True):
         routed = dynamic_routing(sign * votes, bias=bias)
         for parent, color in enumerate((BLUE, ORANGE)):
             for vote in sign * votes[:, parent]:
-                axis.plot(
-                    [0, vote[0]], [0, vote[1]], style, color=color, lw=0.9, alpha=0.45
-                )
+                axis.plot([0, vote[0]], [0, vote[1]], style, color=color, lw=0.9, alpha=0.45)
             pose = routed.pose[parent]
             axis.plot(
-                [0, pose[0]],
-                [0, pose[1]],
-                style,
-                color=color,
-                lw=3.2,
-                solid_capstyle="round",
+                [0, pose[0]], [0, pose[1]], style, color=color, lw=3.2, solid_capstyle="round"
             )
             axis.annotate(
                 f"{routed.activation[parent]:.2f}",
@@ -201,7 +180,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number by dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number by dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}}
 network, image = DeepCapsNet((1, 28, 28), depth=4), torch.zeros(1, 1, 28, 28)
 with torch.no_grad():
     maps = network.conv(image)
@@ -329,7 +308,7 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # %%
 symmetry = session.run(STEM, "symmetry")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much do the activations of x and -x differ, at most, in random stacks of 1 to 9 layers? Circles at the bottom are exact zeros. EM with a bias starts at rounding error, because the activations of its first layer do not depend on the bias of that layer.", "name": "fig-symmetry"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much do the activations of x and -x differ, at most, in random stacks of 1 to 9 layers? Circles at the bottom are exact zeros. EM with a bias starts at rounding error, because the activations of its first layer do not depend on the bias of that layer.", "name": "fig-symmetry"}}
 figure, axes = plots.panels(3, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
     for bias in (False, True):
@@ -358,7 +337,7 @@ axes[0].set_ylabel("max |a(x) − a(−x)|")
 axes[0].legend(loc="center right")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% [markdown]
@@ -392,7 +371,7 @@ claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
 # %%
 sign = session.run(STEM, "sign")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
 trained = frames.best([*committed, *sign], "sign", length_offset=1e-8)
 points = frames.curves(trained, "epochs", "train_accuracy")
@@ -405,19 +384,13 @@ for axis, routing in zip(axes, ("dynamic", "em_vector"), strict=True):
         style = dict(color=color, alpha=0.45, lw=1.2, ls="-" if bias else (0, (4, 2)))
         axis.plot(line["epochs"], 100 * line["train_accuracy"], **style)
     n, size = of_routing["seed"].nunique(), trained[0].trial.scale
-    axis.set(
-        title=f"{plots.routing_name(routing)}, {size} scale, {n} seeds", xlabel="epoch"
-    )
-    axis.annotate(
-        "with bias", (0.97, 0.84), xycoords="axes fraction", ha="right", color=color
-    )
-    axis.annotate(
-        "without", (0.97, 0.24), xycoords="axes fraction", ha="right", color=color
-    )
+    axis.set(title=f"{plots.routing_name(routing)}, {size} scale, {n} seeds", xlabel="epoch")
+    axis.annotate("with bias", (0.97, 0.84), xycoords="axes fraction", ha="right", color=color)
+    axis.annotate("without", (0.97, 0.24), xycoords="axes fraction", ha="right", color=color)
 axes[0].set(ylabel="training accuracy (%)", ylim=(40, 103))
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-T1-")
 
 # %% [markdown]
@@ -428,7 +401,7 @@ claims.page_table(STEM, "NEG-T1-")
 # ```{fold} Configuration of each scale
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 arm = ("routing", "bias", "length_offset", "network", "downsample")
 frames.configuration(EXPERIMENTS["sign"], arm=arm).pipe(frames.styled)
 
@@ -443,7 +416,7 @@ depth = session.run(STEM, "depth")
 here = depth[0].config["data"]
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. Our reduced networks agree on both sets: RBA at every depth, EM with an edge at seven layers."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: our cpu-scale records from a smaller network, one mark for each seed, with their mean. Dotted: chance.", "name": "fig-depth"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. Our reduced networks agree on both sets: RBA at every depth, EM with an edge at seven layers."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: our cpu-scale records from a smaller network, one mark for each seed, with their mean. Dotted: chance.", "name": "fig-depth"}}
 def draw_depth(
     axis: plt.Axes, records: list, routing: str, data: str, table: str = "", **where: object
 ) -> None:
@@ -456,12 +429,7 @@ def draw_depth(
         if len(runs):
             means = 100 * runs.groupby("depth")["test_accuracy"].mean()
             axis.plot(
-                runs["depth"],
-                100 * runs["test_accuracy"],
-                marker,
-                color=color,
-                ms=4,
-                alpha=0.6,
+                runs["depth"], 100 * runs["test_accuracy"], marker, color=color, ms=4, alpha=0.6
             )
             axis.plot(means.index, means, color=color)
         stem = f"{table}-{'bias' if bias else 'nobias'}-"
@@ -503,7 +471,7 @@ axes[0][0].annotate("with bias", (2.1, 85), color=BLUE, fontsize=9.5)
 axes[0][0].annotate("without", (3.1, 20), color=plots.INK, fontsize=9.5)
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 
 
@@ -515,7 +483,7 @@ claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
 # ```
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 def cell(claim: str) -> str:
     """The paper's value, our mean or what each seed gave, and the square of the verdict."""
     verdict = found[claim]
@@ -541,7 +509,7 @@ for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
 # The cells are claims about the paper's own setting. Beside them stands what a smaller network reaches, until the full one runs on a GPU.
 # With seven EM layers and no bias some seeds start to learn, most of them late in the run. Eight and nine layers stay at chance to the end, but their loss still moves.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 late = frames.metrics(
     frames.select(reduced, "depth", routing="em_vector", depth=7, bias=False, **standard)
 )
@@ -559,17 +527,8 @@ if len(late):
     )
     display(late.pivot(index="data", columns="seed", values="start").pipe(frames.styled))
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-arm = (
-    "data",
-    "routing",
-    "depth",
-    "bias",
-    "bias_start",
-    "weight_std",
-    "hidden_dim",
-    "network",
-)
+# %% tags=["hide-input"]
+arm = ("data", "routing", "depth", "bias", "bias_start", "weight_std", "hidden_dim", "network")
 frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 
 # %% [markdown]
@@ -577,19 +536,16 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 #
 # Does a bias let deep networks start to learn at once? With one, every depth rises early. Without one, each further EM layer starts later, and the deepest stay at chance to the end of our runs.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay at ten percent, and EM with six and seven starts after a thousand steps and more."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
 figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
-for row, (routing, name) in zip(
-    axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True
-):
+for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True):
     records = frames.select(
         committed, "depth", scale="cpu", data="mnist", routing=routing, **standard
     )
     points = frames.curves(records, "steps", "batch_accuracy")
     depths = sorted(set(points["depth"])) if len(points) else []
-    shades = dict(
-        zip(depths, plots.shades(plots.routing_color(routing), len(depths)), strict=True)
-    )
+    palette = sns.light_palette(plots.routing_color(routing), len(depths) + 2)[2:]
+    shades = dict(zip(depths, palette, strict=True))
     for axis, bias in zip(row, (True, False), strict=True):
         of_arm = points[points["bias"] == bias] if len(points) else points
         for (layers, _), line in of_arm.groupby(["depth", "seed"]) if len(points) else ():
@@ -607,7 +563,7 @@ for axis in axes[1]:
     axis.set_xlabel("step")
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 
 # %% [markdown]
@@ -619,10 +575,8 @@ claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
-frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled).hide(
-    axis="index"
-)
+# %% tags=["hide-input"]
+frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled).hide(axis="index")
 
 # %% [markdown]
 # ## Pitfalls
@@ -647,7 +601,7 @@ def routing_with_axis(votes: torch.Tensor, over: str, iterations: int = 3) -> to
     return coupling
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from 0.09 to 0.57."}, "figure": {"caption": "How much does each child give away in total? With the softmax over parents, every child gives one unit. With the softmax over children, some children count several times as much as others.", "name": "fig-axis"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from 0.09 to 0.57."}, "figure": {"caption": "How much does each child give away in total? With the softmax over parents, every child gives one unit. With the softmax over children, some children count several times as much as others.", "name": "fig-axis"}}
 with seeded(3):
     votes = torch.randn(12, 4, 8)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
@@ -679,13 +633,11 @@ def responsibilities(
     distance = ((V - mu) ** 2 / variance).sum(-1)
     if epsilon is None:
         return (-0.5 * (distance + variance.log().sum(-1))).softmax(-1)
-    p = torch.exp(-0.5 * distance) / (
-        torch.sqrt(2 * torch.pi * variance.prod(-1)) + epsilon
-    )
+    p = torch.exp(-0.5 * distance) / (torch.sqrt(2 * torch.pi * variance.prod(-1)) + epsilon)
     return p / (p.sum(-1, keepdim=True) + epsilon)
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers and the constant it falls to a half at 14 dimensions and to zero at 24, in single and in double precision."}, "figure": {"caption": "How much of a child is left, by pose dimension? Votes lie about two standard deviations from the mean in every dimension. Dots: the same in double precision. The shaded band, ten to sixteen dimensions, is what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers and the constant it falls to a half at 14 dimensions and to zero at 24, in single and in double precision."}, "figure": {"caption": "How much of a child is left, by pose dimension? Votes lie about two standard deviations from the mean in every dimension. Dots: the same in double precision. The shaded band, ten to sixteen dimensions, is what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
 dimensions = np.arange(2, 65, 2)
 with seeded(0):
     noise = torch.randn(32, 4, 64)
@@ -719,7 +671,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it is its own mirror image about zero."}, "figure": {"caption": "Does the bias reach the couplings? Coupling of one child to its first parent, while a factor from -2 to 2 scales the votes. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it is its own mirror image about zero."}, "figure": {"caption": "Does the bias reach the couplings? Coupling of one child to its first parent, while a factor from -2 to 2 scales the votes. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
 with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
@@ -745,7 +697,7 @@ plt.show()
 # separate the two causes. A bias that *starts at zero* can break the symmetry but does not help the scale. *No bias with larger weights* and *no bias
 # at unit length* help the scale but keep the symmetry; for unit length, we scale $W$ of every layer on a first batch until $\lVert s \rVert$ has mean one.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; a start at unit length or a bias keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with five per cent of noise. Without bias it falls from one at two layers to zero at seven, however large the weights; with a bias of 0.1 it stays at one, and with weights near the identity above 0.85."}, "figure": {"caption": "What gets lost in an untrained stack, by depth? RBA: mean length of the class capsules. At the paper's weight scale the signal vanishes after a few layers, unless a bias carries it. EM: cosine between the class capsules of an input and of the same input with 5 % of noise; the lengths lie between 0.5 and 0.7 at every depth. Three arms without bias coincide, and the arm whose bias starts at 0 with them; near the identity, similar inputs stay similar.", "name": "fig-signal"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; a start at unit length or a bias keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with five per cent of noise. Without bias it falls from one at two layers to zero at seven, however large the weights; with a bias of 0.1 it stays at one, and with weights near the identity above 0.85."}, "figure": {"caption": "What gets lost in an untrained stack, by depth? RBA: mean length of the class capsules. At the paper's weight scale the signal vanishes after a few layers, unless a bias carries it. EM: cosine between the class capsules of an input and of the same input with 5 % of noise; the lengths lie between 0.5 and 0.7 at every depth. Three arms without bias coincide, and the arm whose bias starts at 0 with them; near the identity, similar inputs stay similar.", "name": "fig-signal"}}
 ARM_NAMES = {
     (False, 0.1, 0.1): "no bias",
     (True, 0.1, 0.1): "bias 0.1",
@@ -805,13 +757,11 @@ for arm, name in ARM_NAMES.items():
     for axis, routing, curve in zip(axes, depths, (lengths, cosines[name]), strict=True):
         axis.plot(depths[routing], curve, "o-", color=ARM_COLORS[name], label=name)
 axes[0].set(title="RBA", ylabel="mean length", xlabel="capsule layers", yscale="log")
-axes[1].set(
-    title="EM", ylabel="cosine under noise", xlabel="capsule layers", ylim=(-0.1, 1.1)
-)
+axes[1].set(title="EM", ylabel="cosine under noise", xlabel="capsule layers", ylim=(-0.1, 1.1))
 axes[0].legend(fontsize=8)
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the sentence", "code_prompt_hide": "Code of the sentence"}
+# %% tags=["hide-input"]
 Markdown(
     f"The class capsules of the EM stacks have a mean length of {min(of_em):.2f} to "
     f"{max(of_em):.2f}, in every arm and at every depth."
@@ -830,15 +780,13 @@ Markdown(
 # ```
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 def arms(records: list, routing: str = "dynamic") -> pd.DataFrame:
     """Test accuracy in percent by depth and arm: means over seeds."""
     table = frames.metrics(frames.select(records, "depth", routing=routing))
     table["arm"] = [
         ARM_NAMES[b, s, w]
-        for b, s, w in zip(
-            table["bias"], table["bias_start"], table["weight_std"], strict=True
-        )
+        for b, s, w in zip(table["bias"], table["bias_start"], table["weight_std"], strict=True)
     ]
     return 100 * table.pivot_table(
         index="depth", columns="arm", values="test_accuracy"
@@ -846,12 +794,8 @@ def arms(records: list, routing: str = "dynamic") -> pd.DataFrame:
 
 
 on_record = frames.select(committed, "depth", scale="cpu", data="mnist")
-routings = [
-    r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)
-]
-both = {
-    f"{plots.routing_name(r)} on MNIST, cpu scale": arms(on_record, r) for r in routings
-}
+routings = [r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)]
+both = {f"{plots.routing_name(r)} on MNIST, cpu scale": arms(on_record, r) for r in routings}
 both[f"RBA on {here}, {scale} scale, this build"] = arms(depth)
 pd.concat(both, names=["", "layers"]).rename_axis(columns=None).pipe(frames.styled).format(
     "{:.1f}", na_rep="–"
@@ -864,7 +808,7 @@ pd.concat(both, names=["", "layers"]).rename_axis(columns=None).pipe(frames.styl
 # their mean, and that is the direction of a small remainder. So two similar inputs become unrelated after a few layers. Deep networks that start in such chaos are known to train
 # badly {cite:p}`poole2016,schoenholz2017`. A bias gives all poses a common direction.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 plain = frames.metrics(
     frames.select(on_record, "depth", routing="em_vector", bias=False, weight_std=0.1)
 )
@@ -876,10 +820,7 @@ if len(plain):
     }
     lost = dict(zip(depths["em_vector"], cosines["no bias"], strict=True))
     rows = {n: (f"{lost[n]:.2f}", told[n]) for n in told if n in lost}
-    names = [
-        "cosine under noise, untrained",
-        "learning starts after (steps, median of seeds)",
-    ]
+    names = ["cosine under noise, untrained", "learning starts after (steps, median of seeds)"]
     rows = pd.DataFrame(rows, index=names).rename_axis(columns="EM layers, no bias")
     display(rows.pipe(frames.styled))
 
@@ -887,7 +828,7 @@ if len(plain):
 # The two go together, which does not make one the cause of the other. So we change what the votes have in common: the identity, cut or padded to the shape of $W$, is added to every $W$. This also makes the weights larger, but larger weights alone did not help. The stack is still odd to the last bit,
 # but every layer now passes on the mean pose of its children, and similar inputs stay similar.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the sentence", "code_prompt_hide": "Code of the sentence"}
+# %% tags=["hide-input"]
 near = frames.metrics(frames.select(on_record, "depth", bias=False, weight_std="identity"))
 if len(near):
     near["arm"] = near["routing"].map(plots.routing_name) + near["depth"].map(
@@ -897,9 +838,7 @@ if len(near):
     near = near.sort_values(["routing", "depth"])
     ends = frames.means(near, "arm", {"percent": "accuracy"})["accuracy"]
     learned = (near["percent"] > 50).sum()
-    text = "; ".join(
-        f"{arm}: {value.replace('[', '% [', 1)}" for arm, value in ends.items()
-    )
+    text = "; ".join(f"{arm}: {value.replace('[', '% [', 1)}" for arm, value in ends.items())
     display(
         Markdown(
             f"{learned} of {len(near)} reduced networks on MNIST with weights near the identity and no bias learn. "
@@ -923,7 +862,7 @@ if len(near):
 negated = session.run(STEM, "negated")
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 def pairs(records: list) -> pd.DataFrame:
     """Test accuracy in percent on images and their negatives: mean over seeds."""
     table = frames.metrics(frames.select(records, "negated"))
@@ -940,11 +879,9 @@ def pairs(records: list) -> pd.DataFrame:
 on_record = frames.select(committed, "negated", scale="cpu")
 both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
 both[f"{here}, {scale} scale, this build"] = pairs(negated)
-pd.concat(both, axis=1, names=["", "routing"]).pipe(frames.styled).format(
-    "{:.1f}", na_rep="–"
-)
+pd.concat(both, axis=1, names=["", "routing"]).pipe(frames.styled).format("{:.1f}", na_rep="–")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-W-10")
 
 # %% [markdown]
@@ -958,7 +895,7 @@ claims.page_table(STEM, "NEG-W-10")
 # add is the difference of the two delays, and three seeds do not show that they add any.
 
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 def delay(records: list, experiment: str, **where: object) -> dict[str, str]:
     """By routing: how many steps later 50 % are reached without a bias, with its interval over seeds."""
     table = frames.metrics(
@@ -991,7 +928,7 @@ pd.DataFrame(
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Gradient of the direction with the released offset, in double precision, and the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows; without the offset it is zero. Right: the size of Adam's first step in units of the learning rate, close to one for poses below one."}, "figure": {"caption": "How can so small a constant teach a network? Gradient of the direction with the released offset, in double precision, and the first step of Adam for such a gradient, in learning rates. Without the offset both are zero.", "name": "fig-offset"}}
 poses = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 (gradient,) = torch.autograd.grad((poses / (poses.abs() + 1e-8)).sum(), poses)
 poses, step = poses.detach(), gradient / (gradient + 1e-8)
@@ -1002,7 +939,7 @@ axes[1].semilogx(poses, step, color=ORANGE)
 axes[1].set(title="Adam's first step / learning rate", xlabel="|μ|", ylim=(0, 1.05))
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 offsets = frames.metrics(
     frames.select(committed or sign, "sign", routing="em_vector", bias=True)
 )
@@ -1034,7 +971,7 @@ shown.assign(mean=shown.mean(axis=1)).rename_axis(index="offset", columns="seed"
 # ```{fold} What the committed records took
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 frames.costs(committed).pipe(frames.styled).hide(axis="index").format(precision=1)
 
 # %% [markdown]

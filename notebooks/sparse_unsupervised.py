@@ -30,9 +30,7 @@ from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
 committed = claims.own_records(STEM, Store(results_dir))
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
-said = {
-    k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()
-}
+said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
 frames.verdict_box(
     STEM,
     {
@@ -67,18 +65,14 @@ plots.use_style()
 SPARSE_INK, DENSE_INK = plots.routing_color("em"), plots.routing_color("dynamic")
 plots.dots(
     {
-        name: (v.ours, v.interval, v.claim.value, color)
-        for name, claim, color in (
-            ("sparse (a)", "SP-T1-affnist-a", SPARSE_INK),
-            ("unmasked (a)", "SP-T1-affnist-unmasked-a", DENSE_INK),
-            ("sparse (b)", "SP-T1-affnist-b", SPARSE_INK),
-            ("unmasked (b)", "SP-T1-affnist-unmasked-b", DENSE_INK),
-        )
-        for v in [told[claim]]
+        "sparse (a)": (told["SP-T1-affnist-a"], SPARSE_INK),
+        "unmasked (a)": (told["SP-T1-affnist-unmasked-a"], DENSE_INK),
+        "sparse (b)": (told["SP-T1-affnist-b"], SPARSE_INK),
+        "unmasked (b)": (told["SP-T1-affnist-unmasked-b"], DENSE_INK),
     }
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the set-up", "code_prompt_hide": "Code of the set-up"}
+# %% tags=["hide-input"]
 import numpy as np
 import pandas as pd
 import torch
@@ -114,7 +108,7 @@ SUPCAPS_INK = plots.routing_color("similarity")
 #
 # The two supports can rank capsules differently, and the rank is all that the method uses. What that does to accuracy is measured [below](#options).
 
-# %% tags=["hide-input", "thumbnail", "front-surprise"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. Below: how often the two supports name the same first capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: images by how many of the first three ranks keep their capsule, for a new network of the paper's size.", "name": "fig-sp-groups"}}
+# %% tags=["hide-input", "thumbnail", "front-surprise"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. Below: how often the two supports name the same first capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: images by how many of the first three ranks keep their capsule, for a new network of the paper's size.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
 child = torch.arange(TYPES * SIDE * SIDE)
 groups = {"paper": child % SIDE**2, "released": child // TYPES}
@@ -138,9 +132,7 @@ with seeded(0), torch.no_grad():
 both = [ranks(routing_support(coupling, 32, how)) for how in ("position", "released")]
 kept = ((both[0] == both[1]) & (both[0] < 3)).sum(dim=1)
 axes[2].bar(range(4), [100 * float((kept == k).float().mean()) for k in range(4)])
-axes[2].set(
-    title="same capsules in\nthe first three ranks", xticks=range(4), xlabel="of three"
-)
+axes[2].set(title="same capsules in\nthe first three ranks", xticks=range(4), xlabel="of three")
 axes[2].set_ylabel("images (%)")
 axes[2].title.set_fontsize(9.5)
 plt.show()
@@ -179,7 +171,7 @@ plt.show()
 # %% [markdown]
 # ## The method
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}, "figure": {"caption": "The network of the paper for affNIST. SUPCAPS have ten latent capsules and the label for a mask.", "name": "fig-sp-network"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}, "figure": {"caption": "The network of the paper for affNIST. SUPCAPS have ten latent capsules and the label for a mask.", "name": "fig-sp-network"}}
 LAYERS = (
     ("image", "40 × 40", "9 × 9"),
     ("convolution", "32 × 32 × 256", "9 × 9, stride 2"),
@@ -245,7 +237,7 @@ plt.show()
 # %%
 encodings = session.run(STEM, "encodings")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Squared error of reconstructions of test digits by epoch, for dense, sparse and unboosted capsules and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of an image of a test digit in the middle of the frame, by epoch; one line a seed.", "name": "fig-sp-curves"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of reconstructions of test digits by epoch, for dense, sparse and unboosted capsules and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of an image of a test digit in the middle of the frame, by epoch; one line a seed.", "name": "fig-sp-curves"}}
 of_encodings = frames.best([*committed, *encodings], "encodings")
 ARMS = {
     "sparse": dict(mask="ranks", boost=True, network="sparse_capsnet"),
@@ -254,18 +246,14 @@ ARMS = {
     "SUPCAPS": dict(mask="label"),
     "CNN": dict(network="cnn"),
 }
-INKS = dict(
-    zip(ARMS, (SPARSE_INK, "#a45fc4", DENSE_INK, SUPCAPS_INK, "#8a8f98"), strict=True)
-)
+INKS = dict(zip(ARMS, (SPARSE_INK, "#a45fc4", DENSE_INK, SUPCAPS_INK, "#8a8f98"), strict=True))
 
 
 def arm(name: str, size: str = of_encodings[0].trial.scale) -> list:
     """The records of an arm at a scale, seed by seed, without those of twice the budget."""
     found = frames.select([*committed, *encodings], "encodings", size, **ARMS[name])
     least = min((r.config["epochs"] for r in found), default=0)
-    usual = {
-        r.trial.seed: r for r in found if r.config["epochs"] == least and r.exit == "ok"
-    }
+    usual = {r.trial.seed: r for r in found if r.config["epochs"] == least and r.exit == "ok"}
     return [usual[seed] for seed in sorted(usual)]
 
 
@@ -286,7 +274,7 @@ plt.show()
 # Networks see MNIST digits at shifted places and nothing else. Then a support vector machine learns classes from their encodings, (a) of other affNIST images, (b) of MNIST. Our affNIST is generated from the MNIST test digits by
 # the published ranges, so its verdicts say *derived data*. Both columns are of one network, which sees frames as large as affNIST's.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "SP-T1-", "SP-W-7", "SP-W-8")
 
 # %% tags=["remove-input"]
@@ -296,7 +284,7 @@ Markdown(frames.standing(of_encodings))
 # The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
 # that it was fitted to under another map. The last column keeps these digits apart.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 FEATURES = {
     "mnist": "MNIST (%)",
     "affnist_b": "affNIST (b) (%)",
@@ -324,7 +312,7 @@ pd.concat(accuracies(arm(name), name) for name in encoders).pipe(frames.styled)
 #
 # The paper writes that the masked capsules feed the classifier; the released files hold them without their mask, and the tables above follow these.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 KEYS = [*(f"{f}_masked" for f in FEATURES), "mnist_accuracy", "affnist_accuracy"]
 values = {}
 for name in ARMS:
@@ -337,7 +325,7 @@ pd.DataFrame.from_dict(values, orient="index", columns=titles).pipe(frames.style
 # ```{fold} Table 2: numbers that the paper quotes
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "SP-T2-")
 
 # %% [markdown]
@@ -345,7 +333,7 @@ claims.page_table(STEM, "SP-T2-")
 #
 # Each row is one network on the same test digit: the digit, its reconstruction by all capsules, by one alone, and without it, for the three whose absence changes the picture most.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "A test digit, its reconstruction, and reconstructions by single capsules and without them, for dense, unboosted and sparse capsules."}, "figure": {"caption": "What does each capsule draw? First seed. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A test digit, its reconstruction, and reconstructions by single capsules and without them, for dense, unboosted and sparse capsules."}, "figure": {"caption": "What does each capsule draw? First seed. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
 def drawn(record: object, name: str) -> np.ndarray:
@@ -354,9 +342,7 @@ def drawn(record: object, name: str) -> np.ndarray:
     return np.reshape(record.series[name], (-1, side, side))
 
 
-shown = {
-    n: r for n in ("dense", "no boosting", "sparse") for r in arm(n) if r.trial.seed == 0
-}
+shown = {n: r for n in ("dense", "no boosting", "sparse") for r in arm(n) if r.trial.seed == 0}
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
 size = (plots.WIDTH, 1.15 * len(shown))
 figure, axes = plt.subplots(len(shown), 8, figsize=size, squeeze=False)
@@ -375,7 +361,7 @@ for row, (name, record) in zip(axes, shown.items(), strict=True):
     row[0].set_ylabel(name, fontsize=9)
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "SP-W-1", "SP-X-")
 
 # %% [markdown]
@@ -383,7 +369,7 @@ claims.page_table(STEM, "SP-W-1", "SP-X-")
 #
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat? Mean support by rank, as a share of rank 0; one line a seed. Does every capsule win? Share of affNIST images in which a capsule ranks first, sorted. Shaded: the band.", "name": "fig-sp-support"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat? Mean support by rank, as a share of rank 0; one line a seed. Does every capsule win? Share of affNIST images in which a capsule ranks first, sorted. Shaded: the band.", "name": "fig-sp-support"}}
 figure, axes = plots.panels(2, height=2.6)
 for name in ("dense", "SUPCAPS", "no boosting", "sparse"):
     for record in arm(name):
@@ -401,7 +387,7 @@ axes[1].set(xlabel="capsule, sorted", ylabel="share of first ranks")
 axes[1].set_xticks(range(1, 17, 5))
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 sizes = session.run(STEM, "sizes")
 claims.page_table(STEM, "SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 
@@ -409,7 +395,7 @@ claims.page_table(STEM, "SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # ```{fold} Figure 4 as the paper draws it: how often each capsule has each rank
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Heat maps of capsules by rank, without and with boosting."}, "figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, first seed; capsules by their share of first ranks.", "name": "fig-sp-ranks"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Heat maps of capsules by rank, without and with boosting."}, "figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, first seed; capsules by their share of first ranks.", "name": "fig-sp-ranks"}}
 figure, axes = plots.panels(2, height=2.6)
 for axis, name in zip(axes, ("no boosting", "sparse"), strict=True):
     for record in arm(name)[:1]:
@@ -466,7 +452,7 @@ plots.widget(WIDGET, {"side": side, "grey": grey})
 # %%
 options = session.run(STEM, "options")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_options = frames.best([*committed, *options], "options")
 usual = {"grouping": "position", "band": [0.04, 0.1], "distinct": 0}
 tables = {"as the paper says": arm("sparse", of_options[0].trial.scale)}
@@ -485,7 +471,7 @@ pd.concat(accuracies(of, name) for name, of in tables.items() if of).pipe(frames
 # ```{fold} All deviations of the records on this page
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 frames.deviations([*committed, *encodings, *options]).pipe(frames.styled).hide(axis="index")
 
 # %% [markdown]
@@ -495,7 +481,7 @@ frames.deviations([*committed, *encodings, *options]).pipe(frames.styled).hide(a
 # - **Ranks inside autograd, boosts on poses.** A rank has no gradient; the gain multiplies the support, not the pose. `test_no_gradient_flows_through_the_mask_and_some_through_all_else`.
 # - **Squash at zero.** The textbook form divides zero by zero. Biases of 0.1 hide it in the released code.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 
 
 def textbook(x: torch.Tensor) -> torch.Tensor:
@@ -520,7 +506,7 @@ pd.DataFrame(slopes, index=["value at zero", "gradient at zero"]).pipe(frames.st
 # %%
 beyond = session.run(STEM, "beyond")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 claims.page_table(STEM, "SP-W-9")
 
 # %% [markdown]
@@ -533,7 +519,7 @@ claims.page_table(STEM, "SP-W-9")
 controls = session.run(STEM, "controls")
 attacks = session.run(STEM, "attacks")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 of_codes = frames.best([*committed, *controls], "controls")
 size = of_codes[0].trial.scale
 codes = {"sparse capsules": arm("sparse", size)}
@@ -544,13 +530,11 @@ for code, name in (("pca", "principal components"), ("pixels", "pixels")):
 display(Markdown(frames.standing(of_codes)))
 pd.concat(accuracies(of, name) for name, of in codes.items() if of).pipe(frames.styled)
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Accuracy on MNIST under FGSM over epsilon, for sparse and dense capsules, SUPCAPS and the CNN."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked test digits over the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings.", "name": "fig-sp-attacks"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Accuracy on MNIST under FGSM over epsilon, for sparse and dense capsules, SUPCAPS and the CNN."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked test digits over the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings.", "name": "fig-sp-attacks"}}
 of_attacks = frames.best([*committed, *attacks], "attacks")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for record in of_attacks:
-    name = next(
-        n for n, a in ARMS.items() if all(record.config[k] == v for k, v in a.items())
-    )
+    name = next(n for n, a in ARMS.items() if all(record.config[k] == v for k, v in a.items()))
     left = [100 * share for share in record.series["accuracy_left"]]
     axis.plot(record.series["epsilons"], left, ".-", color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
@@ -571,7 +555,7 @@ plt.show()
 # ```{fold} What the committed records took
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the table", "code_prompt_hide": "Code of the table"}
+# %% tags=["hide-input"]
 ran = [*committed, *encodings, *beyond, *attacks]
 frames.costs(ran).pipe(frames.styled).hide(axis="index").format(precision=1)
 

@@ -20,7 +20,7 @@ from capslib.recipes import matches
 
 if TYPE_CHECKING:
     from IPython.display import HTML
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
     from pandas.io.formats.style import Styler
 
     from capslib.lab.claims import Verdict
@@ -59,24 +59,31 @@ def metrics(records: Iterable[Record]) -> DataFrame:
     )
 
 
+def values(records: Iterable[Record], metric: str) -> list[float]:
+    """What the records that have a metric measured, in their order."""
+    return [r.metrics[metric].value for r in records if metric in r.metrics]
+
+
+def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100), unit: str = "") -> str:
+    """The mean of the values that are there and its 95 % interval, as text, or a dash; ``bounds`` are what no mean can leave."""
+    there = [v for v in map(float, values) if v == v]
+    found = interval(there, bounds)
+    between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
+    told = f"{sum(there) / len(there):.{digits}f}{unit and f' {unit}'}{between}" if there else "–"
+    return told.replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def means(
     table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1, bounds: Bounds | None = (0, 100)
 ) -> DataFrame:
-    """For each group of :func:`metrics`: the number of seeds, and the mean and 95 % interval of some metrics as text.
+    """For each group of :func:`metrics`: the number of seeds, and the :func:`mean` of some metrics.
 
-    ``columns`` maps each metric to the name of its column. A group without a metric shows a dash; a metric that no group has
-    gets no column. Metrics are in percent, unless other ``bounds`` say what a mean cannot leave.
+    ``columns`` maps each metric to the name of its column; a metric that no group has gets none.
     """
-
-    def text(values: Series) -> str:
-        values = values.dropna()
-        found = interval(values, bounds)
-        between = "" if found is None or values.nunique() == 1 else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
-        return f"{values.mean():.{digits}f}{between}".replace(" ", "\N{NO-BREAK SPACE}") if len(values) else "–"
-
     of = table.groupby(by, sort=False)
     metrics = [name for name in columns if name in table]
-    return of.size().to_frame("seeds").join(of[metrics].agg(text).rename(columns=dict(columns)))
+    texts = of[metrics].agg(lambda values: mean(values, digits, bounds)).rename(columns=dict(columns))
+    return of.size().to_frame("seeds").join(texts)
 
 
 def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
+
+from capslib.lab.statistics import interval
 
 if TYPE_CHECKING:
     from IPython.display import HTML
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    Interval = tuple[float, float] | None
+    from capslib.lab.judging import Verdict
 
 INK = "#767d89"
 """Colour of text and axes. Its contrast is above 4:1 on the white and on the dark page, so one file serves both."""
@@ -168,12 +171,6 @@ def narrow(figure: Figure) -> Figure:
     return other
 
 
-def label_line(axes: Axes, x: float, y: float, text: str, color: str, **options: object) -> None:
-    """Label a line at its end, in its colour, instead of in a legend."""
-    style = dict(xytext=(6, 0), textcoords="offset points", va="center", fontsize=9.5, annotation_clip=False)
-    axes.annotate(text, (x, y), color=color, **style, **options)
-
-
 def key(axes: Axes, colors: Mapping[str, str]) -> None:
     """Say what colours mean, in these colours, at the right above the axes, where no curve runs."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
@@ -183,14 +180,6 @@ def key(axes: Axes, colors: Mapping[str, str]) -> None:
     axes.add_artist(AnchoredOffsetbox(child=HPacker(children=words, pad=0, sep=6), **place))
 
 
-def shades(color: str, n: int) -> list[str]:
-    """``n`` shades of a colour, from light to dark, for depths, iterations and other ordered things."""
-    import seaborn as sns
-
-    ends = sns.light_palette(color, 5)[2], color, sns.dark_palette(color, 5)[3]
-    return list(sns.blend_palette(ends, n).as_hex())
-
-
 def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: object) -> tuple[Figure, Sequence[Axes]]:
     """Small multiples in the book's width, each row ``height`` inches high."""
     import matplotlib.pyplot as plt
@@ -198,15 +187,21 @@ def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: objec
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **options)
 
 
-def dots(rows: Mapping[str, tuple[float | None, Interval, float | None, str]], unit: str = "%", end: float = 100) -> Figure:
-    """A small figure for the front page: for each row our mean (filled, with its interval), the paper's value (open) and a colour.
+def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit: str = "%", end: float = 100) -> Figure:
+    """A small figure for the front page: a row has a verdict, or our seeds, or only the paper's value; and a colour.
 
-    Values and intervals are in ``unit``, on an axis from 0 to ``end``. A row without a value keeps its place.
+    Our mean is filled, with its interval, and the paper's value open, in ``unit``, from 0 to ``end``. A row may lack a value.
     """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(2.6, 0.4 + 0.42 * len(rows)))
-    for y, (name, (ours, between, theirs, color)) in enumerate(rows.items()):
+    for y, (name, (told, color)) in enumerate(rows.items()):
+        if isinstance(told, float):
+            ours, between, theirs = None, None, told
+        elif isinstance(told, Sequence):
+            ours, between, theirs = fmean(told) if told else None, interval(told, (0, 100) if unit == "%" else None), None
+        else:
+            ours, between, theirs = told.ours, told.interval, told.claim.value
         axes.text(0, y - 0.48, name, fontsize=8.5, va="center")
         if between:
             axes.plot(between, (y, y), color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")

@@ -75,6 +75,19 @@ def test_no_chapter_warns_its_readers(pages):
     assert not [(p.name, said.text) for p, soup in pages.items() for said in soup.select(".output.stderr, .output.traceback")]
 
 
+def test_folded_code_is_named_by_what_it_shows(pages):
+    named = []
+    for path, soup in pages.items():
+        for cell in soup.select(".cell:has(summary)"):
+            told = [summary.get_text(strip=True) for summary in cell.select("summary .collapsed, summary .expanded")]
+            shown = "figure" if cell.select_one(".cell_output img") else "table" if cell.select_one(".cell_output table") else ""
+            assert not [name for name in told if "{" in name], path
+            if any(name.startswith(("Code of the figure", "Code of the table")) for name in told):
+                assert told == [f"Code of the {shown}"] * 2, path
+                named.append(shown)
+    assert {"figure", "table"} <= set(named)
+
+
 def test_front_page_says_what_each_chapter_found(site, pages):
     front = pages[site / "book" / "intro.html"]
     chapters = [path for path in pages if path.parent.name == "papers"]

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.text import Text
 
-from capslib.lab import plots
+from capslib.lab import claims, plots
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +100,11 @@ def test_no_text_of_a_record_ends_the_script_of_a_widget():
     assert shown.count("</script>") == 1
     assert "<b>" not in shown
     assert json.loads(re.search(r"data = (.*);", shown)[1]) == {"name": "</script><b>", "grey": [0.5]}
+
+
+def test_a_row_of_dots_has_a_verdict_or_seeds_or_the_value_of_the_paper(store):
+    judged = next(v for v in claims.verdicts("negation_limitation", store=store) if v.claim.value is not None)
+    (axes,) = plots.dots({"a": (judged, "red"), "b": ([1.0, 2.0, 3.0], "blue"), "c": (4.0, "red"), "d": ([], "red")}).axes
+    assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "d"]
+    drawn = {(line.get_fillstyle(), *line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "o"}
+    assert drawn == {("none", judged.claim.value, 0), ("full", 2.0, 1), ("none", 4.0, 2)}

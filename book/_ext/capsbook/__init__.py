@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
@@ -146,6 +147,19 @@ def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, tuple[str, str, str]]]
             yield stem, found
 
 
+def _name_code(app: Sphinx, doctree: nodes.document) -> None:
+    """Name the folded code of a cell by what it shows, where ``nb_code_prompt_show`` leaves that open: a figure, a table …"""
+    for cell in doctree.findall(lambda node: isinstance(node, nodes.container) and "prompt_show" in node):
+        shows = {
+            "figure": next(cell.findall(nodes.image), None),
+            "table": any("<table" in raw.astext() for raw in cell.findall(nodes.raw)),
+            "sentence": len(cell.children) > 1,
+        }
+        what = next((name for name, found in shows.items() if found), "set-up")
+        for prompt in ("prompt_show", "prompt_hide"):
+            cell[prompt] = cell[prompt].replace("{type}", what)
+
+
 def _for_screen_readers(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Take out what misleads a screen reader: roles that the bibliography cannot keep, and one name for all folds of code."""
     body = context.get("body", "")
@@ -248,6 +262,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", _outdated)
     app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
     app.connect("source-read", _note_experiments)
+    app.connect("doctree-read", _name_code)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
     app.connect("html-page-context", _for_screen_readers)
