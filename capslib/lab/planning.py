@@ -51,10 +51,9 @@ class Experience:
                 arms.setdefault(_fields(record.trial), []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
-        """What a trial will take, by the nearest thing that is known.
-
-        That is: the median time and the largest memory of trials of the same experiment and scale that differ in the fewest
-        fields; a rehearsal of this trial, step for step; or the FLOPs of its trainings at the rate of the paper's most similar ones.
+        """What a trial will take, by the nearest thing that is known: the median time, by epochs, and the largest memory of those
+        trials of the same experiment and scale that differ in the fewest fields; a rehearsal of this trial, step for step; or the
+        FLOPs of its trainings at the rate of the paper's most similar ones.
         """
         if arms := self.ended.get(_place(trial)):
             own = _fields(trial)
@@ -63,8 +62,9 @@ class Experience:
             nearest = [arm for arm in arms if len(differs[arm]) == fewest]
             near = [record for arm in nearest for record in arms[arm]]
             other = ", ".join(sorted(set().union(*(differs[arm] for arm in nearest))))
+            epochs = getattr(papers.config(trial), "epochs", None)
             return Estimate(
-                seconds=statistics.median(r.wall_seconds for r in near),
+                seconds=statistics.median(r.wall_seconds * (epochs / r.config["epochs"] if epochs else 1) for r in near),
                 memory=max(r.peak_memory_bytes for r in near),
                 basis=f"{len(near)} record{'s' * (len(near) > 1)}" + (f" with other {other}" if other else ""),
             )

@@ -136,6 +136,8 @@ def test_an_estimate_is_of_the_nearest_records(trial, ran):
     assert estimate(trial, "cpu", far + near + misleading) == Estimate(20, 500, "3 records with other points")
     assert estimate(trial, "cpu", far + near + same + misleading) == Estimate(5, 70, "1 record")
     assert estimate(trial, "cuda", far + near + same + misleading) == Estimate(2, 2, "1 record")
+    longer = ran(20, 70, 9, config={"epochs": 4 * papers.config(trial).epochs})
+    assert estimate(trial, "cpu", [longer]) == Estimate(5, 70, "1 record with other epochs")
 
 
 def test_a_field_left_at_its_default_is_another_than_one_that_is_changed(trial, ran):
