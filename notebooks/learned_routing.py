@@ -178,7 +178,7 @@ given = {
 given |= {"w": width[0].tolist(), "dense": toy.DENSE}
 plots.widget(WIDGET, given)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
 figure, axes = plots.panels(4, height=2.1, sharex=True, sharey=True)
 for axis, (one, two) in zip(axes, PAIRS, strict=True):

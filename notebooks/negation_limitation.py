@@ -879,7 +879,7 @@ def pairs(records: list) -> pd.DataFrame:
 on_record = frames.select(committed, "negated", scale="cpu")
 both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
 both[f"{here}, {scale} scale, this build"] = pairs(negated)
-pd.concat(both, axis=1, names=["", "routing"]).pipe(frames.styled).format("{:.1f}", na_rep="–")
+pd.concat(both, axis=1, names=["", ""]).pipe(frames.styled).format("{:.1f}", na_rep="–")
 
 # %% tags=["hide-input"]
 claims.page_table(STEM, "NEG-W-10")

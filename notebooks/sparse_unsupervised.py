@@ -131,7 +131,9 @@ with seeded(0), torch.no_grad():
     coupling = network.layers[0](pose, active).coupling
 both = [ranks(routing_support(coupling, 32, how)) for how in ("position", "released")]
 kept = ((both[0] == both[1]) & (both[0] < 3)).sum(dim=1)
-axes[2].bar(range(4), [100 * float((kept == k).float().mean()) for k in range(4)])
+axes[2].bar(
+    range(4), [100 * float((kept == k).float().mean()) for k in range(4)], color=plots.INK
+)
 axes[2].set(title="same capsules in\nthe first three ranks", xticks=range(4), xlabel="of three")
 axes[2].set_ylabel("images (%)")
 axes[2].title.set_fontsize(9.5)
@@ -358,7 +360,7 @@ for row, (name, record) in zip(axes, shown.items(), strict=True):
         axis.grid(False)
         if name == next(iter(shown)):
             axis.set_title(title, loc="left", fontsize=9)
-    row[0].set_ylabel(name, fontsize=9)
+    row[0].set_ylabel(name.replace(" ", "\n"), fontsize=9, rotation=0, ha="right", va="center")
 plt.show()
 
 # %% tags=["hide-input"]

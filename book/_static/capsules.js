@@ -21,11 +21,18 @@ addEventListener("load", () => {
     for (const table of document.querySelectorAll(".cell_output table:not(.claims, .blocks)")) {
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
-      const cells = [...(table.tBodies[0]?.rows ?? [])].flatMap((row) => [...row.cells]);
+      const rows = [...(table.tBodies[0]?.rows ?? [])];
+      const cells = rows.flatMap((row) => [...row.cells]);
       const wide = phone.matches && table.offsetWidth > table.parentElement.clientWidth;
       if (!heads.length || !(wide || cells.some((cell) => cell.textContent.length > 60))) continue;
       table.classList.add("blocks");
-      for (const cell of cells) cell.dataset.label = cell.cellIndex ? heads.map((names) => names[cell.cellIndex]).filter(Boolean).join(", ") : "";
+      for (const row of rows) {
+        const before = heads[0].length - row.cells.length;  // columns whose cell began in a row above
+        for (const cell of row.cells) {
+          const column = before + cell.cellIndex;
+          cell.dataset.label = column ? heads.map((names) => names[column]).filter(Boolean).join(", ") : "";
+        }
+      }
     }
   };
   toBlocks();

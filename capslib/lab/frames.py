@@ -33,7 +33,10 @@ def styled(table: DataFrame) -> Styler:
     def safe(cell: object) -> object:
         return cell if cell is None or isinstance(cell, Number) else escape(str(cell))
 
-    return table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe).style
+    table = table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe)
+    if table.index.name and table.columns.nlevels == 1 and not table.columns.name:
+        table = table.rename_axis(index=None, columns=table.index.name)  # in the row of the other names
+    return table.style
 
 
 def plain(text: str) -> str:
@@ -100,11 +103,8 @@ def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:
 
 def select(records: Iterable[Record], experiment: str, scale: str | None = None, **where: object) -> list[Record]:
     """Select the records of an experiment, at one scale, by values of their configuration."""
-    return [
-        r
-        for r in records
-        if r.trial.experiment == experiment and (scale is None or r.trial.scale == scale) and matches(r.config, where)
-    ]
+    found = (r for r in records if r.trial.experiment == experiment and scale in (None, r.trial.scale))
+    return [r for r in found if matches(r.config, where)]
 
 
 def best(records: Iterable[Record], experiment: str, **where: object) -> list[Record]:

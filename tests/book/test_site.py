@@ -80,7 +80,13 @@ def test_folded_code_is_named_by_what_it_shows(pages):
     for path, soup in pages.items():
         for cell in soup.select(".cell:has(summary)"):
             told = [summary.get_text(strip=True) for summary in cell.select("summary .collapsed, summary .expanded")]
-            shown = "figure" if cell.select_one(".cell_output img") else "table" if cell.select_one(".cell_output table") else ""
+            shown = (
+                "figure"
+                if cell.select_one(".cell_output img")
+                else "table"
+                if cell.select_one(".cell_output :is(table, details)")
+                else ""
+            )
             assert not [name for name in told if "{" in name], path
             if any(name.startswith(("Code of the figure", "Code of the table")) for name in told):
                 assert told == [f"Code of the {shown}"] * 2, path
@@ -96,6 +102,9 @@ def test_front_page_says_what_each_chapter_found(site, pages):
     assert len(told) == len(chapters) + len(judged), "what surprised, and what was found where a claim of it is judged"
     assert judged
     assert all(len(one.text.split()) > 10 and one.img and one.img["alt"] for one in told)
+    cards = front.select(".chapter-card")
+    assert len(cards) == len(chapters)
+    assert all(card.img and card.img["alt"] for card in cards)
 
 
 def test_a_claim_of_an_experiment_leads_from_the_scorecard_to_its_table(site, pages):
@@ -200,6 +209,11 @@ def test_a_phone_shows_tables_whole(page, site):
         blocks += page.locator(".cell_output table.blocks:visible").count()
         ends = tables.evaluate_all("tables => tables.map(t => [t.getBoundingClientRect().right, t.innerText.slice(0, 80)])")
         assert [end for end in ends if end[0] > 390] == [], chapter.name
+        names = page.locator("table.blocks:visible").evaluate_all(
+            """tables => tables.flatMap(t => [...t.tBodies[0].rows].map(row =>
+                [row.lastElementChild.dataset.label, [...t.tHead.rows].map(r => r.lastElementChild.textContent.trim())]))"""
+        )
+        assert [name for name in names if name[0] != ", ".join(filter(None, name[1]))] == [], chapter.name
     assert blocks > 5
 
 

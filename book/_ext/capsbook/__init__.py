@@ -152,7 +152,7 @@ def _name_code(app: Sphinx, doctree: nodes.document) -> None:
     for cell in doctree.findall(lambda node: isinstance(node, nodes.container) and "prompt_show" in node):
         shows = {
             "figure": next(cell.findall(nodes.image), None),
-            "table": any("<table" in raw.astext() for raw in cell.findall(nodes.raw)),
+            "table": any(re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)),
             "sentence": len(cell.children) > 1,
         }
         what = next((name for name, found in shows.items() if found), "set-up")
