@@ -544,7 +544,7 @@ for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")),
     )
     points = frames.curves(records, "steps", "batch_accuracy")
     depths = sorted(set(points["depth"])) if len(points) else []
-    palette = sns.light_palette(plots.routing_color(routing), len(depths) + 2)[2:]
+    palette = sns.light_palette(plots.routing_color(routing), 2 * len(depths))[len(depths) :]
     shades = dict(zip(depths, palette, strict=True))
     for axis, bias in zip(row, (True, False), strict=True):
         of_arm = points[points["bias"] == bias] if len(points) else points

@@ -79,12 +79,12 @@ class Experience:
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
 
     def rate(self, trial: Trial) -> float | None:
-        """FLOPs a second: the median over the paper's recorded trainings whose networks and steps differ in the fewest fields."""
-        rates: dict[int, list[float]] = {}
-        for (paper, *_), arms in self.ended.items():
+        """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first."""
+        rates: dict[tuple[bool, int], list[float]] = {}
+        for (paper, experiment, _), arms in self.ended.items():
             for arm, records in arms.items() if paper == trial.paper else ():
                 if papers.known(records[0].trial) and (flops := work(records[0].trial)[1]):
-                    differs = sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
+                    differs = experiment != trial.experiment, sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
                     rates.setdefault(differs, []).extend(flops / r.wall_seconds for r in records if r.wall_seconds)
         return statistics.median(rates[min(rates)]) if rates else None
 

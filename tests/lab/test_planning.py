@@ -159,7 +159,7 @@ def test_a_rehearsal_tells_step_for_step(trial, ran):
     assert estimate(trial, "cpu", [failed]) == NOTHING
 
 
-def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, ran):
+def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, ran, make_record):
     """A trial with three times the FLOPs takes three times as long."""
     other = trial.model_copy(update={"scale": "paper"})
     slow, fast, middle = (ran(seconds, 70, seed) for seed, seconds in enumerate([100, 1, 10]))
@@ -171,6 +171,13 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
     assert estimate(longer, "cpu", [slow, fast, middle]).seconds == pytest.approx(30)
     deeper = ran(1000, 70, 3, config={"hidden": papers.config(other).hidden + 1})
     assert estimate(other, "cpu", [deeper, fast]).seconds == pytest.approx(1), "the network that differs less tells"
+    elsewhere = papers.experiments("negation_limitation")["depth"].trials("cpu")[0]
+    assert estimate(elsewhere, "cpu", [fast]).seconds == pytest.approx(work(elsewhere)[1] / work(other)[1])
+    large = make_record(elsewhere.model_copy(update={"seed": 9}), wall_seconds=7.0)
+    more = papers.experiments("negation_limitation")["depth"].trials("paper")[0]
+    assert estimate(more, "cpu", [fast, large]).seconds == pytest.approx(7 * work(more)[1] / work(elsewhere)[1]), (
+        "same experiment"
+    )
     untrained = papers.experiments("negation_limitation")["symmetry"].trials("cpu")[0]
     assert work(untrained) == (0, 0)
     assert estimate(untrained, "cpu", [slow, fast, middle]) == NOTHING
