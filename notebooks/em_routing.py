@@ -487,8 +487,8 @@ claims.page_table(STEM, *orders, names=orders)
 # %% [markdown]
 # In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs make fewer errors than any of them, also the one that has as many
 # parameters as the capsules. Capsules learn slowly: with three iterations the network errs on even more of its training crops than of the test images when its 24 epochs are over. So we trained the first seed of each arm
-# for twice as long, once. The order of the iterations stays, and the CNN of the same size still beats three iterations. But every capsule network gained, that CNN hardly, and one iteration now makes fewer errors than it. With three
-# iterations the network still errs on about a fifth of its training crops.
+# for twice as long, once. The order of the iterations stays, and the CNN of the same size still beats three iterations. But every capsule network gained and the CNNs hardly changed: one iteration now makes fewer errors than the CNN of
+# the same size. With three iterations the network still errs on about a fifth of its training crops.
 #
 # ```{fold} Every row of Table 1, learning curves, and the configuration
 # ```
