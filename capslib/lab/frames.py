@@ -109,9 +109,9 @@ def select(records: Iterable[Record], experiment: str, scale: str | None = None,
 
 def best(records: Iterable[Record], experiment: str, **where: object) -> list[Record]:
     """The records of an experiment that a figure shows: of the scale with most, and of smoke scale only where there is no other."""
-    found = list({r.key: r for r in records if r.trial.experiment == experiment}.values())
+    found = list({r.key: r for r in select(records, experiment, **where)}.values())
     scales = Counter(r.trial.scale for r in found if r.trial.scale != "smoke")
-    return select(found, experiment, max(scales, key=scales.__getitem__, default="smoke"), **where)
+    return select(found, experiment, max(scales, key=scales.__getitem__, default="smoke"))
 
 
 def standing(records: Sequence[Record]) -> str:
