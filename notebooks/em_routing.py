@@ -52,8 +52,9 @@ frames.verdict_box(
     "{EM-T1-iter3:ours} of the test images and the paper’s CNN on {EM-T1-cnn:ours}, and "
     "beside a CNN of their own size we find the {EM-W-14:verdict} {EM-W-14}.",
     size="At the paper’s own size the parameters are counted and one CNN is trained, no capsules; "
-    "{undecided} undecided claims and {measured smaller} measured values come from reduced networks on smallNORB, in a copy that "
-    "had been compressed as JPEG, and on MNIST ({EM-T1-iter3:basis}).",
+    "{undecided} undecided claims and {measured smaller} measured values come from reduced "
+    "networks on smallNORB, in a copy that had been compressed as JPEG, and on MNIST "
+    "({EM-T1-iter3:basis}).",
     surprise="Paper and released code describe different networks: if all parents compete for a "
     "child, as printed, a reduced network has a test error of {printed}, and of {released} if "
     "only copies of one parent do, as in the code, though some of these runs were still improving.",
