@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from capslib.lab import frames
+from capslib.lab import claims, frames
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers.em_routing.asks import COARSE, MAIN, SMALLER_COPY
@@ -87,7 +87,7 @@ def prose(stem: str) -> str:
 
 def recorded(stem: str, experiment: str, **where: object):
     """The committed records of the reduced size, as a table."""
-    return frames.metrics(frames.select(Store().records(stem), experiment, "cpu", **where))
+    return frames.metrics(frames.select(claims.own_records(stem, Store()), experiment, "cpu", **where))
 
 
 def rounded(values) -> list[float]:
@@ -128,7 +128,7 @@ def test_what_sentences_say_about_the_smaller_copy():
     told = prose("em_routing")
 
     def of(**difference: object) -> list[Record]:
-        runs = frames.select(Store().records("em_routing"), "test_error", "cpu", **MAIN | SMALLER_COPY | difference)
+        runs = frames.select(claims.own_records("em_routing", Store()), "test_error", "cpu", **MAIN | SMALLER_COPY | difference)
         return sorted(runs, key=lambda r: r.trial.seed)
 
     one, two, three, same, paper = (
@@ -148,7 +148,7 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     told = prose("em_routing")
     matched = recorded("em_routing", "viewpoint")["capsules_familiar"]
     assert numbers(r"a familiar error of (\d+) to (\d+) %", told) == rounded(matched)
-    attacked = frames.select(Store().records("em_routing"), "attacks", "cpu")
+    attacked = frames.select(claims.own_records("em_routing", Store()), "attacks", "cpu")
     of = frames.metrics(attacked)
     assert numbers(r"With ε = 0.2 the CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
         100 * of["cnn_fgsm_accuracy_at_0.2"]
