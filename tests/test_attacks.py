@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 import torch
-from art.attacks.evasion import BasicIterativeMethod, FastGradientMethod
-from art.estimators.classification import PyTorchClassifier
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +13,11 @@ from capslib.attacks import Loss, bim, fgsm, input_gradient, robustness, targete
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss, spread_loss
 from capslib.routing import ROUTINGS
+
+with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
+    patch.setenv("HOME", home)  # the toolbox writes ~/.art when it is imported, and fails where two processes do so at once
+    from art.attacks.evasion import BasicIterativeMethod, FastGradientMethod
+    from art.estimators.classification import PyTorchClassifier
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])  # of two classes; both ignore the third pixel
 PIXELS = torch.tensor([[0.2, 0.1, 0.9, 0.4], [0.7, 0.8, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]])
