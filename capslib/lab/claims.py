@@ -228,6 +228,7 @@ def to_json(found: Iterable[Verdict]) -> str:
             "records": v.records,
             "shares_records_with": v.shares,
             "derived": v.derived,
+            "parts": {p.name: p.status for p in v.parts},
         }
         for v in found
     ]

@@ -16,7 +16,7 @@ from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
 from capslib.papers.experiment import SCALES, Experiment
-from capslib.recipes import matches
+from capslib.recipes import Config, matches
 
 if TYPE_CHECKING:
     from IPython.display import HTML
@@ -124,21 +124,22 @@ def standing(records: Sequence[Record]) -> str:
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
-def configuration(experiment: Experiment, arm: Sequence[str] = ()) -> DataFrame:
+def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}) -> DataFrame:
     """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
 
-    Leaves out what no scale has: options that are None or off at all of them.
+    ``more`` adds columns, named by their scale and what they are: ``cpu, smaller copy``. What all leave None or off is left out.
     """
     import pandas as pd
 
-    first = {scale: experiment.grid(scale)[0] for scale in reversed(SCALES)}
+    columns = {**{scale: experiment.grid(scale)[0] for scale in SCALES}, **more}
+    first = dict(sorted(columns.items(), key=lambda of: -SCALES.index(of[0].partition(",")[0])))
     used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
     fields = [name for name in used if name not in arm]
     table = pd.DataFrame(
         {scale: [_plain(getattr(config, name)) for name in fields] for scale, config in first.items()},
         index=[experiment.config.model_fields[name].title or name for name in fields],
     )
-    table.loc["seeds"] = [str(len(experiment.seeds[scale])) for scale in first]
+    table.loc["seeds"] = [str(len(experiment.seeds[name.partition(",")[0]])) for name in first]
     return table.rename_axis("setting")
 
 
@@ -177,11 +178,8 @@ def comparisons(found: Iterable[Verdict]) -> str:
             every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
     runs = {key for records, *_ in every for key in records}
     told = f"{len(every)} comparisons rest on {len(runs)} runs; {sum(every.values())} of them are decided"
-    return (
-        f"{told}, and one in twenty such intervals misses its mean by chance."
-        if every
-        else "No run is compared with anything yet."
-    )
+    often = f"{told}, and one in twenty such intervals misses its mean by chance."
+    return often if every else "No run is compared with anything yet."
 
 
 def costs(records: Iterable[Record]) -> DataFrame:

@@ -16,6 +16,7 @@ from capslib.lab import claims, frames, plots
 from capslib.lab.claims import Verdict, ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
+from capslib.papers.em_routing.recipe import COPY
 from capslib.papers.experiment import Deviation
 from capslib.papers.negation_limitation import EXPERIMENTS
 
@@ -78,7 +79,11 @@ def test_the_configuration_of_every_scale_beside_the_papers():
     assert table.loc["seeds"].tolist() == ["3", "3", "1"]
     assert not {"data", "routing"} & set(table.index)
     assert "pixels of a crop" not in table.index, "no scale crops"
-    assert frames.configuration(EM["test_error"]).loc["weight decay", "paper"] == "2·10⁻⁷"
+    table = frames.configuration(EM["test_error"], more={"cpu, copy": EM["test_error"].config(**COPY)})
+    assert list(table.columns) == ["paper", "cpu", "cpu, copy", "smoke"]
+    assert table.loc["weight decay", "paper"] == "2·10⁻⁷"
+    assert table.loc["epochs"].tolist()[1:3] == ["12", "24"]
+    assert table.loc["seeds", "cpu, copy"] == table.loc["seeds", "cpu"]
 
 
 def test_a_figure_shows_the_scale_with_most_records_and_smoke_only_alone(records):

@@ -9,30 +9,49 @@ from pathlib import Path
 import jupytext
 import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot as plt
+from nbformat import NotebookNode
 
+from capslib import data
 from capslib.lab import claims, frames
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
+from capslib.papers import config
 from capslib.papers.em_routing.asks import COARSE, MAIN, SMALLER_COPY
+from capslib.papers.em_routing.recipe import COPY, REDUCED
 from capslib.papers.em_routing.table1 import FULL, MATCHED
-from capslib.papers.query import training_accuracy
+from capslib.papers.query import CONVERGED_BELOW, training_accuracy
+from capslib.training import Examples
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
-    """Run the cell of a figure with the imports and functions of its notebook: caption and alternative text, and what it computed."""
+def figure(stem: str, name: str) -> tuple[list, NotebookNode, str]:
+    """The code cells of a chapter, that of a figure, and its caption and alternative text."""
     cells = [c for c in jupytext.read(NOTEBOOKS / f"{stem}.py").cells if c.cell_type == "code"]
     (cell,) = (c for c in cells if c.metadata.get("mystnb", {}).get("figure", {}).get("name") == name)
-    known = ast.Import, ast.ImportFrom, ast.FunctionDef
-    of_notebook = ast.Module([n for c in cells for n in ast.parse(c.source).body if isinstance(n, known)], [])
+    told = cell.metadata["mystnb"]
+    return cells, cell, f"{told['image']['alt']} {told['figure']['caption']}"
+
+
+def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
+    """Run the cell of a figure with the imports and functions of its notebook: caption and alternative text, and what it computed."""
+    cells, cell, told = figure(stem, name)
+    of_notebook = ast.Module([n for c in cells for n in ast.parse(c.source).body if _known(n)], [])
     found = {"BLUE": "C0", "ORANGE": "C1", "__annotations__": {}, **given}
     exec(compile(of_notebook, stem, "exec"), found)
     exec(cell.source, found)
     plt.close("all")
-    told = cell.metadata["mystnb"]
-    return f"{told['image']['alt']} {told['figure']['caption']}", found
+    return told, found
+
+
+def _known(node: ast.stmt) -> bool:
+    """Whether a statement of a notebook is an import, a function, or a constant that needs nothing else."""
+    if isinstance(node, ast.Assign):
+        return all(isinstance(n, ast.Assign | ast.Name | ast.Dict | ast.Constant | ast.expr_context) for n in ast.walk(node))
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
 
 
 def numbers(pattern: str, text: str) -> list[float]:
@@ -79,6 +98,47 @@ def test_what_an_untrained_stack_loses():
         assert abs(cosines[arm][-1]) < 0.05 < 0.95 < cosines[arm][0]
 
 
+def test_how_much_a_child_gives_away_by_who_competes():
+    told, found = drawn("em_routing", "fig-em-competition")
+    printed, window, released = ([float(text.get_text()) for text in axis.texts] for axis in found["axes"])
+    assert "As printed, all totals are one." in told
+    assert set(printed) == {1.0}
+    assert "they grow from one in the corners to nine in the middle" in told
+    assert (window[0], window[5], max(window), window[14]) == (1, 1, 9, 9)
+    assert "In the released code all are four" in told
+    assert set(released) == {4.0}
+
+
+def test_how_many_children_a_parent_keeps():
+    toys = data.load("toys", "train")
+    rows = np.linspace(0, len(toys) - 1, 16).astype(int)
+    some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
+    told, found = drawn("em_routing", "fig-em-children", some=some, CAPSULES="C1", GREEN="C2")
+    printed, window, released = (line.get_ydata() for line in found["axis"].lines)
+    assert "falls at once from dozens to fewer than ten, and then to about three" in told
+    assert printed[0] > 24
+    assert printed[1] < 10
+    assert 2 < printed[-1] < 4
+    assert "with competition inside one window it falls more slowly" in told
+    assert all(a > b for a, b in zip(window[1:], printed[1:], strict=True))
+    assert "in the release it falls by half and stays there" in told
+    np.testing.assert_allclose(released[1:] / released[0], 0.5, atol=0.12)
+    [window_holds] = numbers(r"A window holds (\d+) children", told)
+    assert window_holds == 3 * 3 * REDUCED["cpu"]["sizes"][1]
+
+
+def test_what_a_variance_floor_prevents():
+    told, found = drawn("em_routing", "fig-em-floor", CAPSULES="C1", GREEN="C2")
+    shares, gradients = (
+        [line.get_ydata() for line in axis.lines[:-1]] for axis in found["axes"]
+    )  # the last marks the released floor
+    assert "It is zero for two, and for three and five it falls as the floor rises" in told
+    assert not shares[0].any()
+    assert all(of[0] > 0 and of[-1] == 0 and (np.diff(of) < 2).all() for of in shares[1:])
+    assert "with five iterations falls by orders of magnitude" in told
+    assert gradients[2][0] > 100 * gradients[2][-1]
+
+
 def prose(stem: str) -> str:
     """All Markdown of a chapter, a sentence break a blank."""
     cells = jupytext.read(NOTEBOOKS / f"{stem}.py").cells
@@ -105,6 +165,33 @@ def test_how_well_networks_with_pairs_of_images_end():
     assert numbers(r"both kinds reach (\d+) to (\d+) %", told) == rounded(100 * relu["test_accuracy"])
 
 
+def test_when_em_networks_start_to_learn():
+    told = prose("negation_limitation")
+    of = recorded("negation_limitation", "depth", routing="em_vector", weight_std=0.1)
+    of["starts"], of["percent"] = of["steps_to_20_percent"] / 3752, 100 * of["test_accuracy"]  # the length of every run
+    with_bias = of[(of["bias_start"] == 0.1) & of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
+    assert "five to eight EM layers start within about one per cent of the run" in told
+    assert with_bias.max()[[5, 6, 7, 8]].max() < 0.0125
+    assert numbers(r"Nine take (\d+) to (\d+) %", told) == rounded(100 * with_bias.get_group(9))
+    seven = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["depth"] == 7)]["starts"]
+    late = seven[seven < 1]
+    assert numbers(r"start to learn, after (\d+) to (\d+) % of the run; two never do", told) == rounded(100 * late)
+    assert (len(late), len(seven)) == (4, 6)
+    rising = of[of["bias"] & (of["bias_start"] == 0) & (of["data"] == "mnist")].groupby("depth")["percent"]
+    assert "gets all networks with seven layers to learn, and one of three with nine" in told
+    nine = sorted(rising.get_group(9))
+    assert rising.min()[7] > 50
+    assert nine[2] > 50
+    assert numbers(r"two of three seeds still stand at (\d+) and (\d+) %", told) == [round(v) for v in nine[:2]]
+    alone = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
+    *_, caption = figure("negation_limitation", "fig-curves")
+    assert "EM with six starts after about a thousand steps, and with seven one of three seeds does" in caption
+    assert 3752 * alone.min()[6] > 900
+    assert 3752 * alone.max()[6] < 1600
+    assert (alone.get_group(7) < 1).sum() == 1
+    assert (alone.min()[[8, 9]] == 1).all()
+
+
 def test_errors_of_em_networks_that_sentences_state():
     told, main = prose("em_routing"), {k: v for k, v in MAIN.items() if k not in ("pose", "coordinates", "normalise")}
     vectors, matrices = (
@@ -122,19 +209,28 @@ def test_errors_of_em_networks_that_sentences_state():
     )
     assert "almost three times as many errors" in told
     assert 2.5 < printed / released < 3
+    moves = [
+        recorded("em_routing", "test_error", **MAIN | {"normalise": n}, data="smallnorb", **COARSE)[
+            "error_change_last_quarter"
+        ].abs()
+        for n in ("types+positions", "types-per-position")
+    ]
+    unsettled = [int((of >= CONVERGED_BELOW).sum()) for of in moves]
+    assert "two of its three runs were still improving" in told
+    assert "three of their six runs are not at rest" in told
+    assert [len(of) for of in moves] == [3, 3]
+    assert (unsettled[0], sum(unsettled)) == (2, 3)
 
 
 def test_what_sentences_say_about_the_smaller_copy():
     told = prose("em_routing")
 
-    def of(**difference: object) -> list[Record]:
-        runs = frames.select(claims.own_records("em_routing", Store()), "test_error", "cpu", **MAIN | SMALLER_COPY | difference)
-        return sorted(runs, key=lambda r: r.trial.seed)
+    def of(epochs: int = COPY["epochs"], **difference: object) -> list[Record]:
+        arm = MAIN | SMALLER_COPY | {"epochs": epochs} | difference
+        return sorted(frames.select(Store().records("em_routing"), "test_error", "cpu", **arm), key=lambda r: r.trial.seed)
 
-    one, two, three, same, paper = (
-        [r.metrics["test_error"].value for r in of(**arm)]
-        for arm in (*({"iterations": t} for t in (1, 2, 3)), *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)))
-    )
+    arms = (*({"iterations": t} for t in (1, 2, 3)), *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)))
+    one, two, three, same, paper = ([r.metrics["test_error"].value for r in of(**arm)] for arm in arms)
     assert "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds" in told
     assert len(one) == 3
     assert all(a < b < c for a, b, c in zip(one, two, three, strict=True))
@@ -142,6 +238,26 @@ def test_what_sentences_say_about_the_smaller_copy():
     assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
     assert "the network errs on even more of its training crops than of the test images" in told
     assert all(1 - training_accuracy(r) > error / 100 for r, error in zip(of(iterations=3), three, strict=True))
+    longer = [of(2 * COPY["epochs"], **arm) for arm in arms]
+    assert [len(runs) for runs in longer] == [1] * 5, "the first seed of each arm, for twice as long"
+    after = [runs[0].metrics["test_error"].value for runs in longer]
+    gains = [before[0] - now for before, now in zip((one, two, three, same, paper), after, strict=True)]
+    assert "The order of the iterations stays, and the CNN of the same size still beats three iterations" in told
+    assert after[0] < after[1] < after[2]
+    assert after[3] < after[2]
+    assert "every capsule network gained and the CNNs hardly changed: one iteration now makes fewer errors than the CNN" in told
+    assert min(gains[:3]) > 1
+    assert max(map(abs, gains[3:])) < 0.5
+    assert after[0] < after[3]
+    [stated] = numbers(r"With three iterations the network still errs on (\d+) % of its training crops", told)
+    assert round(100 * (1 - training_accuracy(longer[2][0]))) == stated
+    [times] = {
+        row.ours.split()[0]
+        for r in of(**arms[4])
+        for row in deviations("em_routing", "test_error", config(r.trial))
+        if row.what == "size of the CNN"
+    }
+    assert round(of(**arms[4])[0].parameters / of()[0].parameters) == int(times)
 
 
 def test_what_sentences_say_about_viewpoints_and_attacks():
@@ -150,7 +266,7 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     assert numbers(r"a familiar error of (\d+) to (\d+) %", told) == rounded(matched)
     attacked = frames.select(claims.own_records("em_routing", Store()), "attacks", "cpu")
     of = frames.metrics(attacked)
-    assert numbers(r"With ε = 0.2 the CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
+    assert numbers(r"With ε = 0.2 the reduced CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
         100 * of["cnn_fgsm_accuracy_at_0.2"]
     )
     assert "gradients of the CNN are two to four times as large" in told

@@ -109,7 +109,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
 
 
 def grid(scale: Scale) -> list[AttackConfig]:
-    smoke = dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.4))
+    smoke = dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.5))
     fewer = {"smoke": smoke, "cpu": dict(attacked=500, bim_steps=5), "paper": {}}
     networks = ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)  # alone it takes a hundredth of the time
     return [AttackConfig(**{**REDUCED[scale], **fewer[scale], "network": network}) for network in networks]
