@@ -1,4 +1,4 @@
-"""The figure style of the whole book: SVG, readable in light and dark, one colour per routing."""
+"""The figure style of the whole book: SVG, drawn for a white page (a dark one inverts it), one colour for one meaning."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
 
     from capslib.lab.judging import Verdict
 
-INK = "#767d89"
-"""Colour of text and axes. Its contrast is above 4:1 on the white and on the dark page, so one file serves both."""
+INK = "#565d69"
+"""Colour of text and axes, and of whatever is none of the things that have a colour."""
 
 ROUTING_COLORS = {
-    "dynamic": "#2f7fc1",
-    "em": "#d9731a",
-    "em_vector": "#d9731a",
-    "similarity": "#2a9d74",
-    "connectionist": "#a45fc4",
-    "cnn": "#8a8f98",
+    "dynamic": "#1d6fb3",
+    "em": "#bd560a",
+    "em_vector": "#bd560a",
+    "similarity": "#167d58",
+    "connectionist": "#9048b8",
+    "cnn": "#7d5a2e",
 }
-"""Colours of the book's routings: Wong's colour-blind safe hues, at a lightness that stands out on white and on black."""
+"""Colours of the book's routings, of Wong's colour-blind safe hues. Text in any colour of the book has a contrast above 4.5:1."""
 
-OTHER_COLORS = ("#d1495b", "#9a8215", "#c4578f", "#5d7f2e", "#6f6fd0", "#a06a42", "#1f8f9e")
-"""Colours of routings that the book does not know."""
+ROLE_COLORS = {"printed": "#c22f45", "released": "#15737f", "mistake": "#6f6a00"}
+"""What is done as the paper prints it, as its code does it, and as a common mistake does it, in every chapter."""
+
+ARM_COLORS = ("#5654c4", "#a83a7c", "#4c6f14", "#7a1f1f", "#2a2d33", "#d0006f")
+"""Colours of the arms of one figure that are no routings, and of routings that the book does not know."""
 
 ROUTING_NAMES = {
     "dynamic": "RBA",
@@ -51,8 +54,15 @@ NARROW = "capslib_narrow"
 
 
 def routing_color(name: str) -> str:
-    """The colour of a routing. A routing that the book does not know gets one of ``OTHER_COLORS``, always the same."""
-    return ROUTING_COLORS.get(name) or OTHER_COLORS[zlib.crc32(name.encode()) % len(OTHER_COLORS)]
+    """The colour of a routing. A routing that the book does not know gets one of ``ARM_COLORS``, always the same."""
+    return ROUTING_COLORS.get(name) or ARM_COLORS[zlib.crc32(name.encode()) % len(ARM_COLORS)]
+
+
+def ordered(n: int, color: str = INK) -> list[str]:
+    """``n`` shades for a series that has an order, such as depths or iterations: from the colour itself to nearly black."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    return [to_hex([c * (1 - 0.75 * k / max(1, n - 1)) for c in to_rgb(color)]) for k in range(n)]
 
 
 def routing_name(name: str) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -181,18 +182,40 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("page", ["#ffffff", "#121212"])
-def test_one_figure_is_readable_on_a_light_and_on_a_dark_page(page):
-    assert contrast(plots.INK, page) >= 4
-    assert all(contrast(color, page) >= 3 for color in (*plots.ROUTING_COLORS.values(), *plots.OTHER_COLORS))
+COLORS = (plots.INK, *plots.ROUTING_COLORS.values(), *plots.ROLE_COLORS.values(), *plots.ARM_COLORS)
+
+
+def inverted(color: str) -> str:
+    """What ``filter: invert(1) hue-rotate(180deg)`` makes of a colour, as the Filter Effects specification computes it."""
+    r, g, b = (1 - int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    turned = (-0.574 * r + 1.43 * g + 0.144 * b, 0.426 * r + 0.43 * g + 0.144 * b, 0.426 * r + 1.43 * g - 0.856 * b)
+    return "#" + "".join(f"{round(255 * min(1, max(0, part))):02x}" for part in turned)
+
+
+def test_text_in_every_colour_is_readable_on_a_white_page_and_inverted_on_a_dark_one():
+    style = (Path(plots.__file__).parents[2] / "book" / "_static" / "capsules.css").read_text()
+    assert style.count("filter: invert(1) hue-rotate(180deg)") == 1
+    shades = [shade for color in COLORS for shade in plots.ordered(5, color)]
+    assert shades[0] == plots.INK
+    for color in (*COLORS, *shades):
+        assert contrast(color, "#ffffff") >= 4.5, color
+        assert contrast(inverted(color), "#14181e") >= 4.5, color
+
+
+def test_one_colour_has_one_meaning():
+    routings = dict(plots.ROUTING_COLORS)
+    assert routings.pop("em_vector") == routings["em"], "one routing, in two forms"
+    every = [plots.INK, *routings.values(), *plots.ROLE_COLORS.values(), *plots.ARM_COLORS]
+    rgb = np.array([[int(color[k : k + 2], 16) for k in (1, 3, 5)] for color in every])
+    apart = np.linalg.norm(rgb[:, None] - rgb[None], axis=-1) + 999 * np.eye(len(every))
+    assert apart.min() > 40, [every[k] for k in np.unravel_index(apart.argmin(), apart.shape)]
 
 
 def test_a_routing_that_the_book_does_not_know_has_a_colour_and_its_own_name():
     assert (plots.routing_color("em"), plots.routing_name("em")) == (plots.ROUTING_COLORS["em"], "EM")
-    assert plots.routing_color("my_routing") == plots.routing_color("my_routing") in plots.OTHER_COLORS
+    assert plots.routing_color("my_routing") == plots.routing_color("my_routing") in plots.ARM_COLORS
     assert plots.routing_name("my_routing") == "my routing"
     assert plots.routing_name("cnn") == "cnn"
-    assert not set(plots.OTHER_COLORS) & set(plots.ROUTING_COLORS.values())
 
 
 def test_a_mean_of_equal_values_has_no_interval():
