@@ -55,10 +55,19 @@ class Session:
         return chosen.trials(self.settings.scale, seeds=seeds, **selection)
 
     def run(self, stem: str, experiment: str, *, display: Display | None = None, **selection: object) -> list[Record]:
-        """The records of an experiment at this scale; trials without one are run first. ``selection`` as in ``Experiment.trials``."""
+        """The records of an experiment at this scale; trials without one are run first. ``selection`` as in ``Experiment.trials``.
+
+        Without a ``display`` it says in one line what it loaded and ran.
+        """
         trials = self.trials(stem, experiment, **selection)
-        run(trials, self.store, self.settings, display=display)
-        return [record for trial in trials if (record := self.store.get(trial)) is not None]
+        ran = run(trials, self.store, self.settings, display=display)
+        found = [record for trial in trials if (record := self.store.get(trial)) is not None]
+        if display is None:
+            sets = ", ".join(sorted({str(of["data"]) for r in found if "data" in (of := r.config)}))
+            print(
+                f"{len(found) - len(ran)} records loaded, {len(ran)} run: {experiment}, {self.settings.scale} scale{sets and f', {sets}'}"
+            )
+        return found
 
 
 def _experiment(stem: str, name: str) -> Experiment:

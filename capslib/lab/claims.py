@@ -14,7 +14,7 @@ from dataclasses import replace
 from html import escape
 
 from capslib.errors import unknown
-from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
+from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, number, span
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -99,11 +99,11 @@ def theirs(verdict: Verdict) -> str:
 
 
 def our_value(verdict: Verdict) -> str:
-    """Our value with its unit, or the values seed by seed; for a count, how many of its parts hold; empty where there is none."""
+    """Our value with its unit, or the values seed by seed; for a count, the tally of its parts; empty where there is none."""
     if verdict.ours is not None or verdict.listed:
         values = verdict.listed if verdict.ours is None else [verdict.ours]
         return with_unit(" · ".join(map(number, values)), verdict.unit)
-    return f"{kept(verdict.parts)} of {len(verdict.parts)} parts" if verdict.parts and verdict.status not in NOT_RUN else ""
+    return tally(verdict.parts) if verdict.parts and verdict.status not in NOT_RUN else ""
 
 
 def our_interval(verdict: Verdict) -> str:
@@ -130,8 +130,8 @@ def describe(verdict: Verdict) -> str:
     parts = [f"{verdict.claim.id}: {verdict.status}", verdict.claim.statement]
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
-    if our_value(verdict):
-        parts.append(f"here {ours(verdict)}, {basis(verdict)}")
+    if our_value(verdict):  # a tally is for the eye
+        parts.append(f"here {ours(verdict)}, {basis(verdict)}" if not verdict.parts else f"{verdict.reason} {basis(verdict)}")
     return " · ".join(part.rstrip(".") for part in parts)
 
 
@@ -176,10 +176,12 @@ def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, 
         v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
         label = escape(names.get(name) or v.claim.statement)
         if v.status in NOT_RUN:
-            left.append((v, f"<li>{seal(v)} {label} ({code}; paper: {escape(theirs(v))}). {escape(v.reason)}</li>"))
+            left.append(
+                (v, f'<li id="at-{name}">{seal(v)} {label} ({code}; paper: {escape(theirs(v))}). {escape(v.reason)}</li>')
+            )
             continue
         small = escape("; ".join(filter(None, (basis(v), beside.get(name)))))
-        value = escape(tally(v.parts) if v.parts else ours(v))
+        value = escape(ours(v)) if not v.parts else f'<span title="{escape(v.reason)}">{ours(v)}</span>'
         rows.append(_ROW.format(name, label, code, escape(theirs(v)), value, small, f"{seal(v)} {v.status}"))
     html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
     if left:

@@ -234,7 +234,7 @@ BOX = dict(
 
 
 def verdict_box(stem: str, numbers: Mapping[str, object], *, store: Store | None = None, **said: str) -> HTML:
-    """The answer of a chapter in five sentences, one for each of ``BOX``, for the top of its page, and the links to paper and code.
+    """The answer of a chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
 
     A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``, ``:basis``
     or ``:verdict`` what tables say of it, ``{undecided}`` how many claims have that verdict, and other names are of ``numbers``.

@@ -601,7 +601,7 @@ def test_a_count_is_decided_by_its_parts(parts, at_least, status):
 
 
 def test_a_count_says_how_many_of_its_parts_hold():
-    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "1 of 2 parts"
+    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "✓1 ?0 ×1"
     assert our_value(judge(ordered, Count({"a": YES, "b": NONE}), arms())) == ""
 
 
