@@ -46,16 +46,16 @@ frames.verdict_box(
     store=Store(results_dir),
     claim="Without a bias a capsule layer cannot tell an input from its negative, which keeps deep "
     "capsule networks from training, and a bias repairs both.",
-    found="Each of the theorems about layers without a bias {NEG-W-1:verdict} {NEG-W-1} {NEG-W-2}, and "
-    "so the sign network without one is right on half of all numbers ({NEG-T1-rba-nobias:ours}, "
-    "{NEG-T1-rba-nobias:verdict} {NEG-T1-rba-nobias}); how many layers a network without a bias "
-    "can have is {NEG-W-5:verdict} {NEG-W-5}.",
+    found="Each of the theorems about layers without a bias {NEG-W-1:verdict} {NEG-W-1} {NEG-W-2}. "
+    "Without a bias the sign network is right on half of all numbers ({NEG-T1-rba-nobias:ours}): "
+    "{NEG-T1-rba-nobias:verdict} {NEG-T1-rba-nobias}. How many layers a network without a bias can "
+    "have is {NEG-W-5:verdict} {NEG-W-5}.",
     size="Trained at the paper’s own size: the sign network ({NEG-T1-rba-bias:basis}); the deep "
     "networks only reduced, on MNIST and Fashion-MNIST ({NEG-W-5:basis}).",
     surprise="The symmetry is real, but it is not what stops a reduced network of four layers that "
-    "route by agreement (RBA): without a bias it ends at {fades} on MNIST and at {unit} if its "
-    "weights start so large that the signal keeps its length, though its class capsules are then "
-    "just as odd a function of its primary ones.",
+    "route by agreement (RBA). Without a bias its test accuracy on MNIST is {fades}; with weights "
+    "large enough to keep the signal’s length, {unit}. Its class capsules are then still odd "
+    "functions of its primary capsules.",
     settles="The deep networks at the paper’s own size and length settle the values, and one run "
     "of twice the length for each reduced arm would tell whether the deepest EM networks without a "
     "bias ever start.",
@@ -84,9 +84,10 @@ plots.dots(
 )
 
 # %% tags=["hide-input"]
+from itertools import product
+
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
@@ -113,29 +114,38 @@ ledger = claims.ledger(STEM)
 #
 # Can a capsule network tell a number from its negative? Peer, Stabinger and Rodríguez-Sánchez {cite:p}`peer2021` prove that it
 # cannot, as long as its layers have no bias. Negate the input of such a layer, and its outputs flip their direction but keep
-# their length, and the network reads its classes from the length ({numref}`fig-mirror`, without bias). {doc}`Our records </book/scorecard>`
+# their length, and the network reads its classes from the length ({numref}`fig-mirror`, the symmetry). {doc}`Our records </book/scorecard>`
 # show the symmetry to the last bit.
 #
-# The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else. A reduced network with routing by agreement (RBA) that
+# The authors explain with this symmetry why deep capsule networks without a bias do not learn. Here the records say something else ({numref}`fig-mirror`, reduced networks). A reduced network with routing by agreement (RBA) that
 # does not train without a bias does train without one, at the same depth, when its weights are scaled so that the signal keeps its length. EM networks do so from weights near the identity.
 # In all of these networks the class capsules are still odd functions of the primary capsules, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Class scores of random sign networks over the input from minus one to one. Without a bias every curve is its own mirror image about zero; with a bias none is."}, "figure": {"caption": "Can an untrained network tell x from -x? Scores of the positive class in eight random networks that take one number x. Without a bias each curve is its own mirror image about zero, whatever the weights, so x and -x always get the same answer.", "name": "fig-mirror"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First panel: class scores of random sign networks without a bias over the input from minus one to one; every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of reduced networks of four RBA layers. Without a bias they end near chance from the paper's start and above 97 percent from a start at unit length, as they do with a bias."}, "figure": {"caption": "What does the symmetry stop? The symmetry: scores of the positive class in eight random networks without a bias that take one number x, so that x and -x get the same answer whatever the weights. Reduced networks: test accuracy on MNIST of four RBA layers at cpu scale, a mark for each of three seeds. Dotted: chance.", "name": "fig-mirror"}}
 x = torch.linspace(-1, 1, 201)
-figure, axes = plots.panels(2, sharey=True)
-for axis, bias in zip(axes, (None, 0.5), strict=True):
-    for seed in range(8):
-        with seeded(seed), torch.no_grad():
-            axis.plot(
-                x,
-                SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=bias)(x)[:, 1],
-                color=BLUE,
-                alpha=0.35 + 0.08 * seed,
-                lw=1.4,
-            )
-    axis.axvline(0, color=plots.INK, lw=0.8, ls=":")
-    axis.set(title="without bias" if bias is None else "with bias", xlabel="input x")
-axes[0].set_ylabel("length of class capsule")
+figure, axes = plots.panels(2)
+for seed in range(8):
+    with seeded(seed), torch.no_grad():
+        scores = SignNetwork(hidden=4, routing="dynamic", weight_std=6.0, bias=None)(x)[:, 1]
+    axes[0].plot(x, scores, color=BLUE, alpha=0.35 + 0.08 * seed, lw=1.4)
+axes[0].axvline(0, color=plots.INK, lw=0.8, ls=":")
+axes[0].set(title="the symmetry", xlabel="input x", ylabel="length of class capsule")
+with_bias = frames.select(
+    committed, "depth", "cpu", **{**shallow, "bias": True}, weight_std=0.1
+)
+with_bias = [100 * accuracy for accuracy in frames.values(with_bias, "test_accuracy")]
+shown = {
+    "no bias": (started["fades"], plots.INK),
+    "no bias,\nunit length": (started["unit"], plots.INK),
+    "bias": (with_bias, BLUE),
+}
+for y, (accuracies, color) in enumerate(shown.values()):
+    axes[1].plot(accuracies, [y] * len(accuracies), "o", color=color, ms=6, alpha=0.7)
+axes[1].axvline(10, color=plots.INK, ls=":", lw=1)
+axes[1].set(
+    title="reduced networks", xlabel="test accuracy (%)", xlim=(0, 102), ylim=(2.5, -0.5)
+)
+axes[1].set_yticks(range(3), shown)
 plt.show()
 
 # %% [markdown]
@@ -152,7 +162,7 @@ figure, axes = plots.panels(2, height=3.2, sharex=True, sharey=True)
 for axis, (title, bias) in zip(axes, biases.items(), strict=True):
     for sign, style in ((1, "-"), (-1, "--")):
         routed = dynamic_routing(sign * votes, bias=bias)
-        for parent, color in enumerate((BLUE, ORANGE)):
+        for parent, color in enumerate(plots.ARM_COLORS[:2]):
             for vote in sign * votes[:, parent]:
                 axis.plot([0, vote[0]], [0, vote[1]], style, color=color, lw=0.9, alpha=0.45)
             pose = routed.pose[parent]
@@ -164,7 +174,9 @@ for axis, (title, bias) in zip(axes, biases.items(), strict=True):
                 pose,
                 color=color,
                 fontsize=9,
-                xytext=(5, 4),
+                ha="center",
+                va="center",
+                xytext=tuple(15 * pose / pose.norm()),  # beyond the tip, where no line runs
                 textcoords="offset points",
             )
     axis.set(title=title, aspect="equal")
@@ -325,7 +337,6 @@ for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
             color=plots.routing_color(routing),
             mfc=None if bias else "none",
             ms=5,
-            label="with bias" if bias else "without",
         )
     axis.set(
         title=plots.routing_name(routing),
@@ -334,7 +345,8 @@ for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
         ylim=(1e-20, 10),
     )
 axes[0].set_ylabel("max |a(x) − a(−x)|")
-axes[0].legend(loc="center right")
+axes[0].annotate("with bias", (5, 1e-2), ha="center", va="top", color=BLUE)
+axes[0].annotate("without", (5, 1e-18), ha="center", va="bottom", color=BLUE)
 plt.show()
 
 # %% tags=["hide-input"]
@@ -385,13 +397,15 @@ for axis, routing in zip(axes, ("dynamic", "em_vector"), strict=True):
         axis.plot(line["epochs"], 100 * line["train_accuracy"], **style)
     n, size = of_routing["seed"].nunique(), trained[0].trial.scale
     axis.set(title=f"{plots.routing_name(routing)}, {size} scale, {n} seeds", xlabel="epoch")
-    axis.annotate("with bias", (0.97, 0.84), xycoords="axes fraction", ha="right", color=color)
+    axis.annotate("with bias", (0.97, 0.72), xycoords="axes fraction", ha="right", color=color)
     axis.annotate("without", (0.97, 0.24), xycoords="axes fraction", ha="right", color=color)
 axes[0].set(ylabel="training accuracy (%)", ylim=(40, 103))
 plt.show()
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "NEG-T1-")
+rows = product((("rba", "RBA"), ("em", "EM")), (("nobias", "without"), ("bias", "with")))
+names = {f"NEG-T1-{r}-{b}": f"{routing} {how} a bias" for (r, routing), (b, how) in rows}
+claims.page_table(STEM, *names, names=names)
 
 # %% [markdown]
 # Without a bias the accuracy is exactly 50 %, in every seed and every epoch: the network classifies one number of each pair (x, −x) correctly. The
@@ -416,7 +430,7 @@ depth = session.run(STEM, "depth")
 here = depth[0].config["data"]
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed. Only RBA on MNIST is decided."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: our cpu-scale records from a smaller network, one mark for each seed, with their mean. Dotted: chance.", "name": "fig-depth"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed. Only RBA on MNIST is decided."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: ours from a smaller network at cpu scale, a mark for each of three seeds, with their mean. Dotted: chance.", "name": "fig-depth"}}
 def draw_depth(
     axis: plt.Axes, records: list, routing: str, data: str, table: str = "", **where: object
 ) -> None:
@@ -472,11 +486,22 @@ axes[0][0].annotate("without", (3.1, 20), color=plots.INK, fontsize=9.5)
 plt.show()
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "NEG-W-4", "NEG-W-5", "NEG-W-5-")
+sets = product(
+    (("rba", "RBA"), ("em", "EM")), (("mnist", "MNIST"), ("fashion", "Fashion-MNIST"))
+)
+names = {
+    "NEG-W-4": "A ReLU saves shallow networks; the harm of no bias grows with depth",
+    "NEG-W-5": "All four rows below",
+    **{
+        f"NEG-W-5-{r}-{d}": f"{routing} on {data}: depths that train"
+        for (r, routing), (d, data) in sets
+    },
+}
+claims.page_table(STEM, *names, names=names)
 
 
 # %% [markdown]
-# Up to three RBA layers the bias changes the accuracy by less than a point in these runs. From four layers on, networks from the paper's start learn only with a bias: on MNIST this is decided, on Fashion-MNIST part of it is open.
+# Up to three RBA layers the bias changes the accuracy by less than a point in these runs. With four or more layers and the paper's initial weights, only networks with a bias learn. MNIST decides this; Fashion-MNIST only in part.
 # For EM with seven layers and no bias it depends on the seed; whether eight and nine would ever start is open. With a bias all of them learn, and the accuracy of the deepest depends on the seed.
 #
 # ```{fold} Every cell of Tables 2 and 3, the late starts of EM, and the configuration
@@ -538,9 +563,9 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 # %% [markdown]
 # ### When does learning start? (Figure 2)
 #
-# Does a bias let deep networks start to learn at once? With one, five to eight EM layers start within about one per cent of the run. Nine take 4 to 6 %, so whether that is at once is open. Without one, each further EM layer starts later, and the deepest stay at chance to the end of our runs.
+# Does a bias let deep networks start to learn at once? With a bias, five to eight EM layers start within about one per cent of the run. Nine take 4 to 6 %, so whether that is at once is open. Without a bias each added EM layer starts later, and the deepest stay at chance to the end of our runs.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay near chance, EM with six starts after about a thousand steps, and with seven one of three seeds does."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, one line for each seed. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay near chance, EM with six starts after about a thousand steps, and with seven one of three seeds does."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, a line for each of three seeds. The coloured numbers above each panel are the capsule layers: darker is deeper.", "name": "fig-curves"}}
 figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
 for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True):
     records = frames.select(
@@ -548,7 +573,7 @@ for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")),
     )
     points = frames.curves(records, "steps", "batch_accuracy")
     depths = sorted(set(points["depth"])) if len(points) else []
-    palette = sns.light_palette(plots.routing_color(routing), 2 * len(depths))[len(depths) :]
+    palette = plots.ordered(len(depths), plots.routing_color(routing))
     shades = dict(zip(depths, palette, strict=True))
     for axis, bias in zip(row, (True, False), strict=True):
         of_arm = points[points["bias"] == bias] if len(points) else points
@@ -609,12 +634,13 @@ def routing_with_axis(votes: torch.Tensor, over: str, iterations: int = 3) -> to
 with seeded(3):
     votes = torch.randn(12, 4, 8)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
-for offset, over, color in ((-0.2, "parents", BLUE), (0.2, "children", ORANGE)):
+MISTAKE = plots.ROLE_COLORS["mistake"]
+for offset, over, color in ((-0.2, "parents", BLUE), (0.2, "children", MISTAKE)):
     total = routing_with_axis(votes, over).sum(-1)
     axis.bar(np.arange(12) + offset, total, 0.38, color=color)
 axis.axhline(1, color=plots.INK, lw=1, ls=":")
 axis.set(xlabel="child", ylabel="total coupling", xticks=range(12))
-plots.key(axis, {"softmax over parents": BLUE, "over children": ORANGE})
+plots.key(axis, {"softmax over parents": BLUE, "over children": MISTAKE})
 plt.show()
 
 # %% [markdown]
@@ -646,7 +672,8 @@ dimensions = np.arange(2, 65, 2)
 with seeded(0):
     noise = torch.randn(32, 4, 64)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for epsilon, color in ((None, BLUE), (1e-8, ORANGE)):
+RELEASED = plots.ROLE_COLORS["released"]
+for epsilon, color in ((None, ORANGE), (1e-8, RELEASED)):
     for dtype, style in ((torch.float32, "-"), (torch.float64, "o")):
         kept = [
             responsibilities(
@@ -661,7 +688,7 @@ for epsilon, color in ((None, BLUE), (1e-8, ORANGE)):
         ]
         axis.plot(dimensions, kept, style, color=color, ms=3)
 axis.axvspan(10, 16, color=plots.INK, alpha=0.12, lw=0)
-plots.key(axis, {"log-densities": BLUE, "densities, ε = 10⁻⁸": ORANGE})
+plots.key(axis, {"log-densities": ORANGE, "densities, ε = 10⁻⁸": RELEASED})
 axis.set(xlabel="pose dimension", ylabel="total coupling of a child", ylim=(-0.05, 1.15))
 plt.show()
 
@@ -680,7 +707,8 @@ with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-for inside, color in ((True, BLUE), (False, ORANGE)):
+MISTAKE = plots.ROLE_COLORS["mistake"]
+for inside, color in ((True, BLUE), (False, MISTAKE)):
     curve = [
         dynamic_routing(f * votes, bias=bias if inside else None).coupling[0, 0]
         for f in factors
@@ -688,7 +716,7 @@ for inside, color in ((True, BLUE), (False, ORANGE)):
     axis.plot(factors, curve, color=color)
 axis.axvline(0, color=plots.INK, lw=0.8, ls=":")
 axis.set(xlabel="factor on all votes", ylabel="coupling $c_{11}$")
-plots.key(axis, {"bias inside the loop": BLUE, "added afterwards": ORANGE})
+plots.key(axis, {"bias inside the loop": BLUE, "added afterwards": MISTAKE})
 plt.show()
 
 # %% [markdown]
@@ -710,13 +738,7 @@ ARM_NAMES = {
     (False, 0.1, "unit"): "no bias, unit length",
     (False, 0.1, "identity"): "no bias, W near identity",
 }
-ARM_COLORS = dict(
-    zip(
-        ARM_NAMES.values(),
-        (plots.INK, BLUE, "#2a9d74", "#c99a2e", ORANGE, "#b05a9c"),
-        strict=True,
-    )
-)
+ARM_COLORS = dict(zip(ARM_NAMES.values(), (plots.INK, *plots.ARM_COLORS[:5]), strict=True))
 with seeded(0):
     features, noise = torch.randn(2, 64, 72, 8, dtype=torch.float64)
 clean, noisy = squash(features), squash(features + 0.05 * noise)
@@ -762,22 +784,16 @@ for arm, name in ARM_NAMES.items():
         axis.plot(depths[routing], curve, "o-", color=ARM_COLORS[name], label=name)
 axes[0].set(title="RBA", ylabel="mean length", xlabel="capsule layers", yscale="log")
 axes[1].set(title="EM", ylabel="cosine under noise", xlabel="capsule layers", ylim=(-0.1, 1.1))
-axes[0].legend(fontsize=8)
+figure.legend(
+    axes[0].lines, ARM_NAMES.values(), loc="outside upper center", ncols=3, fontsize=9
+)
 plt.show()
 
-# %% tags=["hide-input"]
-Markdown(
-    f"The class capsules of the EM stacks have a mean length of {min(of_em):.2f} to "
-    f"{max(of_em):.2f}, in every arm and at every depth."
-)
-
-
 # %% [markdown]
-# The arms differ only in how W and the bias start. A network of unit length is as odd as one whose signal fades. If the first trains and the second does not, the scale
-# of the signal decides, not the symmetry. If a bias from zero stays at chance like the arm without a bias, then breaking the symmetry is not enough.
-# For RBA on MNIST the answer is clear. Without a bias, unit length trains at both depths and larger weights train at the first of them. A bias from zero
+# The arms differ only in how W and the bias start. For RBA on MNIST the scale of the signal decides, not the symmetry: without a bias, unit length trains at both depths and larger weights train at the first of them,
+# and a network of unit length is as odd as one whose signal fades. A bias from zero
 # trains too, but later than a bias of 0.1; as it grows it restores the scale, so it does not separate the two causes. A bias is *one* way to keep the signal alive.
-# EM gives another answer: its signal does not fade, and what it loses on the way up is not the sign but the likeness of similar inputs. A start near the identity mends that without a bias.
+# EM gives another answer. Its signal keeps its length, but similar inputs become unrelated on the way up. A start near the identity mends that without a bias.
 # A bias from zero gets all networks with seven layers to learn, and one of three with nine. As it grows it gives all poses a common direction.
 #
 # ```{fold} Every arm, what EM loses, and the arm that tests it
@@ -800,7 +816,7 @@ def arms(records: list, routing: str = "dynamic") -> pd.DataFrame:
 on_record = frames.select(committed, "depth", scale="cpu", data="mnist")
 routings = [r for r in ("dynamic", "em_vector") if frames.select(on_record, "depth", routing=r)]
 both = {f"{plots.routing_name(r)} on MNIST, cpu scale": arms(on_record, r) for r in routings}
-both[f"RBA on {here}, {scale} scale, this build"] = arms(depth)
+both = both or {f"RBA on {here}, {scale} scale, this build": arms(depth)}
 pd.concat(both, names=["", "layers"]).rename_axis(columns=None).pipe(frames.styled).format(
     "{:.1f}", na_rep="–"
 )
@@ -883,7 +899,7 @@ def pairs(records: list) -> pd.DataFrame:
 
 on_record = frames.select(committed, "negated", scale="cpu")
 both = {"MNIST, cpu scale": pairs(on_record)} if on_record else {}
-both[f"{here}, {scale} scale, this build"] = pairs(negated)
+both = both or {f"{here}, {scale} scale, this build": pairs(negated)}
 pd.concat(both, axis=1, names=["", ""]).pipe(frames.styled).format("{:.1f}", na_rep="–")
 
 # %% tags=["hide-input"]
@@ -891,7 +907,7 @@ claims.page_table(STEM, "NEG-W-10")
 
 # %% [markdown]
 # On MNIST the runs match the theorems, for RBA and for EM. Behind an odd front end, all six runs without a bias end at 49 %: they classify one image of each pair correctly and no more.
-# All six with a bias end at 97 to 98 %. Behind a ReLU, as in the paper's networks, both kinds reach 97 to 98 %. So the limit of the theorems is real and a bias lifts it, but behind a ReLU there is no such limit.
+# All six with a bias end at 97 to 98 %. Behind a ReLU, as in the paper's networks, both kinds reach 97 to 98 %. The limit is real, and a bias removes it. Networks with a ReLU in front never meet it.
 #
 # ```{fold} Do such pairs delay learning?
 # ```

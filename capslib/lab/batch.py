@@ -63,7 +63,7 @@ class Session:
         ran = run(trials, self.store, self.settings, display=display)
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
         if display is None:
-            sets = ", ".join(sorted({str(of["data"]) for r in found if "data" in (of := r.config)}))
+            sets = ", ".join(sorted({of for r in found if (of := r.config.get("data"))}))
             print(
                 f"{len(found) - len(ran)} records loaded, {len(ran)} run: {experiment}, {self.settings.scale} scale{sets and f', {sets}'}"
             )

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from nbformat import NotebookNode
 
 from capslib import data
-from capslib.lab import claims, frames
+from capslib.lab import claims, frames, plots
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -113,7 +113,7 @@ def test_how_many_children_a_parent_keeps():
     toys = data.load("toys", "train")
     rows = np.linspace(0, len(toys) - 1, 16).astype(int)
     some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
-    told, found = drawn("em_routing", "fig-em-children", some=some, CAPSULES="C1", GREEN="C2")
+    told, found = drawn("em_routing", "fig-em-children", some=some, ROLES=plots.ROLE_COLORS)
     printed, window, released = (line.get_ydata() for line in found["axis"].lines)
     assert "falls at once from dozens to fewer than ten, and then to about three" in told
     assert printed[0] > 24
@@ -128,7 +128,7 @@ def test_how_many_children_a_parent_keeps():
 
 
 def test_what_a_variance_floor_prevents():
-    told, found = drawn("em_routing", "fig-em-floor", CAPSULES="C1", GREEN="C2")
+    told, found = drawn("em_routing", "fig-em-floor", CAPSULES="C1")
     shares, gradients = (
         [line.get_ydata() for line in axis.lines[:-1]] for axis in found["axes"]
     )  # the last marks the released floor
