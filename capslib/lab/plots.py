@@ -253,7 +253,7 @@ def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, w
     import matplotlib.pyplot as plt
 
     rows = -(-len(layers) // columns)
-    figure, axes = plt.subplots(figsize=(width, 1.5 * rows))
+    figure, axes = plt.subplots(figsize=(width, 1.5 * rows - 0.18))
     for n, (name, shape, leads) in enumerate(layers):
         x, y = n % columns, -2.5 * (n // columns)
         ink = color if "capsules" in name else INK
@@ -263,7 +263,7 @@ def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, w
         axes.text(x + 0.83, y + 1.12, leads, ha="center", va="bottom", fontsize=9)
         if n + 1 < len(layers):
             axes.annotate("", (x + 1, y + 0.5), (x + 0.66, y + 0.5), arrowprops={"arrowstyle": "->", "color": INK})
-    axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.75), frame_on=False, xticks=[], yticks=[])
+    axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.45), frame_on=False, xticks=[], yticks=[])
     return figure
 
 
