@@ -62,24 +62,29 @@ frames.verdict_box(
         "two": said["INQ-W-4"],
     },
     store=Store(results_dir),
-    claim="How unequally a capsule network spreads its couplings tells anomalies from normal inputs "
-    "better than its output does: two measures of inequality, Gini and Palma, beat six other "
-    "scores nearly everywhere.",
-    found="On CRISPR, in networks of the paper’s size, the AUROC of Gini is {INQ-C-auroc-gini:ours} where "
-    "the paper has {INQ-C-auroc-gini:theirs}: {INQ-C-auroc-gini:verdict} {INQ-C-auroc-gini}. The "
-    "negatives there are substitutes, and a network that sees three letters of the site already reaches "
-    "{pam}. On MNIST with a tenth of outliers a reduced network has {INQ-T2-mnist-10pct-gini:ours}, and "
-    "the paper’s {INQ-T2-mnist-10pct-gini:theirs} {INQ-T2-mnist-10pct-gini}. Whether one of the two "
-    "measures is best is {one} for diverse outliers {INQ-W-1} and {two} for diverse inliers {INQ-W-4}.",
-    size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences. Reduced networks on "
-    "images: {runs} of {reduced} runs are in and give {measured smaller} values. {waiting} claims wait "
-    "for the rest. Paper and reruns alike stop training by the loss of the labelled test set.",
-    surprise="The output of the same network ranks anomalies, too: on CRISPR the difference of its two "
-    "lengths, which the paper does not try, has a higher AUROC than Gini in {longer} of {pairs} networks. "
-    "And Palma should win, as polarised couplings gather in the tails, but with a tenth of anomalies "
-    "Gini is at least as good in {gini} of {cells} cells of the paper’s own tables {INQ-W-9}.",
-    settles="Three seeds of the whole grid, {reduced} reduced networks, tell whether the orders hold at "
-    "their size; {full} networks of the paper’s size on one large GPU decide the numbers.",
+    claim="How unequally a capsule network spreads its couplings tells anomalies from "
+    "normal inputs better than its output does: two measures of inequality, Gini and "
+    "Palma, beat six other scores nearly everywhere.",
+    found="On CRISPR, in networks of the paper’s size, the AUROC of Gini is "
+    "{INQ-C-auroc-gini:ours} where the paper has {INQ-C-auroc-gini:theirs}: "
+    "{INQ-C-auroc-gini:verdict} {INQ-C-auroc-gini}. The negatives there are substitutes, "
+    "and a network that sees three letters of the site already reaches {pam}. On MNIST "
+    "with a tenth of outliers a reduced network has {INQ-T2-mnist-10pct-gini:ours}, and "
+    "the paper’s {INQ-T2-mnist-10pct-gini:theirs} {INQ-T2-mnist-10pct-gini}. Whether one "
+    "of the two measures is best is {one} for diverse outliers {INQ-W-1} and {two} for "
+    "diverse inliers {INQ-W-4}.",
+    size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences. Reduced "
+    "networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
+    "are measured smaller. {waiting} claims wait for the rest. Paper and reruns alike "
+    "stop training by the loss of the labelled test set.",
+    surprise="The output of the same network ranks anomalies, too: on CRISPR the "
+    "difference of its two lengths, which the paper does not try, has a higher AUROC than "
+    "Gini in {longer} of {pairs} networks. And Palma should win, as polarised couplings "
+    "gather in the tails, but with a tenth of anomalies Gini is at least as good in {gini} "
+    "of {cells} cells of the paper’s own tables {INQ-W-9}.",
+    settles="Three seeds of the whole grid, {reduced} reduced networks, tell whether the "
+    "orders hold at their size; {full} networks of the paper’s size on one large GPU "
+    "decide the numbers.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from reduced networks, where they have run."}}
@@ -132,6 +137,7 @@ from capslib.lab.batch import Session
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
+from capslib.papers.experiment import SCALES
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.inequality_anomaly.scores import lorenz
 from capslib.routing import dynamic_routing
@@ -152,28 +158,30 @@ plots.use_style()
 # what the network sees. They ask how it got there: how unequally the couplings of the anomaly capsule are spread over its children. Two measures from economics say that, the {term}`Gini coefficient` and
 # the {term}`Palma ratio`. The authors expect Palma to win, because polarised couplings gather in the tails.
 #
-# Gini wins instead ({numref}`fig-inq-rivals`, left). In the paper's tables it is higher with a tenth of anomalies in all eight cells, and on CRISPR it is higher in all ten of our networks of the paper's size, by
+# Gini is ahead instead ({numref}`fig-inq-rivals`, left). In the paper's tables it is higher with a tenth of anomalies in all eight cells, and on CRISPR it is higher in all ten of our networks of the paper's size, by
 # about a quarter of a point of AUROC. And what the network sees ranks as well as how it got there (right). The paper's *plain* score keeps only which of the two capsules is longer. The *difference* of the two lengths, which
 # the paper does not try, beats Gini in the same ten networks, by about a point.
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: Palma lies below Gini on CRISPR in all ten networks, and in the paper's tables most of all with ten percent of anomalies, by up to 0.04. Right: the difference of lengths lies above Gini on CRISPR in all ten networks."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, which is the line at zero. Open: the paper's tables, a mark for each set and setup. Filled: ours. On CRISPR a small mark is a network and the large one their mean; on images a mark is the mean over the ten classes of a set and setup. The rows name size and n, the seeds; the negatives of CRISPR are substitutes.", "name": "fig-inq-rivals"}}
-def by_seed(records: list) -> pd.DataFrame:
-    """The metrics of each seed of a set, setup and share: the mean over its ten classes."""
-    found = frames.metrics(frames.best(records, "detection"))
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: Palma lies below Gini on CRISPR in all ten networks, and in the paper's tables most of all with ten percent of anomalies, by up to 0.04. Right: the difference of lengths lies above Gini on CRISPR in all ten networks."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, which is the line at zero. Lengths: that of the anomaly capsule minus that of the normal capsule. Open: the paper's tables, a mark for each set and setup. Filled: ours. On CRISPR a small mark is a network and the large one their mean; on images a mark is the mean over the ten classes of a set and setup. The rows name size and n, the seeds; the negatives of CRISPR are substitutes.", "name": "fig-inq-rivals"}}
+def by_seed(records: list, experiment: str = "detection") -> pd.DataFrame:
+    """The metrics of each seed of a set, setup and share: the mean over its classes, if it has ten."""
+    found = frames.metrics(frames.best(records, experiment))
     if found.empty:
         return found
+    found = found.astype({"kind": float, "percent": float}).fillna({"kind": 0, "percent": -1})
     cells = found.groupby(["data", "setup", "percent", "seed"])
-    means = cells.mean(numeric_only=True)[cells["kind"].nunique() == 10]
+    whole = cells["kind"].nunique() == (10 if experiment == "detection" else 1)
+    means = cells.mean(numeric_only=True)[whole]
     return means.assign(scale=found["scale"].iloc[0]).reset_index()
 
 
 def ahead(metric: str, share: float | None) -> tuple[list, list, str]:
-    """By how much a score lies above Gini: on pairs each network, on images each cell; and n."""
+    """How far a score lies above Gini, on pairs by network and on images by cell; and n."""
     if share is None:
         apart = [r.metrics[metric].value - r.metrics[GINI].value for r in of_pairs]
         return apart, apart and [sum(apart) / len(apart)], f"paper's size, n = {len(of_pairs)}"
-    of = by_seed(committed)
+    of = by_seed(committed, "lesions" if share < 0 else "detection")
     of = of[of["percent"] == share] if len(of) else of
     if of.empty:
         return [], [], "not run yet"
@@ -190,11 +198,11 @@ for share in (10.0, 1.0, 0.1):
     ROWS[f"images, {share:g} %"] = (share, cells)
 figure, axes = plots.panels(2, height=3.1, sharex=True, sharey=True)
 for axis, (name, rival, color) in zip(
-    axes,
-    (("Palma", "palma", COLORS["palma"]), ("difference of lengths", "length", plots.INK)),
-    strict=True,
+    axes, (("Palma", "palma", COLORS["palma"]), ("lengths", "length", plots.INK)), strict=True
 ):
     axis.axvline(0, color=COLORS["gini"], lw=1.4)
+    above = dict(transform=axis.get_xaxis_transform(), ha="center", fontsize=9.5)
+    axis.text(0, 1.02, "Gini", color=COLORS["gini"], **above)
     for y, (share, cells) in enumerate(ROWS.values()):
         every, means, _ = ahead(f"auroc_{rival}", share)
         theirs = [printed[f"{c}-palma"] - printed[f"{c}-gini"] for c in cells]
@@ -202,7 +210,7 @@ for axis, (name, rival, color) in zip(
             axis.plot(theirs, [y - 0.2] * len(cells), "o", color=color, mfc="none", ms=5)
         axis.plot(every, [y + 0.2] * len(every), "o", color=color, ms=3, alpha=0.4, mew=0)
         axis.plot(means, [y + 0.2] * len(means), "o", color=color, ms=5.5, zorder=3)
-    axis.set_title(name, color=color)
+    axis.set_title(name, color=color, fontsize=9.5)
     axis.set_xlabel("AUROC minus that of Gini")
     axis.grid(True, axis="both")
 axes[0].set_yticks(
@@ -213,16 +221,25 @@ axes[0].set_yticks(
 axes[0].set_ylim(len(ROWS) - 0.5, -0.5)
 plt.show()
 
+# %% tags=["remove-input"]
+of_ten = by_seed([*committed])
+shorter = int((of_ten[LONGER] > of_ten[GINI]).sum()) if len(of_ten) else 0
+sizes = " and ".join(sorted({*of_ten["scale"]})) if len(of_ten) else "cpu"
+Markdown(
+    f"On images, at {sizes} scale, the difference of lengths lies above Gini in {shorter} "
+    f"of {len(of_ten)} runs of ten classes."
+)
+
 # %% [markdown]
-# {eq}`eq-over-children` offers a reason. A coupling grows by agreements $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$, and these are at most as large as the length of the parent allows. So a short parent leaves its couplings nearly equal,
-# and Gini measures the length once more. {ref}`The table of the lengths <inq-lengths>` has the numbers.
+# Equation {eq}`eq-over-children` offers a reason. A coupling grows by agreements $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$, and none of these exceeds $\lVert \mathbf v_j \rVert \lVert \hat{\mathbf u}_{j|i} \rVert$. So a short parent leaves its couplings nearly equal,
+# and Gini may measure the length once more. {ref}`The table of the lengths <inq-lengths>` has the numbers.
 #
 # ## The idea on a toy
 #
 # Sixteen children vote for one parent. At first their votes have nothing in common; then five of them agree ({numref}`fig-inq-toy`). Routing that normalises over the *children* gives most of the parent's
 # coupling to these five. The {term}`Lorenz curve` draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal, with a Gini coefficient of 0.10, and the curve stays close to the diagonal; where five children agree they hold 97 percent of the coupling, Gini is 0.70, and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. In the color of the second title: the five children that agree, and the curve of that panel; dashed: equal shares.", "name": "fig-inq-toy"}}
+# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal, with a Gini coefficient of 0.10, and the curve stays close to the diagonal; where five children agree they hold 97 percent of the coupling, Gini is 0.70, and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. In the colour of the second title: the five children that agree, and the curve of that panel; dashed: equal shares.", "name": "fig-inq-toy"}}
 with seeded(1):
     scattered = 0.7 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
@@ -233,7 +250,7 @@ for axis, (title, votes, color) in zip(axes, toys, strict=False):
     shares = dynamic_routing(votes[None], competition=OverChildren()).coupling[0, :, 0]
     order = shares.argsort()
     inks = [color if child < 5 else NORMAL for child in order]
-    axis.bar(range(16), shares[order], color=inks)
+    axis.bar(range(16), shares[order].tolist(), color=inks)
     axis.set(xticks=[], xlabel="children, sorted", ylim=(0, 0.3))
     about = f"{title}\nGini {gini(shares):.2f}, Palma {palma(shares):.1f}"
     axis.set_title(about, color=color, fontsize=9.5)
@@ -281,7 +298,7 @@ class Detector(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pose, activation = self.primary(self.conv(images).relu())
         _, lengths, coupling = self.classes(pose, activation)
-        return lengths, gini(coupling[..., 1], dim=1)  # of both capsules; of the anomaly's
+        return lengths, gini(coupling[..., 1], dim=1)  # Gini of the anomaly capsule
 
 
 # %%
@@ -299,7 +316,7 @@ optimizer.step()
 after = margin_loss(network(images)[0], labels)
 Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels: training loss per batch over steps, and the loss of the test images that stop training over epochs. One line per network; both fall steeply at first."}, "figure": {"caption": "How does such a network learn? Loss of a training batch (left) and of the images by which training stops, which are test images (right), one line per network. The left title names data, size and n; smoke scale is a stand-in.", "name": "fig-inq-learning"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}, "figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}}
 of_set = frames.best(committed, "detection", setup="outliers", percent=10.0, data="mnist")
 learners = of_set or session.run(STEM, "detection")
 found = DATASETS.get(learners[0].config["data"], "stand-in")
@@ -310,10 +327,10 @@ for r in learners:
     axes[1].semilogy(
         r.series["epochs"], r.series["stop_loss"], color=plots.INK, lw=0.8, alpha=0.5
     )
-axes[0].set_xlabel("step")
+for axis, x, of in zip(axes, ("step", "epoch"), ("training batch", "test images"), strict=True):
+    axis.set_xlabel(x)
+    axis.set_title(f"{of}\n{about}", fontsize=9.5)
 axes[0].set_ylabel("loss (logarithmic)")
-axes[0].set_title(about, fontsize=9.5)
-axes[1].set_xlabel("epoch")
 plt.show()
 
 # %% [markdown]
@@ -391,8 +408,11 @@ plt.show()
 detection = session.run(STEM, "detection")
 
 # %% tags=["hide-input"]
-arm = AnomalyRecipe.ARM - {"routing", "weight_std"}
-frames.configuration(EXPERIMENTS["detection"], arm=[*arm, "nonlinearity"]).pipe(frames.styled)
+grids = [EXPERIMENTS["detection"].grid(of)[0] for of in SCALES]
+alike = [f for f in AnomalyRecipe.model_fields if len({getattr(c, f) for c in grids}) == 1]
+arm = [*AnomalyRecipe.ARM, *alike]
+display(Markdown("Where the scales differ, for MNIST and its like:"))
+frames.configuration(EXPERIMENTS["detection"], arm=arm).pipe(frames.styled)
 
 # %% [markdown]
 # ### Diverse outliers (Table 2)
@@ -400,7 +420,7 @@ frames.configuration(EXPERIMENTS["detection"], arm=[*arm, "nonlinearity"]).pipe(
 # One class is normal, the nine others are anomalies. Which score ranks anomalies above normal images?
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share and lead at ten percent, while Npp falls on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Gray: the other four scores. Dotted: guessing.", "name": "fig-inq-outliers"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share and lead at ten percent, while Npp falls on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Dotted: guessing.", "name": "fig-inq-outliers"}}
 PERCENTS = (0.1, 1.0, 10.0)
 told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 
@@ -434,14 +454,17 @@ def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH
             axis.plot(theirs, "o-", mfc="none", lw=1, ms=4.5, **ink)
             axis.plot(*zip(*ours or [([], [])], strict=True), "o", ms=5, zorder=5, **ink)
         ran = {(v.scale, v.n) for row in rows_of for v in row.values() if v.ours is not None}
-        size_n = ", ".join(f"{where}, n = {n}" for where, n in sorted(ran)) or "not run yet"
+        size_n = (
+            ", ".join(f"{where} scale, n = {n}" for where, n in sorted(ran)) or "not run yet"
+        )
         axis.set_title(f"{SETS[data]}\n{size_n}", fontsize=9)
         axis.axhline(0.5, color=plots.INK, ls=":", lw=1)
         axis.set_xlim(-0.25, 2.35)
         axis.set_xticks(range(3), ["0.1", "1", "10 %"])
         if axis.get_subplotspec().is_last_col():
             ends = {s: rows_of[2][s].claim.value for s in SHOWN}
-            for score, y in spread(ends, 0.055).items():
+            low, high = axis.get_ylim()
+            for score, y in spread(ends, 0.1 * (high - low)).items():
                 at = dict(color=COLORS[score], va="center", fontsize=9.5)
                 axis.text(2.45, y, NAMES[score], **at)
         if axis.get_subplotspec().is_first_col():
@@ -456,7 +479,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 def table(of: str, rows: dict, columns: dict, scores: tuple = SCORES) -> pd.DataFrame:
-    """The claims of a table of the paper: a row for each set and score, a column for each share."""
+    """The claims of a table of the paper, by set and score and by share."""
     cells = {
         (name, NAMES[s]): [f"INQ-{of}-{r}{c}{s}" for c in columns]
         for r, name in rows.items()
@@ -488,7 +511,7 @@ def agreement(of: pd.DataFrame) -> pd.DataFrame:
 
 
 def every_cell(of: pd.DataFrame, precisions: pd.DataFrame, about: str) -> None:
-    """Show a table cell by cell with its agreement, then the average precisions that belong to it."""
+    """A table cell by cell with its agreement, and the average precisions that belong to it."""
     display(frames.side_by_side(STEM, of, store=Store(results_dir)))
     display(agreement(of).pipe(frames.styled))
     display(Markdown(about))
@@ -518,23 +541,23 @@ def to_see(of: str) -> str:
         return "No set has run with all of its classes yet."
     led = sum(best[data, 10.0][1] in ("gini", "palma") for data in rich)
     theirs = sum(best[data, 10.0][0] in ("gini", "palma") for data in rich)
-    few = [
-        f"{NAMES[best[data, 0.1][k]]} on {SETS[data]} ({(row.ours if k else row.claim.value):.3f})"
-        for k in (1, 0)
-        for data in poor
-        for row in [whole[data, 0.1][best[data, 0.1][k]]]
-    ]
+    few = []
+    for k, data in product((1, 0), poor):
+        name = best[data, 0.1][k]
+        v = whole[data, 0.1][name]
+        few.append(f"{NAMES[name]} on {SETS[data]} ({v.ours if k else v.claim.value:.3f})")
     far = max(
-        ((key, s) for key in best for s in CAPSULES),
+        ((key, s) for key in best for s in SHOWN),
         key=lambda at: abs(whole[at[0]][at[1]].ours - whole[at[0]][at[1]].claim.value),
     )
     (data, share), score = far
     v = whole[data, share][score]
     return (
-        f"With 10 % of anomalies Gini or Palma is the best of the six scores of a network on {led} of "
-        f"{len(rich)} sets that have run; in the paper on {theirs} of these. With 0.1 % the best is "
-        f"{both(few[: len(poor)])} here, and {both(few[len(poor) :])} in the paper. Furthest from the "
-        f"paper lies {NAMES[score]} on {SETS[data]} with {share:g} %: {v.ours:.3f} here, "
+        f"With 10 % of anomalies Gini or Palma is the best of the six scores of a network "
+        f"on {led} of {len(rich)} sets that have run; in the paper on {theirs} of these. "
+        f"With 0.1 % the best is {both(few[: len(poor)])} here, and "
+        f"{both(few[len(poor) :])} in the paper. Of the scores shown, the furthest from "
+        f"the paper is {NAMES[score]} on {SETS[data]} with {share:g} %: {v.ours:.3f} here, "
         f"{v.claim.value:.3f} there."
     )
 
@@ -550,7 +573,11 @@ def what_ran(of: str) -> dict[str, str]:
 
 FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
 SHARES = {"0.1pct-": "0.1 %", "1pct-": "1 %", "10pct-": "10 %"}
-READ = "AUROC. Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, `<` where ours is higher, `>` where it is lower. Point at a square for size, n and interval."
+READ = (
+    "AUROC. Each cell reads *paper, sign, ours*: `=` where they differ by 0.02 at most, "
+    "`<` where ours is higher, `>` where it is lower. Point at a square for size, n and "
+    "interval."
+)
 display(Markdown(READ))
 frames.side_by_side(STEM, table("T2", what_ran("T2"), SHARES, SHOWN), store=Store(results_dir))
 
@@ -574,7 +601,7 @@ every_cell(outliers, table("S1", FULL_NAMES, SHARES), about)
 #
 # Now one class is the anomaly, and the nine others are normal. Does the order of the scores stay?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of anomalies in training with diverse inliers, a panel for each of four data sets. In the paper Gini and Palma lead from one percent on, but for CIFAR-10, and Npp falls below guessing on MNIST."}, "figure": {"caption": "Diverse inliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Gray: the other four scores. Dotted: guessing.", "name": "fig-inq-inliers"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of anomalies in training with diverse inliers, a panel for each of four data sets. In the paper Gini and Palma lead from one percent on, but for CIFAR-10, and Npp falls below guessing on MNIST."}, "figure": {"caption": "Diverse inliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Dotted: guessing.", "name": "fig-inq-inliers"}}
 figure = over_shares("T3", "inliers")
 figure.narrow = partial(over_shares, "T3", "inliers", 2, plots.PHONE)
 plt.show()
@@ -605,7 +632,8 @@ every_cell(inliers, table("S2", FULL_NAMES, SHARES), about)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}}
 most = frames.best([*committed, *detection], "detection", setup="outliers", percent=10.0)
-shown = [r for r in most if r.config["data"] == most[0].config["data"]]
+of_mnist = [r for r in most if r.config["data"] == "mnist"]
+shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
 figure, axes = plots.panels(2, height=2.6, sharey=True)
@@ -615,7 +643,8 @@ for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
         shares = torch.tensor([r.series[series] for r in shown]).mean(dim=0)
         axis.plot(shown[0].series["log_shares"], 100 * shares, color=color)
         words = "normal inputs" if of == "normal" else of
-        axis.text(0.03, 0.9 - 0.12 * y, words, color=color, transform=axis.transAxes)
+        at = dict(color=color, transform=axis.transAxes, fontsize=9.5)
+        axis.text(0.03, 0.88 - 0.11 * y, words, **at)
     axis.set(xlabel="ln(I · c)", xlim=(-4.2, 3.2), xticks=range(-4, 4))
     axis.set_title(f"{capsule} capsule\n{found}, {size}", fontsize=9.5)
 axes[0].set_ylabel("children (%)")
@@ -625,11 +654,12 @@ plt.show()
 of_ten = frames.metrics(frames.best([*committed, *detection], "detection", percent=10.0))
 falls = int((of_ten["auroc_gini_normal"] < 0.5).sum())
 Markdown(
-    f"Both change. In {falls} of {len(of_ten)} networks with 10 % of anomalies ({of_ten['scale'].iloc[0]} scale), "
-    "the Gini coefficient of the *normal* capsule falls when an anomaly comes: its AUROC is "
-    f"{of_ten['auroc_gini_normal'].mean():.3f}, where that of the anomaly capsule is "
-    f"{of_ten['auroc_gini'].mean():.3f}. Read the other way round, the one tells as much as the other. The paper "
-    "expects the normal capsule to change hardly."
+    f"Both change. In {falls} of {len(of_ten)} networks with 10 % of anomalies "
+    f"({of_ten['scale'].iloc[0]} scale) the Gini coefficient of the *normal* capsule falls "
+    f"when an anomaly comes. Its AUROC is {of_ten['auroc_gini_normal'].mean():.3f}, and "
+    f"that of the anomaly capsule is {of_ten['auroc_gini'].mean():.3f}. Read the other way "
+    "round, the one tells as much as the other. The paper expects the normal capsule to "
+    "change hardly."
 )
 
 # %% tags=["hide-input"]
@@ -723,15 +753,13 @@ frames.deviations([*committed, *detection, *lesions, *pairs]).pipe(frames.styled
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises steeply, normalised over parents it stays close to zero."}, "figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Softmax over the children, as released, or over the parents, as in routing by agreement; toy votes, one draw.", "name": "fig-inq-axis"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from 0.03 to 0.74; normalised over parents it starts at 0.30 without any agreement and stays below 0.41."}, "figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Over the children, as released, it rises with the agreement. Over the parents, as in routing by agreement, it is there before and hardly rises. Toy votes, one draw.", "name": "fig-inq-axis"}}
 strengths = torch.linspace(0, 3, 25)
 with seeded(2):
     noise, side = 0.5 * torch.randn(16, 2, 6), torch.randn(6)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
-for competition, color, name in (
-    (OverChildren(), CHILDREN, "over children"),
-    (None, plots.routing_color("dynamic"), "over parents"),
-):
+names = {"over children": CHILDREN, "over parents": plots.routing_color("dynamic")}
+for competition, color in zip((OverChildren(), None), names.values(), strict=True):
     seen = []
     for strength in strengths:
         votes = noise.clone()
@@ -739,16 +767,14 @@ for competition, color, name in (
         options = {} if competition is None else {"competition": competition}
         seen.append(float(gini(dynamic_routing(votes[None], **options).coupling[0, :, 1])))
     axis.plot(strengths, seen, color=color)
-    axis.text(
-        float(strengths[-1]), seen[-1], f"  {name}", color=color, va="center", fontsize=9.5
-    )
+plots.key(axis, names)
 axis.set(xlabel="strength of the agreement", ylabel="Gini coefficient")
 plt.show()
 
 # %% [markdown]
 # ### A detector that never says anomaly
 #
-# *Plain* is a hard label. An AUROC of 0.5000 ± 0.0000 says that no input was ever called an anomaly. It does not say that the network knows nothing: {ref}`the lengths of its capsules <inq-lengths>` rank inputs far better.
+# *Plain* is a hard label. An AUROC of 0.5000 ± 0.0000 says that no input was ever called an anomaly. It does not say that the network knows nothing: {ref}`the lengths of its capsules <inq-lengths>` rank inputs better.
 # `test_in_which_direction_every_score_points` holds each score to its direction.
 #
 # ## Beyond the paper
@@ -759,33 +785,37 @@ plt.show()
 # The paper compares measures of inequality with a hard label, with *Npp*, and with reconstructions. It leaves out the most direct score, the length of the anomaly capsule minus that of the normal capsule. We
 # measure it on the same networks.
 
+# %% tags=["remove-input"]
+apart = [r.metrics[LONGER].value - r.metrics[GINI].value for r in of_pairs]
+behind = [r.metrics[GINI].value - r.metrics[PALMA].value for r in of_pairs]
+Markdown(
+    f"In {len(of_pairs)} networks on CRISPR the difference of lengths lies above Gini by "
+    f"{frames.mean(apart, 4, None)}, and Gini above Palma by "
+    f"{frames.mean(behind, 4, None)}. So no coupling is needed to rank these pairs as "
+    f"well. The negatives are substitutes."
+)
+
+# %% [markdown]
+# ```{fold} AUROC of lengths and couplings, cell by cell
+# ```
+
 # %% tags=["hide-input"]
-scored = {GINI: "Gini", PALMA: "Palma", LONGER: "difference of lengths", "auroc_plain": "plain"}
-seen = frames.metrics(of_pairs)
-if len(seen):
-    seen["cell"], seen["setup"] = "CRISPR, paper's size", ""
+scored = {GINI: "Gini", LONGER: "lengths", "auroc_plain": "plain"}
 cells = by_seed([*committed, *detection])
 if len(cells):
-    of = cells["data"].map(lambda name: DATASETS.get(name, name))
-    cells["cell"] = of + ", " + cells["setup"] + cells["percent"].map(", {:g} %".format)
-    cells["cell"] += ", " + cells["scale"] + " scale"
-lengths = pd.concat([seen, cells])
+    cells["set"] = cells["data"].map(lambda name: DATASETS.get(name, name))
+    cells["share"] = cells["percent"].map("{:g} %".format)
+on_pairs = frames.metrics(of_pairs).assign(
+    set="CRISPR", setup="pairs", share="–", scale="paper"
+)
+of_lengths = pd.concat([on_pairs, cells]) if len(of_pairs) else cells
+by = ["set", "scale", "setup", "share"]
 display(
-    Markdown(
-        "AUROC with its interval over seeds, each on images the mean over ten classes. The negatives of "
-        "CRISPR are substitutes."
-    )
+    Markdown("AUROC with its interval over seeds, each on images the mean over ten classes.")
 )
-frames.means(lengths, "cell", scored, 3, (0, 1)).pipe(frames.styled)
-
-# %% tags=["remove-input"]
-better = int((cells[LONGER] > cells[GINI]).sum()) if len(cells) else 0
-apart = pd.Series([r.metrics[LONGER].value - r.metrics[GINI].value for r in of_pairs])
-Markdown(
-    f"On CRISPR the difference of lengths lies above Gini by {frames.mean(apart, 4, None)}. On images it is the "
-    f"higher of the two in {better} of {len(cells)} runs of ten classes. So here the couplings tell little "
-    "that the output does not."
-)
+if len(of_lengths):
+    told_of = frames.means(of_lengths, by, scored, 3, (0, 1)).reset_index()
+    display(frames.styled(told_of).hide(axis="index"))
 
 # %% [markdown]
 # ### Other routings, other measures
