@@ -54,6 +54,7 @@ x = {1: `2`}
     plain = travel.plain(text, book)
     assert not MARKS.search(plain)
     assert plain.startswith("# Title\nPeer, ")
+    assert "](https://github.com/peerdavid/" in plain
     assert (
         "See votes, how to read, **NEG-W-1** (waiting), 99.70\N{NO-BREAK SPACE}%, 5 ([Peer et al., 2021](https://doi.org/"
         in plain

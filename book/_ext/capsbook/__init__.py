@@ -153,7 +153,7 @@ def _name_code(app: Sphinx, doctree: nodes.document) -> None:
         shows = {
             "figure": next(cell.findall(nodes.image), None),
             "table": any(re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)),
-            "sentence": len(cell.children) > 1,
+            "text below": len(cell.children) > 1,
         }
         what = next((name for name, found in shows.items() if found), "set-up")
         for prompt in ("prompt_show", "prompt_hide"):
@@ -263,6 +263,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
     app.connect("source-read", _note_experiments)
     app.connect("doctree-read", _name_code)
+    app.connect("doctree-read", directives.below_the_box)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
     app.connect("html-page-context", _for_screen_readers)

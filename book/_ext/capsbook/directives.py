@@ -20,6 +20,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, launch_links
+from capsbook.travel import citation
 from capslib.lab import planning
 from capslib.lab.claims import STATUSES, basis, number, ours, theirs
 from capslib.lab.judging import EXACT, FULL, REDUCED
@@ -211,7 +212,8 @@ class ClaimsTable(Evident):
 
 
 class Masthead(Evident):
-    """``{masthead} STEM``: citation, verdicts, their records, and buttons that open the chapter as a notebook."""
+    """``{masthead} STEM``: the citation with links to paper and code; then verdicts, their records, and buttons that open the chapter as
+    a notebook. :func:`below_the_box` puts the latter under the verdict box, which a cell shows."""
 
     required_arguments = 1
 
@@ -219,9 +221,11 @@ class Masthead(Evident):
         if not (stem := self.stem()):
             return []
         paper = PAPERS[stem]
-        cited = f"{paper.authors}, *{paper.title}* ({paper.year}) {{cite}}`{paper.cite}`"
-        text = self.parse_text_to_nodes(cited)
-        return [nodes.container("", *text, self.drawn("masthead", stem, self._scale()), classes=["masthead"])]
+        text = self.parse_text_to_nodes(f"{citation(stem)} {{cite}}`{paper.cite}`")
+        return [
+            nodes.container("", *text, classes=["masthead-cited"]),
+            nodes.container("", self.drawn("masthead", stem, self._scale()), classes=["masthead-verdicts"]),
+        ]
 
     def _scale(self) -> str:
         """The scale of this page's notebook, as ``capslib execute`` noted it."""
@@ -229,6 +233,15 @@ class Masthead(Evident):
         if path.suffix != ".ipynb":
             return ""
         return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("capslib", {}).get("parameters", {}).get("scale", "")
+
+
+def below_the_box(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the verdicts of a masthead under the verdict box."""
+    found = list(doctree.findall(nodes.container))
+    cells = [c for c in found if "cell" in c["classes"] and any('verdict-box"' in raw.astext() for raw in c.findall(nodes.raw))]
+    for verdicts in (c for c in found if cells and "masthead-verdicts" in c["classes"]):
+        verdicts.parent.remove(verdicts)
+        cells[0].parent.insert(cells[0].parent.index(cells[0]) + 1, verdicts)
 
 
 class RecordSchema(SphinxDirective):
@@ -329,16 +342,17 @@ class LiveSource(SphinxDirective):
 
     ``:test:`` names the test that holds code and equation together: a pytest id, or a check of a suite. It has to exist, and stands in
     the margin.
-    ``:docstring:`` keeps the docstring.
+    ``:docstring:`` keeps the docstring. ``:given: bias=None vector=False`` leaves out options that the page does not use, with all
+    that these values make dead.
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"test": directives.unchanged, "docstring": directives.flag}
+    option_spec: ClassVar = {"test": directives.unchanged, "docstring": directives.flag, "given": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         book, name, root = self.env.capsbook, self.arguments[0], self.env.capsbook.root
         try:
-            source = sources.find_source(root, name, docstring="docstring" in self.options)
+            source = sources.find_source(root, name, "docstring" in self.options, self.options.get("given", ""))
         except sources.SourceNotFound as error:
             logger.warning(f"live-source {name}: {error}", location=self.get_location(), type="capsbook")
             return []
@@ -350,10 +364,20 @@ class LiveSource(SphinxDirective):
             "", "", nodes.literal("", name.rpartition(".")[2]), nodes.Text(" in "), classes=["live-source-caption"]
         )
         caption += nodes.reference("", f"{place}, line {source.line}", refuri=book.blob(place, source.line), internal=False)
-        shown: list[nodes.Node] = [nodes.container("", caption, block, classes=["live-source"])]
+        shown: list[nodes.Node] = [nodes.container("", caption, block, *self._left_out(), classes=["live-source"])]
         if tests := self.options.get("test", "").replace(",", " ").split():
             shown.insert(0, self._margin(tests))
         return shown
+
+    def _left_out(self) -> list[nodes.Node]:
+        if not (given := self.options.get("given", "").split()):
+            return []
+        said = ", ".join(f"`{option}`" for option in given)
+        note = self.parse_text_to_nodes(
+            f"Shown for {said}. This paper uses no other values, so the listing leaves these options out."
+        )
+        note[0]["classes"] = ["live-source-caption"]
+        return note
 
     def _margin(self, tests: Iterable[str]) -> nodes.Node:
         note = nodes.sidebar("", nodes.paragraph("", "Page and code are held together by"), classes=["margin", "held-by"])
@@ -455,7 +479,7 @@ def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: fr
 
 
 def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
-    return f'<span class="claim-ref">{render.square(evidence.verdicts[name], links)}<code>{name}</code></span>'
+    return render.square(evidence.verdicts[name], links, name)
 
 
 def _ours(evidence: Evidence, links: PageLinks, name: str) -> str:

@@ -48,16 +48,12 @@ def mark(status: str) -> str:
     return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
-def square(verdict: Verdict, links: Links) -> str:
-    """The square of a verdict. It links to the verdict's row, and describes the verdict on hover and focus."""
-    text = describe(verdict)
-    return link(
-        links.row(verdict.claim.id),
-        GLYPHS[verdict.status],
-        class_=f"vq v-{_slug(verdict.status)}",
-        data_tip=text,
-        aria_label=text,
-    )
+def square(verdict: Verdict, links: Links, name: str = "") -> str:
+    """The square of a verdict, with the ``name`` of its claim beside it. It links to the verdict's row, and describes the verdict on
+    hover and focus."""
+    text, sign = describe(verdict), GLYPHS[verdict.status]
+    inside, class_ = (mark(verdict.status) + tag("code", name), "claim-ref") if name else (sign, f"vq v-{_slug(verdict.status)}")
+    return link(links.row(verdict.claim.id), inside, class_=class_, data_tip=text, aria_label=text)
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:

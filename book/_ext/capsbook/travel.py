@@ -54,6 +54,13 @@ def setup(stem: str, source: str) -> str:
     return SETUP.format(source=source, stem=stem)
 
 
+def citation(stem: str) -> str:
+    """A paper as Markdown, with links to it and to its code."""
+    paper = PAPERS[stem]
+    links = " · ".join(f"[{name}]({url})" for name, url in paper.links.items())
+    return f"{paper.authors}, *{paper.title}* ({paper.year}): {links}"
+
+
 def plain(text: str, book: Book) -> str:
     """Markdown as a notebook shows it: directives and roles of the book become text, tables, code and formulas."""
     while found := FENCE.search(text):
@@ -66,14 +73,13 @@ def _directive(book: Book, fence: str, name: str, of: str, options: str, body: s
     option = dict(re.findall(r"^:([\w-]+): *(.*)$", options, re.M))
     match name:
         case "live-source":
-            found = sources.find_source(book.root, of)
+            found = sources.find_source(book.root, of, given=option.get("given", ""))
             place = found.path.relative_to(book.root).as_posix()
             return f"`{of.rpartition('.')[2]}` in [{place}]({book.blob(place, found.line)}):\n\n```python\n{found.text}\n```"
         case "math":
             return f"$$\n{of}{body.strip()}\n$$"
         case "masthead":
-            paper = PAPERS[of]
-            return f"{paper.authors}, *{paper.title}* ({paper.year})."
+            return f"{citation(of)}."
         case "claims-table":
             prefixes = tuple(option.get("prefix", "").replace(",", " ").split()) or ("",)
             rows = [claims.row(v) for v in book.evidence.of(of) if v.claim.id.startswith(prefixes)]
