@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
-from capsbook.notebooks import PUBLISHED, launch_links
+from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
 from capslib.lab import planning
 from capslib.lab.claims import STATUSES, basis, number, ours, theirs
@@ -85,6 +85,11 @@ class PageLinks:
     def file(self, path: str) -> str:
         """The address of a file of the site."""
         return "../" * self.page.count("/") + path
+
+    def picture(self, front: Front) -> Picture | None:
+        """The picture that a chapter gives to the front page, with its addresses on this page."""
+        shown = front.picture
+        return shown and shown._replace(source=self.file(shown.source), narrow=shown.narrow and self.file(shown.narrow))
 
 
 class fold_from(nodes.General, nodes.Element):
@@ -258,7 +263,7 @@ class Costs(SphinxDirective):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        book, chapters, every = self.env.capsbook, [], []
+        book, chapters, every, found_of = self.env.capsbook, [], [], {}
         for stem in self.arguments or PAPERS:
             for source in (
                 *sorted((book.root / "capslib").rglob("*.py")),
@@ -267,13 +272,33 @@ class Costs(SphinxDirective):
                 book.use(self.env.docname, source)
             if not (found := list(planning.outlook(stem, "paper", Store(book.root / "results")))):
                 continue
+            found_of[PAPERS[stem].title] = found
             chapters += [_cost(f"**{PAPERS[stem].title}**", found), *(_cost(f"`{line[0]}`", [line]) for line in found)]
             every += found
         head = ["| experiment | trials | to run | PFLOP of these | card-hours | core-hours |", "|---" + "|--:" * 5 + "|"]
+        head = [_total(found_of), "", *head] if not self.arguments else head
         return self.parse_text_to_nodes("\n".join([*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]))
 
 
-def _cost(name: str, found: Sequence[tuple[str, int, int, float, float | None]]) -> str:
+Outlook = Sequence[tuple[str, int, int, float, float | None]]
+
+
+def _total(found: Mapping[str, Outlook]) -> str:
+    """The sum over all papers as a sentence, and what it leaves out."""
+    every = [line for lines in found.values() for line in lines]
+    card, core = sum(line[3] for line in every) / planning.CARD / 3600, sum(line[4] or 0 for line in every)
+    said = f"The {number(sum(line[2] for line in every))} trials that have no record yet would take about {number(round(card))} hours of one large GPU"
+    said += f", or {number(round(core))} hours ({core / 24 / 365.25:.1f} years) of one CPU core." if core else "."
+    unknown = [(title, [line for line in lines if line[4] is None], len(lines)) for title, lines in found.items()]
+    left = [
+        f"*{title}* ({'all' if len(lines) == of else ', '.join(f'`{line[0]}`' for line in lines)}, {number(sum(line[2] for line in lines))} trials)"
+        for title, lines, of in unknown
+        if lines
+    ]
+    return f"{said} The core-hours leave out what no record can estimate: {', '.join(left)}." if core and left else said
+
+
+def _cost(name: str, found: Outlook) -> str:
     """A row of the table of costs: the sums over some experiments. Those without an estimate in hours are left out of its sum."""
     trials, waiting, flops = (sum(line[column] for line in found) for column in (1, 2, 3))
     hours = [line[4] for line in found if line[4] is not None]
@@ -498,19 +523,23 @@ def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> st
 
 
 def _cards(evidence: Evidence, links: PageLinks) -> str:
-    pictures = {stem: front["thumbnail"][1:] for stem, front in links.book.fronts.items() if "thumbnail" in front}
-    return render.cards(evidence, links, {stem: (links.file(path), alt) for stem, (path, alt) in pictures.items()})
+    fronts = links.book.fronts.items()
+    return render.cards(
+        evidence, links, {stem: links.picture(front["thumbnail"]) for stem, front in fronts if "thumbnail" in front}
+    )
 
 
 def _findings(evidence: Evidence, links: PageLinks) -> str:
-    fronts = links.book.fronts.items()
+    """What surprised, or else what was found, of each chapter; and of the first that has both, both."""
     waiting = {name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"}
-    told: dict[str, list[tuple[str, str, str]]] = {stem: [] for stem, _ in fronts}
-    for stem, front in fronts:
-        for name, (text, path, alt) in front.items():
-            named = set(re.findall(r'href="#claim-([^"]+)"', text))
-            if text and not (name == "found" and named and named <= waiting):  # an answer that nobody has yet
-                told[stem].append((text, path and links.file(path), alt))
+    told, more = {}, 1
+    for stem, front in links.book.fronts.items():
+        said = {name: front[name] for name in ("found", "surprise") if name in front and front[name].text}
+        named = set(re.findall(r'href="#claim-([^"]+)"', said["found"].text)) if "found" in said else set()
+        if len(said) > 1 and (more < 1 or (named and named <= waiting)):  # an answer that nobody has yet
+            del said["found"]
+        more -= len(said) > 1
+        told[stem] = [(one.text, links.picture(one)) for one in said.values()]
     return render.findings(evidence, links, told)
 
 
