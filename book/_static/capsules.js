@@ -18,7 +18,7 @@ addEventListener("load", () => {
 (() => {
   const phone = matchMedia("(max-width: 640px)");
   const toBlocks = () => {
-    for (const table of document.querySelectorAll(".cell_output table:not(.claims, .blocks)")) {
+    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks)")) {
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const rows = [...(table.tBodies[0]?.rows ?? [])];
@@ -40,7 +40,7 @@ addEventListener("load", () => {
   document.addEventListener("toggle", toBlocks, true);  // what a closed fold holds has no width
 })();
 
-/* A link into a fold opens it, and paper has no folds. */
+/* A link into a fold opens it. Paper has no folds, and is white. */
 (() => {
   const open = () => {
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -54,7 +54,20 @@ addEventListener("load", () => {
   };
   open();
   addEventListener("hashchange", open);
-  addEventListener("beforeprint", () => document.querySelectorAll("details.fold").forEach((fold) => (fold.open = true)));
+  const root = document.documentElement;
+  let screen = "";
+  const print = () => {
+    document.querySelectorAll("details.fold").forEach((fold) => (fold.open = true));
+    screen ||= root.dataset.theme;
+    root.dataset.theme = "light";
+  };
+  const look = () => {
+    root.dataset.theme = screen || root.dataset.theme;
+    screen = "";
+  };
+  addEventListener("beforeprint", print);
+  addEventListener("afterprint", look);
+  matchMedia("print").addEventListener("change", (media) => (media.matches ? print() : look()));
 })();
 
 /* The scorecard's filter and sorting. Without this script every row is shown; no other page needs more. */

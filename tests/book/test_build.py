@@ -59,6 +59,9 @@ def test_every_mistake_is_a_warning_and_a_warning_turns_the_build_red(tiny_book)
 ```{live-source} capslib.demo.thrice
 ```
 ```{live-source} capslib.demo.twice
+:given: y=1
+```
+```{live-source} capslib.demo.twice
 :test: tests/test_demo.py::test_thrice
 ```
 ```{live-source} capslib.demo.twice
@@ -78,6 +81,7 @@ def test_every_mistake_is_a_warning_and_a_warning_turns_the_build_red(tiny_book)
         "no claim of negation_limitation starts with NEG-T7",
         "verdict-strip: no paper 'negation'",
         "capslib/demo.py does not define thrice",
+        "capslib/demo.py, twice: it has no parameter 'y'",
         "tests/test_demo.py has no test test_thrice",
         "there is no test file tests/test_gone.py",
     ):

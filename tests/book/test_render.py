@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capsbook import evidence, render, sources
+from bs4 import BeautifulSoup
+from capsbook import evidence, folding, render, sources
 
 from capslib.lab import claims
 from capslib.lab.claims import Verdict
@@ -88,6 +89,9 @@ def test_square_names_its_claim(verdict):
     assert "aria-label=" in html
     assert "99.81\N{NO-BREAK SPACE}%" in html
     assert ">✓<" in html
+    (named,) = BeautifulSoup(render.square(verdict, Links(), CLAIM.id), "html.parser").select("a")
+    assert named.code.text == CLAIM.id, "the id is part of the link"
+    assert named.select_one(".v-reproduced")
 
 
 def test_text_is_escaped(verdict):
@@ -261,10 +265,126 @@ def test_live_source(repository):
 def test_code_that_a_page_shows_fits_its_column():
     root = Path(__file__).parents[2]
     pages = [*root.glob("notebooks/*.py"), *root.glob("book/*.md")]
-    names = {name for page in pages for name in re.findall(r"{live-source} (\S+)", page.read_text(encoding="utf-8"))}
-    lines = {(name, line) for name in names for line in sources.find_source(root, name).text.splitlines()}
+    block = re.compile(r"{live-source} (\S+)\n(?:(?:# )?:(?!given)[\w-]+:.*\n)*(?:(?:# )?:given: (.*)\n)?")
+    names = {found for page in pages for found in block.findall(page.read_text(encoding="utf-8"))}
+    lines = {(name, line) for name, given in names for line in sources.find_source(root, name, given=given).text.splitlines()}
     assert len(names) > 20
     assert [found for found in sorted(lines) if len(found[1]) > 96] == []
+
+
+OPTIONS = """def f(
+    x, *, bias: Tensor | None = None, rate: float = 0.0,
+    vector: bool = False, kind="plain",
+):  # kept
+    # Without the bias means are
+    # those of the votes.
+    μ = g(x[..., 0], bias) - (0 if bias is None else bias)  # σ
+    if vector and x.any():
+        μ = μ / 2
+    elif kind == "other":
+        # odd
+        μ = -μ
+
+        for _ in range(2):
+            μ = μ + 1
+    elif x.any():
+        μ = 2 * (μ + 1)
+    else:
+        μ = 0
+    μ = (1 - rate) * (μ + 1) * 2 + rate * x
+    if bias is not None or x is None:
+        return None
+    return _finish(μ, bias=bias, vector=vector, kind=kind)  # done
+"""
+FOLDED = """def f(
+    x, *,
+    kind="plain",
+):  # kept
+    μ = g(x[..., 0])  # σ
+    if kind == "other":
+        # odd
+        μ = -μ
+
+        for _ in range(2):
+            μ = μ + 1
+    elif x.any():
+        μ = 2 * (μ + 1)
+    else:
+        μ = 0
+    μ = (μ + 1) * 2
+    if x is None:
+        return None
+    return _finish(μ, kind=kind)  # done
+"""
+OTHER = """def f(
+    x, *, bias: Tensor | None = None, rate: float = 0.0,
+    vector: bool = False,
+):  # kept
+    # Without the bias means are
+    # those of the votes.
+    μ = g(x[..., 0], bias) - (0 if bias is None else bias)  # σ
+    if vector and x.any():
+        μ = μ / 2
+    else:
+        # odd
+        μ = -μ
+
+        for _ in range(2):
+            μ = μ + 1
+    μ = (1 - rate) * (μ + 1) * 2 + rate * x
+    if bias is not None or x is None:
+        return None
+    return _finish(μ, bias=bias, vector=vector)  # done
+"""
+LAYER = """class Layer(Module):
+    def __init__(self, size, transform="linear", *, deep=False):
+        self.size, self.transform = size, transform
+        self.deep = deep
+        if transform == "bounded":
+            self.weight = near(size)
+        else:
+            self.weight = start(size)
+
+    def forward(self, x):
+        make = bounded if self.transform == "bounded" else votes
+        x = (turned(x) if self.deep else x).mT
+        x = turned(x) if self.deep else x
+        return make(x, self.transform)
+"""
+PLAIN = """class Layer(Module):
+    def __init__(self, size):
+        self.size = size
+        self.weight = start(size)
+
+    def forward(self, x):
+        make = votes
+        x = x.mT
+        return make(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "shown"),
+    [(OPTIONS, "bias=None rate=0.0 vector=False", FOLDED), (OPTIONS, 'kind="other"', OTHER),
+     (OPTIONS, "", OPTIONS), (LAYER, 'transform="linear" deep=False', PLAIN)],
+)  # fmt: skip
+def test_a_listing_leaves_out_what_its_page_does_not_use(text, given, shown):
+    assert folding.fold(text, folding.options(given)) == shown
+
+
+def test_every_branch_can_be_the_one_that_is_left():
+    text = "def f(x, n=0):\n    if n == 0:\n        a()\n    elif n == 1:\n        b()\n    else:\n        c()\n    return x\n"
+    for n, call in enumerate("abc"):
+        assert folding.fold(text, {"n": str(n)}) == f"def f(x):\n    {call}()\n    return x\n"
+    early = "def f(x, n=0):\n    if not n:\n        return x\n    x += n\n    return -x\n"
+    assert folding.fold(early, {"n": "0"}) == "def f(x):\n    return x\n"
+
+
+@pytest.mark.parametrize("given", ["beta=1", "bias=unread(", "bias None", "μ=1"])
+def test_an_option_that_is_not_there_is_refused(repository, given):
+    (repository / "pack" / "options.py").write_text(OPTIONS.replace("bias: Tensor", "μ: int = 0, bias: Tensor"))
+    with pytest.raises(sources.SourceNotFound, match=r"pack/options.py, f: "):
+        sources.find_source(repository, "pack.options.f", given=given)
 
 
 @pytest.mark.parametrize("name", ["pack.mod.g", "pack.mod.C.n", "nowhere.f", "pack.gone.f"])

@@ -38,12 +38,12 @@ def test_a_page_says_all_that_the_record_says(record, tmp_path):
     assert page.select_one(".run-claims a")["href"] == "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
     assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
     cells = {tuple(td.text for td in tr.select("td")) for tr in page.select("tbody tr")}
-    assert ("train_accuracy", "0.5", "20", "fraction") in cells
+    assert ("train accuracy", "0.5", "20", "fraction") in cells
     assert ("epochs", "50", "5", "budget") in cells
     named = {name for name, *_ in cells}
     assert set(record.config) <= named, "every field, differing or not"
     drawn = {figure.figcaption.text: figure.svg["aria-label"] for figure in page.select("figure")}
-    assert drawn["train accuracy"] == "train_accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
+    assert drawn["train accuracy"] == "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
     assert drawn["loss"].startswith("loss over steps: ")
     assert drawn["lone"].startswith("lone over position: ")
 
@@ -85,10 +85,14 @@ def test_a_chapter_gives_its_sentences_and_pictures_to_the_front_page(tmp_path):
 
     box = '<div class="verdict-box"><p class="box-claim"><b>They claim.</b> A.</p><p class="box-found"><b>We found.</b> <i>B</i>.</p></div>'
     svg = {"image_svg+xml": "<svg/>"}
-    cells = [cell([], text_html=box), cell(["front-found"], **svg), cell(["thumbnail"], **svg)]
+    cells = [
+        cell([], text_html=box),
+        cell(["front-found"], **svg),
+        cell(["thumbnail"], **{"image_svg+xml": '<svg width="500pt"/>'}),
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "n.ipynb")
     assert notebooks.front(tmp_path / "n.ipynb") == {
-        "found": ("<i>B</i>.", b"<svg/>", "Dots."),
-        "thumbnail": ("", b"<svg/>", "Dots."),
+        "found": ("<i>B</i>.", ("Dots.", "<svg/>", "", False)),
+        "thumbnail": ("", ("Dots.", '<svg width="500pt"/>', "", True)),
     }
     assert notebooks.front(tmp_path / "gone.ipynb") == {}

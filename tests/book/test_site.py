@@ -11,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 
 from capslib.lab import claims
+from capslib.papers import PAPERS
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,16 @@ def test_folded_code_is_named_by_what_it_shows(pages):
                 assert told == [f"Code of the {shown}"] * 2, path
                 named.append(shown)
     assert {"figure", "table"} <= set(named)
+
+
+def test_a_chapter_opens_with_its_citation_its_box_and_its_verdicts(pages):
+    for path, soup in pages.items():
+        if path.parent.name == "papers":
+            cited, box, verdicts = soup.select(".masthead-cited, .verdict-box, .masthead-verdicts")
+            assert set(PAPERS[path.stem].links.values()) <= {a["href"] for a in cited.select("a")}
+            assert "verdict-box" in box["class"]
+            assert verdicts.select("a.vq"), path
+            assert verdicts.find_all(recursive=False)[-1]["class"] == ["masthead-launch"]
 
 
 def test_front_page_says_what_each_chapter_found(site, pages):

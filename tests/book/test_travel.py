@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import os
 import re
+import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +57,7 @@ x = {1: `2`}
     plain = travel.plain(text, book)
     assert not MARKS.search(plain)
     assert plain.startswith("# Title\nPeer, ")
+    assert "](https://github.com/peerdavid/" in plain
     assert (
         "See votes, how to read, **NEG-W-1** (waiting), 99.70\N{NO-BREAK SPACE}%, 5 ([Peer et al., 2021](https://doi.org/"
         in plain
@@ -69,10 +73,12 @@ x = {1: `2`}
 
 def test_a_published_notebook_is_stable(tmp_path):
     source = tmp_path / "n.py"
-    source.write_text('# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n')
-    one, two = (runnable(source, travel.setup("n", "https://github.com/a/b/archive/c.zip"), str.upper) for _ in range(2))
+    drawn = '# %% mystnb={"figure": {"caption": "What is seen."}}\nplot()\n'
+    source.write_text(f'# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n\n{drawn}')
+    one, two = (runnable(source, travel.setup("n", "https://github.com/a/b/archive/c.zip", ROOT), str.upper) for _ in range(2))
     assert one == two
-    assert [c.cell_type for c in one.cells] == ["code", "code", "markdown"]
+    assert [c.cell_type for c in one.cells] == ["code", "code", "markdown", "code", "markdown"]
+    assert one.cells[4].source == "*Figure.* WHAT IS SEEN.", "the caption stands under its figure"
     assert one.cells[1].metadata.tags == ["parameters"]
     assert one.cells[2].source == "# TITLE"
     assert 'SOURCE = "https://github.com/a/b/archive/c.zip"' in one.cells[0].source
@@ -86,28 +92,84 @@ def test_the_address_is_that_of_a_commit_or_of_the_release(tmp_path):
     assert re.fullmatch(r"https://x/archive/refs/tags/v[\d.]+\.zip", travel.source("https://x", tmp_path))
 
 
-@pytest.mark.parametrize("stem", sorted(p.stem for p in (ROOT / "notebooks").glob("*.py")))
-def test_a_downloaded_notebook_shows_the_verdicts_of_the_book(site, stem, tmp_path, monkeypatch):
-    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
-    notebook = nbformat.read(site / "_static" / "notebooks" / f"{stem}.ipynb", as_version=4)
-    assert not [found for c in notebook.cells if c.cell_type == "markdown" and (found := MARKS.search(c.source))]
-
-    archive = io.BytesIO()  # as GitHub packs it: the repository in a folder of its own
-    with zipfile.ZipFile(archive, "w") as packed:
+def set_up(cell, stem: str, folder: Path) -> None:
+    """Let a notebook's first cell fetch its records from a file as GitHub packs it, and install nothing, but say so."""
+    with zipfile.ZipFile(folder / "source.zip", "w") as packed:
         for path in sorted((ROOT / "results" / stem).rglob("*.json")):
             packed.write(path, f"capsules-abc/{path.relative_to(ROOT).as_posix()}")
         packed.writestr("capsules-abc/_toc.yml", "")
-    (tmp_path / "source.zip").write_bytes(archive.getvalue())
-    setup = notebook.cells[0]
-    setup.source, changed = re.subn(r'SOURCE = ".*"', f'SOURCE = "{(tmp_path / "source.zip").as_uri()}"', setup.source)
+    cell.source, changed = re.subn(r'SOURCE = ".*"', f'SOURCE = "{(folder / "source.zip").as_uri()}"', cell.source)
     assert changed == 1
+    cell.source, changed = re.subn(r"%pip (\w+).*", r'print("pip \1")', cell.source)
+    assert changed == 2
 
+
+@pytest.mark.parametrize("there", ["nothing", "the same", "another"])
+def test_the_module_is_installed_unless_just_that_of_the_book_is_there(there, tmp_path):
+    package, root = tmp_path / "site" / "capslib", tmp_path / "root"
+    for folder in (root / "capslib", *([package] if there != "nothing" else [])):
+        (folder / "lab").mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+        (folder / "lab" / "__init__.py").write_text("A = 1\n")
+    if there == "another":
+        (package / "lab" / "__init__.py").write_text("A = 2\n")
+    cell = SimpleNamespace(source=travel.setup("n", "https://x", root))
+    set_up(cell, "nowhere", tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", cell.source],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout.split("\n")[:-1] == ([] if there == "the same" else ["pip uninstall", "pip install"]), ran.stderr
+
+
+@pytest.mark.parametrize("stem", sorted(p.stem for p in (ROOT / "notebooks").glob("*.py")))
+def test_a_downloaded_notebook_shows_the_box_of_the_book(site, stem, tmp_path, monkeypatch):
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    notebook = nbformat.read(site / "_static" / "notebooks" / f"{stem}.ipynb", as_version=4)
+    assert not [found for c in notebook.cells if c.cell_type == "markdown" and (found := MARKS.search(c.source))]
+    set_up(notebook.cells[0], stem, tmp_path)
     code = [c for c in notebook.cells if c.cell_type == "code"]
     until = next(n for n, c in enumerate(code) if "frames.verdict_box(" in c.source)
     notebook.cells = code[: until + 1]
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    (shown,) = (o["data"]["text/html"] for o in notebook.cells[-1].outputs if "data" in o)
-    told = BeautifulSoup("".join(shown), "html.parser").select_one(".verdict-box")
     page = BeautifulSoup((site / "book" / "papers" / f"{stem}.html").read_text(encoding="utf-8"), "html.parser")
-    assert told.text == page.select_one(".verdict-box").text
+    assert answers(notebook) == [page.select_one(".verdict-box").text]
     assert not (tmp_path / "capsules-abc" / "_toc.yml").exists(), "nothing but records is unpacked"
+
+
+def answers(notebook: nbformat.NotebookNode) -> list[str]:
+    """The verdict box and the tables of verdicts that a notebook shows, as text."""
+    outputs = (o for c in notebook.cells for o in c.get("outputs", []) if "remove-cell" not in c.metadata.get("tags", []))
+    shown = ("".join(o.get("data", {}).get("text/html", "")) for o in outputs)
+    return [part.text for html in shown for part in BeautifulSoup(html, "html.parser").select(".verdict-box, table.claims")]
+
+
+def test_a_whole_notebook_runs_outside_the_checkout_with_the_module_that_is_built_from_it(site, tmp_path, monkeypatch):
+    """The quickest chapter, in an empty folder. What is built has all code of the checkout, so nothing is installed again."""
+    stem, clean, built = "learned_routing", tmp_path / "clean", tmp_path / "built"
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "capslib", source / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, text=True, check=True)
+    zipfile.ZipFile(tmp_path / done.stdout.split()[-1]).extractall(built)
+    assert travel.digest(built / "capslib") == travel.digest(ROOT / "capslib")
+
+    clean.mkdir()
+    for name in [name for name in os.environ if name.startswith("CAPSLIB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", str(built))
+    notebook = nbformat.read(site / "_static" / "notebooks" / f"{stem}.ipynb", as_version=4)
+    set_up(notebook.cells[0], stem, tmp_path)
+    notebook.cells.append(nbformat.v4.new_code_cell("import capslib; print(capslib.__file__)"))
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": clean}}).execute()
+    assert notebook.cells[-1].outputs[0].text.startswith(str(built)), "not the checkout"
+    assert not notebook.cells[0].outputs, "nothing is installed"
+    page = BeautifulSoup((site / "book" / "papers" / f"{stem}.html").read_text(encoding="utf-8"), "html.parser")
+    told = [part.text for part in page.select(".verdict-box, .cell_output table.claims")]
+    assert len(told) > 2
+    assert answers(notebook) == told

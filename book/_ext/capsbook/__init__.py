@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import html
 import importlib.util
 import os
 import re
@@ -39,8 +40,8 @@ class Book:
         self.scorecard = ""
         self.experiments: dict[str, tuple[str, str]] = {}
         """For each claim: the page and anchor of its row in the table of the experiment that tests it."""
-        self.fronts: dict[str, dict[str, tuple[str, str, str]]] = {}
-        """For each chapter, by name: a sentence for the front page, the address of its picture and the picture's alt text."""
+        self.fronts: dict[str, dict[str, notebooks.Front]] = {}
+        """For each chapter, by name: a sentence for the front page and its picture."""
         self.assets = ""
         """A hash of style sheet, scripts and bibliography: Sphinx looks at them only when it writes or reads a page."""
 
@@ -133,16 +134,19 @@ def _updated(app: Sphinx, env: BuildEnvironment) -> Iterable[str]:
     return [page for page, seen in book.uses.items() if "verdicts" in seen]
 
 
-def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, tuple[str, str, str]]]]:
+def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, notebooks.Front]]]:
     """Copy what each executed chapter gives to the front page into the site."""
     for stem in PAPERS:
         executed = Path(app.srcdir) / f"{app.config.capsbook_chapter.format(stem=stem)}.ipynb"
-        found = {}
-        for name, (text, svg, alt) in notebooks.front(executed).items():
-            path = f"_static/cards/{stem}-{name}.svg"
-            if svg:
-                notebooks.write_if_changed(Path(app.outdir) / path, svg)
-            found[name] = (text, f"{path}?{hashlib.sha256(svg).hexdigest()[:8]}" if svg else "", alt)
+        found = notebooks.front(executed)
+        for name, front in found.items():
+            if front.picture:
+                drawn = {form: getattr(front.picture, form).encode() for form in ("source", "narrow")}
+                paths = {form: f"_static/cards/{stem}-{name}-{form}.svg" for form, svg in drawn.items() if svg}
+                for form, path in paths.items():
+                    notebooks.write_if_changed(Path(app.outdir) / path, drawn[form])
+                    paths[form] += f"?{hashlib.sha256(drawn[form]).hexdigest()[:8]}"
+                found[name] = front._replace(picture=front.picture._replace(**paths))
         if found:
             yield stem, found
 
@@ -153,7 +157,7 @@ def _name_code(app: Sphinx, doctree: nodes.document) -> None:
         shows = {
             "figure": next(cell.findall(nodes.image), None),
             "table": any(re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)),
-            "sentence": len(cell.children) > 1,
+            "text below": len(cell.children) > 1,
         }
         what = next((name for name, found in shows.items() if found), "set-up")
         for prompt in ("prompt_show", "prompt_hide"):
@@ -166,6 +170,24 @@ def _for_screen_readers(app: Sphinx, pagename: str, templatename: str, context: 
     if 'role="doc-biblioentry"' in body:
         body = re.sub(r' role="(?:list|doc-biblioentry)"', "", body)
     context["body"] = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+
+
+def _code_that_wraps(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let a narrow screen wrap a long line of code at its indentation, and no option of a command within itself."""
+
+    def line(found: re.Match) -> str:
+        text = html.unescape(re.sub("<[^>]*>", "", found[0]))
+        indent = len(text) - len(text.lstrip(" "))
+        return f'<span class="line" style="--in:{indent}">{found[0]}</span>' if len(text) > 45 else found[0]
+
+    def block(found: re.Match) -> str:
+        code = found[3]
+        if found[2] in ("shell", "bash", "sh", "console"):
+            code = re.sub(r"(?<![\w<-])--?[a-z][\w-]*", r'<span class="whole">\g<0></span>', code)
+        return found[1] + re.sub(r"[^\n]*\n", line, code) + found[4]
+
+    listing = re.compile(r'(<div class="highlight-([\w-]+)[^>]*><div class="highlight"><pre>)(.*?)(</pre>)', re.S)
+    context["body"] = listing.sub(block, context.get("body", ""))
 
 
 def _figures_for_phones(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -263,9 +285,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
     app.connect("source-read", _note_experiments)
     app.connect("doctree-read", _name_code)
+    app.connect("doctree-read", directives.below_the_box)
     app.connect("env-updated", _updated)
     app.connect("html-page-context", _header_buttons, priority=600)
     app.connect("html-page-context", _for_screen_readers)
+    app.connect("html-page-context", _code_that_wraps)
     app.connect("html-page-context", _figures_for_phones)
     app.connect("build-finished", _finish)
     app.connect("build-finished", _stay_red, priority=900)

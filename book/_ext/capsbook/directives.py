@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +19,8 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
-from capsbook.notebooks import PUBLISHED, launch_links
+from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
+from capsbook.travel import citation
 from capslib.lab import planning
 from capslib.lab.claims import STATUSES, basis, number, ours, theirs
 from capslib.lab.judging import EXACT, FULL, REDUCED
@@ -84,6 +85,11 @@ class PageLinks:
     def file(self, path: str) -> str:
         """The address of a file of the site."""
         return "../" * self.page.count("/") + path
+
+    def picture(self, front: Front) -> Picture | None:
+        """The picture that a chapter gives to the front page, with its addresses on this page."""
+        shown = front.picture
+        return shown and shown._replace(source=self.file(shown.source), narrow=shown.narrow and self.file(shown.narrow))
 
 
 class fold_from(nodes.General, nodes.Element):
@@ -211,7 +217,8 @@ class ClaimsTable(Evident):
 
 
 class Masthead(Evident):
-    """``{masthead} STEM``: citation, verdicts, their records, and buttons that open the chapter as a notebook."""
+    """``{masthead} STEM``: the citation with links to paper and code; then verdicts, their records, and buttons that open the chapter as
+    a notebook. :func:`below_the_box` puts the latter under the verdict box, which a cell shows."""
 
     required_arguments = 1
 
@@ -219,9 +226,11 @@ class Masthead(Evident):
         if not (stem := self.stem()):
             return []
         paper = PAPERS[stem]
-        cited = f"{paper.authors}, *{paper.title}* ({paper.year}) {{cite}}`{paper.cite}`"
-        text = self.parse_text_to_nodes(cited)
-        return [nodes.container("", *text, self.drawn("masthead", stem, self._scale()), classes=["masthead"])]
+        text = self.parse_text_to_nodes(f"{citation(stem)} {{cite}}`{paper.cite}`")
+        return [
+            nodes.container("", *text, classes=["masthead-cited"]),
+            nodes.container("", self.drawn("masthead", stem, self._scale()), classes=["masthead-verdicts"]),
+        ]
 
     def _scale(self) -> str:
         """The scale of this page's notebook, as ``capslib execute`` noted it."""
@@ -229,6 +238,15 @@ class Masthead(Evident):
         if path.suffix != ".ipynb":
             return ""
         return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("capslib", {}).get("parameters", {}).get("scale", "")
+
+
+def below_the_box(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the verdicts of a masthead under the verdict box."""
+    found = list(doctree.findall(nodes.container))
+    cells = [c for c in found if "cell" in c["classes"] and any('verdict-box"' in raw.astext() for raw in c.findall(nodes.raw))]
+    for verdicts in (c for c in found if cells and "masthead-verdicts" in c["classes"]):
+        verdicts.parent.remove(verdicts)
+        cells[0].parent.insert(cells[0].parent.index(cells[0]) + 1, verdicts)
 
 
 class RecordSchema(SphinxDirective):
@@ -245,7 +263,7 @@ class Costs(SphinxDirective):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        book, chapters, every = self.env.capsbook, [], []
+        book, chapters, every, found_of = self.env.capsbook, [], [], {}
         for stem in self.arguments or PAPERS:
             for source in (
                 *sorted((book.root / "capslib").rglob("*.py")),
@@ -254,13 +272,33 @@ class Costs(SphinxDirective):
                 book.use(self.env.docname, source)
             if not (found := list(planning.outlook(stem, "paper", Store(book.root / "results")))):
                 continue
+            found_of[PAPERS[stem].title] = found
             chapters += [_cost(f"**{PAPERS[stem].title}**", found), *(_cost(f"`{line[0]}`", [line]) for line in found)]
             every += found
         head = ["| experiment | trials | to run | PFLOP of these | card-hours | core-hours |", "|---" + "|--:" * 5 + "|"]
+        head = [_total(found_of), "", *head] if not self.arguments else head
         return self.parse_text_to_nodes("\n".join([*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]))
 
 
-def _cost(name: str, found: Sequence[tuple[str, int, int, float, float | None]]) -> str:
+Outlook = Sequence[tuple[str, int, int, float, float | None]]
+
+
+def _total(found: Mapping[str, Outlook]) -> str:
+    """The sum over all papers as a sentence, and what it leaves out."""
+    every = [line for lines in found.values() for line in lines]
+    card, core = sum(line[3] for line in every) / planning.CARD / 3600, sum(line[4] or 0 for line in every)
+    said = f"The {number(sum(line[2] for line in every))} trials that have no record yet would take about {number(round(card))} hours of one large GPU"
+    said += f", or {number(round(core))} hours ({core / 24 / 365.25:.1f} years) of one CPU core." if core else "."
+    unknown = [(title, [line for line in lines if line[4] is None], len(lines)) for title, lines in found.items()]
+    left = [
+        f"*{title}* ({'all' if len(lines) == of else ', '.join(f'`{line[0]}`' for line in lines)}, {number(sum(line[2] for line in lines))} trials)"
+        for title, lines, of in unknown
+        if lines
+    ]
+    return f"{said} The core-hours leave out what no record can estimate: {', '.join(left)}." if core and left else said
+
+
+def _cost(name: str, found: Outlook) -> str:
     """A row of the table of costs: the sums over some experiments. Those without an estimate in hours are left out of its sum."""
     trials, waiting, flops = (sum(line[column] for line in found) for column in (1, 2, 3))
     hours = [line[4] for line in found if line[4] is not None]
@@ -329,16 +367,17 @@ class LiveSource(SphinxDirective):
 
     ``:test:`` names the test that holds code and equation together: a pytest id, or a check of a suite. It has to exist, and stands in
     the margin.
-    ``:docstring:`` keeps the docstring.
+    ``:docstring:`` keeps the docstring. ``:given: bias=None vector=False`` leaves out options that the page does not use, with all
+    that these values make dead.
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"test": directives.unchanged, "docstring": directives.flag}
+    option_spec: ClassVar = {"test": directives.unchanged, "docstring": directives.flag, "given": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         book, name, root = self.env.capsbook, self.arguments[0], self.env.capsbook.root
         try:
-            source = sources.find_source(root, name, docstring="docstring" in self.options)
+            source = sources.find_source(root, name, "docstring" in self.options, self.options.get("given", ""))
         except sources.SourceNotFound as error:
             logger.warning(f"live-source {name}: {error}", location=self.get_location(), type="capsbook")
             return []
@@ -350,10 +389,20 @@ class LiveSource(SphinxDirective):
             "", "", nodes.literal("", name.rpartition(".")[2]), nodes.Text(" in "), classes=["live-source-caption"]
         )
         caption += nodes.reference("", f"{place}, line {source.line}", refuri=book.blob(place, source.line), internal=False)
-        shown: list[nodes.Node] = [nodes.container("", caption, block, classes=["live-source"])]
+        shown: list[nodes.Node] = [nodes.container("", caption, block, *self._left_out(), classes=["live-source"])]
         if tests := self.options.get("test", "").replace(",", " ").split():
             shown.insert(0, self._margin(tests))
         return shown
+
+    def _left_out(self) -> list[nodes.Node]:
+        if not (given := self.options.get("given", "").split()):
+            return []
+        said = ", ".join(f"`{option}`" for option in given)
+        note = self.parse_text_to_nodes(
+            f"Shown for {said}. This paper uses no other values, so the listing leaves these options out."
+        )
+        note[0]["classes"] = ["live-source-caption"]
+        return note
 
     def _margin(self, tests: Iterable[str]) -> nodes.Node:
         note = nodes.sidebar("", nodes.paragraph("", "Page and code are held together by"), classes=["margin", "held-by"])
@@ -455,7 +504,7 @@ def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: fr
 
 
 def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
-    return f'<span class="claim-ref">{render.square(evidence.verdicts[name], links)}<code>{name}</code></span>'
+    return render.square(evidence.verdicts[name], links, name)
 
 
 def _ours(evidence: Evidence, links: PageLinks, name: str) -> str:
@@ -474,19 +523,23 @@ def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> st
 
 
 def _cards(evidence: Evidence, links: PageLinks) -> str:
-    pictures = {stem: front["thumbnail"][1:] for stem, front in links.book.fronts.items() if "thumbnail" in front}
-    return render.cards(evidence, links, {stem: (links.file(path), alt) for stem, (path, alt) in pictures.items()})
+    fronts = links.book.fronts.items()
+    return render.cards(
+        evidence, links, {stem: links.picture(front["thumbnail"]) for stem, front in fronts if "thumbnail" in front}
+    )
 
 
 def _findings(evidence: Evidence, links: PageLinks) -> str:
-    fronts = links.book.fronts.items()
+    """What surprised, or else what was found, of each chapter; and of the first that has both, both."""
     waiting = {name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"}
-    told: dict[str, list[tuple[str, str, str]]] = {stem: [] for stem, _ in fronts}
-    for stem, front in fronts:
-        for name, (text, path, alt) in front.items():
-            named = set(re.findall(r'href="#claim-([^"]+)"', text))
-            if text and not (name == "found" and named and named <= waiting):  # an answer that nobody has yet
-                told[stem].append((text, path and links.file(path), alt))
+    told, more = {}, 1
+    for stem, front in links.book.fronts.items():
+        said = {name: front[name] for name in ("found", "surprise") if name in front and front[name].text}
+        named = set(re.findall(r'href="#claim-([^"]+)"', said["found"].text)) if "found" in said else set()
+        if len(said) > 1 and (more < 1 or (named and named <= waiting)):  # an answer that nobody has yet
+            del said["found"]
+        more -= len(said) > 1
+        told[stem] = [(one.text, links.picture(one)) for one in said.values()]
     return render.findings(evidence, links, told)
 
 

@@ -29,9 +29,12 @@ BRANCH = "gh-pages"
 def runnable(source: Path, setup: str, plain: Callable[[str], str]) -> nbformat.NotebookNode:
     """Turn a ``py:percent`` file into a notebook without outputs, with ``setup`` as its first cell and ``plain`` Markdown."""
     notebook = jupytext.read(source)
-    for cell in notebook.cells:
+    for cell in list(notebook.cells):
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)
+        if caption := cell.metadata.get("mystnb", {}).get("figure", {}).get("caption"):
+            under = notebook.cells.index(cell) + 1
+            notebook.cells.insert(under, nbformat.v4.new_markdown_cell(f"*Figure.* {plain(caption)}"))
     install = nbformat.v4.new_code_cell(setup, id="install-capslib")
     notebook.cells.insert(0, install)
     for n, cell in enumerate(notebook.cells[1:]):
@@ -48,7 +51,9 @@ def publish(folder: Path, site: Path, book: Book) -> None:
     for source in sorted(folder.glob("*.py")):
         target = site / PUBLISHED.format(stem=source.stem)
         target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(runnable(source, travel.setup(source.stem, archive), lambda text: travel.plain(text, book)), target)
+        nbformat.write(
+            runnable(source, travel.setup(source.stem, archive, book.root), lambda text: travel.plain(text, book)), target
+        )
     binder = site / "binder" / "requirements.txt"
     binder.parent.mkdir(exist_ok=True)
     binder.write_text(
@@ -66,12 +71,23 @@ def launch_links(stem: str, repository: str) -> dict[str, str]:
     }
 
 
+class Picture(NamedTuple):
+    """A picture of the front page: its alt text, its address and that of its form for a phone, and whether it takes a row of its own.
+
+    In :func:`front` the addresses are still the SVG itself.
+    """
+
+    alt: str
+    source: str
+    narrow: str = ""
+    wide: bool = False
+
+
 class Front(NamedTuple):
-    """What a chapter gives to the front page: a sentence of its verdict box as HTML, and a picture as SVG with its alt text."""
+    """What a chapter gives to the front page: a sentence of its verdict box as HTML, and a picture."""
 
     text: str
-    svg: bytes
-    alt: str
+    picture: Picture | None
 
 
 def front(executed: Path) -> dict[str, Front]:
@@ -83,18 +99,25 @@ def front(executed: Path) -> dict[str, Front]:
         return {}
     notebook = nbformat.read(executed, as_version=4)
     cells = [c for c in notebook.cells if c.cell_type == "code"]
-    shown = [(cell, output.get("data", {})) for cell in cells for output in cell.get("outputs", [])]
-    box = next((html for _, data in shown if 'verdict-box"' in (html := "".join(data.get("text/html", "")))), "")
+    shown = [(cell, output) for cell in cells for output in cell.get("outputs", [])]
+    box = next((html for _, o in shown if 'verdict-box"' in (html := "".join(o.get("data", {}).get("text/html", "")))), "")
     found = {}
     for name in ("found", "surprise", "thumbnail"):
         text = re.search(rf'<p class="box-{name}"><b>.*?</b>(.*?)</p>', box, re.S)
         tag = name if name == "thumbnail" else f"front-{name}"
-        pictures = [(c, d["image/svg+xml"]) for c, d in shown if tag in c.metadata.get("tags", []) and "image/svg+xml" in d]
+        pictures = [
+            _picture(c, o) for c, o in shown if tag in c.metadata.get("tags", []) and "image/svg+xml" in o.get("data", {})
+        ]
         if text or pictures:
-            cell, svg = pictures[0] if pictures else ({}, "")
-            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "") if pictures else ""
-            found[name] = Front(text[1].strip() if text else "", "".join(svg).encode(), alt)
+            found[name] = Front(text[1].strip() if text else "", pictures[0] if pictures else None)
     return found
+
+
+def _picture(cell: nbformat.NotebookNode, output: nbformat.NotebookNode) -> Picture:
+    svg, small = output["data"]["image/svg+xml"], output.get("metadata", {}).get("image/svg+xml", {}).get(NARROW, "")
+    drawn = re.search(r'<svg[^>]* width="([\d.]+)pt"', "".join(svg))
+    alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+    return Picture(alt, "".join(svg), "".join(small), wide=bool(drawn) and float(drawn[1]) > 300)
 
 
 def narrow(executed: Path) -> dict[str, bytes]:

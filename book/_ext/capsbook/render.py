@@ -16,6 +16,7 @@ from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
     from capsbook.directives import PageLinks as Links
+    from capsbook.notebooks import Picture
     from capslib.lab.claims import Verdict
 
 FOLD = 200
@@ -48,16 +49,13 @@ def mark(status: str) -> str:
     return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
-def square(verdict: Verdict, links: Links) -> str:
-    """The square of a verdict. It links to the verdict's row, and describes the verdict on hover and focus."""
-    text = describe(verdict)
-    return link(
-        links.row(verdict.claim.id),
-        GLYPHS[verdict.status],
-        class_=f"vq v-{_slug(verdict.status)}",
-        data_tip=text,
-        aria_label=text,
-    )
+def square(verdict: Verdict, links: Links, name: str = "") -> str:
+    """The square of a verdict, with the ``name`` of its claim beside it. It links to the verdict's row, and describes the verdict on
+    hover and focus."""
+    text, href = describe(verdict), links.row(verdict.claim.id)
+    if name:
+        return link(href, mark(verdict.status) + tag("code", name), class_="claim-ref", data_tip=text, aria_description=text)
+    return link(href, GLYPHS[verdict.status], class_=f"vq v-{_slug(verdict.status)}", data_tip=text, aria_label=text)
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
@@ -134,20 +132,28 @@ def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
     return tag("div", tag("div", tiles, class_="verdict-tiles") + strip(others, links, f"Other verdicts on {PAPERS[stem].short}"))
 
 
-def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, str, str]]]) -> str:
-    """What the chapters found, in the words of their verdict boxes: ``told`` has for each chapter sentences, pictures and their alt texts."""
+def picture(shown: Picture | None) -> str:
+    """A picture, and its form for a phone; nothing where there is none."""
+    if not shown:
+        return ""
+    phone = f'<source media="(max-width: 640px)" srcset="{escape(shown.narrow)}">' if shown.narrow else ""
+    return f'<picture>{phone}<img src="{escape(shown.source)}" alt="{escape(shown.alt)}"></picture>'
+
+
+def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, Picture | None]]]) -> str:
+    """What the chapters found, in the words of their verdict boxes: ``told`` has for each chapter sentences and pictures."""
     found = []
     for stem, sentences in told.items():
         chapter = links.chapter(stem) or ""
-        for text, source, alt in sentences:
-            picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
+        for text, shown in sentences:
             here = text.replace('href="#', f'href="{escape(chapter)}#')
             name = link(chapter, escape(PAPERS[stem].short), class_="finding-of")
-            found.append(tag("article", f"{picture}<p>{name} {here}</p>", class_="finding"))
+            class_ = "finding finding-wide" if shown and shown.wide else "finding"
+            found.append(tag("article", f"{picture(shown)}<p>{name} {here}</p>", class_=class_))
     return tag("div", "".join(found), class_="findings")
 
 
-def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]) -> str:
+def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | None]) -> str:
     """A card per chapter: its figure, the paper's claim and the counts. Papers without a chapter follow, a line each."""
     found, lines = [], []
     for stem, paper in PAPERS.items():
@@ -157,11 +163,11 @@ def cards(evidence: Evidence, links: Links, pictures: dict[str, tuple[str, str]]
             title = link(links.score(f"paper={stem}"), escape(paper.title))
             lines.append(tag("li", f"{title} ({by}). {escape(paper.claim)} {tag('small', f'{total}; chapter to come')}"))
             continue
-        source, alt = pictures.get(stem, ("", ""))
-        picture = f'<img src="{escape(source)}" alt="{escape(alt)}">' if source else ""
         counts = tag("div", f"{bar(verdicts)} {total}{totals(verdicts, every=False)}", class_="card-counts")
         head = tag("h3", link(chapter, escape(paper.title))) + tag("p", by, class_="card-by")
-        found.append(tag("article", picture + head + tag("p", escape(paper.claim)) + counts, class_="chapter-card"))
+        found.append(
+            tag("article", picture(pictures.get(stem)) + head + tag("p", escape(paper.claim)) + counts, class_="chapter-card")
+        )
     return tag("div", "".join(found), class_="chapter-cards") + (
         tag("ul", "".join(lines), class_="chapters-to-come") if lines else ""
     )

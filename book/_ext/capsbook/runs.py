@@ -31,6 +31,11 @@ def _text(value: object) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list) else escape(str(value))
 
 
+def _name(of: str) -> str:
+    """What a metric, a series or an experiment is called where nothing says it better."""
+    return escape(of.replace("_", " "))
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose cells are HTML already."""
     body = "".join(tag("tr", "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True))) for row in rows)
@@ -51,13 +56,14 @@ def curve(name: str, x: Sequence[float], y: Sequence[float], over: str) -> str:
     at = " ".join(
         f"{56 + 180 * (a - left) / (right - left or 1):.1f},{78 - 66 * (b - low) / (high - low or 1):.1f}" for a, b in points
     )
+    name, over = name.replace("_", " "), over.replace("_", " ")
     said = f"{name} over {over}: from {points[0][1]:.4g} to {points[-1][1]:.4g}, between {low:.4g} and {high:.4g}"
     drawn = (
         f'<polyline points="{at}"/><path d="M56 8V82H240"/><text x="50" y="16">{high:.3g}</text><text x="50" y="82">{low:.3g}</text>'
         f'<text x="56" y="96" class="left">{left:.4g}</text><text x="240" y="96">{escape(over)} {right:.4g}</text>'
     )
     picture = tag("svg", drawn, viewBox="0 0 248 100", role="img", aria_label=said)
-    return tag("figure", picture + tag("figcaption", escape(name.replace("_", " "))), class_="run-curve")
+    return tag("figure", picture + tag("figcaption", _name(name)), class_="run-curve")
 
 
 def _curves(series: Mapping[str, list[float]]) -> str:
@@ -94,7 +100,7 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
         "code": f"revision {tag('code', escape(code.revision or 'unknown'))}{' with uncommitted changes' if code.dirty else ''}",
         "trainable parameters": f"{record.parameters:,}",
     }
-    measured = ((tag("code", escape(k)), _text(m.value), str(m.n), escape(m.unit)) for k, m in record.metrics.items())
+    measured = ((_name(k), _text(m.value), str(m.n), escape(m.unit)) for k, m in record.metrics.items())
     data = (
         (
             escape(d.name),
@@ -150,7 +156,7 @@ def listing(records: Mapping[str, Sequence[Record]], href: Mapping[str, str]) ->
                 if seconds >= 60
                 else f"{seconds:.0f} s"
             )
-            said = f"{escape(experiment.replace('_', ' '))}, {escape(scale)} scale: {plural(len(runs), 'run')}, {took}"
+            said = f"{_name(experiment)}, {escape(scale)} scale: {plural(len(runs), 'run')}, {took}"
             folds.append(_fold(said, _table(("options that differ from their defaults", "seeds"), rows)))
         title = escape(PAPERS[stem].title)
         shown.append(tag("h3", title) + (tag("div", "".join(folds), class_="run-list") if folds else tag("p", "No runs yet.")))

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from capsbook import folding
+
 
 class SourceNotFound(LookupError):
     """There is no such module, function or test. The message says where the search ended."""
@@ -33,11 +35,11 @@ def _find(body: list[ast.stmt], names: list[str]) -> ast.stmt | None:
     return None
 
 
-def find_source(root: Path, dotted: str, docstring: bool = False) -> Source:
+def find_source(root: Path, dotted: str, docstring: bool = False, given: str = "") -> Source:
     """The source of ``package.module.name`` or ``package.module.Class.method`` under ``root``.
 
-    Leaves out the definition's docstring unless ``docstring`` is set: the page around it says the same in more words. Raises
-    :class:`SourceNotFound`.
+    Leaves out the definition's docstring unless ``docstring`` is set: the page around it says the same in more words. Options
+    ``given`` as ``name=value`` are left out with all that they make dead. Raises :class:`SourceNotFound`.
     """
     parts = dotted.split(".")
     for cut in range(len(parts) - 1, 0, -1):
@@ -61,7 +63,12 @@ def find_source(root: Path, dotted: str, docstring: bool = False) -> Source:
         gap = doc.end_lineno + 1 <= len(lines) and not lines[doc.end_lineno].strip()  # also leave out the empty line below it
         kept = [n for n in kept if not doc.lineno <= n <= doc.end_lineno + gap]
     indent = len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())
-    return Source("\n".join(lines[n - 1][indent:] for n in kept) + "\n", path, first)
+    shown = "".join(lines[n - 1][indent:].removesuffix("  # fmt: skip") + "\n" for n in kept)  # a formatter's own business
+    try:
+        shown = folding.fold(shown, folding.options(given)) if given else shown
+    except ValueError as error:
+        raise SourceNotFound(f"{path.relative_to(root)}, {'.'.join(parts[cut:])}: {error}") from None
+    return Source(shown, path, first)
 
 
 def find_test(root: Path, test: str) -> Source:

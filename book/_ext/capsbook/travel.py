@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import pathlib
 import re
 import subprocess
 from collections.abc import Callable
@@ -25,16 +28,23 @@ FENCE = re.compile(
 )
 ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<of>[^`]+)`")
 SETUP = """\
-# Outside a checkout, as on Colab: installs this book's module as it was when the book was built, and fetches the records
-# behind its verdicts. In a checkout it does nothing.
-import importlib.util, io, os, pathlib, sys, urllib.request, zipfile
+# Outside a checkout, as on Colab: installs this book's module as it was when the book was built, unless just that is installed,
+# and fetches the records behind its verdicts. In a checkout it does nothing.
+import hashlib, importlib.util, io, os, pathlib, sys, urllib.request, zipfile
 
 SOURCE = "{source}"
+BUILT = "{built}"
 if sys.version_info < (3, 11):
     raise SystemExit("This book needs Python 3.11 or newer.")
-if importlib.util.find_spec("capslib") is None:
-    %pip install --quiet "capslib[lab] @ {{SOURCE}}"
+
+
+{digest}
+
 if not any((folder / "_toc.yml").exists() for folder in (pathlib.Path.cwd(), *pathlib.Path.cwd().parents)):
+    there = importlib.util.find_spec("capslib")
+    if there is None or digest(pathlib.Path(there.origin).parent) != BUILT:
+        %pip uninstall --quiet --yes capslib
+        %pip install --quiet "capslib[lab] @ {{SOURCE}}"
     with zipfile.ZipFile(io.BytesIO(urllib.request.urlopen(SOURCE).read())) as book:
         records = [name for name in book.namelist() if "/results/{stem}/" in name]
         book.extractall(members=records)
@@ -49,9 +59,22 @@ def source(repository: str, root: Path) -> str:
     return f"{repository}/archive/{asked.stdout.strip() if asked.returncode == 0 else f'refs/tags/v{capslib.__version__}'}.zip"
 
 
-def setup(stem: str, source: str) -> str:
+def digest(package: pathlib.Path) -> str:
+    """A hash of a package's code."""
+    code = sorted((path.relative_to(package).as_posix(), path.read_bytes()) for path in package.rglob("*.py"))
+    return hashlib.sha256(repr(code).encode()).hexdigest()
+
+
+def setup(stem: str, source: str, root: Path) -> str:
     """The first cell of a notebook that travels."""
-    return SETUP.format(source=source, stem=stem)
+    return SETUP.format(source=source, stem=stem, built=digest(root / "capslib"), digest=inspect.getsource(digest))
+
+
+def citation(stem: str) -> str:
+    """A paper as Markdown, with links to it and to its code."""
+    paper = PAPERS[stem]
+    links = " · ".join(f"[{name}]({url})" for name, url in paper.links.items())
+    return f"{paper.authors}, *{paper.title}* ({paper.year}): {links}"
 
 
 def plain(text: str, book: Book) -> str:
@@ -66,14 +89,13 @@ def _directive(book: Book, fence: str, name: str, of: str, options: str, body: s
     option = dict(re.findall(r"^:([\w-]+): *(.*)$", options, re.M))
     match name:
         case "live-source":
-            found = sources.find_source(book.root, of)
+            found = sources.find_source(book.root, of, given=option.get("given", ""))
             place = found.path.relative_to(book.root).as_posix()
             return f"`{of.rpartition('.')[2]}` in [{place}]({book.blob(place, found.line)}):\n\n```python\n{found.text}\n```"
         case "math":
             return f"$$\n{of}{body.strip()}\n$$"
         case "masthead":
-            paper = PAPERS[of]
-            return f"{paper.authors}, *{paper.title}* ({paper.year})."
+            return f"{citation(of)}."
         case "claims-table":
             prefixes = tuple(option.get("prefix", "").replace(",", " ").split()) or ("",)
             rows = [claims.row(v) for v in book.evidence.of(of) if v.claim.id.startswith(prefixes)]
