@@ -64,8 +64,8 @@ frames.verdict_box(
     "fewer errors, too: {EM-W-14:verdict} {EM-W-14}. The claim that all updates of routing lower "
     "one free energy {EM-W-8:verdict} {EM-W-8}.",
     size="At the paper’s own size the parameters are counted ({EM-X-params-main:verdict} "
-    "{EM-X-params-main}) and the CNN is trained (for now {EM-T1-cnn:verdict} {EM-T1-cnn}), but no "
-    "capsules. All else comes from reduced networks ({EM-T1-iter3:basis}), on smallNORB in a copy "
+    "{EM-X-params-main}), and the CNN errs on {EM-T1-cnn:ours} where the paper has "
+    "{EM-T1-cnn:theirs}: {EM-T1-cnn:verdict} {EM-T1-cnn}. No capsules are trained there. All else comes from reduced networks ({EM-T1-iter3:basis}), on smallNORB in a copy "
     "that had been compressed as JPEG, and on MNIST: {undecided} undecided claims, "
     "{measured smaller} measured values.",
     surprise="If all parents compete for a child, as printed, a reduced network has a test error of "
@@ -448,7 +448,7 @@ plots.show_pixels(figure)
 # %%
 test_error = session.run(STEM, "test_error")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules. After twice the training capsules with one iteration make fewer errors than the small CNN."}, "figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Cross: the first seed, trained for twice as long. The CNN of the same size has no counterpart in the paper.", "name": "fig-em-copy"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules. After twice the training capsules with one iteration make fewer errors than the small CNN."}, "figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Cross: the first seed, trained for twice as long. The CNN of the same size has no counterpart in the paper. Last row: three seeds at paper scale.", "name": "fig-em-copy"}}
 ROWS = {  # in the order of ABLATIONS, which say how each row differs from the main network
     "EM-T1-iter3": "main network",
     "EM-T1-iter1": "1 iteration",
@@ -489,8 +489,11 @@ copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == C
 of_norb = [r for r in of_norb if r not in copies]
 twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
 longer = frames.select(Store(results_dir).records(STEM), "test_error", "cpu", **twice)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
-plots.errors(axis, {name: row(copies, *of) for name, of in COPIES.items()})
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.3))
+own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
+rows = {name: row(copies, *of) for name, of in COPIES.items()}
+rows["CNN at the paper's own size"] = row(own_size, *COPIES["CNN of the paper"])
+plots.errors(axis, rows)
 for y, of in enumerate(COPIES.values()):
     color, _, error = row(longer, *of)
     axis.plot(error, [y] * len(error), "x", color=color, ms=7)
@@ -505,7 +508,8 @@ for claim, difference in zip(ROWS, ABLATIONS, strict=True):
         runs = runs[runs["parameters"] == runs["parameters"].max()]
         moved = 100 * runs["error_change_last_quarter"].abs().max()
         size = claims.number(runs["parameters"].max())
-        beside[claim] = f"{size} parameters; moved {moved:.1f} %"
+        if told[claim].scale == "cpu":
+            beside[claim] = f"{size} parameters; moved {moved:.1f} %"
 orders = {
     "EM-W-10": "Errors: 3 iterations < 2 < 1, and 3 < 5",
     "EM-W-11": "Errors: spread loss < margin loss < cross entropy",
@@ -529,7 +533,8 @@ claims.page_table(STEM, *orders, names=orders)
 # and margin loss, or between the paper's activation and mixing proportions. Coordinates cannot be tested in the coarser setting: on its last grid of 2 × 2 they change next to nothing. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active,
 # whatever the image, and did not recover. The third has an error of 10.7 %, about a point more than with coordinates.
 #
-# The rows are claims about the paper's own network and wait for a GPU. A reduced network decides an order, {claim}`EM-W-10` to {claim}`EM-W-15`, only when a second
+# The rows are claims about the paper's own networks. The CNN has run at its own size and errs on 6.2 % of the test images, more than the paper's 5.2 % by more than the tolerance ({claim}`EM-T1-cnn`). It errs on 0.2 % of its training
+# crops, so it has not trained for too few steps. The authors searched for its filters, channels and learning rates, and we did not; that is the likeliest reason, and we have not tested it. The capsules wait for a GPU. A reduced network decides an order, {claim}`EM-W-10` to {claim}`EM-W-15`, only when a second
 # run of twice the length agrees. There is one for each arm of the smaller copy and none for the coarser setting, whose orders stay undecided even where their interval excludes zero. An independent implementation
 # makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`; here one makes the fewest. The table in the fold gives the mean error over the seeds with its 95 % interval, on all
 # 24 300 test pairs. *Moved* says how far the training error moved at most over the last quarter of training, as a share of the error of guessing; a run at the paper's size that moves by more than 2 % decides nothing.
@@ -802,7 +807,7 @@ claims.page_table(STEM, *resisting, names=resisting)
 #
 # At this size no attack separates capsules from the CNN by the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. FGSM takes both far below chance with every seed; it never took the paper's capsules there ({claim}`EM-X-adv-chance`). The gradients of the CNN are two to four times as large, not a hundred times. A gradient is
 # exactly zero where the loss rounds to zero or where every path to it is cut. In 500 images neither network has one such pixel, so {claim}`EM-W-4` has nothing to compare.
-# With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
+# With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. Three CNNs of the paper's size keep 21 to 26 % at ε = 0.2, and 7 to 12 % at 0.5. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
 #
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```

@@ -260,6 +260,24 @@ def test_what_sentences_say_about_the_smaller_copy():
     assert round(of(**arms[4])[0].parameters / of()[0].parameters) == int(times)
 
 
+def test_what_sentences_say_about_the_cnn_of_the_papers_size():
+    told = prose("em_routing")
+    runs = frames.select(Store().records("em_routing"), "test_error", "paper", network="cnn", data="smallnorb")
+    ours, theirs = numbers(r"errs on ([\d.]+) % of the test images, more than the paper's ([\d.]+) % by more", told)
+    [crops] = numbers(r"It errs on ([\d.]+) % of its training crops", told)
+    assert round(np.mean([r.metrics["test_error"].value for r in runs]), 1) == ours
+    assert claims.ledger("em_routing")["EM-T1-cnn"].value == theirs
+    assert {round(100 * (1 - training_accuracy(r)), 1) for r in runs} == {crops}
+    attacked = frames.select(Store().records("em_routing"), "attacks", "paper", network="cnn")
+    for epsilon, pattern in (
+        (0.2, r"Three CNNs of the paper's size keep (\d+) to (\d+) % at ε = 0.2"),
+        (0.5, r"and (\d+) to (\d+) % at 0.5"),
+    ):
+        kept = [100 * r.series["fgsm_cnn"][r.series["epsilons"].index(epsilon)] for r in attacked]
+        assert len(kept) == 3
+        assert numbers(pattern, told) == rounded(np.array(kept))
+
+
 def test_what_sentences_say_about_viewpoints_and_attacks():
     told = prose("em_routing")
     matched = recorded("em_routing", "viewpoint")["capsules_familiar"]
