@@ -88,6 +88,7 @@ import pandas as pd
 import torch
 from IPython.display import HTML, Markdown, display
 from matplotlib import pyplot as plt
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from capslib import data
@@ -111,9 +112,7 @@ torch.set_num_threads(threads)
 plots.use_style()
 
 
-NOT_YET = (
-    "No record yet: what networks give that trained for seconds on a stand-in (smoke scale)"
-)
+NOT_YET = "Smoke scale only: networks that trained for seconds on a stand-in"
 
 
 def of_smoke(records: list) -> bool:
@@ -208,7 +207,7 @@ mask = rank_mask(support[None])[0]
 figure, axes = plots.panels(3, height=2.4)
 axes[0].bar(range(16), support, color=plots.INK, alpha=0.3)
 axes[0].plot(mask, "o", color=INKS["sparse"], ms=5)
-axes[0].set(title="support and mask", xticks=[], xlabel="sixteen capsules", ylim=(0, 1.75))
+axes[0].set(title="support and mask", xticks=[], xlabel="sixteen capsules", ylim=(-0.08, 1.75))
 boost, gains, shares = LifetimeBoost(16).train(), [], []
 with seeded(0):
     for _ in range(1500):
@@ -328,7 +327,7 @@ Markdown(
     f"Squared error of 32 digits: {curve[0]:.2f} before the first step, {after:.2f} after it."
 )
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls at once to that of the mean image, stays there for a while, and then falls below it."}, "figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 stand-in digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}, "figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 stand-in digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 axis.plot(range(1, STEPS + 1), curve, color=INKS["sparse"], lw=1.2)
 axis.axhline(
@@ -391,7 +390,7 @@ for name in DRAW:
         curve = record.series["test_error"]
         axis.plot(range(1, len(curve) + 1), curve, color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in DRAW})
-axis.set(xlabel=f"epoch ({shown_are(of_encodings)})", ylabel="squared error", yscale="log")
+axis.set(xlabel=f"epoch ({shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None))
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 show(figure, of_encodings)
 
@@ -520,13 +519,14 @@ claims.page_table(STEM, "SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 # ```{fold} Figure 4 as the paper draws it: how often each capsule has each rank
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Heat maps of how often each capsule has each rank, without and with boosting."}, "figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, from none (dark) to most (bright), for the first seed; capsules by their share of first ranks. The scale stands above the panels.", "name": "fig-sp-ranks"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Heat maps of how often each capsule has each rank, without and with boosting."}, "figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, the fuller the colour, the more, for the first seed; capsules by their share of first ranks. The scale stands above the panels.", "name": "fig-sp-ranks"}}
 figure, axes = plots.panels(2, height=2.6)
 for axis, name in zip(axes, ("no boosting", "sparse"), strict=True):
     for record in arm(name)[:1]:
         L = len(record.series["ranks"])
         often = np.reshape(record.series["rank_shares"], (L, L))
-        axis.imshow(often[np.argsort(-often[:, 0])], cmap="viridis", aspect="auto")
+        shades = LinearSegmentedColormap.from_list(name, ["white", INKS[name]])
+        axis.imshow(often[np.argsort(-often[:, 0])], cmap=shades, aspect="auto")
     axis.set(
         title=f"{name}, {of_encodings[0].trial.scale} scale", xlabel="rank", ylabel="capsule"
     )
@@ -747,7 +747,7 @@ for record in of_attacks:
     axis.plot(record.series["epsilons"], left, ".-", color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
 axis.set(xlabel=f"ε ({shown_are(of_attacks)})", ylabel="accuracy (%)", ylim=(0, 102))
-axis.set_xticks(of_attacks[0].series["epsilons"])
+axis.xaxis.set_major_locator(MaxNLocator(2))
 show(figure, of_attacks)
 
 # %% [markdown]
