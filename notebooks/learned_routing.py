@@ -124,7 +124,8 @@ def show(figure: plt.Figure, records: list) -> None:
     plt.close(figure)
     display(
         HTML(
-            f'<details class="fold"><summary>{NOT_YET}</summary><picture>'
+            '<details class="fold"><summary style="text-align: left">'
+            f"{NOT_YET}</summary><picture>"
             f'<source media="(max-width: 640px)" srcset="{narrow}">'
             f'<img src="{wide}" alt="The figure of the caption, from the smoke run: it decides '
             'nothing."></picture></details>'
@@ -442,7 +443,7 @@ pilot = session.run(STEM, "pilot")
 # %% tags=["hide-input"]
 claims.page_table(STEM, "LR-W-1", "LR-W-2", "LR-T3-")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the LSTM, the kernel, EM routing and RBA on two sets, one dot a seed; open dots are learned routings that stay frozen as they start."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of the LSTM, the kernel, EM routing and RBA on two sets, one dot a seed; open dots are learned routings that stay frozen as they start."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
 of_errors = frames.best([*committed, *errors], "errors")
 sets = list(dict.fromkeys(r.config["data"] for r in of_errors))
 figure, axes = plots.panels(len(sets), height=2.4)
@@ -484,7 +485,7 @@ frames.configuration(EXPERIMENTS["errors"], of_arms, of_sets).pipe(frames.styled
 # Does a parent listen to votes that lie near their mean, or to active children? We sort the children of each parent into ten equal groups, by the distance of their votes from the mean, and again by their activations.
 # Uniform couplings give 1 in every group.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Couplings times the number of children, by tenths of the distance and of the activation, for each routing and each layer."}, "figure": {"caption": "What do couplings follow? Couplings times the number of children, by the rank of the distance (first row) and of the activation (second), least to largest, for three layers; means over the runs of Table 3 on the first set. Thick: the last iteration; thin: the ones before. Scale and seeds stand below. Dotted: equal shares.", "name": "fig-lr-follow"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Couplings times the number of children, by tenths of the distance and of the activation, for each routing and each layer."}, "figure": {"caption": "What do couplings follow? Couplings times the number of children, by the rank of the distance (first row) and of the activation (second), least to largest, for three layers; means over the runs of Table 3 on the first set. Thick: the last iteration; thin: the ones before. Scale and seeds stand below. Dotted: equal shares.", "name": "fig-lr-follow"}}
 figure, axes = plots.panels(3, rows=2, height=2.0, sharey="row")
 layers = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 of_set = [r for r in of_errors if r.config["data"] == sets[0] and r.config["trained"]]
@@ -633,9 +634,9 @@ negation = session.run(STEM, "negation")
 
 # %% tags=["hide-input"]
 measured = frames.metrics(frames.best([*committed, *negation], "negation"))
-measured["place"] = measured["routing"].map(list(NAMES).index)
-measured = measured.sort_values(["place", "bias"])
-measured["arm"] = measured["routing"].map(NAMES) + measured["bias"].map(
+measured["routing"] = pd.Categorical(measured["routing"].map(NAMES), NAMES.values())
+measured = measured.sort_values(["routing", "bias"])
+measured["arm"] = measured["routing"].astype(str) + measured["bias"].map(
     {True: ", bias", False: ""}
 )
 columns = {
@@ -656,7 +657,8 @@ costs = session.run(STEM, "costs")
 # %% tags=["hide-input"]
 of_costs = frames.best([*committed, *costs], "costs")
 measured = frames.metrics(of_costs)
-measured["routing"] = measured["routing"].map(NAMES)
+measured["routing"] = pd.Categorical(measured["routing"].map(NAMES), NAMES.values())
+measured = measured.sort_values("routing").astype({"routing": str})
 measured["thousands"] = measured["parameters_of_routing"] / 1000
 measured["MFLOP"] = measured["flops_of_an_image"] / 1e6
 measured["MiB kept"], measured["MiB fast"] = (

@@ -137,7 +137,8 @@ def show(figure: plt.Figure, records: list) -> None:
     plt.close(figure)
     display(
         HTML(
-            f'<details class="fold"><summary>{NOT_YET}</summary><picture>'
+            '<details class="fold"><summary style="text-align: left">'
+            f"{NOT_YET}</summary><picture>"
             f'<source media="(max-width: 640px)" srcset="{narrow}">'
             f'<img src="{wide}" alt="The figure of the caption, from the smoke run: it decides '
             'nothing."></picture></details>'
@@ -708,7 +709,7 @@ pd.DataFrame(slopes, index=["value at zero", "gradient at zero"]).pipe(frames.st
 #
 # ### Deeper networks, EM routing (§4)
 #
-# The authors conjecture that sparse training allows deeper networks, and that EM routing without labels would collapse too, only less. We test the first with a hidden layer of 32 capsules, the second with `em_vector` in the place of RBA.
+# The authors conjecture that sparse training allows deeper networks, and that EM routing without labels would collapse too, only less. We test the first with a hidden layer of 32 capsules, the second with EM routing of vectors in the place of RBA.
 
 # %%
 beyond = session.run(STEM, "beyond")
