@@ -446,8 +446,8 @@ claims.page_table(STEM, "LR-W-1", "LR-W-2", "LR-T3-")
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test error of the LSTM, the kernel, EM routing and RBA on two sets, one dot a seed; open dots are learned routings that stay frozen as they start."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
 of_errors = frames.best([*committed, *errors], "errors")
 sets = list(dict.fromkeys(r.config["data"] for r in of_errors))
-figure, axes = plots.panels(len(sets), height=2.4)
-for axis, name in zip(axes, sets, strict=True):
+figure, axes = plots.panels(len(sets), height=2.4, squeeze=False)
+for axis, name in zip(axes[0], sets, strict=True):
     for at, routing in enumerate(NAMES):
         for trained in (True, False):
             ys = [
@@ -464,7 +464,7 @@ for axis, name in zip(axes, sets, strict=True):
     axis.set_title(f"{name}, {shown_are(own)}", fontsize=10)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
     axis.set_xticks(range(len(NAMES)), NAMES.values())
-axes[0].set_ylabel("test error (%)")
+axes[0, 0].set_ylabel("test error (%)")
 show(figure, of_errors)
 
 # %% [markdown]
@@ -493,6 +493,8 @@ for row, what in zip(axes, ("distance", "activation"), strict=True):
     for axis, (layer, name) in zip(row, layers.items(), strict=True):
         for routing in NAMES:
             own = [r for r in of_set if r.config["routing"] == routing]
+            if not own:
+                continue
             shades = plots.ordered(4, plots.routing_color(routing))[2::-1]
             for t, shade in enumerate(shades, 1):
                 curves = [r.series[f"by_{what}_{layer}_{t}"] for r in own]
@@ -504,10 +506,11 @@ for row, what in zip(axes, ("distance", "activation"), strict=True):
         axis.set_title(f"{name}, by {what}", fontsize=9.5)
     row[0].set_ylabel("children × coupling", fontsize=9)
 lines = [line for line in axes[0, 0].lines if line.get_linewidth() == 2]
-axes[1, 1].set_xlabel(shown_are(of_set), fontsize=9)
-place = dict(loc="outside lower center", ncols=len(lines))
-figure.legend(lines, [line.get_label() for line in lines], **place)
-show(figure, of_set)
+if lines:
+    axes[1, 1].set_xlabel(shown_are(of_set), fontsize=9)
+    place = dict(loc="outside lower center", ncols=len(lines))
+    figure.legend(lines, [line.get_label() for line in lines], **place)
+show(figure, of_errors)
 
 # %% [markdown]
 # ## Deviations
@@ -566,7 +569,7 @@ plt.show()
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: logit of a parent over the activation of its children. With the floor it levels off, without one it keeps falling. Right: its largest gradient, which without a floor grows without bound as the activation falls."}, "figure": {"caption": "What do hardly active children do to a parent? Ten children with equal activation; logit of one parent and its largest gradient by an activation. Weights of the released start, with θ₃ = 1.", "name": "fig-lr-floor"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: logit of a parent over the activation of its children. With the floor it levels off, without one it keeps falling. Right: its largest gradient, which without a floor grows without bound as the activation falls."}, "figure": {"caption": "What do hardly active children do to a parent? Ten children with equal activation; logit of one parent and its largest gradient by an activation. Weights of the released start, with a third theta of 1.", "name": "fig-lr-floor"}}
 actives = torch.logspace(-8, 0, 33)
 with seeded(0):
     votes, routing = torch.randn(10, 1, 16), make_routing("similarity", 1, 16, start="released")

@@ -408,20 +408,23 @@ FEATURES = {
 }
 
 
-def accuracies(records: list, name: str) -> pd.DataFrame:
-    """Mean accuracies of the classifier in percent, as a row of that name."""
-    measured = frames.metrics(records)
-    measured["row"] = name
+def accuracies(arms: dict[str, list]) -> object:
+    """Mean accuracies of the classifier in percent, a row for each arm that has records."""
     columns = {f"{key}_raw": title for key, title in FEATURES.items()}
+    rows = [
+        frames.metrics(records).assign(row=name) for name, records in arms.items() if records
+    ]
+    if not rows:
+        return Markdown("No record of these arms yet.")
+    measured = pd.concat(rows)
     for column in columns:
         measured[column] *= 100
-    return frames.means(measured, "row", columns).rename_axis(None)
+    return frames.means(measured, "row", columns).rename_axis(None).pipe(frames.styled)
 
 
-encoders = [name for name in DRAW if arm(name)]
 fold_smoke(of_encodings)
 display(Markdown(frames.standing(of_encodings)))
-pd.concat(accuracies(arm(name), name) for name in encoders).pipe(frames.styled)
+accuracies({name: arm(name) for name in DRAW})
 
 # %% [markdown]
 # ```{fold} Masked encodings, what networks with labels say themselves, and the configuration
@@ -459,17 +462,22 @@ claims.page_table(STEM, "SP-T2-")
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
+def with_pictures(name: str) -> bool:
+    """Whether an arm has the record that holds pictures, that of its first seed."""
+    return any("picture" in record.series for record in arm(name)[:1])
+
+
 def drawn(record: object, name: str) -> np.ndarray:
     """Pictures of a record, as [many, side, side]."""
     side = round(len(record.series["picture"]) ** 0.5)
     return np.reshape(record.series[name], (-1, side, side))
 
 
-shown = {n: r for n in ("dense", "no boosting", "sparse") for r in arm(n) if r.trial.seed == 0}
+shown = {n: arm(n)[0] for n in ("dense", "no boosting", "sparse") if with_pictures(n)}
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
-size = (plots.WIDTH, 1.15 * len(shown))
-figure, axes = plt.subplots(len(shown), 8, figsize=size, squeeze=False)
-for row, (name, record) in zip(axes, shown.items(), strict=True):
+size = (plots.WIDTH, 1.15 * max(1, len(shown)))
+figure, axes = plt.subplots(max(1, len(shown)), 8, figsize=size, squeeze=False)
+for row, (name, record) in zip(axes, shown.items(), strict=False):
     whole = drawn(record, "picture_of_all")
     left = drawn(record, "picture_without_each")
     most = np.argsort(-((left - whole) ** 2).sum(axis=(1, 2)))[:3]
@@ -482,7 +490,7 @@ for row, (name, record) in zip(axes, shown.items(), strict=True):
         if name == next(iter(shown)):
             axis.set_title(title, loc="left", fontsize=9)
     row[0].set_ylabel(name.replace(" ", "\n"), fontsize=9, rotation=0, ha="right", va="center")
-figure.supxlabel(shown_are(list(shown.values())), fontsize=9)
+figure.supxlabel(f"{of_encodings[0].trial.scale} scale, first seed", fontsize=9)
 show(figure, of_encodings)
 
 # %% tags=["hide-input"]
@@ -531,7 +539,7 @@ for axis, name in zip(axes, ("no boosting", "sparse"), strict=True):
     axis.set(
         title=f"{name}, {of_encodings[0].trial.scale} scale", xlabel="rank", ylabel="capsule"
     )
-    axis.set(xticks=range(0, L, 5), yticks=range(0, L, 5))
+    axis.set(xticks=range(0, 16, 5), yticks=range(0, 16, 5))
     axis.grid(False)
 plt.show()
 
@@ -574,11 +582,12 @@ const draw = () => {
 choice.addEventListener('change', draw); slider.addEventListener('input', draw); draw();
 })();</script>
 """
-turned = shown["sparse"]
-grey = bytes(int(v) for v in turned.series["turned"]).hex()
-side = drawn(turned, "picture").shape[1]
-fold_smoke([turned])
-plots.widget(WIDGET, {"side": side, "grey": grey})
+if "sparse" in shown:
+    turned = shown["sparse"]
+    grey = bytes(int(v) for v in turned.series["turned"]).hex()
+    side = drawn(turned, "picture").shape[1]
+    fold_smoke([turned])
+    display(plots.widget(WIDGET, {"side": side, "grey": grey}))
 
 # %% [markdown]
 # (options)=
@@ -601,7 +610,7 @@ for field, name in zip(
     tables[name] = [r for r in of_options if r.config[field] != usual[field]]
 fold_smoke(of_options)
 display(Markdown(frames.standing(of_options)))
-pd.concat(accuracies(of, name) for name, of in tables.items() if of).pipe(frames.styled)
+accuracies(tables)
 
 # %% [markdown]
 # ## Deviations
@@ -737,9 +746,9 @@ for code, name in (("pca", "principal components"), ("pixels", "pixels")):
     codes[name] = [r for r in of_codes if r.config["code"] == code]
 fold_smoke(of_codes)
 display(Markdown(frames.standing(of_codes)))
-pd.concat(accuracies(of, name) for name, of in codes.items() if of).pipe(frames.styled)
+accuracies(codes)
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Accuracy on MNIST under FGSM over epsilon, for sparse and dense capsules, SUPCAPS and the CNN."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked test digits over ε, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Accuracy on MNIST under FGSM over epsilon, for sparse and dense capsules, SUPCAPS and the CNN."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked test digits over epsilon, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}}
 of_attacks = frames.best([*committed, *attacks], "attacks")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for record in of_attacks:
