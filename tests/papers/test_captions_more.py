@@ -1,0 +1,161 @@
+"""What captions and alternative texts of Sparse capsules and Learned routing say, against what their cells draw."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from test_captions import drawn as drawn_by
+from test_captions import figure, numbers
+
+from capslib.networks.sparse_unsupervised import LifetimeBoost
+from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
+
+SPARSE, LEARNED = "sparse_unsupervised", "learned_routing"
+COLORS = {"INKS": defaultdict(lambda: "C0"), "HERE": "C1", "MISTAKE": "C2"}
+
+
+def record(scale: str) -> SimpleNamespace:
+    return SimpleNamespace(trial=SimpleNamespace(scale=scale, seed=0))
+
+
+def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
+    return drawn_by(stem, name, of_encodings=[record("smoke")], **COLORS | given)
+
+
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch):
+    plt.switch_backend("agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+
+
+def test_whose_best_coupling_counts():
+    told, found = drawn(SPARSE, "fig-sp-groups")
+    assert "four types at one position" in told
+    assert len(set(np.bincount(found["groups"]["paper"]))) == 1
+    assert "four neighbouring positions of a single type" in told
+    released = found["groups"]["released"].reshape(found["TYPES"], -1)
+    assert all(len(set(row[:4].tolist())) == 1 for row in released)
+    assert f"{len(found['scans'])} stand-in digits" in told
+    bars = [bar.get_height() for bar in found["axes"][2].patches]
+    assert len(bars) == 4, "none, one, two or all of three"
+    assert sum(bars) == pytest.approx(100)
+
+
+def test_who_is_heard_and_who_gets_a_turn():
+    told, found = drawn(SPARSE, "fig-sp-mask")
+    assert "only six have a mask above zero" in told
+    assert int((found["mask"] > 0).sum()) == 6
+    low, high = numbers(r"the band from ([\d.]+) to ([\d.]+)\.", told)
+    assert found["boost"].band == (low, high)
+    assert "share of first ranks is zero and then enters the shaded band" in told
+    assert found["shares"][0] == 0
+    assert low <= found["shares"][-1] <= high
+
+
+def test_the_drawing_has_the_shapes_of_the_network():
+    told, found = drawn(SPARSE, "fig-sp-network")
+    recipe, (_, shape, _) = SparseRecipe(), [layer[1] for layer in found["LAYERS"][:3]]
+    side = (recipe.frame() - recipe.kernel - recipe.primary_kernel + 1) // 2 + 1
+    assert shape == f"{recipe.frame() - recipe.kernel + 1} × {recipe.frame() - recipe.kernel + 1} × {recipe.filters}"
+    assert f"{side * side * recipe.primary_types:,} primary capsules" in told
+
+
+def test_what_evaluation_and_a_gain_do():
+    told, found = drawn(SPARSE, "fig-sp-evaluation")
+    low, high = LifetimeBoost(16).band
+    mistake, stays = (found["axis"].lines[k].get_ydata() for k in (0, 1))
+    end = int(numbers(r"(\d+) batches of training", told)[0])
+    assert all(low <= share <= high for share in stays), "in training it stays within the band"
+    assert len(set(stays[end - 1 :])) == 1, "in evaluation it stays as it was"
+    assert mistake[-1] < 0.005, "with the mistake it falls to zero"
+    told, found = drawn(SPARSE, "fig-sp-gain")
+    assert "It rises from zero to nearly one if the gain is on the support, and stays at zero" in told
+    assert found["wins"]["on the support"][0] == 0
+    assert found["wins"]["on the support"][-1] > 0.9
+    assert max(found["wins"]["on the pose"]) == 0
+
+
+def test_a_kernel_that_starts_nearly_blind():
+    told, found = drawn(LEARNED, "fig-lr-start")
+    kernels = [axis.lines[0].get_ydata() for axis in found["axes"]]
+    inside = (found["distances"] > found["low"]) & (found["distances"] < found["high"])
+    released, wide, steep = (np.asarray(k)[inside] for k in kernels)
+    assert "The released kernels are near zero over most of that range" in told
+    assert np.mean(released < 0.1) > 0.5
+    assert "the wide ones near one" in told
+    assert wide.min() > 0.85
+    assert "the steep ones fall across it" in told
+    assert steep[0] - steep[-1] > 0.3
+
+
+def test_what_the_weights_and_the_wrong_axis_do():
+    told, found = drawn(LEARNED, "fig-lr-axis")
+    _, parents, children = (line.get_ydata() for line in found["axis"].lines)
+    votes = found["toy"].DENSE / (found["toy"].DENSE + found["toy"].LOOSE)
+    assert "it rises from below its number of votes to nearly one as the weights fall" in told
+    assert children[0] > 0.9
+    assert children[-1] < votes
+    np.testing.assert_allclose(parents, votes, rtol=1e-4)
+
+
+def test_what_a_missing_floor_and_a_threshold_for_each_column_do():
+    told, found = drawn(LEARNED, "fig-lr-floor")
+    (floor, none), (slopes, without) = ([line.get_ydata() for line in axis.lines] for axis in found["axes"])
+    assert "With the floor it levels off, without one it keeps falling" in told
+    assert abs(floor[0] - floor[4]) < 1e-3
+    assert none[0] < none[4] - 1
+    assert "without a floor grows without bound" in told
+    assert float(without[0]) > 1e5 * float(slopes[0])
+    told, found = drawn(LEARNED, "fig-lr-columns")
+    types, columns = (line.get_ydata() for line in found["axis"].lines)
+    assert "it is the same everywhere, with theta by column it differs from column to column" in told
+    assert np.ptp(types) < 1e-6
+    assert len(np.unique(np.round(columns, 4))) == 6
+
+
+@pytest.mark.parametrize(("stem", "name"), [(SPARSE, "fig-sp-small"), (LEARNED, "fig-lr-small")])
+def test_how_a_small_network_learns(stem, name):
+    """Its cells run as they stand, with one thread as in the notebook."""
+    cells, cell, told = figure(stem, name)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    _, found = drawn(stem, {SPARSE: "fig-sp-mask", LEARNED: "fig-lr-columns"}[stem])
+    found["session"] = SimpleNamespace(settings=SimpleNamespace(data_dir=None))
+    at = next(n for n, c in enumerate(cells) if c is cell)
+    for one in (*cells[at - 2 : at], cell):
+        exec(one.source, found)
+    torch.set_num_threads(before)
+    assert f"over {found['STEPS']} training steps" in told
+    if stem == SPARSE:
+        mean = float(found["axis"].lines[1].get_ydata()[0])
+        assert np.mean(found["curve"][20:60]) == pytest.approx(mean, rel=0.2), "it falls fast to that of the mean image"
+        assert np.mean(found["curve"][-20:]) < 0.6 * mean, "and then slowly below it"
+    else:
+        for curve in found["curves"].values():
+            assert np.mean(curve[30:45]) > 0.9 * curve[0], "it stays where it starts for some fifty steps"
+            assert np.mean(curve[-20:]) < 0.5 * curve[0], "and then falls"
+
+
+@pytest.mark.parametrize(("stem", "name"), [(SPARSE, "fig-sp-groups"), (LEARNED, "fig-lr-start")])
+def test_smoke_runs_stand_in_folds_until_there_are_records(stem, name, monkeypatch):
+    _, of_notebook = drawn(stem, name)
+    shown = []
+    monkeypatch.setitem(of_notebook, "display", lambda what: shown.append(what.data))
+    monkeypatch.setattr(plt, "show", lambda: shown.append("the figure"))
+    for scales in (["smoke"], ["smoke", "cpu"], ["cpu"]):
+        shown.clear()
+        of_notebook["fold_smoke"]([record(scale) for scale in scales])
+        of_notebook["show"](plt.figure(figsize=(1, 1)), [record(scale) for scale in scales])
+        if scales == ["smoke"]:
+            table, picture = shown
+            assert table.startswith("```{fold} Smoke scale only")
+            assert re.match('<details class="fold"><summary[^>]*>Smoke scale only', picture)
+        else:
+            assert shown == ["the figure"]
+    plt.close("all")
