@@ -326,6 +326,7 @@ Markdown(
 # ```
 #
 # ```{live-source} capslib.layers.ConvCapsules
+# :given: transform="linear" coordinates=False
 # :test: tests/routing/test_competition.py::test_it_is_what_loops_over_all_positions_say
 # ```
 #
@@ -354,6 +355,7 @@ Markdown(
 # ```
 #
 # ```{live-source} capslib.routing.em.em_routing
+# :given: bias=None vector=False length_offset=1e-8 spread="deviation"
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say, tests/routing/test_em.py::test_one_e_step_worked_by_hand
 # ```
 #

@@ -351,6 +351,7 @@ plt.show()
 # The loop is that of routing by agreement. Its `competition` is `OverChildren`, whose softmax is the first line of the equation.
 #
 # ```{live-source} capslib.routing.dynamic.dynamic_routing
+# :given: bias=None
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #

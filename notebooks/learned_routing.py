@@ -74,11 +74,9 @@ plots.dots(
 )
 
 # %% tags=["hide-input"]
-from base64 import b64encode
-
 import pandas as pd
 import torch
-from IPython.display import HTML, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -96,49 +94,8 @@ session = Session.start(
     scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
     scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
 )  # fmt: skip
-torch.set_num_threads(threads)
 plots.use_style()
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
-NOT_YET = "Smoke scale only: networks that trained for seconds on a stand-in"
-
-
-def of_smoke(records: list) -> bool:
-    """Whether this build's own smoke run, which decides nothing, is all that can be shown."""
-    return all(r.trial.scale == "smoke" for r in records)
-
-
-def fold_smoke(records: list) -> None:
-    """Put what a cell shows from here on into a fold, where it is of the smoke run."""
-    if of_smoke(records):
-        display(Markdown(f"```{{fold}} {NOT_YET}\n```"))
-
-
-def show(figure: plt.Figure, records: list) -> None:
-    """Show a figure; one of the smoke run in a fold, in its wide and its narrow form."""
-    if not of_smoke(records):
-        return plt.show()
-    wide, narrow = (
-        f"data:image/svg+xml;base64,{b64encode(plots.svg(form).encode()).decode()}#.svg"
-        for form in (figure, plots.narrow(figure))
-    )
-    plt.close(figure)
-    display(
-        HTML(
-            '<details class="fold"><summary style="text-align: left">'
-            f"{NOT_YET}</summary><picture>"
-            f'<source media="(max-width: 640px)" srcset="{narrow}">'
-            f'<img src="{wide}" alt="The figure of the caption, from the smoke run: it decides '
-            'nothing."></picture></details>'
-        )
-    )
-
-
-def shown_are(records: list) -> str:
-    """Scale and seeds of what a figure shows."""
-    scales = sorted({r.trial.scale for r in records})
-    n = len({r.trial.seed for r in records})
-    return f"{', '.join(scales)} scale, {n} seed{'s' * (n > 1)}"
-
 
 # %% [markdown]
 # ## The discovery
@@ -333,6 +290,7 @@ claims.page_table(STEM, "LR-W-3")
 # [the second](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L114-L116) to $f$. Here the paper's reading is the default, the code's an option.
 #
 # ```{live-source} capslib.routing.consensus.connectionist_routing
+# :given: bias=None logistic=True
 # :test: tests/routing/test_consensus.py::test_the_lstm_is_that_of_torch
 # ```
 #
@@ -461,11 +419,11 @@ for axis, name in zip(axes[0], sets, strict=True):
             xs = [at + (0 if trained else 0.25)] * len(ys)
             axis.scatter(xs, ys, s=34, edgecolor=color, facecolor=face)
     own = [r for r in of_errors if r.config["data"] == name]
-    axis.set_title(f"{name}, {shown_are(own)}", fontsize=10)
+    axis.set_title(f"{name}, {frames.shown_are(own)}", fontsize=10)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
     axis.set_xticks(range(len(NAMES)), NAMES.values())
 axes[0, 0].set_ylabel("test error (%)")
-show(figure, of_errors)
+frames.show(figure, of_errors)
 
 # %% [markdown]
 # ```{fold} Which records the figure shows, and the configuration of each scale
@@ -507,10 +465,10 @@ for row, what in zip(axes, ("distance", "activation"), strict=True):
     row[0].set_ylabel("children × coupling", fontsize=9)
 lines = [line for line in axes[0, 0].lines if line.get_linewidth() == 2]
 if lines:
-    axes[1, 1].set_xlabel(shown_are(of_set), fontsize=9)
+    axes[1, 1].set_xlabel(frames.shown_are(of_set), fontsize=9)
     place = dict(loc="outside lower center", ncols=len(lines))
     figure.legend(lines, [line.get_label() for line in lines], **place)
-show(figure, of_errors)
+frames.show(figure, of_errors)
 
 # %% [markdown]
 # ## Deviations
@@ -696,7 +654,7 @@ measured["arm"] = (
     + measured["raw_poses"].map({True: "raw poses", False: ""})
     + measured["loss"].map({"cross_entropy": "cross entropy", "spread": ""})
 )  # fmt: skip
-fold_smoke(of_variants)
+frames.fold_smoke(of_variants)
 display(Markdown(f"Test error in percent. {frames.standing(of_variants)}"))
 frames.means(measured, "arm", {"test_error": "test error (%)"}, digits=1).pipe(frames.styled)
 

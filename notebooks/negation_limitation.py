@@ -265,6 +265,7 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # $\mathbf B_j$ is the bias that the paper studies. The loop adds it before the squash, so it also changes the agreements.
 #
 # ```{live-source} capslib.routing.dynamic.dynamic_routing
+# :given: competition=None
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #
@@ -296,6 +297,7 @@ Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} aft
 # ```
 #
 # ```{live-source} capslib.routing.em.em_routing
+# :given: smoothing=0.0 mixing=False competition=None
 # :test: tests/routing/conformance.py::it_is_what_the_plain_loops_say
 # ```
 #

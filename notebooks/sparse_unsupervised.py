@@ -81,12 +81,10 @@ plots.dots(
 )
 
 # %% tags=["hide-input"]
-from base64 import b64encode
-
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import HTML, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
@@ -108,50 +106,7 @@ session = Session.start(
     scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
     scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
 )  # fmt: skip
-torch.set_num_threads(threads)
 plots.use_style()
-
-
-NOT_YET = "Smoke scale only: networks that trained for seconds on a stand-in"
-
-
-def of_smoke(records: list) -> bool:
-    """Whether this build's own smoke run, which decides nothing, is all that can be shown."""
-    return all(r.trial.scale == "smoke" for r in records)
-
-
-def fold_smoke(records: list) -> None:
-    """Put what a cell shows from here on into a fold, where it is of the smoke run."""
-    if of_smoke(records):
-        display(Markdown(f"```{{fold}} {NOT_YET}\n```"))
-
-
-def show(figure: plt.Figure, records: list) -> None:
-    """Show a figure; one of the smoke run in a fold, in its wide and its narrow form."""
-    if not of_smoke(records):
-        return plt.show()
-    wide, narrow = (
-        f"data:image/svg+xml;base64,{b64encode(plots.svg(form).encode()).decode()}#.svg"
-        for form in (figure, plots.narrow(figure))
-    )
-    plt.close(figure)
-    display(
-        HTML(
-            '<details class="fold"><summary style="text-align: left">'
-            f"{NOT_YET}</summary><picture>"
-            f'<source media="(max-width: 640px)" srcset="{narrow}">'
-            f'<img src="{wide}" alt="The figure of the caption, from the smoke run: it decides '
-            'nothing."></picture></details>'
-        )
-    )
-
-
-def shown_are(records: list) -> str:
-    """Scale and seeds of what a figure shows, for its axis."""
-    scales = sorted({r.trial.scale for r in records})
-    n = len({r.trial.seed for r in records})
-    return f"{', '.join(scales)} scale, {n} seed{'s' * (n > 1)}"
-
 
 # %% [markdown]
 # ## The discovery
@@ -391,9 +346,11 @@ for name in DRAW:
         curve = record.series["test_error"]
         axis.plot(range(1, len(curve) + 1), curve, color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in DRAW})
-axis.set(xlabel=f"epoch ({shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None))
+axis.set(
+    xlabel=f"epoch ({frames.shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None)
+)
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-show(figure, of_encodings)
+frames.show(figure, of_encodings)
 
 # %% [markdown]
 # The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
@@ -422,7 +379,7 @@ def accuracies(arms: dict[str, list]) -> object:
     return frames.means(measured, "row", columns).rename_axis(None).pipe(frames.styled)
 
 
-fold_smoke(of_encodings)
+frames.fold_smoke(of_encodings)
 display(Markdown(frames.standing(of_encodings)))
 accuracies({name: arm(name) for name in DRAW})
 
@@ -491,7 +448,7 @@ for row, (name, record) in zip(axes, shown.items(), strict=False):
             axis.set_title(title, loc="left", fontsize=9)
     row[0].set_ylabel(name.replace(" ", "\n"), fontsize=9, rotation=0, ha="right", va="center")
 figure.supxlabel(f"{of_encodings[0].trial.scale} scale, first seed", fontsize=9)
-show(figure, of_encodings)
+frames.show(figure, of_encodings)
 
 # %% tags=["hide-input"]
 claims.page_table(STEM, "SP-W-1", "SP-X-")
@@ -508,7 +465,7 @@ for name in DRAW:
         axes[0].plot(record.series["ranked_support"], color=INKS[name], lw=1)
 plots.key(axes[0], {n: INKS[n] for n in DRAW})
 axes[0].set(ylabel="support (share of rank 0)", ylim=(0, 1.05))
-axes[0].set_xlabel(f"rank ({shown_are(of_encodings)})")
+axes[0].set_xlabel(f"rank ({frames.shown_are(of_encodings)})")
 axes[0].set_xticks(range(0, 16, 5))
 axes[1].axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
 for name in ("no boosting", "sparse"):
@@ -518,7 +475,7 @@ for name in ("no boosting", "sparse"):
         axes[1].plot(range(1, L + 1), np.sort(first)[::-1], ".-", color=INKS[name], lw=1)
 axes[1].set(xlabel="capsule, sorted", ylabel="share of first ranks", ylim=(0, None))
 axes[1].set_xticks(range(1, 17, 5))
-show(figure, of_encodings)
+frames.show(figure, of_encodings)
 
 # %% tags=["hide-input"]
 sizes = session.run(STEM, "sizes")
@@ -586,7 +543,7 @@ if "sparse" in shown:
     turned = shown["sparse"]
     grey = bytes(int(v) for v in turned.series["turned"]).hex()
     side = drawn(turned, "picture").shape[1]
-    fold_smoke([turned])
+    frames.fold_smoke([turned])
     display(plots.widget(WIDGET, {"side": side, "grey": grey}))
 
 # %% [markdown]
@@ -608,7 +565,7 @@ for field, name in zip(
     usual, ("released support", "released band", "30 digits a batch"), strict=True
 ):
     tables[name] = [r for r in of_options if r.config[field] != usual[field]]
-fold_smoke(of_options)
+frames.fold_smoke(of_options)
 display(Markdown(frames.standing(of_options)))
 accuracies(tables)
 
@@ -744,7 +701,7 @@ alike = frames.select([*committed, *beyond], "beyond", size, network="autoencode
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
 for code, name in (("pca", "principal components"), ("pixels", "pixels")):
     codes[name] = [r for r in of_codes if r.config["code"] == code]
-fold_smoke(of_codes)
+frames.fold_smoke(of_codes)
 display(Markdown(frames.standing(of_codes)))
 accuracies(codes)
 
@@ -756,9 +713,9 @@ for record in of_attacks:
     left = [100 * share for share in record.series["accuracy_left"]]
     axis.plot(record.series["epsilons"], left, ".-", color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
-axis.set(xlabel=f"ε ({shown_are(of_attacks)})", ylabel="accuracy (%)", ylim=(0, 102))
+axis.set(xlabel=f"ε ({frames.shown_are(of_attacks)})", ylabel="accuracy (%)", ylim=(0, 102))
 axis.xaxis.set_major_locator(MaxNLocator(2))
-show(figure, of_attacks)
+frames.show(figure, of_attacks)
 
 # %% [markdown]
 # ## Run it yourself

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
 from capslib import papers
 from capslib.errors import UserError
@@ -106,6 +107,23 @@ def test_deviations_are_named_once_with_their_scales(records):
     trial = records[0].trial
     today = [d.what for d in deviations(trial.paper, trial.experiment, papers.config(trial))]
     assert list(scales) == list(dict.fromkeys(today)), "what the ledger says today, of old records too"
+
+
+def test_smoke_runs_stand_in_folds_until_there_are_records(records, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda what: shown.append(what.data))
+    monkeypatch.setattr(plt, "show", lambda: shown.append("the figure"))
+    smoke = records[0].model_copy(update={"trial": records[0].trial.model_copy(update={"scale": "smoke"})})
+    for some in ([smoke, records[0]], records, [smoke]):
+        shown.clear()
+        frames.fold_smoke(some)
+        frames.show(plt.figure(figsize=(1, 1)), some)
+        assert (shown == ["the figure"]) is (some != [smoke])
+    table, picture = shown
+    assert table.startswith("```{fold} Smoke scale only")
+    assert re.match('<details class="fold"><summary[^>]*>Smoke scale only', picture)
+    assert picture.count("data:image/svg+xml") == 2, "a wide and a narrow form"
+    assert frames.shown_are(records) == "cpu scale, 2 seeds"
 
 
 def test_comparisons_count_each_interval_and_each_run_once():

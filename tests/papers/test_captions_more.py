@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -140,22 +139,3 @@ def test_how_a_small_network_learns(stem, name):
         for curve in found["curves"].values():
             assert np.mean(curve[30:45]) > 0.9 * curve[0], "it stays where it starts for some fifty steps"
             assert np.mean(curve[-20:]) < 0.5 * curve[0], "and then falls"
-
-
-@pytest.mark.parametrize(("stem", "name"), [(SPARSE, "fig-sp-groups"), (LEARNED, "fig-lr-start")])
-def test_smoke_runs_stand_in_folds_until_there_are_records(stem, name, monkeypatch):
-    _, of_notebook = drawn(stem, name)
-    shown = []
-    monkeypatch.setitem(of_notebook, "display", lambda what: shown.append(what.data))
-    monkeypatch.setattr(plt, "show", lambda: shown.append("the figure"))
-    for scales in (["smoke"], ["smoke", "cpu"], ["cpu"]):
-        shown.clear()
-        of_notebook["fold_smoke"]([record(scale) for scale in scales])
-        of_notebook["show"](plt.figure(figsize=(1, 1)), [record(scale) for scale in scales])
-        if scales == ["smoke"]:
-            table, picture = shown
-            assert table.startswith("```{fold} Smoke scale only")
-            assert re.match('<details class="fold"><summary[^>]*>Smoke scale only', picture)
-        else:
-            assert shown == ["the figure"]
-    plt.close("all")
