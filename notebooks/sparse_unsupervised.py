@@ -36,7 +36,7 @@ said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in 
 frames.verdict_box(
     STEM,
     {
-        "rest": "nothing else is decided yet" if all(open_ones) else "of the rest",
+        "rest": "Nothing else is decided yet" if all(open_ones) else "Of the rest",
         "one": "" if all(open_ones) else f": {said['SP-W-7']}",
         "two": "" if all(open_ones) else f": {said['SP-W-1']}",
         "three": "" if all(open_ones) else f": {said['SP-W-2']}",
@@ -48,19 +48,19 @@ frames.verdict_box(
         "full": len(EXPERIMENTS["encodings"].trials("paper")),
     },
     store=Store(results_dir),
-    claim="Capsules that learn without labels become a plain autoencoder; if only few of them may "
-    "draw each image, a classifier that learns from their encodings of affNIST (digits under random "
-    "affine maps) is right on {SP-T1-affnist-a:theirs} of them, and supervised capsules, which saw "
-    "MNIST only, on {SP-T1-affnist-supcaps:theirs}.",
-    found="That the mask leaves one capsule whole and two in part {SP-W-3:verdict} {SP-W-3}; {rest}: "
+    claim="Capsules that learn without labels become a plain autoencoder, unless only few of them may "
+    "draw each image. A classifier that learns from such encodings of affNIST (digits under random "
+    "affine maps) is then right on {SP-T1-affnist-a:theirs} of them. Supervised capsules, which saw "
+    "MNIST only, are right on {SP-T1-affnist-supcaps:theirs}.",
+    found="That the mask leaves one capsule whole and two in part {SP-W-3:verdict} {SP-W-3}. {rest}: "
     "whether the encoder carries over to affNIST and its classifier does not{one} {SP-W-7}, whether "
     "every dense capsule draws a share of every image{two} {SP-W-1}, and whether routing supports "
     "dense capsules about equally and sparse ones not{three} {SP-W-2}.",
     size="Trained at the paper’s own size: {at_full}; {runs} of the {reduced} reduced runs on MNIST "
-    "{are} finished, {so} {waiting} claims wait; affNIST is generated from the MNIST test digits.",
-    surprise="The released code does not rank capsules as the paper says: the paper takes the best "
-    "coupling of the types at one position, and the code that of as many consecutive children, which "
-    "are mostly neighbours of one type.",
+    "{are} finished, {so} {waiting} claims wait. We generate affNIST from the MNIST test digits.",
+    surprise="The released code does not rank capsules as the paper says. The paper takes the best "
+    "coupling of the types at one position; the code takes the best of as many consecutive children, "
+    "which are mostly neighbours of one type.",
     settles="{reduced} reduced networks, and one of each arm trained for twice as long, decide the orders; "
     "{full} networks of the paper’s size on one large GPU decide the numbers.",
 )

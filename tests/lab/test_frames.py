@@ -171,7 +171,7 @@ def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
         sentences = re.sub(r"\{.*?\}", "X", text).split(". ")
         assert text.endswith(".")
         assert len(sentences) <= 4
-        assert max(len(sentence.split()) for sentence in sentences) <= 80, text
+        assert max(len(sentence.split()) for sentence in sentences) <= 45, text
 
 
 def test_a_table_side_by_side_says_which_value_is_larger(store, monkeypatch):
