@@ -207,12 +207,12 @@ def test_a_page_is_sound_in_every_form(page, site, name):
             found += [f"{scheme}: {height} px long"] if height > 15_000 else []
         folds.evaluate_all(turn, True)
         whys.evaluate_all(turn, True)
+        page.wait_for_timeout(400)  # the theme lays out a new size, and makes boxes that scroll focusable, within 0.3 seconds
         wide = page.evaluate("document.documentElement.scrollWidth")
         found += [f"{scheme}, {width}: {wide} px wide"] if wide > width else []
         found += [f"{scheme}: {said}" for said in page.evaluate(CUT_OFF)] if width == 390 else []
         whys.evaluate_all(turn, False)
         if (options := AXE.get((scheme, width))) is not None:
-            page.wait_for_timeout(400)  # the theme makes boxes that scroll focusable 0.3 seconds after a change of size
             named = {"label-content-name-mismatch": {"enabled": True}, **options.get("rules", {})}
             asked = options if "runOnly" in options else {"rules": named}
             asked = asked | {"resultTypes": ["violations"], "preload": False}
