@@ -172,7 +172,7 @@ with seeded(4):
     for parent, place in enumerate(([0.9, 0.6], [-0.8, 0.5])):
         votes[group == parent, parent] = torch.tensor(place) + 0.16 * torch.randn(7, 2)
 GROUPS = (ONE, TWO, plots.INK)
-figure, axes = plots.panels(3, rows=3, height=1.35, sharex=True, sharey=True)
+figure, axes = plots.panels(3, rows=3, height=1.2, sharex=True, sharey=True)
 for column, iterations in enumerate((1, 2, 3)):
     routed = em_routing(
         votes, torch.ones(18), torch.full((3,), 0.75), torch.zeros(3),
@@ -640,7 +640,7 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
                 ledger[f"EM-T2-{short}-{view}-{name}"].value,
                 list(ours),
             )
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.2))
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
 plots.errors(axis, shown)
 plt.show()
 
@@ -765,7 +765,7 @@ ATTACKS = {
     "transfer": "made with another CNN",
 }
 found = frames.best([*committed, *attacks], "attacks", network="matrix_capsnet")
-figure, axes = plots.panels(2, rows=2, height=1.8, sharex=True, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.65, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
         ("capsules", CAPSULES, "-"),
@@ -807,12 +807,14 @@ claims.page_table(STEM, *resisting, names=resisting)
 # %% [markdown]
 # A network with a higher error also has a higher error under attack. The claims therefore compare two things at ε = 0.1 and at ε = 0.2: the accuracy under attack, and the share of its accuracy that a network keeps.
 #
-# At this size no attack separates capsules from the CNN by the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. FGSM takes both far below chance with every seed; it never took the paper's capsules there ({claim}`EM-X-adv-chance`). The gradients of the CNN are two to four times as large, not a hundred times. A gradient is
-# exactly zero where the loss rounds to zero or where every path to it is cut. In 500 images neither network has one such pixel, so {claim}`EM-W-4` has nothing to compare.
+# At this size no attack separates capsules from the CNN by the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. FGSM takes both far below chance with every seed; it never took the paper's capsules there ({claim}`EM-X-adv-chance`). The gradients of the CNN are two to four times as large, not a hundred times.
 # With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. Three CNNs of the paper's size keep 21 to 26 % at ε = 0.2, and 7 to 12 % at 0.5. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
 #
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```
+#
+# A gradient is
+# exactly zero where the loss rounds to zero or where every path to it is cut. In 500 images neither network has one such pixel, so {claim}`EM-W-4` has nothing to compare.
 
 # %% tags=["hide-input"]
 claims.page_table(STEM, "EM-X-adv-", "EM-W-9")

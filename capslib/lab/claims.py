@@ -100,6 +100,8 @@ def theirs(verdict: Verdict) -> str:
 
 def our_value(verdict: Verdict) -> str:
     """Our value with its unit, or the values seed by seed; for a count, the tally of its parts; empty where there is none."""
+    if verdict.ours == 0 and verdict.status == "holds" and verdict.claim.value is None:
+        return "no exception"
     if verdict.ours is not None or verdict.listed:
         values = verdict.listed if verdict.ours is None else [verdict.ours]
         return with_unit(" · ".join(map(number, values)), verdict.unit)
@@ -139,11 +141,14 @@ GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-B
 """A sign per verdict, so that nobody needs to tell the colours apart."""
 
 
-def seal(verdict: Verdict, page: str = "") -> str:
-    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row on a page."""
-    told, kind = escape(describe(verdict)), verdict.status.replace(" ", "-")
-    here = f'href="{page}#claim-{verdict.claim.id}" data-tip="{told}" aria-label="{told}"'
-    return f'<a class="vq v-{kind}" {here}>{GLYPHS[verdict.status]}</a>'
+def seal(verdict: Verdict, page: str = "", *, named: bool = False) -> str:
+    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row on a page.
+    ``named`` puts the claim's id beside it."""
+    told, kind, name = escape(describe(verdict)), f"vq v-{verdict.status.replace(' ', '-')}", verdict.claim.id
+    here, sign = f'href="{page}#claim-{name}" data-tip="{told}"', GLYPHS[verdict.status]
+    if named:
+        return f'<a class="claim-ref" {here} aria-description="{told}"><span class="{kind}">{sign}</span><code>{name}</code></a>'
+    return f'<a class="{kind}" {here} aria-label="{told}">{sign}</a>'
 
 
 COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")

@@ -300,6 +300,4 @@ class _Told:
 
     def __format__(self, what: str) -> str:
         told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
-        v = self.verdict
-        name = f'<a href="#claim-{v.claim.id}"><code>{v.claim.id}</code></a>'
-        return escape(told[what](v)) if what else f'<span class="claim-ref">{claims.seal(v)}{name}</span>'
+        return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)

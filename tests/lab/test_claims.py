@@ -600,6 +600,14 @@ def test_a_count_is_decided_by_its_parts(parts, at_least, status):
         assert "not run: part" in found.reason
 
 
+def test_an_exact_count_that_is_off_by_nothing_shows_the_papers_number():
+    counted = judge(claim("property", 1113.0, unit="count"), exactly(0), violations(0.0))
+    assert (counted.status, counted.ours, our_value(counted)) == ("holds", 1113.0, "1113")
+    missed = judge(claim("property", 1113.0, unit="count"), exactly(0), violations(0.0, 2.0))
+    assert (missed.status, missed.ours) == ("fails", 2.0)
+    assert our_value(judge(exact, exactly(0), violations(0.0))) == "no exception"
+
+
 def test_a_count_says_how_many_of_its_parts_hold():
     assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "✓1 ?0 ×1"
     assert our_value(judge(ordered, Count({"a": YES, "b": NONE}), arms())) == ""

@@ -153,7 +153,7 @@ def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_recor
     assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(frames.BOX.values())
     waiting = sum(not c.not_run for c in ledger("negation_limitation").values())
     assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
-    assert 'class="vq v-waiting" href="#claim-NEG-W-1"' in shown
+    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting"', shown)
     with pytest.raises(UserError, match="NEG-W-1"):
         frames.verdict_box("negation_limitation", {}, store=store, **{**SAID, "found": "{NEG-W-l}"})
     with pytest.raises(TypeError, match="surprise"):
