@@ -146,9 +146,9 @@ ROLES = plots.ROLE_COLORS
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with the released competition lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations by who competes: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. Open: the paper's main network. Dotted: chance.", "name": "fig-em-rules"}}
 RULES = {  # normaliser: what it is, and its colour
-    "all parents, as printed": ("types+positions", ROLES["printed"]),
-    "one window, a mistake": ("types-per-position", ROLES["mistake"]),
-    "positions of one type, as released": ("positions-per-type", ROLES["released"]),
+    "printed: all parents": ("types+positions", ROLES["printed"]),
+    "mistake: one window": ("types-per-position", ROLES["mistake"]),
+    "released: one type": ("positions-per-type", ROLES["released"]),
 }
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
 rows = {}
@@ -172,7 +172,7 @@ with seeded(4):
     for parent, place in enumerate(([0.9, 0.6], [-0.8, 0.5])):
         votes[group == parent, parent] = torch.tensor(place) + 0.16 * torch.randn(7, 2)
 GROUPS = (ONE, TWO, plots.INK)
-figure, axes = plots.panels(3, rows=3, height=1.2, sharex=True, sharey=True)
+figure, axes = plots.panels(3, rows=3, height=1.1, sharex=True, sharey=True)
 for column, iterations in enumerate((1, 2, 3)):
     routed = em_routing(
         votes, torch.ones(18), torch.full((3,), 0.75), torch.zeros(3),
@@ -197,13 +197,8 @@ for column, iterations in enumerate((1, 2, 3)):
         axis.set_title(
             f"t = {iterations}, $a_{parent + 1}$ = {routed.activation[parent]:.2f}", fontsize=10
         )
-        axis.set(
-            xlim=(-3, 3),
-            ylim=(-2.7, 2.7),
-            xticks=[],
-            yticks=[],
-            ylabel=f"parent {parent + 1}" if column == 0 else "",
-        )
+        axis.set(xlim=(-3, 3), ylim=(-2.7, 2.7), xticks=[], yticks=[])
+        axis.set_ylabel(f"parent {parent + 1}" if column == 0 else "", fontsize=7.5)
         axis.grid(False)
 plt.show()
 
@@ -409,7 +404,7 @@ Markdown(
 #
 # smallNORB {cite:p}`lecun2004` was made for this question. It has stereo pairs of fifty toys, photographed from 18 azimuths and 9 elevations under 6 lightings. The toys in the test set are not in the training set.
 # The set is free for research only, so at smoke scale our own stand-in `toys` takes its place; it has the same factors (see {doc}`/book/data`). The committed records saw all pairs of the real set, in a
-# copy that had been compressed as JPEG. Each figure says which images it rests on.
+# copy that had been compressed as JPEG.
 
 # %% [markdown]
 # ```{fold} What a network sees: the stand-in

@@ -214,8 +214,8 @@ def comparisons(found: Iterable[Verdict]) -> str:
         if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
             every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
     runs = {key for records, *_ in every for key in records}
-    told = f"{len(every)} comparisons rest on {len(runs)} runs; {sum(every.values())} of them are decided"
-    often = f"{told}, and one in twenty such intervals misses its mean by chance."
+    told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
+    often = f"{told} About one 95 % interval in twenty misses its mean by chance."
     return often if every else "No run is compared with anything yet."
 
 

@@ -133,7 +133,7 @@ def test_comparisons_count_each_interval_and_each_run_once():
     part, other = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
     count = Verdict(CLAIM, "undecided", "", parts=(part, other), scale="cpu")
     found = [part, count, verdict("measured smaller", "d"), Verdict(CLAIM, "waiting", "")]
-    assert frames.comparisons(found).startswith("2 comparisons rest on 3 runs; 1 of them are decided")
+    assert frames.comparisons(found).startswith("We made 2 comparisons from 3 runs and decided 1. About one")
     assert frames.comparisons([]) == "No run is compared with anything yet."
 
 

@@ -174,13 +174,13 @@ def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | Non
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
-    """``Its own cells ran at smoke scale. Verdicts from 20 records, the newest of 21 November 2026. 9 comparisons rest on …``"""
-    built = f"Its own cells ran at {scale} scale. " if scale else ""
+    """``The code on this page ran at smoke scale. Verdicts come from 20 records, the newest of 21 November 2026. We made …``"""
+    built = f"The code on this page ran at {scale} scale. " if scale else ""
     paths = evidence.cited(stem)
     newest = evidence.newest(stem)
     if newest is None:
         return f"{built}No record decides a claim of this chapter yet."
-    from_ = f"Verdicts from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
+    from_ = f"Verdicts come from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
     return f"{built}{from_} {frames.comparisons(evidence.of(stem))}"
 
 
