@@ -486,7 +486,7 @@ copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == C
 of_norb = [r for r in of_norb if r not in copies]
 twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
 longer = frames.select(Store(results_dir).records(STEM), "test_error", "cpu", **twice)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.3))
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
 own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
 rows = {name: row(copies, *of) for name, of in COPIES.items()}
 rows["CNN at the paper's own size"] = row(own_size, *COPIES["CNN of the paper"])
@@ -572,7 +572,7 @@ frames.configuration(
 # %% [markdown]
 # ### Other crops, other data (§5)
 #
-# Does averaging 13 crops of a test image help, and does the network do as well on other data sets? The table has the multi-crop error, the small network, MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`:
+# Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`?
 
 # %% [markdown]
 # ```{fold} The claims of section 5
@@ -597,9 +597,7 @@ claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 #
 # ### How many parameters?
 #
-# Are the networks built from the text as small as the paper says?
-#
-# Yes, if the paper cuts its numbers off instead of rounding them. But its 4.2 million parameters of the CNN are 13.5 times 310 thousand, not fifteen times: an erratum of the paper ({claim}`EM-X-param-ratio-cnn`).
+# Are the networks built from the text as small as the paper says? Yes, if the paper cuts its numbers off instead of rounding them. But its 4.2 million parameters of the CNN are 13.5 times 310 thousand, not fifteen times: an erratum of the paper ({claim}`EM-X-param-ratio-cnn`).
 #
 # ```{fold} The counts
 # ```
@@ -635,7 +633,7 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
                 ledger[f"EM-T2-{short}-{view}-{name}"].value,
                 list(ours),
             )
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.5))
 plots.errors(axis, shown)
 plt.show()
 
