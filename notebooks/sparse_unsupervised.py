@@ -106,6 +106,7 @@ session = Session.start(
     scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
     scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
 )  # fmt: skip
+torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 
 # %% [markdown]

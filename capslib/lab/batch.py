@@ -40,9 +40,6 @@ class Session:
     def start(cls, **parameters: object) -> Session:
         """Check the parameters of a notebook (see :class:`Settings`). Raises :class:`UserError` for whatever is wrong."""
         settings = Settings.check(**parameters)
-        import torch
-
-        torch.set_num_threads(settings.threads)  # the cells of a page are small: more threads would wait for each other
         root = settings.results_dir
         if root is None and settings.scale == "smoke":
             root = project_root() / "_build" / "smoke" / code_hash()[:12]

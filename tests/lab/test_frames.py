@@ -123,6 +123,7 @@ def test_smoke_runs_stand_in_folds_until_there_are_records(records, monkeypatch)
     assert table.startswith("```{fold} Smoke scale only")
     assert re.match('<details class="fold"><summary[^>]*>Smoke scale only', picture)
     assert picture.count("data:image/svg+xml") == 2, "a wide and a narrow form"
+    plt.close("all")
     assert frames.shown_are(records) == "cpu scale, 2 seeds"
 
 

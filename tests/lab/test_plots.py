@@ -15,6 +15,7 @@ from capslib.lab import claims, plots
 
 @pytest.fixture(autouse=True)
 def closed():
+    plt.close("all")
     plots.use_style()
     yield
     plt.close("all")
