@@ -37,7 +37,11 @@ addEventListener("load", () => {
   };
   toBlocks();
   phone.addEventListener("change", toBlocks);
-  document.addEventListener("toggle", toBlocks, true);  // what a closed fold holds has no width
+  document.addEventListener("toggle", () => {  // what a closed fold holds has no width
+    toBlocks();
+    for (const box of document.querySelectorAll(".bd-article .cell_output > .output"))
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // the theme looks when the window changes only
+  }, true);
 })();
 
 /* A link into a fold opens it. Paper has no folds, and is white. */
