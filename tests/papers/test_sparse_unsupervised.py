@@ -93,6 +93,18 @@ def test_training_lowers_the_error_and_counts_its_batches():
     assert int(trained.network.boost.batches) == len(trained.history.terms["loss"])
 
 
+@pytest.mark.parametrize("boost", [True, False])
+def test_a_training_tells_what_boosting_came_to(boost):
+    trained = train(recipe(boost=boost), 0, Context(seed=0))
+    ends = {name: curve[-1] for name, curve in trained.history.epochs.items() if name != "test_error"}
+    boosting = trained.network.boost
+    assert ends == ({} if boosting is None else {
+        "largest_share": pytest.approx(float(boosting.frequency.max())),
+        "smallest_gain": pytest.approx(float(boosting.gain.min())), "largest_gain": pytest.approx(float(boosting.gain.max())),
+    })  # fmt: skip
+    assert (boosting is not None) is boost
+
+
 # -------------------------------------------------------------------------------------------------------- the classifier
 
 

@@ -122,12 +122,18 @@ class SparseRecipe(Recipe):
         return max(1e-6, self.learning_rate * 0.96 ** (self.decays * progress))
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
-        """The accuracy of networks that learn labels; the error of all that reconstruct, on 2,000 test digits in the middle."""
+        """The accuracy of networks that learn labels; the error of all that reconstruct, on 2,000 test digits in the middle.
+
+        Of boosting the largest share of first ranks in training, and the gains.
+        """
         import torch
 
         found = {"test_accuracy": self.accuracy(network, splits["test"])} if self.supervised else {}
         if self.network == "cnn":
             return found
+        if (boost := getattr(network, "boost", None)) is not None:
+            first, gain = float(boost.frequency.max()), boost.gain
+            found |= {"largest_share": first, "smallest_gain": float(gain.min()), "largest_gain": float(gain.max())}
         with torch.no_grad():
             errors = [squared_error(network(x), x) for x in map(self.prepare, splits["test"].some(2000).inputs.split(500))]
         return found | {"test_error": float(torch.cat(errors).mean())}
