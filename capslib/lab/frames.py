@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from capslib import papers
 from capslib.errors import unknown
 from capslib.lab import claims, plots
+from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
@@ -184,12 +185,8 @@ def _plain(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, float):
-        digits, _, power = f"{value:g}".partition("e")
-        return f"{digits}·10{str(int(power)).translate(RAISED)}" if power else digits
+        return raised(f"{value:g}")
     return " · ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, grouped
+from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, grouped, raised
 from capslib.lab.records import Exit, Record
 from capslib.lab.statistics import interval
 from capslib.papers import query as q
@@ -443,7 +443,7 @@ def number(value: float) -> str:
     """A number for readers: two decimals from ten on, four significant digits below, whole numbers in groups of three digits."""
     if value == int(value) and abs(value) < 1e9:
         return grouped(f"{int(value)}")
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
+    return f"{value:.2f}" if abs(value) >= 10 else raised(f"{value:.4g}")
 
 
 def span(found: tuple[float, float]) -> str:

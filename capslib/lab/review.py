@@ -159,9 +159,7 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
         if record.exit == "ok":
-            alike = {
-                k: m.n for k, m in record.metrics.items() if k not in CONVERGED
-            }  # their n is the steps, and a seed may stop early
+            alike = {k: m.n for k, m in record.metrics.items() if k not in CONVERGED}  # n is steps there; a seed may stop early
             measures = {k: (alike.get(k), m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
             arm = record.trial.model_copy(update={"seed": 0}).key
             other, theirs = arms.setdefault(arm, (name, measures))

@@ -84,6 +84,12 @@ def grouped(digits: str) -> str:
     return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if re.fullmatch(r"-?\d{5,}", digits) else digits
 
 
+def raised(number: str) -> str:
+    """Write the power of ten of a number for readers: ``6.1e-05`` is ``6.1·10⁻⁵``. Leaves a number without one as it is."""
+    digits, _, power = number.partition("e")
+    return f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}" if power else number
+
+
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
     """Read the claims of one CSV file by id, in its order. Raises :class:`UserError`, which names the file and the line."""
     claims: dict[str, Claim] = {}
