@@ -10,8 +10,10 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from test_captions import drawn as drawn_by
-from test_captions import figure, numbers
+from test_captions import figure, numbers, prose
 
+from capslib.lab import claims, frames
+from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
 
@@ -44,6 +46,59 @@ def test_whose_best_coupling_counts():
     bars = [bar.get_height() for bar in found["axes"][2].patches]
     assert len(bars) == 4, "none, one, two or all of three"
     assert sum(bars) == pytest.approx(100)
+
+
+def test_who_is_right_if_all_are_asked_alike():
+    """What the discovery says of the records, in its caption and in the text above it."""
+    committed = claims.own_records(SPARSE, Store())
+    verdicts = {v.claim.id: v for v in claims.verdicts(SPARSE)}
+    told, found = drawn(SPARSE, "fig-sp-alike", told=verdicts, committed=committed)
+    own, a, b = ({name: found["on_affnist"](name, m) for name in found["ROWS"]} for m in found["COLUMNS"].values())
+    assert {len(of) for of in a.values()} == {0, 3}, "a CNN has no encodings, all else three seeds"
+    assert "the CNN is ahead of SUPCAPS" in told
+    assert min(own["CNN"]) > max(own["SUPCAPS"])
+    assert "pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones" in told
+    assert min(a["pixels"] + a["SUPCAPS"]) > max(a["sparse"])
+    assert min(a["sparse"]) > max(a["dense"])
+    assert "SUPCAPS are far ahead of sparse and dense capsules" in told
+    assert min(b["SUPCAPS"]) > 30 + max(b["sparse"] + b["dense"])
+    text = prose(SPARSE)
+    assert "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules with (a)" in text
+    assert min(own["CNN"]) > max(a["sparse"])
+    assert "it needs no network at all: it does better on the pixels" in text
+    assert min(a["pixels"]) > max(a["sparse"])
+
+
+def test_what_sixteen_gains_come_to():
+    told, found = drawn(SPARSE, "fig-sp-gains", STEM=SPARSE, results_dir=None, encodings=[])
+    low, high = (np.asarray(found["gains"][k]) for k in ("smallest", "largest"))
+    share, early, late = np.asarray(found["longest"].series["largest_share"]), slice(1, 6), slice(12, None)
+    assert "after a level start both rise steadily, and stay close together" in told
+    assert np.ptp(low[early]) < 1
+    assert np.all(np.diff(low[late]) > 0)
+    assert np.all(high[late] < 1.5 * low[late])
+    assert "which lies close to the band at first and far above it later" in told
+    assert share[early].max() < 0.15
+    assert share[late].min() > 0.3
+    band = numbers(r"the band from ([\d.]+) to ([\d.]+)\.", told)
+    assert tuple(band) == LifetimeBoost(16).band
+    text = prose(SPARSE)
+    stated = numbers(r"for (\d+) to (\d+) % of the images with boosting, and for (\d+) to (\d+) % without it", text)
+    shares = [
+        100 * r.metrics["largest_first_share"].value
+        for boost in (True, False)
+        for r in sorted(
+            frames.select(
+                claims.own_records(SPARSE, Store()), "encodings", "cpu", mask="ranks", boost=boost, network="sparse_capsnet"
+            ),
+            key=lambda r: r.metrics["largest_first_share"].value,
+        )
+    ]
+    assert [round(shares[k]) for k in (0, 2, 3, 5)] == stated
+    assert f"the band ends at {100 * LifetimeBoost(16).band[1]:g} %" in text
+    assert "with gains around two" in text
+    assert low[early].mean() + high[early].mean() == pytest.approx(4, abs=1)
+    assert high[-1] > 20
 
 
 def test_who_is_heard_and_who_gets_a_turn():
