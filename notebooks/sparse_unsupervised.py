@@ -396,7 +396,7 @@ def lead(one: str, other: str, metric: str) -> str:
 def tell(*words: str) -> None:
     """Say what the records show; a smoke run shows nothing."""
     if of_encodings[0].trial.scale != "smoke":
-        display(Markdown(" ".join(words).replace(" %.", "\N{NO-BREAK SPACE}%.")))
+        display(Markdown(" ".join(words).replace(" %", "\N{NO-BREAK SPACE}%")))
 
 
 def accuracies(arms: dict[str, list]) -> object:
@@ -538,7 +538,7 @@ tell(
 # band, with gains around two. Then one capsule takes the lead, and from there *all* gains grow, and grow together: most capsules lie below the band and are raised, and the few above it were raised before. But a rank compares capsules with each other, so a factor that all of them share changes
 # nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale and budget stand below.", "name": "fig-sp-gains"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
 of_boost = [
     r for r in [*Store(results_dir).records(STEM), *encodings] if "largest_gain" in r.series
 ]
@@ -634,6 +634,27 @@ if "sparse" in shown:
 #
 # The support differs by a slip of the axes. The paper adds up, over the positions of the image, the best {term}`coupling` *of the types at that position*. The released code {cite:p}`rawlinson2018code` [flattens its children](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/capsule_model.py#L67-L69) as type, row, column and
 # [unflattens them](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L457-L462) as row, column, type. So it takes the best coupling of 32 children in a row. These 32 are mostly neighbouring positions of one type ({numref}`fig-sp-groups`).
+#
+# The two supports can rank capsules differently, and the rank is all that the method uses. What does each of the three changes do to the accuracy of the classifier?
+
+# %%
+options = session.run(STEM, "options")
+
+# %% tags=["hide-input"]
+of_options = frames.best([*committed, *options], "options")
+usual = {"grouping": "position", "band": [0.04, 0.1], "distinct": 0}
+tables = {"as the paper says": arm("sparse", of_options[0].trial.scale)}
+for field, name in zip(
+    usual, ("released support", "released band", "30 digits a batch"), strict=True
+):
+    tables[name] = [r for r in of_options if r.config[field] != usual[field]]
+frames.fold_smoke(of_options)
+display(Markdown(frames.standing(of_options)))
+accuracies(tables)
+
+# %% [markdown]
+# ```{fold} Whose best coupling counts, drawn, and how many ranks it changes
+# ```
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
@@ -667,24 +688,6 @@ axes[2].set(title="same capsules in\nthe first three ranks", xticks=range(4), xl
 axes[2].set_ylabel("images (%)")
 axes[2].title.set_fontsize(9.5)
 plt.show()
-
-# %% [markdown]
-# The two supports can rank capsules differently, and the rank is all that the method uses. What does each of the three changes do to the accuracy of the classifier?
-
-# %%
-options = session.run(STEM, "options")
-
-# %% tags=["hide-input"]
-of_options = frames.best([*committed, *options], "options")
-usual = {"grouping": "position", "band": [0.04, 0.1], "distinct": 0}
-tables = {"as the paper says": arm("sparse", of_options[0].trial.scale)}
-for field, name in zip(
-    usual, ("released support", "released band", "30 digits a batch"), strict=True
-):
-    tables[name] = [r for r in of_options if r.config[field] != usual[field]]
-frames.fold_smoke(of_options)
-display(Markdown(frames.standing(of_options)))
-accuracies(tables)
 
 # %% [markdown]
 # ## Deviations
