@@ -69,17 +69,20 @@ class LifetimeBoost(nn.Module):
     """Boosts capsules that seldom rank first (§2.3, eqs. 5–7): support [N, L] to z = ψ·g.
 
     Only training updates the frequencies μ and the gains g: a gain grows by ``step`` where its
-    frequency lies below ``band``, and shrinks where it lies above, but not below one.
+    frequency lies below ``band``, and shrinks where it lies above, but not below one. With
+    ``relative``, which the paper does not try, the step is a share of the gain, and the
+    smallest gain is one.
     """
 
     DECAY = 0.99  # of the frequency, in each batch
     EVERY = 50  # batches between changes of the gains
 
     def __init__(
-        self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1
+        self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1,
+        relative: bool = False,
     ):  # fmt: skip
         super().__init__()
-        self.band, self.step = band, step
+        self.band, self.step, self.relative = band, step, relative
         self.register_buffer("frequency", torch.zeros(capsules))
         self.register_buffer("gain", torch.ones(capsules))
         self.register_buffer("batches", torch.zeros(()))
@@ -100,8 +103,9 @@ class LifetimeBoost(nn.Module):
         due = (self.batches % self.EVERY == 0).float()
         low = (self.frequency < self.band[0]).float()
         high = (self.frequency > self.band[1]).float()
-        gain = self.gain + due * self.step * (low - high)
-        self.gain.copy_(torch.where((due * high).bool(), gain.clamp_min(1), gain))
+        gain = self.gain + due * self.step * (low - high) * (self.gain if self.relative else 1)
+        gain = torch.where((due * high).bool(), gain.clamp_min(1), gain)
+        self.gain.copy_(gain * (1 / gain.min() if self.relative else 1))
 
 
 class ReleasedPrimaryCapsules(PrimaryCapsules):
@@ -138,8 +142,8 @@ class SparseCapsNet(nn.Module):
         primary_kernel: int = 9, hidden: Sequence[tuple[int, int]] = (),
         decoder: tuple[int, ...] = (512, 1024), mask: Mask = "ranks",
         gamma: float = 12.0, boost: bool = True, band: tuple[float, float] = (0.04, 0.1),
-        grouping: Grouping = "position", routing: str = "dynamic", bias: float | None = 0.1,
-        **options: object,
+        relative_boost: bool = False, grouping: Grouping = "position", routing: str = "dynamic",
+        bias: float | None = 0.1, **options: object,
     ):  # fmt: skip
         super().__init__()
         self.mask, self.gamma, self.grouping = mask, gamma, grouping
@@ -157,7 +161,7 @@ class SparseCapsNet(nn.Module):
         steps = zip(*map(itertools.pairwise, zip(*sizes, strict=True)), strict=True)
         self.layers = nn.ModuleList(DenseCapsules(*n, *dims, **options) for n, dims in steps)
         boost = boost and mask in ("winner", "ranks")
-        self.boost = LifetimeBoost(capsules, band) if boost else None
+        self.boost = LifetimeBoost(capsules, band, relative=relative_boost) if boost else None
         self.decoder = dense_decoder(capsules * dim, decoder, shape)
         for module in (self.conv, self.primary.conv, *self.decoder):
             std = 0.05 if module is self.conv else 0.1

@@ -89,6 +89,23 @@ def test_a_capsule_that_never_wins_is_boosted_until_it_does():
     assert gains[49].tolist() == pytest.approx([1, 1.1, 1.1, 1.1]), "the winner has nothing to give back"
 
 
+def test_relative_steps_are_shares_of_a_gain_and_the_smallest_gain_is_one():
+    boost = LifetimeBoost(3, relative=True).train()
+    support = torch.tensor([[1.0, 0.9, 0.5]]).expand(8, -1)
+    for _ in range(50):
+        boost(support)
+    assert boost.gain.tolist() == pytest.approx([1, 1.1, 1.1]), "one above the band, two below"
+    won, before = set(), boost.gain.clone()
+    for _ in range(49):
+        won.add(int(boost(support)[0].argmax()))
+    assert torch.equal(boost.gain, before), "gains change every 50 batches"
+    for _ in range(2000):
+        won.add(int(boost(support)[0].argmax()))
+        assert float(boost.gain.min()) == pytest.approx(1)
+    assert won == {0, 1, 2}
+    assert float(boost.gain.max()) < 10, "they do not grow together"
+
+
 def test_frequencies_start_at_those_of_the_first_batch_and_forget_slowly():
     boost = LifetimeBoost(3).train()
     boost(torch.tensor([[3.0, 1, 0], [0, 1, 3], [3, 1, 0], [3, 1, 0]]))

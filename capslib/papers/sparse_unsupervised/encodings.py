@@ -271,8 +271,10 @@ def options_grid(scale: Scale) -> list[EncodingConfig]:
 
 
 def beyond_grid(scale: Scale) -> list[EncodingConfig]:
-    """The conjectures of §4 and a control: a deeper sparse and dense network, both with EM routing, and a plain autoencoder."""
+    """The conjectures of §4 and two controls: a deeper sparse and dense network, both with EM routing; steps of boosting that grow
+    with the gains; a plain autoencoder.
+    """
     deep, em = dict(hidden=(32,)), dict(routing="em_vector")
     arms = [{**sparse, **other} for other in (deep, em) for sparse in (SPARSE, DENSE)]
-    arms.append(dict(network="autoencoder", mask="none"))
+    arms += [{**SPARSE, "relative_boost": True}, dict(network="autoencoder", mask="none")]
     return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (arms[-2:] if scale == "smoke" else arms)]

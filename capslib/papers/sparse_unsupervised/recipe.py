@@ -26,8 +26,9 @@ class SparseRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(
-        ["data", "network", "routing", "mask", "boost", "band", "grouping", "hidden", "distinct", "capsules", "loss"]
-    )
+        ["data", "network", "routing", "mask", "boost", "relative_boost", "band", "grouping", "hidden", "distinct", "capsules",
+         "loss"]
+    )  # fmt: skip
     BATCH_OF_TEST: ClassVar[int] = 500
 
     data: DataName = "mnist"
@@ -37,6 +38,7 @@ class SparseRecipe(Recipe):
     boost: bool = Field(True, title="lifetime boosting")
     band: tuple[float, float] = Field((0.04, 0.1), title="band of the share of first ranks")
     """As printed; the released default is (0.03, 0.12)."""
+    relative_boost: bool = Field(False, title="steps of boosting as shares of the gain")
     grouping: Literal["position", "released"] = Field("position", title="children whose best coupling counts")
     """Those of a position, as the paper says, or consecutive ones, as the released code takes them."""
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
@@ -111,8 +113,8 @@ class SparseRecipe(Recipe):
         return NETWORKS[self.network](
             shape, capsules=self.capsules, dim=self.dim, filters=self.filters, kernel=self.kernel, hidden=[(n, self.primary_dim) for n in self.hidden],
             primary_types=self.primary_types, primary_dim=self.primary_dim, primary_kernel=self.primary_kernel,
-            decoder=self.decoder, mask=self.mask, gamma=self.gamma, boost=self.boost, band=self.band, grouping=self.grouping,
-            routing=self.routing, iterations=self.iterations,
+            decoder=self.decoder, mask=self.mask, gamma=self.gamma, boost=self.boost, band=self.band, relative_boost=self.relative_boost,
+            grouping=self.grouping, routing=self.routing, iterations=self.iterations,
         )  # fmt: skip
 
     def objective(self, device: torch.device) -> Objective:
