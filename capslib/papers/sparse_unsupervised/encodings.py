@@ -277,4 +277,4 @@ def beyond_grid(scale: Scale) -> list[EncodingConfig]:
     deep, em = dict(hidden=(32,)), dict(routing="em_vector")
     arms = [{**sparse, **other} for other in (deep, em) for sparse in (SPARSE, DENSE)]
     arms += [{**SPARSE, "relative_boost": True}, dict(network="autoencoder", mask="none")]
-    return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (arms[-2:] if scale == "smoke" else arms)]
+    return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (arms[-3:] if scale == "smoke" else arms)]
