@@ -347,7 +347,11 @@ encodings = session.run(STEM, "encodings")
 # %% tags=["hide-input"]
 claims.page_table(STEM, "SP-T1-", "SP-W-7", "SP-W-8")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}}
+# %% [markdown]
+# The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
+# that it was fitted to under another map. We also fit it to some digits and test it on others, under *(a), other digits*.
+
+# %% tags=["hide-input"]
 of_encodings = frames.best([*committed, *encodings], "encodings")
 DRAW = [name for name in ARMS if name != "CNN"]
 
@@ -360,23 +364,6 @@ def arm(name: str, size: str = of_encodings[0].trial.scale) -> list:
     return [usual[seed] for seed in sorted(usual)]
 
 
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
-for name in DRAW:
-    for record in arm(name):
-        curve = record.series["test_error"]
-        axis.plot(range(1, len(curve) + 1), curve, color=INKS[name], lw=1)
-plots.key(axis, {n: INKS[n] for n in DRAW})
-axis.set(
-    xlabel=f"epoch ({frames.shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None)
-)
-axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-frames.show(figure, of_encodings)
-
-# %% [markdown]
-# The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
-# that it was fitted to under another map. We also fit it to some digits and test it on others, under *(a), other digits*.
-
-# %% tags=["hide-input"]
 FEATURES = {
     "mnist": "MNIST (%)",
     "affnist_b": "affNIST (b) (%)",
@@ -426,9 +413,23 @@ tell(
 )  # fmt: skip
 
 # %% [markdown]
-# ```{fold} Masked encodings, what networks with labels say themselves, and the configuration
+# ```{fold} Learning curves, masked encodings, what networks with labels say themselves, and the configuration
 # ```
-#
+
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}}
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
+for name in DRAW:
+    for record in arm(name):
+        curve = record.series["test_error"]
+        axis.plot(range(1, len(curve) + 1), curve, color=INKS[name], lw=1)
+plots.key(axis, {n: INKS[n] for n in DRAW})
+axis.set(
+    xlabel=f"epoch ({frames.shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None)
+)
+axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+frames.show(figure, of_encodings)
+
+# %% [markdown]
 # The paper writes that the masked capsules feed the classifier; the released files hold them without their mask, and the tables above follow these.
 
 # %% tags=["hide-input"]
