@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
+from test_captions import NOTEBOOKS, figure, numbers, prose
 from test_captions import drawn as drawn_by
-from test_captions import figure, numbers, prose
 
 from capslib.lab import claims, frames
 from capslib.lab.store import Store
@@ -99,6 +99,23 @@ def test_what_sixteen_gains_come_to():
     assert "with gains around two" in text
     assert low[early].mean() + high[early].mean() == pytest.approx(4, abs=1)
     assert high[-1] > 20
+
+
+def test_steps_that_are_shares_of_the_gain_keep_the_band():
+    records = frames.select(claims.own_records(SPARSE, Store()), "beyond", "cpu", relative_boost=True)
+    assert len(records) == 3
+    text = prose(SPARSE)
+    assert "after the first epoch the largest share stays at or below a fifth, and it ends at the upper end of the band" in text
+    for record in records:
+        assert max(record.series["largest_share"][1:]) < 0.205
+        assert record.series["largest_share"][-1] == pytest.approx(0.1, abs=0.015)
+    assert "In two of three networks every capsule comes first for some of the images" in text
+    assert sorted(r.metrics["winners"].value == 16 for r in records) == [False, True, True]
+    *_, told = figure(SPARSE, "fig-sp-relative")
+    assert "with steps that are shares of the gain none has a fifth" in told
+    assert all(r.metrics["largest_first_share"].value < 0.2 for r in records)
+    box = " ".join((NOTEBOOKS / f"{SPARSE}.py").read_text().replace('"\n    "', "").split())
+    assert "it nearly does if its steps are shares of the gain" in box
 
 
 def test_who_is_heard_and_who_gets_a_turn():
