@@ -63,10 +63,9 @@ class Session:
         ran = run(trials, self.store, self.settings, display=display)
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
         if display is None:
-            sets = ", ".join(sorted({of for r in found if (of := r.config.get("data"))}))
-            print(
-                f"{len(found) - len(ran)} records loaded, {len(ran)} run: {experiment}, {self.settings.scale} scale{sets and f', {sets}'}"
-            )
+            sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
+            about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
+            print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}")
         return found
 
 

@@ -417,13 +417,15 @@ def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys
     toy()
     session = batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=2)
     there = {"folder": str(tmp_path)}
+    batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=1).run(STEM, "toy", where={"size": 1}, change=there)
     first = session.run(STEM, "toy", where={"size": 1}, change=there)
     assert [(r.config["size"], r.trial.seed) for r in first] == [(1, 0), (1, 1)]
     everything = session.run(STEM, "toy", change=there)
     assert [(r.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
     assert everything[0] == first[0]
     assert capsys.readouterr().out.splitlines() == [
-        "0 records loaded, 2 run: toy, smoke scale",
+        "0 records loaded, 1 run: toy, smoke scale",
+        "1 record loaded, 1 run: toy, smoke scale",
         "2 records loaded, 4 run: toy, smoke scale",
     ]
     assert times_run(tmp_path) == {f"well {n} {s}": 1 for s in (0, 1) for n in (1, 2, 3)}

@@ -118,6 +118,24 @@ def test_steps_that_are_shares_of_the_gain_keep_the_band():
     assert "it nearly does if its steps are shares of the gain" in box
 
 
+def test_who_is_harder_to_fool():
+    *_, told = figure(SPARSE, "fig-sp-attacks")
+    records = [r for r in claims.own_records(SPARSE, Store()) if r.trial.experiment == "attacks"]
+    left = {"dense": [], "label": [], "sparse": [], "cnn": []}
+    for r in records:
+        name = "cnn" if r.config["network"] == "cnn" else {"none": "dense", "ranks": "sparse"}.get(r.config["mask"], "label")
+        left[name].append(r.series["accuracy_left"])
+    assert {len(of) for of in left.values()} == {3}
+    assert "Dense capsules fall to nearly zero at the smallest step" in told
+    assert max(curve[1] for curve in left["dense"]) < 0.05
+    assert "The CNN stays highest; SUPCAPS and sparse capsules lie between" in told
+    for step in (1, 2):
+        between = [curve[step] for name in ("label", "sparse") for curve in left[name]]
+        assert max(curve[step] for curve in left["dense"]) < min(between)
+        assert max(between) < min(curve[step] for curve in left["cnn"])
+    assert "Sparse encodings stand a small step far better than dense ones, and worse than the CNN does" in prose(SPARSE)
+
+
 def test_who_is_heard_and_who_gets_a_turn():
     told, found = drawn(SPARSE, "fig-sp-mask")
     assert "only six have a mask above zero" in told
