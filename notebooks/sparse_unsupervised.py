@@ -477,7 +477,7 @@ def drawn(record: object, name: str) -> np.ndarray:
 
 shown = {n: arm(n)[0] for n in ("dense", "no boosting", "sparse") if with_pictures(n)}
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
-size = (plots.WIDTH, 1.15 * max(1, len(shown)))
+size = (plots.WIDTH, 1.05 * max(1, len(shown)))
 figure, axes = plt.subplots(max(1, len(shown)), 8, figsize=size, squeeze=False)
 for row, (name, record) in zip(axes, shown.items(), strict=False):
     whole = drawn(record, "picture_of_all")
@@ -510,7 +510,7 @@ tell(
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank, as a share of rank 0. Right: share of affNIST images in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}}
-figure, axes = plots.panels(2, height=2.6)
+figure, axes = plots.panels(2, height=2.3)
 for name in DRAW:
     for record in arm(name):
         axes[0].plot(record.series["ranked_support"], color=INKS[name], lw=1)
@@ -555,7 +555,7 @@ longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epoch
 gains = {k: longest.series[f"{k}_gain"] for k in ("smallest", "largest")}
 budget = longest.series["steps"][-1]
 over = np.linspace(0, budget, len(gains["largest"]) + 1)[1:]
-figure, axes = plots.panels(2, height=2.4)
+figure, axes = plots.panels(2, height=2.1)
 axes[0].fill_between(over, *gains.values(), color=INKS["sparse"], alpha=0.25, lw=0)
 for curve in gains.values():
     axes[0].plot(over, curve, color=INKS["sparse"], lw=1.2)
@@ -601,7 +601,7 @@ WIDGET = """
 .sp-turn input { display: block; width: 100%; margin: 0.3rem 0 0; accent-color: var(--pst-color-primary, #0b5c86); }
 .sp-turn select { padding: 0.1rem 0.4rem; border: 1px solid var(--v-not-run, #777); border-radius: 4px; }
 .sp-turn select { background: var(--pst-color-background, #fff); color: inherit; }
-.sp-turn canvas { display: block; width: 12rem; max-width: 100%; image-rendering: pixelated; }
+.sp-turn canvas { display: block; width: 10rem; max-width: 100%; image-rendering: pixelated; }
 </style>
 <div class="sp-turn">
 <label>Parameter <select aria-label="parameter of the winning capsule"></select></label>
@@ -831,7 +831,7 @@ claims.page_table(STEM, "SP-W-9")
 of_beyond = frames.best([*committed, *beyond], "beyond", relative_boost=True)
 printed = arm("sparse", of_beyond[0].trial.scale)
 inks = {"as printed": INKS["sparse"], "shares of the gain": INKS["shares of the gain"]}
-figure, axes = plots.panels(2, height=2.6)
+figure, axes = plots.panels(2, height=2.2)
 for axis in axes:
     axis.axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
 for records, color in zip((printed, of_beyond), inks.values(), strict=True):
