@@ -19,6 +19,8 @@ UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
 """Ends that count for nothing: the trial still has to run."""
 RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
 """Which implementation of a routing ran: its definition, the fast path, the fast path compiled or in kernels, or there was none."""
+ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps", "quantiles", "log_shares", "ranks")
+"""Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
 PICTURES = ("picture", "turned", "rank_shares")
 """How the names of series begin that are no curves but grids of numbers, row by row."""
 

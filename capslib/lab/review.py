@@ -17,14 +17,11 @@ from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.records import PICTURES, Record
+from capslib.lab.records import ABSCISSAS, PICTURES, Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment, Scale
 from capslib.papers.query import CONVERGED
-
-ABSCISSAS = ("steps", "epochs", "depths", "distances", "epsilons", "half_steps", "quantiles", "log_shares", "ranks")
-"""Series that curves are drawn over: every curve of a record is as long as one of them."""
 
 
 class Review(NamedTuple):

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING
 
 from capsbook.render import mark, plural, tag
 from capslib.lab import claims
-from capslib.lab.records import PICTURES
+from capslib.lab.records import ABSCISSAS, PICTURES
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
     from capslib.lab.claims import Verdict
     from capslib.lab.records import Record
-
-ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps")
-"""The series that others of the same length are drawn over, in this order."""
 
 
 def _text(value: object) -> str:
