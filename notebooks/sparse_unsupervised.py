@@ -373,8 +373,12 @@ FEATURES = {
 }
 
 
-def mean_of(name: str, metric: str, times: float = 1) -> str:
-    return frames.mean([times * v for v in frames.values(arm(name), metric)], bounds=None)
+def percent(records: list, metric: str) -> str:
+    return frames.mean([100 * value for value in frames.values(records, metric)])
+
+
+def of_sixteen(records: list, metric: str) -> str:
+    return frames.mean(frames.values(records, metric), bounds=(0, 16))
 
 
 def lead(one: str, other: str, metric: str) -> str:
@@ -411,7 +415,7 @@ tell(
     of_encodings,
     "Sparse encodings are ahead of dense ones in (a) by", lead("sparse", "dense", A), f"points; the paper’s lead is {apart:.1f}.",
     "Boosting adds", lead("sparse", "no boosting", A), "to that. The mask itself costs: masked, the same encodings get",
-    mean_of("sparse", "affnist_a_masked", 100), "%.",
+    percent(arm("sparse"), "affnist_a_masked"), "%.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -500,7 +504,7 @@ display(claims.page_table(STEM, "SP-W-1", "SP-X-"))
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
-    mean_of("dense", "contributing"), "contribute to an image in a dense network, and", mean_of("sparse", "contributing"),
+    of_sixteen(arm("dense"), "contributing"), "contribute to an image in a dense network, and", of_sixteen(arm("sparse"), "contributing"),
     "in a sparse one. SUPCAPS draw with one.",
 )  # fmt: skip
 
@@ -510,6 +514,24 @@ tell(
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank, as a share of rank 0. Right: share of affNIST images in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}}
+
+
+def rank_shares(record: object) -> np.ndarray:
+    """How often each capsule has each rank on affNIST, as [capsules, ranks]."""
+    return np.reshape(record.series["rank_shares"], (len(record.series["ranks"]), -1))
+
+
+def draw_first_ranks(axis: object, arms: dict[str, list]) -> None:
+    """The shares of first ranks, sorted, a line for each record, in the colour of its arm, over the band."""
+    axis.axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
+    for name, records in arms.items():
+        for record in records:
+            first = np.sort(rank_shares(record)[:, 0])[::-1]
+            axis.plot(range(1, len(first) + 1), first, ".-", color=INKS[name], lw=1)
+    axis.set(xlabel="capsule, sorted", ylabel="share of first ranks", ylim=(0, None))
+    axis.set_xticks(range(1, 17, 5))
+
+
 figure, axes = plots.panels(2, height=2.3)
 for name in DRAW:
     for record in arm(name):
@@ -518,14 +540,7 @@ plots.key(axes[0], {n: INKS[n] for n in DRAW})
 axes[0].set(ylabel="support (share of rank 0)", ylim=(0, 1.05))
 axes[0].set_xlabel(f"rank ({frames.shown_are(of_encodings)})")
 axes[0].set_xticks(range(0, 16, 5))
-axes[1].axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
-for name in ("no boosting", "sparse"):
-    for record in arm(name):
-        L = len(record.series["ranks"])
-        first = np.reshape(record.series["rank_shares"], (L, L))[:, 0]
-        axes[1].plot(range(1, L + 1), np.sort(first)[::-1], ".-", color=INKS[name], lw=1)
-axes[1].set(xlabel="capsule, sorted", ylabel="share of first ranks", ylim=(0, None))
-axes[1].set_xticks(range(1, 17, 5))
+draw_first_ranks(axes[1], {name: arm(name) for name in ("no boosting", "sparse")})
 frames.show(figure, of_encodings)
 
 # %% tags=["hide-input"]
@@ -533,9 +548,9 @@ sizes = session.run(STEM, "sizes")
 display(claims.page_table(STEM, "SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5"))
 tell(
     of_encodings,
-    "Below the first rank the mean support is", mean_of("dense", "support_left", 100), "% of it in dense networks,",
-    mean_of("SUPCAPS", "support_left", 100), "% in SUPCAPS and", mean_of("sparse", "support_left", 100),
-    "% in sparse ones; to fall off means below 50 % here. SUPCAPS lift one capsule above nine equal ones.",
+    "Below the first rank the mean support is", percent(arm("dense"), "support_left"), "% of it in dense networks,",
+    percent(arm("SUPCAPS"), "support_left"), "% in SUPCAPS and", percent(arm("sparse"), "support_left"),
+    "% in sparse ones; to fall off means below 50 % here. SUPCAPS lift one capsule above nine nearly equal ones.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -548,9 +563,9 @@ tell(
 # nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
-of_boost = [
-    r for r in [*Store(results_dir).records(STEM), *encodings] if "largest_gain" in r.series
-]
+every = [*Store(results_dir).records(STEM), *encodings]
+of_boost = frames.select(every, "encodings", **ARMS["sparse"])
+of_boost = [record for record in of_boost if "largest_gain" in record.series]
 longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epochs"]))
 gains = {k: longest.series[f"{k}_gain"] for k in ("smallest", "largest")}
 budget = longest.series["steps"][-1]
@@ -577,8 +592,7 @@ frames.show(figure, [longest])
 figure, axes = plots.panels(2, height=2.6)
 for axis, name in zip(axes, ("no boosting", "sparse"), strict=True):
     for record in arm(name)[:1]:
-        L = len(record.series["ranks"])
-        often = np.reshape(record.series["rank_shares"], (L, L))
+        often = rank_shares(record)
         shades = LinearSegmentedColormap.from_list(name, ["white", INKS[name]])
         axis.imshow(often[np.argsort(-often[:, 0])], cmap=shades, aspect="auto")
     axis.set(
@@ -660,14 +674,10 @@ for field, name in zip(
 frames.fold_smoke(of_options)
 display(Markdown(frames.standing(of_options)))
 display(accuracies(tables))
-first = {
-    name: frames.mean([100 * v for v in frames.values(tables[name], "largest_first_share")])
-    for name in ("released support", "as the paper says")
-}
 tell(
     of_options,
-    "With the released support the first capsule leads for", first["released support"],
-    "% of the affNIST images, with the paper’s for", first["as the paper says"], "%.",
+    "With the released support the first capsule leads for", percent(tables["released support"], "largest_first_share"),
+    "% of the affNIST images, with the paper’s for", percent(tables["as the paper says"], "largest_first_share"), "%.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -827,38 +837,31 @@ claims.page_table(STEM, "SP-W-9")
 # Boosting seems to {ref}`lose its hold <sp-gains>` because a step of 0.1 means less and less to gains that grow together. Then steps of a tenth *of the gain* should keep it, with all gains divided by the smallest. The paper does not try this. We did after we had seen the gains grow, and changed nothing else.
 # They nearly do ({numref}`fig-sp-relative`): after the first epoch the largest share stays at or below a fifth, and it ends at the upper end of the band. In two of three networks every capsule comes first for some of the images.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has about half, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}, "figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}}
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}, "figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}}
 of_beyond = frames.best([*committed, *beyond], "beyond", relative_boost=True)
 printed = arm("sparse", of_beyond[0].trial.scale)
-inks = {"as printed": INKS["sparse"], "shares of the gain": INKS["shares of the gain"]}
 figure, axes = plots.panels(2, height=2.2)
-for axis in axes:
-    axis.axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
-for records, color in zip((printed, of_beyond), inks.values(), strict=True):
-    for record in records:
-        L = len(record.series["ranks"])
-        first = np.sort(np.reshape(record.series["rank_shares"], (L, L))[:, 0])[::-1]
-        axes[0].plot(range(1, L + 1), first, ".-", color=color, lw=1)
+draw_first_ranks(axes[0], {"sparse": printed, "shares of the gain": of_beyond})
+axes[0].set(ylim=(0, 1.02))
+plots.key(
+    axes[0], {"as printed": INKS["sparse"], "shares of the gain": INKS["shares of the gain"]}
+)
+axes[1].axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
 for record in of_beyond:
     curve = record.series["largest_share"]
-    axes[1].plot(range(1, len(curve) + 1), curve, color=inks["shares of the gain"], lw=1)
-plots.key(axes[0], inks)
-axes[0].set(xlabel="capsule, sorted", ylabel="share of first ranks", ylim=(0, 1.02))
-axes[0].set_xticks(range(1, 17, 5))
+    axes[1].plot(range(1, len(curve) + 1), curve, color=INKS["shares of the gain"], lw=1)
 axes[1].set(ylabel="largest share", ylim=(0, 1.02))
 axes[1].set_xlabel(f"epoch ({frames.shown_are(of_beyond)})")
 axes[1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
 frames.show(figure, of_beyond)
 
 # %% tags=["remove-input"]
-relative = {k: frames.values(of_beyond, k) for k in ("largest_first_share", "winners", A)}
 tell(
     of_beyond,
-    "On affNIST the first capsule then leads for", frames.mean([100 * v for v in relative["largest_first_share"]]),
-    "% of the images, and of sixteen capsules", ", ".join(f"{count:.0f}" for count in relative["winners"]),
+    "On affNIST the first capsule then leads for", percent(of_beyond, "largest_first_share"),
+    "% of the images, and of sixteen capsules", ", ".join(f"{count:.0f}" for count in frames.values(of_beyond, "winners")),
     "lead for some, network by network. In (a) these encodings get",
-    frames.mean([100 * v for v in relative[A]]), "%, those with the printed steps",
-    frames.mean(on_affnist("sparse", A)), "%.",
+    percent(of_beyond, A), "%, those with the printed steps", percent(printed, A), "%.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -875,14 +878,14 @@ size = of_codes[0].trial.scale
 codes = {"sparse capsules": arm("sparse", size)}
 alike = frames.select([*committed, *beyond], "beyond", size, network="autoencoder")
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
-for code, name in (("pca", "principal components"), ("pixels", "pixels")):
+for name, code in CODES.items():
     codes[name] = [r for r in of_codes if r.config["code"] == code]
 frames.fold_smoke(of_codes)
 display(Markdown(frames.standing(of_codes)), accuracies(codes))
 tell(
     of_codes,
-    "The classifier adds much by itself: in (a) it is right on", frames.mean(on_affnist("pixels", A)), "% of affNIST",
-    "from pixels, and on", frames.mean(on_affnist("principal components", A)), "% from principal components.",
+    "The classifier adds much by itself: in (a) it is right on", percent(codes["pixels"], A), "% of affNIST",
+    "from pixels, and on", percent(codes["principal components"], A), "% from principal components.",
     "So a high number in (a) need not come from the encoder.",
 )  # fmt: skip
 
