@@ -55,12 +55,18 @@ def test_digits_stand_somewhere_in_training_and_in_the_middle_in_a_test():
     middle = config.prepare(whole)
     torch.testing.assert_close(middle[:, :, 2:10, 2:10], whole.float() / 255)
     assert torch.equal(middle, config.framed(torch.nn.functional.pad(whole, [2] * 4)))
+    narrow = recipe(border=0)  # as the paper's network for MNIST alone: no border, and a shift cuts a digit off
+    assert torch.equal(narrow.prepare(whole), whole.float() / 255)
+    cut = narrow.prepare(whole, torch.Generator().manual_seed(0))
+    assert cut.shape[2:] == (8, 8) and torch.equal(cut, seen[:, :, 2:10, 2:10]), "the same shifts"
+    assert SparseRecipe(border=0, shift=2).shape() == ((1, 28, 28), 60_000)
 
 
 def test_few_digits_in_a_batch_as_released():
-    seen = recipe(distinct=3).prepare(digits(40), torch.Generator().manual_seed(0))
-    assert len(seen) == 40
-    assert len({round(float(x), 3) for x in seen.sum(dim=(1, 2, 3))}) == 3
+    for batch, distinct in ((40, 3), (64, 30), (128, 30), (20, 30)):
+        seen = recipe(distinct=distinct).prepare(digits(batch), torch.Generator().manual_seed(0))
+        assert len(seen) == batch
+        assert len({round(float(x), 3) for x in seen.sum(dim=(1, 2, 3))}) == min(batch, distinct)
     with pytest.raises(ValidationError, match="their labels would not follow"):
         recipe(distinct=3, **SUPCAPS)
 

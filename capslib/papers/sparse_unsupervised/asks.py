@@ -114,8 +114,8 @@ QUERIES: dict[str, Query] = {
     ),
     "SP-W-9": Count(
         {
-            "deeper: sparse encodings are better than dense ones": Order(
-                deep_sparse, deep_dense, "affnist_a_raw", final="reduced"
+            "a deeper network costs sparse encodings less than dense ones": Order(
+                deep_sparse, deep_dense, "affnist_a_raw", final="reduced", beyond=(sparse, dense)
             ),
             "EM: dense capsules are nearly flat too": Above(em_dense, "support_left", FLAT, final="reduced"),
             "EM: but less flat than RBA": Order(

@@ -69,7 +69,7 @@ def components(config: SparseRecipe, framed: Tensor, seed: int) -> tuple[Tensor,
 
     from capslib.training import augmentation
 
-    inner = framed[:, :, config.shift : framed.shape[2] - config.shift, config.shift : framed.shape[3] - config.shift]
+    inner = torch.nn.functional.pad(framed, [-config.edge] * 4)
     generator = augmentation(seed, 0, framed.device)
     x = torch.cat([config.prepare(some, generator).flatten(1) for some in inner.split(5000)]).double()
     mean = x.mean(dim=0)

@@ -57,7 +57,7 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], F
     found = {}
     for part in ("train", "test"):
         split = data.load(config.data, part, data_dir=context.data_dir)
-        images = torch.nn.functional.pad(torch.tensor(np.asarray(split.images)), [config.shift] * 4)
+        images = torch.nn.functional.pad(torch.tensor(np.asarray(split.images)), [config.edge] * 4)
         found[part] = Digits(images, torch.tensor(np.asarray(split.labels)), torch.arange(len(images)))
     count = 7 * len(found["test"].images)
     *of_affnist, fingerprint = affnist(config.data, count, config.frame(), context.data_dir)
@@ -151,6 +151,8 @@ def classified(
     found = {}
     for source, rows, tests in fits.values():
         fit = take(rows, config.svm_fit)
+        if context.progress is not None:
+            context.progress(1, 1, f"trained; a classifier learns from {len(fit):,} encodings of {source}")
         machine = classifier().fit(codes[source][fit], labels[source][fit])
         for name, (where, tested) in tests.items():
             chosen = take(tested, config.svm_test)

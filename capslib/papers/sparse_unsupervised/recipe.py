@@ -27,7 +27,7 @@ class SparseRecipe(Recipe):
 
     ARM: ClassVar[frozenset[str]] = frozenset(
         ["data", "network", "routing", "mask", "boost", "relative_boost", "band", "grouping", "hidden", "distinct", "capsules",
-         "loss"]
+         "border", "loss"]
     )  # fmt: skip
     BATCH_OF_TEST: ClassVar[int] = 500
 
@@ -42,7 +42,9 @@ class SparseRecipe(Recipe):
     grouping: Literal["position", "released"] = Field("position", title="children whose best coupling counts")
     """Those of a position, as the paper says, or consecutive ones, as the released code takes them."""
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
-    shift: int = Field(6, ge=0, title="largest shift of a training digit in pixels, and the frame around it")
+    shift: int = Field(6, ge=0, title="largest shift of a training digit in pixels")
+    border: int | None = Field(None, ge=0, title="pixels of border around a digit (none: as many as the largest shift)")
+    """The paper's network for MNIST alone: 28 × 28 pixels, ``border=0`` and shifts of up to two."""
     distinct: int = Field(0, ge=0, title="different digits in a batch (0: all)")
     """The released training set has all shifts of a digit in a row, so that a batch mixes about 30 digits."""
     capsules: int = Field(16, ge=2, title="latent capsules")
@@ -79,9 +81,14 @@ class SparseRecipe(Recipe):
     def augments(self) -> bool:
         return True
 
+    @property
+    def edge(self) -> int:
+        """Pixels between a digit in the middle of the frame and each edge."""
+        return self.shift if self.border is None else self.border
+
     def frame(self) -> int:
         """The side of the frame in pixels."""
-        return dataset(self.data).splits["train"][2] + 2 * self.shift
+        return dataset(self.data).splits["train"][2] + 2 * self.edge
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n, channels, *_ = dataset(self.data).splits["train"]
@@ -94,10 +101,10 @@ class SparseRecipe(Recipe):
         from capslib.data.transforms import random_crop
 
         if generator is None:
-            return self.framed(torch.nn.functional.pad(images, [self.shift] * 4))
+            return self.framed(torch.nn.functional.pad(images, [self.edge] * 4))
         if self.distinct:
-            images = images[: self.distinct].repeat_interleave(-(-len(images) // self.distinct), dim=0)[: len(images)]
-        return self.framed(random_crop(torch.nn.functional.pad(images, [2 * self.shift] * 4), self.frame(), generator))
+            images = images[torch.arange(len(images)) * min(self.distinct, len(images)) // len(images)]
+        return self.framed(random_crop(torch.nn.functional.pad(images, [self.edge + self.shift] * 4), self.frame(), generator))
 
     def framed(self, images: Tensor) -> Tensor:
         """What the network sees of images that fill the frame."""
