@@ -58,7 +58,7 @@ def test_digits_stand_somewhere_in_training_and_in_the_middle_in_a_test():
     narrow = recipe(border=0)  # as the paper's network for MNIST alone: no border, and a shift cuts a digit off
     assert torch.equal(narrow.prepare(whole), whole.float() / 255)
     cut = narrow.prepare(whole, torch.Generator().manual_seed(0))
-    assert cut.shape[2:] == (8, 8) and torch.equal(cut, seen[:, :, 2:10, 2:10]), "the same shifts"
+    assert torch.equal(cut, seen[:, :, 2:10, 2:10]), "the same shifts"
     assert SparseRecipe(border=0, shift=2).shape() == ((1, 28, 28), 60_000)
 
 

@@ -14,7 +14,7 @@ FLAT = 0.5
 """Mean support of the ranks below the first, as a share of it: nearly flat above, falling off below."""
 MUCH = 0.1
 """Shares that differ by less are not told apart in words."""
-ONE_POINT = 0.01
+ONE_POINT = 1.0
 USUAL = {"boost": True, "grouping": "position", "routing": "dynamic", "hidden": [], "network": "sparse_capsnet"}
 
 
@@ -41,8 +41,9 @@ def _difference(one: str, other: str) -> Derived:
 
 
 def _on_mnist(record: Measured) -> Metric:
-    """Of a network with labels what its classes say, of one without what the classifier makes of its encodings."""
-    return record.metrics["mnist_accuracy" if "mnist_accuracy" in record.metrics else "mnist_raw"]
+    """In percent. Of a network with labels what its classes say, of one without what the classifier makes of its encodings."""
+    found = record.metrics["mnist_accuracy" if "mnist_accuracy" in record.metrics else "mnist_raw"]
+    return found.model_copy(update={"value": 100 * found.value, "unit": "percent"})
 
 
 def _cells(arm: Select, name: str) -> dict[str, Query]:
