@@ -403,10 +403,10 @@ def of_sixteen(records: list, metric: str) -> str:
     return frames.mean(frames.values(records, metric), bounds=(0, 16))
 
 
-def lead(one: str, other: str, metric: str) -> str:
-    """By how many points one arm lies above another, seed by seed."""
-    pairs = zip(*(frames.values(arm(name), metric) for name in (one, other)), strict=False)
-    return frames.mean([100 * (a - b) for a, b in pairs], bounds=None)
+def lead(one: list, other: list, metric: str) -> str:
+    """By how many points some records lie above others, seed by seed."""
+    a, b = ({r.trial.seed: 100 * r.metrics[metric].value for r in of} for of in (one, other))
+    return frames.mean([a[seed] - b[seed] for seed in a if seed in b], bounds=None)
 
 
 def tell(records: list, *words: str) -> None:
@@ -437,8 +437,8 @@ apart = told["SP-T1-affnist-a"].claim.value - told["SP-T1-affnist-unmasked-a"].c
 theirs = {k: f"{told[f'SP-T1-affnist-{k}'].claim.printed} %" for k in ("supcaps", "convnet")}
 tell(
     of_encodings,
-    "Sparse encodings are ahead of dense ones in (a) by", lead("sparse", "dense", A), f"points; the paper’s lead is {apart:.1f}.",
-    "Boosting makes a difference of", lead("sparse", "no boosting", A), "points. The mask costs more: masked, as eq. 4 of the paper has it, "
+    "Sparse encodings are ahead of dense ones in (a) by", lead(arm("sparse"), arm("dense"), A), f"points; the paper’s lead is {apart:.1f}.",
+    "Boosting makes a difference of", lead(arm("sparse"), arm("no boosting"), A), "points. The mask costs more: masked, as eq. 4 of the paper has it, "
     "sparse encodings get", percent(arm("sparse"), "affnist_a_masked"), "%. By their own classes SUPCAPS are right on",
     percent(arm("SUPCAPS"), OWN), f"% of affNIST (the paper quotes {theirs['supcaps']}), and the CNN on",
     percent(arm("CNN"), OWN), f"% (another CNN: {theirs['convnet']}); on MNIST", percent(arm("SUPCAPS"), "mnist_accuracy"), "% and",
@@ -889,6 +889,14 @@ layouts = {
     for how in LAYOUTS
 }
 display(claims.page_table(STEM, "SP-W-9"))
+tell(
+    of_layouts,
+    "In (a) one layer more costs sparse encodings", lead(layouts["sparse"], layouts["sparse, one layer more"], A),
+    "points and dense ones", lead(layouts["dense"], layouts["dense, one layer more"], A), "points. In dense networks the support below the first rank is",
+    percent(layouts["dense, EM"], "support_left"), "% of it with EM routing, and", percent(layouts["dense"], "support_left"), "% with RBA. "
+    "So EM routing does not share its support out evenly; but its classifier gets", percent(layouts["dense, EM"], A), "% in (a), and that of RBA",
+    percent(layouts["dense"], A), "%.",
+)  # fmt: skip
 
 # %% [markdown]
 # ```{fold} Accuracies and support in these networks
