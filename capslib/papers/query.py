@@ -206,11 +206,14 @@ class Order:
         return f"{'within ±' if self.equal else 'above '}{self.margin * factor:.4g}"
 
     def decide(self, low: float, high: float, factor: float = 1) -> Decision:
-        """On which side an interval lies. A lead between nothing and the margin decides nothing."""
+        """On which side an interval lies. A lead between nothing and the margin decides nothing.
+
+        With a negative margin, a deficit that is no larger counts as equal.
+        """
         margin = self.margin * factor
         if self.equal:
             return "for" if -margin <= low and high <= margin else "against" if low > margin or high < -margin else "open"
-        return "for" if low > margin else "against" if high < 0 else "open"
+        return "for" if low > margin else "against" if high < min(margin, 0) else "open"
 
 
 @dataclass(frozen=True)

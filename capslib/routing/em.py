@@ -230,6 +230,7 @@ class EMRouting(Routing):
     """
 
     function = em_routing
+    activation_weighs_votes = True
 
     def __init__(
         self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,

@@ -23,11 +23,14 @@ class Routing(nn.Module):
 
     ``function`` is what ``forward`` calls; it knows whether there is a faster core. The couplings
     of each child sum to one over the "parents", or those of each parent over the "children".
+    Poses are means of votes weighed by couplings, times the children's activations if
+    ``activation_weighs_votes``.
     ``odd_without_bias``: negated votes give negated poses and unchanged activations.
     """
 
     function: ClassVar[Callable[..., RoutingResult] | None] = None
     couplings_sum_over: ClassVar[Literal["parents", "children"]] = "parents"
+    activation_weighs_votes: ClassVar[bool] = False
     odd_without_bias: ClassVar[bool] = True
 
     def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):

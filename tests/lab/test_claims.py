@@ -381,6 +381,9 @@ def test_an_order_is_decided_by_pairs_of_one_seed():
         (Order(A, B, "accuracy", margin=0.9), "inconclusive"),  # ahead, by less than was said: neither order
         (Order(B, A, "accuracy", margin=0.9), "contradicted"),
         (Order(A, B, "accuracy", margin=0.85), "inconclusive"),
+        (Order(B, A, "accuracy", margin=-0.9), "reproduced"),  # behind, by less than counts as equal
+        (Order(B, A, "accuracy", margin=-0.85), "inconclusive"),
+        (Order(B, A, "accuracy", margin=-0.5), "contradicted"),
         (Order(A, B, "accuracy", margin=0.9, equal=True), "reproduced"),
         (Order(B, A, "accuracy", margin=0.9, equal=True), "reproduced"),
         (Order(A, B, "accuracy", margin=0.5, equal=True), "contradicted"),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from capslib.lab import frames
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
-from capslib.papers.learned_routing import EXPERIMENTS, costs, limits, table3, toy
+from capslib.papers.learned_routing import EXPERIMENTS, QUERIES, costs, limits, table3, toy
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, margin_at
+from capslib.papers.query import Index, selects
 from capslib.recipes import new_network
+from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel
 from capslib.training import Context, Examples
 
@@ -166,6 +170,48 @@ def test_negation_is_seen_by_the_lstm_and_by_a_bias_only():
     assert found["connectionist", False]["activation_is_not_even"].value > 1e-2
 
 
+# ------------------------------------------------------------------------------------------------------------ grids
+
+
+def test_similarity_routing_starts_as_released_at_the_size_of_the_paper_and_a_claim_asks_for_that():
+    for scale, start, other in (("paper", "released", "steep"), ("cpu", "steep", "released")):
+        assert {c.similarity_start for c in table3.grid(scale) if c.routing == "similarity"} == {start}
+        tried = {c.similarity_start for c in table3.variants_grid(scale) if c.routing == "similarity"}
+        assert tried == {start, other, "spread"}
+        trials = [("errors", scale, c.model_dump(), c) for c in table3.grid(scale)]
+        for select in selects(QUERIES["LR-W-1"]):
+            found = Index(trials).of(select, scale)
+            assert len(found) == 1, select
+            assert found[0].views == "separate"
+            assert found[0].trained
+
+
+def test_only_networks_that_see_pairs_are_compared_with_the_error_of_pairs():
+    paper = [("errors", "paper", c.model_dump(), c) for c in table3.grid("paper")]
+    found = [c for select in selects(QUERIES["LR-W-2"]) for c in Index(paper).of(select, "paper")]
+    assert [(c.routing, c.views, c.data) for c in found] == [(r, "pairs", "smallnorb") for r in ("connectionist", "similarity")]
+    assert not [c for scale in ("smoke", "cpu") for c in table3.grid(scale) if c.views == "pairs"]
+
+
+def test_every_variant_differs_from_an_arm_of_its_scale_in_one_field():
+    for scale in ("smoke", "cpu", "paper"):
+        for variant in table3.variants_grid(scale):
+            own = variant.model_dump()
+            fields = [{k for k, v in arm.model_dump().items() if v != own[k]} for arm in table3.grid(scale)]
+            assert min(map(len, fields)) == 1, own
+
+
+def test_the_records_of_the_pilot_choose_the_rates_of_the_reduced_arms():
+    records = frames.select(Store().records("learned_routing"), "pilot", "cpu")
+    errors: dict[tuple, dict[float, float]] = {}
+    for r in records:
+        arm = r.config["data"], r.config["routing"], r.config["trained"]
+        errors.setdefault(arm, {})[r.config["learning_rate"]] = r.metrics["held_out_error"].value
+    assert {len(rates) for rates in errors.values()} == {len(table3.RATES)}
+    chosen = {arm: min(rates, key=rates.get) for arm, rates in errors.items()}
+    assert chosen == {(c.data, c.routing, c.trained): c.learning_rate for c in table3.grid("cpu")}
+
+
 # ---------------------------------------------------------------------------------------------------------- records
 
 
@@ -173,6 +219,29 @@ def test_children_are_divided_by_what_they_are_ordered_by():
     weight = torch.tensor([[0.5, 0.1, 0.1, 0.3]]).view(1, 4, 1)
     by = torch.tensor([[4.0, 2.0, 1.0, 3.0]]).view(1, 4, 1)
     torch.testing.assert_close(table3.in_parts(weight, by), torch.tensor([0.4, 0.4, 1.2, 2.0]))
+
+
+@pytest.mark.parametrize("routing", [*ROUTINGS, "em_vector", "dynamic_over_children"])
+def test_votes_have_the_weights_in_the_mean_that_the_routing_gives_them(routing):
+    """Two children with the same couplings, one of which is hardly active: where activations count, the mean is the other's vote."""
+    route = make_routing(routing, 1, 2)
+    even, active = torch.full((1, 2, 1), 0.5), torch.tensor([[1.0, 0.0]])
+    expected = [1.0, 0.0] if routing.startswith("em") else [0.5, 0.5]
+    assert table3.weights(route, even, active).flatten().tolist() == expected
+    votes, active = torch.randn(7, 9, 3, 4), torch.rand(7, 9)
+    found = make_routing(routing, 3, 4)(votes, active)
+    mean = (table3.weights(make_routing(routing, 3, 4), found.coupling, active)[..., None] * votes).sum(dim=1)
+    torch.testing.assert_close(*(F.normalize(t, dim=-1) for t in (found.pose, mean)), rtol=0, atol=1e-4)
+
+
+def test_the_first_mean_of_em_routing_follows_activations_alone():
+    """Its couplings are all equal, so without the activations every tenth of the children would have the same share."""
+    network = new_network(recipe(routing="em"), (1, 20, 20), 0)
+    with torch.no_grad():
+        images = Examples(torch.randint(0, 256, (32, 1, 24, 24), dtype=torch.uint8), torch.zeros(32))
+        _, series = table3.look_inside(recipe(routing="em"), network, images)
+    assert series["by_activation_classes_1"] == sorted(series["by_activation_classes_1"])
+    assert series["by_activation_classes_1"][-1] > series["by_activation_classes_1"][0]
 
 
 def test_what_is_kept_for_the_gradient_counts_shared_storage_once():

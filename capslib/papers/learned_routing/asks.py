@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from capslib.papers.learned_routing.table3 import STARTS
 from capslib.papers.query import Above, Count, Order, Property, Query, Select, Value
 
 TESTS = "tests/papers/test_learned_routing.py"
 LEARNED = 0.5
 """A network that is right on fewer of its training images than this guesses or died: guessing gets a fifth, or a tenth."""
-AS_GOOD = 0.5
-"""How many points of test error more still count as *equal*."""
+AS_GOOD = {"mnist": 0.3, "smallnorb": 0.5}
+"""How many points of test error more still count as *equal*: the book's tolerances of an error below 3 percent, and of one above."""
 ORIGINAL = 2.2
 """The error in percent that the authors of EM routing report, of pairs of images."""
 _ABSOLUTE = "a reduced network on small images errs more than the paper's, whatever its routing"
 SETS = {"mnist": "mnist", "norb": "smallnorb"}
 
 
-def arm(routing: str, data: str, **difference: Any) -> Select:
-    """A routing in the network of Table 1."""
-    return Select("errors", {"data": data, "routing": routing, "trained": True, **difference}, learned=LEARNED)
+def arm(routing: str, data: str, views: str = "separate") -> Select:
+    """A routing in the network of Table 1, started as released; at cpu scale from the start with which a small budget suffices."""
+    where, reduced = {"data": data, "routing": routing, "trained": True, "views": views}, {}
+    if routing == "similarity":
+        where["similarity_start"], reduced["similarity_start"] = STARTS["paper"], STARTS["cpu"]
+    return Select("errors", where, learned=LEARNED, reduced=reduced)
 
 
 def _error(routing: str, data: str) -> Value:
@@ -39,12 +41,12 @@ QUERIES: dict[str, Query] = {
     **{f"LR-T3-sim-{short}": _error("similarity", data) for short, data in SETS.items()},
     "LR-X-params": Value(Select("costs", {"routing": "connectionist"}), "parameters_without_routing", final=False),
     "LR-W-1": Count({
-        **{f"connectionist is no worse than EM on {data}": _fewer("connectionist", "em", data, -AS_GOOD) for data in SETS.values()},
+        **{f"connectionist is no worse than EM on {data}": _fewer("connectionist", "em", data, -AS_GOOD[data]) for data in SETS.values()},
         **{f"EM beats similarity on {data}": _fewer("em", "similarity", data) for data in SETS.values()},
     }),
     "LR-W-2": Count({
-        f"{routing} stays above {ORIGINAL} percent":
-            Above(arm(routing, "smallnorb"), "test_error", ORIGINAL, paper_scale_only=_ABSOLUTE)
+        f"{routing}, on pairs of images, stays above {ORIGINAL} percent":
+            Above(arm(routing, "smallnorb", "pairs"), "test_error", ORIGINAL, paper_scale_only=_ABSOLUTE)
         for routing in ("connectionist", "similarity")
     }),
     "LR-W-3": Count({

@@ -168,4 +168,9 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     },
     "paper": {"mnist": PAPER["mnist"], "smallnorb": {}},
 }
-"""What each scale changes for each of its sets."""
+"""What each scale changes for each of its sets.
+
+smallNORB at cpu scale: after a quarter of these steps the pilot's networks were right on 46 (RBA) to 70 percent of the training
+images, and RBA, the one below the floor of one half, still gained some five points with each doubling of the steps; at the pilot's
+least 0.2 to 1.5 seconds a step, three seeds of six arms take about four core-hours, and the runs of twice the budget two more.
+"""
