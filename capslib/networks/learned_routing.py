@@ -65,8 +65,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         A, B, C, D = sizes
         channels, *size = image_shape
         if min(size) < 17:
-            least = "are too small for the four layers: 17 is the least"
-            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
+            raise ValueError(f"{size[0]} × {size[1]} pixels are too few: 17 is the least side")
         widths = []
         for kernel, stride in self.WINDOWS:
             size = [(side - kernel) // stride + 1 for side in size]

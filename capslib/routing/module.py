@@ -20,11 +20,9 @@ class Routing(nn.Module):
 
     Subclasses implement :meth:`forward` and, in plain loops, :meth:`reference`. ``bias`` is what
     a learned bias [J, D] starts from, None for no bias. For ``path`` see :func:`use_path`.
-
     ``function`` is what ``forward`` calls; it knows whether there is a faster core. The couplings
     of each child sum to one over the "parents", or those of each parent over the "children".
-    Poses are means of votes weighed by couplings, times the children's activations if
-    ``activation_weighs_votes``.
+    In means a vote counts as its coupling, times its activation if ``activation_weighs_votes``.
     ``odd_without_bias``: negated votes give negated poses and unchanged activations.
     """
 

@@ -170,7 +170,7 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
 }
 """What each scale changes for each of its sets.
 
-smallNORB at cpu scale: after a quarter of these steps the pilot's networks were right on 46 (RBA) to 70 percent of the training
-images, and RBA, the one below the floor of one half, still gained some five points with each doubling of the steps; at the pilot's
+smallNORB at cpu scale: after a quarter of these steps the pilot's networks were right on 46 (RBA) to 63 percent of the training
+images, and RBA, the one below the floor of one half, had gained four points over the last doubling of the steps; at the pilot's
 least 0.2 to 1.5 seconds a step, three seeds of six arms take about four core-hours, and the runs of twice the budget two more.
 """
