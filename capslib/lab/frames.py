@@ -193,13 +193,14 @@ def deviations(records: Iterable[Record]) -> DataFrame:
     """Each difference from the paper that the records name, or the ledger names of them today, with the scales at which it holds."""
     import pandas as pd
 
-    found: dict[tuple[str, str, str, str], set[str]] = {}
+    found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}  # a reason that the ledger has mended since is the ledger's
     for record in records:
         trial = record.trial
         today = ledger_of(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
         for d in [*record.deviations, *today]:
-            found.setdefault((d.what, d.paper, d.ours, d.why), set()).add(trial.scale)
-    rows = [(*row, ", ".join(s for s in SCALES if s in scales)) for row, scales in found.items()]
+            _, scales = found.get((d.what, d.paper, d.ours), ("", set()))
+            found[d.what, d.paper, d.ours] = d.why, scales | {trial.scale}
+    rows = [(*row, why, ", ".join(s for s in SCALES if s in scales)) for row, (why, scales) in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
 
 

@@ -201,7 +201,7 @@ def test_a_kernel_that_starts_nearly_blind():
     kernels = [axis.lines[0].get_ydata() for axis in found["axes"]]
     inside = (found["distances"] > found["low"]) & (found["distances"] < found["high"])
     released, wide, steep = (np.asarray(k)[inside] for k in kernels)
-    assert "The released kernels are near zero over most of that range" in told
+    assert "the released kernels are near zero over most of that range" in told
     assert np.mean(released < 0.1) > 0.5
     assert "the wide ones near one" in told
     assert wide.min() > 0.85

@@ -82,6 +82,16 @@ def seconds(network: nn.Module, images: Tensor) -> float:
     return time.process_time() - start
 
 
+def hours(recipe: ConsensusRecipe, seconds_of_a_step: float, images: int, cores: int = 2) -> float:
+    """How long ``cores`` take for a whole training, if a step of so many ``images`` takes one core so many seconds on smallNORB.
+
+    The time grows with the operations, which a batch has more of, and the images of another set fewer.
+    """
+    measured = ConsensusRecipe(routing=recipe.routing)
+    (step, steps), (of_measured, _) = flops(recipe), flops(measured)
+    return steps * seconds_of_a_step * recipe.batch_size / images * step / of_measured / cores / 3600
+
+
 def grid(scale: Scale) -> list[CostsConfig]:
     sizes = ("smoke",) if scale == "smoke" else (scale,)
     return [CostsConfig(routing=name, size=size) for size in sizes for name in ("connectionist", "similarity", "em", "dynamic")]

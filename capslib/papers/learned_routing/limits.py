@@ -87,3 +87,17 @@ def negate(config: NegationConfig, context: Context) -> Outcome:
 def negation_grid(scale: Scale) -> list[NegationConfig]:
     names = ("similarity", "connectionist", "em", "dynamic")
     return [NegationConfig(routing=name, bias=bias) for name in names for bias in (False, True)]
+
+
+def negate_network(routing: str, images: int = 16) -> tuple[float, float]:
+    """The same of the classes of a new network for images and their negatives: poses, in mean lengths, and activations."""
+    import torch
+
+    from capslib.networks.learned_routing import ConsensusCapsNet
+    from capslib.training import seeded
+
+    with seeded(0), torch.no_grad():
+        network, x = ConsensusCapsNet((1, 32, 32), routing=routing).eval(), torch.randn(images, 1, 32, 32)
+        one, other = (network.layers(x)["classes"] for x in (x, -x))
+    pose = torch.linalg.vector_norm(one.pose + other.pose, dim=-1).max() / torch.linalg.vector_norm(one.pose, dim=-1).mean()
+    return float(pose), float((one.activation - other.activation).abs().max())

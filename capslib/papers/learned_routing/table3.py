@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from capslib.papers.common import error_change, in_unit, outcome
@@ -134,6 +135,27 @@ def variants(scale: Scale) -> list[Arm]:
         *({**arm, **change} for arm in (lstm, kernel) for change in ({"raw_poses": True}, {"coordinates": False})),
         {**lstm, "loss": "cross_entropy"},
     ]
+
+
+CHANGES: dict[tuple[str, str | bool], str] = {
+    ("similarity_start", "released"): "released start", ("similarity_start", "spread"): "wide kernels",
+    ("similarity_start", "steep"): "steep kernels", ("theta", "columns"): "θ of columns", ("reads", "released"): "swapped states",
+    ("raw_poses", True): "raw poses", ("coordinates", False): "no coordinates", ("loss", "cross_entropy"): "cross entropy",
+}  # fmt: skip
+"""What the one field is called in which a variant differs from an arm."""
+
+
+def change(config: Mapping[str, Any], scale: Scale) -> str:
+    """What makes a configuration differ from its arm of Table 3 at this scale; nothing where it is that arm."""
+    usual = {**ConsensusRecipe().model_dump(), "similarity_start": STARTS[scale]}
+    if config["routing"] != "similarity":
+        usual["similarity_start"] = config["similarity_start"]
+    return ", ".join(name for (field, value), name in CHANGES.items() if config[field] == value != usual[field])
+
+
+def steps(config: ConsensusRecipe) -> int:
+    """Training steps."""
+    return config.epochs * -(-config.shape()[1] // config.batch_size)
 
 
 RATES = (3e-3, 1e-2)

@@ -1,0 +1,114 @@
+"""What the tables of the page show of the records, before it is written as text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from capslib.papers.learned_routing.costs import hours
+from capslib.papers.learned_routing.limits import negate_network
+from capslib.papers.learned_routing.table3 import LAYERS, change, steps
+from capslib.papers.query import Measured
+
+NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
+SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
+LEARNED = ("connectionist", "similarity")
+PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
+VALUES = {"lambda1": "λ₁", "lambda2": "λ₂", "width": "width", "theta1": "θ₁", "theta2": "θ₂", "theta3": "θ₃"}
+Row = tuple[str, ...]
+
+
+def _row(record: Measured, *more: str) -> Row:
+    return SETS.get(record.config["data"], record.config["data"]), *more
+
+
+def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
+    """Test error in percent of each seed, of the records with these field values."""
+    own = (r for r in records if all(r.config[name] == value for name, value in where.items()))
+    return {r.trial.seed: r.metrics["test_error"].value for r in own}
+
+
+def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """One minus the other, in the seeds that both have."""
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def trained_against_frozen(records: Iterable[Measured]) -> dict[Row, list[float]]:
+    """By set and routing, how much more a learned routing errs than its own start frozen, in points."""
+    of = list(records)
+    sets = dict.fromkeys(r.config["data"] for r in of)
+    return {
+        (SETS.get(data, data), NAMES[routing]): differences(
+            *(by_seed(of, data=data, routing=routing, trained=t) for t in (True, False))
+        )
+        for data, routing in itertools.product(sets, LEARNED)
+    }
+
+
+def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
+    """By set and arm of the pilot, the held-out error in percent at each learning rate."""
+    found: dict[Row, dict[float, float]] = {}
+    order = list(NAMES)
+    for r in sorted(records, key=lambda r: (r.config["data"], not r.config["trained"], order.index(r.config["routing"]))):
+        arm = NAMES[r.config["routing"]] + ("" if r.config["trained"] else ", frozen")
+        found.setdefault(_row(r, arm), {})[r.config["learning_rate"]] = r.metrics["held_out_error"].value
+    return found
+
+
+def share_of_steps(pilot: Iterable[Any], whole: Iterable[Any]) -> dict[str, float]:
+    """By set, how much of its steps in Table 3 a network has in the pilot, from the configurations of both."""
+    of = {c.data: steps(c) for c in whole}
+    return {SETS.get(c.data, c.data): steps(c) / of[c.data] for c in pilot}
+
+
+def values_of_the_kernel(records: Iterable[Measured]) -> dict[Row, list[list[float]]]:
+    """By set, layer and whether it is trained, every λ₁, λ₂, width and θ of similarity routing."""
+    found: dict[Row, list[list[float]]] = {}
+    of = [r for r in records if r.config["routing"] == "similarity"]
+    for (layer, place), trained, r in itertools.product(PLACES.items(), (False, True), of):
+        if r.config["trained"] == trained:
+            row = found.setdefault(_row(r, place, "trained" if trained else "start"), [[] for _ in VALUES])
+            for own, name in zip(row, VALUES, strict=True):
+                own += r.series[f"{name}_{layer}"]
+    return dict(sorted(found.items(), key=lambda row: row[0][0]))
+
+
+def changes(arms: Iterable[Measured], variants: Iterable[Measured]) -> dict[Row, tuple[list[float], list[float]]]:
+    """By set, routing and what differs from Table 3, test errors in percent, and how much more than there in the same seeds."""
+    found: dict[Row, dict[int, float]] = {}
+    tried = list(variants)
+    places = {(r.config["data"], r.trial.scale) for r in tried}
+    for r in [*arms, *tried]:
+        if r.config["routing"] in LEARNED and r.config["trained"] and (r.config["data"], r.trial.scale) in places:
+            row = _row(r, NAMES[r.config["routing"]], change(r.config, r.trial.scale) or "as in Table 3")
+            found.setdefault(row, {})[r.trial.seed] = r.metrics["test_error"].value
+    ordered = dict(sorted(found.items(), key=lambda row: row[0][:2]))
+    return {
+        row: (list(own.values()), differences(own, found.get((*row[:2], "as in Table 3"), {}))) for row, own in ordered.items()
+    }
+
+
+def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
+    """The most that poses of negated votes miss negated poses, in mean lengths, and that activations change; with whole new networks."""
+    found: dict[str, list[float]] = {}
+    for r in sorted(records, key=lambda r: (list(NAMES).index(r.config["routing"]), r.config["bias"])):
+        row = found.setdefault(NAMES[r.config["routing"]] + (", bias" if r.config["bias"] else ""), [0.0, 0.0])
+        row[:] = map(max, row, (r.metrics[name].value for name in ("pose_is_not_odd", "activation_is_not_even")))
+    whole = zip(*map(negate_network, NAMES), strict=True)
+    return found | {"whole new networks, the least of all four": list(map(min, whole))}
+
+
+def megabytes(records: Iterable[Measured]) -> dict[str, float]:
+    """By routing, what an image keeps for the gradient on the fast path."""
+    return {NAMES[r.config["routing"]]: r.metrics["bytes_fast"].value / 1e6 for r in records}
+
+
+def hours_of_table_3(records: Iterable[Measured], arms: Iterable[Any]) -> dict[float, str]:
+    """The cells of Table 3 by the hours that one seed takes in full on two cores, from the fastest records of its costs."""
+    seconds: dict[str, tuple[float, int]] = {}
+    for r in records:
+        own = r.metrics["seconds_of_a_step"].value, r.config["images"]
+        seconds[r.config["routing"]] = min(own, seconds.get(r.config["routing"], own))
+    cells = [c for c in arms if c.routing in LEARNED and c.trained and c.views == "separate"]
+    return {hours(c, *seconds[c.routing]): f"{NAMES[c.routing]} on {SETS[c.data]}" for c in cells}
