@@ -667,9 +667,10 @@ for name in heads:
 kept = shown.megabytes(of_size)
 say(
     f"Network of {of_costs[0].trial.scale} scale; time and memory with",
-    f"{of_costs[0].config['images']} images, not with the 64 of a training batch.",
-    f"At {of_size[0].trial.scale} scale an image keeps {kept['LSTM']:.0f} MB with the LSTM and",
-    f"{kept['kernel']:.0f} MB with the kernel; for a batch that is {0.064 * kept['LSTM']:.1f} and",
+    f"{of_costs[0].config['images']} images, not with the 64 of a training batch. Of so many the",
+    "fast path keeps less and routes once more for the gradient. By the definition an image of",
+    f"{of_size[0].trial.scale} scale keeps {kept['LSTM']:.0f} MB with the LSTM and",
+    f"{kept['kernel']:.0f} MB with the kernel, a batch {0.064 * kept['LSTM']:.1f} and",
     f"{0.064 * kept['kernel']:.1f} GB.",
 )
 means = frames.means(measured.replace({"routing": NAMES}), "routing", heads, 2, None)
@@ -727,7 +728,7 @@ needs = shown.hours_of_table_3(of_size, EXPERIMENTS["errors"].grid("paper"))
 low, high = min(needs), max(needs)
 say(
     f"One seed of the cheapest cell of Table 3 in full, {needs[low]}, takes two cores",
-    f"{low:.0f} hours, and of the dearest, {needs[high]}, {high:.0f}, by the records of the costs",
+    f"at least {low:.0f} hours, and of the dearest, {needs[high]}, {high:.0f}, by the records of the costs",
     "and by operations. Here no cell runs in full that takes more than 12.",
 )
 frames.costs([*committed, *errors]).pipe(frames.styled).hide(axis="index").format(precision=1)
