@@ -144,8 +144,9 @@ plt.show()
 
 # %% tags=["hide-input"]
 say(
-    "The coupling of a near vote over that of a far one, and in brackets the share of votes whose",
-    f"kernel is below {start.BLIND}; a twentieth of the votes is nearer, and a twentieth farther:",
+    "The coupling of a near vote over that of a far one, and in brackets the share of",
+    f"votes whose kernel is below {start.BLIND}; a twentieth of the votes is nearer, and",
+    "a twentieth farther:",
 )
 rows = {}
 for name, look in looks.items():
@@ -192,11 +193,12 @@ least = [
 display(claims.page_table(STEM, "LR-W-3"))
 draws = sum(r.config["draws"] for r in of_toys)
 say(
-    f"In {draws} draws the closed form of the couplings lies within {raised(f'{gap:.0e}')} of what",
-    "projected gradient finds. With a quadratic kernel the disagreement never rises by more than",
-    f"{raised(f'{rise:.0e}')} in a half step: rounding. In the worst of five draws, those of the",
-    f"first seed, the dense cluster has {100 * least[0]:.0f} % of the couplings at weights of",
-    f"{SMALL[-1]}, and {100 * least[1]:.0f} % at weights of 0.01.",
+    f"In {draws} draws the closed form of the couplings lies within",
+    f"{raised(f'{gap:.0e}')} of what projected gradient finds. With a quadratic kernel",
+    f"the disagreement never rises by more than {raised(f'{rise:.0e}')} in a half step:",
+    "rounding. In the worst of five draws, those of the first seed, the dense cluster",
+    f"has {100 * least[0]:.0f} % of the couplings at weights of {SMALL[-1]}, and",
+    f"{100 * least[1]:.0f} % at weights of 0.01.",
 )
 
 # %% [markdown]
@@ -391,10 +393,11 @@ pilot = session.run(STEM, "pilot")
 display(claims.page_table(STEM, "LR-W-1", "LR-W-2", "LR-T3-"))
 of = {k: told[f"LR-T3-{k}-norb"].claim.value for k in ("conn", "em24", "sim", "emwww")}
 say(
-    "The text says that the LSTM equals or beats the open implementations of EM routing, and",
-    "that the kernel does not. The paper's own table is less clear. On smallNORB the LSTM's",
-    f"{of['conn']} % are more than the {of['em24']} % of Gritzman's EM routing, and the",
-    f"kernel's {of['sim']} % are no more than the {of['emwww']} % of the other implementation.",
+    "The text says that the LSTM equals or beats the open implementations of EM routing,",
+    "and that the kernel does not. The paper's own table is less clear. On smallNORB the",
+    f"LSTM's {of['conn']} % are more than the {of['em24']} % of Gritzman's EM routing,",
+    f"and the kernel's {of['sim']} % are no more than the {of['emwww']} % of the other",
+    "implementation.",
 )
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. A routing whose dots lie lower errs less. Where open dots lie as low as the filled ones beside them, training the routing has brought nothing."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
@@ -439,9 +442,9 @@ for arm, of in shown.rates(of_pilot).items():
     best = min(of, key=of.get)
     rows[arm] = [f"{of[r]:.1f}{' ✓' if r == best else ''}" for r in table3.RATES if r in of]
 say(
-    f"Errors in percent on training images that were held out, {frames.shown_are(of_pilot)},",
-    f"after a part of the steps of Table 3 ({', '.join(part)}).",
-    "✓: the rate that the arm has in Table 3 at this scale.",
+    "Errors in percent on training images that were held out,",
+    f"{frames.shown_are(of_pilot)}, after a part of the steps of Table 3",
+    f"({', '.join(part)}). ✓: the rate that the arm has in Table 3 at this scale.",
 )
 display(table(rows, [f"rate {rate:g}" for rate in table3.RATES], "set", "routing"))
 say(frames.standing(of_errors))
@@ -487,8 +490,9 @@ frames.show(figure, of_errors)
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})
 columns = {f"even_{layer}_3": place for layer, place in PLACES.items()}
 say(
-    "How many votes with equal weights would have the same entropy, as a share of the children,",
-    f"in the last iteration (1: all weights are equal). {frames.standing(of_trained)}",
+    "How many votes with equal weights would have the same entropy, as a share of the",
+    "children, in the last iteration (1: all weights are equal).",
+    f"{frames.standing(of_trained)}",
 )
 display(frames.means(measured, ["data", "routing"], columns, 2, (0, 1)).pipe(frames.styled))
 say("Of similarity routing, the median and the range over parents, kernels and seeds:")
@@ -658,20 +662,23 @@ of_costs = frames.best([*committed, *costs], "costs")
 of_size = frames.select(committed, "costs", "paper") or of_costs
 measured = frames.metrics(of_costs).set_index("routing").loc[list(NAMES)].reset_index()
 heads = {
-    "parameters_of_routing": "parameters of routing (1000)", "flops_of_an_image": "MFLOP an image",
-    "bytes_eager": "MB kept an image", "bytes_fast": "MB on the fast path", "times_em": "time, in EM steps",
-}  # fmt: skip
+    "parameters_of_routing": "parameters of routing (1000)",
+    "flops_of_an_image": "MFLOP an image",
+    "bytes_eager": "MB kept an image",
+    "bytes_fast": "MB on the fast path",
+    "times_em": "time, in EM steps",
+}
 units = {"parameters_of_routing": 1e3, "times_em": 1}
 for name in heads:
     measured[name] /= units.get(name, 1e6)
 kept = shown.megabytes(of_size)
 say(
     f"Network of {of_costs[0].trial.scale} scale; time and memory with",
-    f"{of_costs[0].config['images']} images, not with the 64 of a training batch. Of so many the",
-    "fast path keeps less and routes once more for the gradient. By the definition an image of",
-    f"{of_size[0].trial.scale} scale keeps {kept['LSTM']:.0f} MB with the LSTM and",
-    f"{kept['kernel']:.0f} MB with the kernel, a batch {0.064 * kept['LSTM']:.1f} and",
-    f"{0.064 * kept['kernel']:.1f} GB.",
+    f"{of_costs[0].config['images']} images, not with the 64 of a training batch. Of so",
+    "many the fast path keeps less and routes once more for the gradient. By the",
+    f"definition an image of {of_size[0].trial.scale} scale keeps {kept['LSTM']:.0f} MB",
+    f"with the LSTM and {kept['kernel']:.0f} MB with the kernel, a batch",
+    f"{0.064 * kept['LSTM']:.1f} and {0.064 * kept['kernel']:.1f} GB.",
 )
 means = frames.means(measured.replace({"routing": NAMES}), "routing", heads, 2, None)
 display(means.pipe(frames.styled))
@@ -727,9 +734,10 @@ table(rows, heads, "set", "routing", "change")
 needs = shown.hours_of_table_3(of_size, EXPERIMENTS["errors"].grid("paper"))
 low, high = min(needs), max(needs)
 say(
-    f"One seed of the cheapest cell of Table 3 in full, {needs[low]}, takes two cores",
-    f"at least {low:.0f} hours, and of the dearest, {needs[high]}, {high:.0f}, by the records of the costs",
-    "and by operations. Here no cell runs in full that takes more than 12.",
+    f"One seed of the cheapest cell of Table 3 in full, {needs[low]}, takes two cores at",
+    f"least {low:.0f} hours, and of the dearest, {needs[high]}, {high:.0f}, by the",
+    "records of the costs and by operations. Here no cell runs in full that takes more",
+    "than 12.",
 )
 frames.costs([*committed, *errors]).pipe(frames.styled).hide(axis="index").format(precision=1)
 
