@@ -272,6 +272,9 @@ say(
 # :test: tests/papers/test_learned_routing.py::test_the_closed_form_is_what_projected_gradient_finds
 # ```
 #
+# ```{fold} The lines that put both together, and the activation of eq. 13
+# ```
+#
 # ```{live-source} capslib.routing.consensus.similarity_routing
 # :given: bias=None logistic=True
 # :test: tests/papers/test_learned_routing.py::test_the_activation_is_that_of_equation_13
@@ -283,6 +286,9 @@ say(
 # into the activation (high). In the released code the states are swapped: TensorFlow's cell returns (cell, hidden), and
 # [the first](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L71-L75) goes to $g$ and
 # [the second](https://github.com/Goncalo-Faria/learning-inner-consensus/blob/ace32c683b6d393edd0b7175a272a8bf65b57680/models/coreimp/rnnRouting.py#L114-L116) to $f$. Here the paper's reading is the default, the code's an option.
+#
+# ```{fold} The lines that compute it
+# ```
 #
 # ```{live-source} capslib.routing.consensus.connectionist_routing
 # :given: bias=None logistic=True
@@ -460,7 +466,7 @@ frames.configuration(EXPERIMENTS["errors"], arms, more).pipe(frames.styled)
 # Equal weights give 1 in every group. The weight of a vote is what it has in the mean: its coupling, and with EM routing its coupling times the activation of the child.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Weights of votes by tenths of the children. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children, by the rank of the distance and of the activation, least to largest, for both sets and three layers; means over the trained runs of Table 3. Thick: the last iteration; thin: the ones before. Scale and seeds stand below. Dotted: equal weights.", "name": "fig-lr-follow"}}
-figure, axes = plots.panels(3, rows=2 * len(sets), height=1.6, sharey="row")
+figure, axes = plots.panels(3, rows=2 * len(sets), height=1.35, sharey="row")
 of_trained = frames.select(of_errors, "errors", trained=True)
 ranks = itertools.product(sets, ("distance", "activation"))
 for row, (name, what) in zip(axes, ranks, strict=True):
@@ -624,7 +630,7 @@ plt.show()
 # ### EM routing of the release
 #
 # The release has EM routing of its own. It uses $\sigma^2$ with a factor of two, and by the author's own comment its normaliser is wrong: it is no reference. Ours agrees with the plain loops of its paper
-# (`it_is_what_the_plain_loops_say`). We found no public reproduction of this paper, so nobody has checked these formulas beside us.
+# (`it_is_what_the_plain_loops_say`). We found no public reproduction of this paper, and so no second reading of its formulas.
 #
 # ## Beyond the paper
 #
