@@ -694,7 +694,7 @@ claims.page_table(STEM, "LR-X-params")
 # ### Where released code and paper differ
 #
 # Does it matter for the error? The switches are the start of the kernels, $\theta$ that belongs to columns, the swapped states, primary poses without ReLU and norm, no coordinates, and softmax cross entropy. Each differs from an arm
-# of Table 3 in one of them; at cpu scale they run on MNIST, with one seed.
+# of Table 3 in one of them; at cpu scale they run on MNIST.
 
 # %%
 variants = session.run(STEM, "variants")
