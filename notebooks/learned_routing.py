@@ -160,11 +160,58 @@ table(rows, list(PLACES.values()))
 # equal shares, $\lambda_2$ towards the activations. Drag both to the left end (0.01), then to the right end (100).
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy"}
+WIDGET = """
+<style>
+.lr-toy { max-width: 30rem; padding: 0.7rem 0.9rem; border: 1px solid var(--hairline, #bbb); border-radius: 4px; }
+.lr-toy :is(label, input, svg) { display: block; width: 100%; }
+.lr-toy label { margin: 0 0 0.6rem; font-size: 0.92rem; }
+.lr-toy input { margin: 0.3rem 0 0; accent-color: var(--pst-color-primary, #0b5c86); }
+html[data-theme="dark"] .lr-toy svg { filter: invert(1) hue-rotate(180deg); }
+.lr-toy p { margin: 0.4rem 0 0; font-size: 0.92rem; }
+</style>
+<div class="lr-toy">
+<label>λ₁, towards equal shares: <output>0.3</output>
+<input type="range" min="-2" max="2" step="0.05" value="-0.5" aria-label="lambda one, power of ten"></label>
+<label>λ₂, towards the activations: <output>0.3</output>
+<input type="range" min="-2" max="2" step="0.05" value="-0.5" aria-label="lambda two, power of ten"></label>
+<svg role="img" aria-label="Votes as discs whose areas are their couplings; a cross marks the mean."></svg>
+<p class="lr-said"></p></div>
+<script>(() => {
+const root = [...document.querySelectorAll('.lr-toy')].pop(), data = DATA;
+const sliders = root.querySelectorAll('input'), outs = root.querySelectorAll('output');
+const n = data.a.length, svg = root.querySelector('svg'), NS = 'http://www.w3.org/2000/svg';
+const [x, y] = [0, 1].map(d => data.v.map(v => v[d])), edge = 0.35;
+const [left, top] = [Math.min(...x) - edge, -Math.max(...y) - edge];
+svg.setAttribute('viewBox', [left, top, Math.max(...x) + edge - left, edge - Math.min(...y) - top].join(' '));
+const make = (tag, of) => { const e = document.createElementNS(NS, tag);
+  for (const k in of) e.setAttribute(k, of[k]); svg.append(e); return e; };
+const discs = data.v.map(v => make('circle', {cx: v[0], cy: -v[1], fill: data.color, 'fill-opacity': 0.55}));
+data.v.forEach(v => make('circle', {cx: v[0], cy: -v[1], r: 0.025, fill: data.ink}));
+const cross = make('path', {d: 'M-.12 0H.12M0-.12V.12', stroke: data.ink, 'stroke-width': 0.05});
+const draw = () => {
+  const l = [...sliders].map(s => 10 ** s.value); l.forEach((x, k) => outs[k].textContent = x.toPrecision(2));
+  let c = data.a.map(() => 1 / n), mu;
+  for (let t = 0; t <= 10; t++) {
+    mu = [0, 1].map(d => c.reduce((sum, w, i) => sum + w * data.v[i][d], 0));
+    if (t === 10) break;
+    const e = data.v.map((v, i) => { const q = (v[0]-mu[0])**2 + (v[1]-mu[1])**2;
+      const k = data.w.reduce((sum, w) => sum + Math.exp(-q / (2*w*w)), 0) / data.w.length;
+      return Math.exp((k + l[1] * Math.log(data.a[i])) / (l[0] + l[1])); });
+    const total = e.reduce((a, b) => a + b); c = e.map(x => x / total);
+  }
+  discs.forEach((disc, i) => disc.setAttribute('r', 0.6 * Math.sqrt(c[i])));
+  cross.setAttribute('transform', `translate(${mu[0]} ${-mu[1]})`);
+  const share = c.slice(0, data.dense).reduce((a, b) => a + b);
+  root.querySelector('.lr-said').textContent = `The dense cluster has ${(100*share).toFixed(0)} % of the couplings.`;
+};
+sliders.forEach(s => s.addEventListener('input', draw)); draw();
+})();</script>
+"""
 points, activation, _, width = toy.clusters(0)
 v, a = (t.round(decimals=3).tolist() for t in (points[:, 0], activation))
 given = {"v": v, "a": a, "w": width[0].tolist(), "dense": toy.DENSE, "ink": plots.INK}
 given["color"] = plots.routing_color("similarity")
-plots.widget(toy.WIDGET, given)
+plots.widget(WIDGET, given)
 
 # %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
