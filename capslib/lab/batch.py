@@ -48,11 +48,8 @@ class Session:
         return cls(settings, store)
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
-        chosen = _experiment(stem, experiment)
-        seeds = chosen.seeds[self.settings.scale]
-        if self.settings.seeds is not None:
-            seeds = range(self.settings.seeds)
-        return chosen.trials(self.settings.scale, seeds=seeds, **selection)
+        seeds = None if self.settings.seeds is None else range(self.settings.seeds)
+        return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
 
     def run(self, stem: str, experiment: str, *, display: Display | None = None, **selection: object) -> list[Record]:
         """The records of an experiment at this scale; trials without one are run first. ``selection`` as in ``Experiment.trials``.

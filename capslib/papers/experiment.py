@@ -102,6 +102,8 @@ class Experiment:
     run: Callable[[Any, Context], Outcome]
     trainings: Callable[[Any, int], list[Training]] = own_training
     """What a trial with this configuration and seed trains. Experiments that name the same training share it."""
+    replicates: Callable[[Any, Sequence[int]], Sequence[int]] = lambda config, seeds: seeds
+    """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
 
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
         own = dict(paper=self.paper, experiment=self.name, revision=self.revision)
@@ -128,7 +130,10 @@ class Experiment:
                 configs = list(dict.fromkeys(self.config.model_validate({**c.model_dump(), **change}) for c in configs))
             except ValidationError as error:
                 raise UserError(f"Configuration of {self.name}: {_first_message(error)}") from None
-        return [self.trial(scale, c, s) for s in (seeds if seeds is not None else self.seeds[scale]) for c in configs]
+        if seeds is not None:
+            return [self.trial(scale, c, s) for s in seeds for c in configs]
+        every = self.seeds[scale]
+        return [self.trial(scale, c, s) for s in every for c in configs if s in self.replicates(c, every)]
 
 
 def _typed(fields: Mapping[str, Any]) -> str:

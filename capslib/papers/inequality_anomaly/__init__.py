@@ -25,6 +25,6 @@ EXPERIMENTS = {
         Experiment("routings", STEM, 1, AnomalyRecipe, detection.routings_grid, SEEDS, detection.run),
         Experiment("draws", STEM, 1, AnomalyRecipe, detection.draws_grid, SEEDS, detection.run),
         Experiment("counts", STEM, 1, counts.CountsConfig, counts.grid, SEEDS, counts.run),
-        Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, SEEDS, baselines.run, lambda config, seed: []),
+        Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, TEN, baselines.run, lambda *_: [], baselines.replicates),
     )
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
@@ -174,3 +174,8 @@ def grid(scale: Scale) -> list[BaselineConfig]:
     every = [*detection.grid(scale), *detection.lesion_grid(scale), *detection.off_target_grid(scale)]
     own = ({name: value for name, value in c.differences().items() if name in {*KEPT, *AnomalyRecipe.ARM}} for c in every)
     return [BaselineConfig(**{**fields, **EPOCHS[scale]}) for fields in own]
+
+
+def replicates(config: BaselineConfig, seeds: Sequence[int]) -> Sequence[int]:
+    """As many as the networks beside them: ten on lesions and pairs, as the paper ran, and three of each class of the other sets."""
+    return seeds if config.percent is None else seeds[:3]
