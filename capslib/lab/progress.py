@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from capslib import papers
 from capslib.lab import planning
+from capslib.lab.ledger import ledger
 from capslib.lab.planning import Estimate, Plan
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
@@ -139,7 +141,8 @@ def one(known: Estimate) -> str:
 
 
 def costs(plan: Plan, settings: Settings) -> Iterator[str]:
-    """What the run will take: a line for each trial, one for each claim that waits for some of them, and one for all of them."""
+    """What the run will take: a line for each trial, for each claim that waits for some of them, for each table of the paper that
+    such claims stand in, and for all of them."""
 
     def together(trials: Sequence[Trial]) -> str:
         known = [plan.known[t.key] for t in trials]
@@ -153,12 +156,17 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
     for trial in plan.todo:
         yield f"{trial}  {together([trial])}"
     todo = {t.key for t in plan.todo}
+    tables: dict[str, dict[str, Trial]] = {}
     for stem in sorted({t.paper for t in plan.todo}):
         for claim, trials in papers.needs(stem, settings.scale).items():
-            if waits := [t for t in trials if t.key in todo]:
-                yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together(waits)}"
-    if plan.todo:
-        yield f"all: {len(plan.todo)} trial{'s' * (len(plan.todo) > 1)}, {together(plan.todo)}"
+            if waits := {t.key: t for t in trials if t.key in todo}:
+                where = ledger(stem)[claim].where
+                if re.fullmatch(r"(Supplementary )?Table \w+|text, .* section", where):
+                    tables.setdefault(f"{stem}, {where}", {}).update(waits)
+                yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
+    for name, waits in {**tables, "all": {t.key: t for t in plan.todo}}.items():
+        if waits:
+            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
 
 
 def duration(seconds: float) -> str:

@@ -225,7 +225,7 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     costs = r"  no record to go by; .*; \d+ steps, .* TFLOP: \S+ card-minutes at 20 TFLOP/s$"
     assert all(re.search(costs, line) for line in trials)
     assert [line.partition(" trials, ")[0] for line in claims] == [
-        *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"all: {count}",
+        *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"{CHAPTER}, Table 1: 20", f"all: {count}",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == [], "a dry run leaves no folder behind"
 
