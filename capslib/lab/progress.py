@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -141,8 +140,7 @@ def one(known: Estimate) -> str:
 
 
 def costs(plan: Plan, settings: Settings) -> Iterator[str]:
-    """What the run will take: a line for each trial, for each claim that waits for some of them, for each table of the paper that
-    such claims stand in, and for all of them."""
+    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all."""
 
     def together(trials: Sequence[Trial]) -> str:
         known = [plan.known[t.key] for t in trials]
@@ -160,9 +158,8 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
     for stem in sorted({t.paper for t in plan.todo}):
         for claim, trials in papers.needs(stem, settings.scale).items():
             if waits := {t.key: t for t in trials if t.key in todo}:
-                where = ledger(stem)[claim].where
-                if re.fullmatch(r"(Supplementary )?Table \w+|text, .* section", where):
-                    tables.setdefault(f"{stem}, {where}", {}).update(waits)
+                if (of := ledger(stem)[claim]).kind == "value":
+                    tables.setdefault(f"{stem}, {of.where}", {}).update(waits)
                 yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
     for name, waits in {**tables, "all": {t.key: t for t in plan.todo}}.items():
         if waits:
