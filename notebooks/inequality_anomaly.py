@@ -131,6 +131,7 @@ plots.dots(
 )
 
 # %% tags=["hide-input"]
+import re
 from functools import partial
 from itertools import product
 
@@ -176,7 +177,7 @@ plots.use_style()
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites that have the motif alone. Right: Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone; in the paper's tables it lies below most of all with ten percent of anomalies, by up to 0.04."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, which is the line at zero. Lengths: that of the anomaly capsule minus that of the normal capsule. Open: the paper's tables, a mark for each set and setup. Filled: ours. On CRISPR a small mark is a network and the large one their mean; on images a mark is the mean over the ten classes of a set and setup. NRG: sites with the motif alone. The rows name size and n, the seeds; the negatives of CRISPR are substitutes.", "name": "fig-inq-rivals"}}
 def seeds_of(records: list, experiment: str = "detection", *arm: str) -> pd.DataFrame:
-    """The metrics of each seed of a set, setup, share and arm: the mean over its classes, if all have run."""
+    """The metrics of each seed of a set, setup, share and arm: means over all classes."""
     every = frames.best(records, experiment)
     if not every:
         return pd.DataFrame()
@@ -238,8 +239,8 @@ if len(of_ten):
     worst = of_ten.loc[lead.idxmin()]
     n = of_ten["seed"].nunique()
     on_images = (
-        f" On images, at {of_ten['scale'].iloc[0]} scale, it does so in {int((lead > 0).sum())} "
-        f"of {len(of_ten)} means over ten classes, from {n} seed{'s' * (n > 1)}; furthest "
+        f" On images, at {of_ten['scale'].iloc[0]} scale, it does so in {(lead > 0).sum()} of "
+        f" {len(of_ten)} means over ten classes, from {n} seed{'s' * (n > 1)}; furthest "
         f"behind it lies on {DATASETS[worst['data']]} with {worst['percent']:g} % of "
         f"{worst['setup']}, by {-lead.min():.3f}."
     )
@@ -440,7 +441,8 @@ def where_scales_differ(experiment: str) -> Styler:
     grids = [EXPERIMENTS[experiment].grid(of)[0] for of in SCALES]
     alike = [f for f in AnomalyRecipe.model_fields if len({getattr(c, f) for c in grids}) == 1]
     arm = [*AnomalyRecipe.ARM, *alike]
-    return frames.configuration(EXPERIMENTS[experiment], arm=arm).pipe(frames.styled)
+    found = frames.configuration(EXPERIMENTS[experiment], arm=arm).replace("0", "all")
+    return found.rename(index=lambda name: name.removesuffix(" (0: all)")).pipe(frames.styled)
 
 
 prepared = {short: dataset(name).splits["train"][0] for short, name in DATA.items()}
@@ -739,8 +741,8 @@ def ours(records: list, score: str) -> str:
 
 Markdown(
     f"Average precisions do not compare: guessing has {base[1]:.3f} here and {base[0]:.3f} in "
-    "the paper, whose set has more negatives. *Reproduced* and *better* say of them only how two "
-    "numbers lie. The scores A and Nre are far better here. Both are the error of "
+    "the paper, whose set has more negatives. *Reproduced* and *better* say of them only "
+    "how two numbers lie. The scores A and Nre are far better here. Both are the error of "
     "reconstruction and little else, and the substitutes explain most of it: on sites with the "
     f"motif alone A has {ours(of_sites, 'a')} and Nre {ours(of_sites, 'nre')}, where the "
     f"paper has {printed['INQ-C-auroc-a']:.3f} and {printed['INQ-C-auroc-nre']:.3f}. NL falls "
@@ -890,8 +892,8 @@ Markdown(
     "*Nre* is 1/(x + 0.00001) of an x that is zero or below. A perfect reconstruction scores "
     f"{exact:,.0f} and a bad one {near:.2f}: the sign flips, and the best is called the worst "
     "(`test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none`). "
-    f"*W* starts with a standard deviation of 1: averages over 1,152 children start at a length "
-    f"of {once.mean():.4f}. Sums would be as long as they get at once, so W starts at 0.1 where "
+    f"*W* starts with a standard deviation of 1: averages over 1,152 children start at a "
+    f"length of {once.mean():.4f}. Sums would be as long as they get at once: W starts at 0.1 where "
     "parents compete. *Skin lesions* are divided by 255 twice in the release. On digits the "
     f"length of the anomaly capsule then varies over images by {1e6 * twice.std():.2f} "
     f"millionths before training, with one division by {1e6 * once.std():.0f}: all images "
@@ -912,9 +914,14 @@ Markdown(
 
 
 # %% tags=["hide-input"]
+def signed(difference: str) -> str:
+    """Without negative zeros, and with a sign that is no hyphen."""
+    return re.sub(r"-(?!0\.0+(?!\d))", "−", re.sub(r"-(0\.0+)(?!\d)", r"\1", difference))
+
+
 def lead(records: list, one: str, other: str, digits: int = 4) -> str:
     """By how much one score lies above another, network by network, and in how many."""
-    apart = frames.mean(margins(records, one, other), digits, None)
+    apart = signed(frames.mean(margins(records, one, other), digits, None))
     return f"{apart}, {wins(records, one, other)} of {len(records)}"
 
 
@@ -971,16 +978,15 @@ routings = session.run(STEM, "routings")
 
 # %% tags=["hide-input"]
 def against(seeds: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """The first arm of each set and setup, and how far each other lies above it, paired by seed."""
+    """The first arm of each set and setup, and by how much others differ, paired by seed."""
     rows = []
     for place, of in seeds.groupby(["data", "setup"], sort=False):
         arms = {arm: own.set_index("seed")[list(columns)] for arm, own in of.groupby("arm")}
         first = seeds["arm"].cat.categories[0]
         for arm, own in arms.items():
             apart = own if arm == first else (own - arms[first]).dropna()
-            texts = [
-                frames.mean(apart[c], 3, (0, 1) if arm == first else None) for c in columns
-            ]
+            bounds = (0, 1) if arm == first else None
+            texts = [signed(frames.mean(apart[c], 3, bounds)) for c in columns]
             rows.append(
                 (*place, arm if arm == first else f"{arm}: difference", len(apart), *texts)
             )
@@ -995,7 +1001,9 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> None:
     seeds["arm"] = pd.Categorical(arms, list(names.values()))
     columns = {GINI: "Gini", PALMA: "Palma", LONGER: "lengths", "auroc_nre": "Nre"}
     frames.fold_smoke(of)
-    about = "AUROC, and differences to the first arm, paired by seed; a seed is a mean over classes."
+    about = (
+        "AUROC, and differences to the first arm, paired by seed, which is a mean over classes."
+    )
     display(Markdown(f"{about} {frames.standing(of)}"))
     display(against(seeds, columns).pipe(frames.styled).hide(axis="index"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -50,6 +51,15 @@ def test_gini_is_its_double_sum(seed, n):
     x = draw(n, seed=seed)
     by_definition = (x[:, None] - x).abs().sum() / (2 * n * x.sum())
     torch.testing.assert_close(gini(x), by_definition, atol=1e-12, rtol=1e-9)
+
+
+def test_gini_is_twice_the_area_that_the_lorenz_curve_leaves_by_scikit_learn():
+    """PySAL's ``inequality`` has a Gini too and brings geopandas, and pyod brings numba: both are too much for one formula."""
+    from sklearn.metrics import auc
+
+    x = np.random.default_rng(0).lognormal(size=200)
+    curve = np.concatenate([[0], np.cumsum(np.sort(x))]) / x.sum()
+    assert float(gini(torch.from_numpy(x))) == pytest.approx(1 - 2 * auc(np.linspace(0, 1, 201), curve))
 
 
 @given(seed=SEEDS, n=st.integers(1, 60))

@@ -12,12 +12,12 @@ from test_captions import drawn, figure, numbers, prose
 
 from capslib.data.registry import dataset
 from capslib.inequality import gini
-from capslib.lab import claims, frames
+from capslib.lab import claims, frames, planning
 from capslib.lab.ledger import ledger
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
-from capslib.papers.inequality_anomaly import STEM
+from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import DATA, SCORES
 from capslib.papers.inequality_anomaly.recipe import REDUCED
 
@@ -223,3 +223,9 @@ def test_arms_are_paired_by_seed_and_a_seed_that_lacks_one_does_not_count():
     table = found["against"](seeds, {"auroc": "AUROC"})
     assert table["seeds"].tolist() == [3, 2]
     assert table["AUROC"].iloc[1].startswith("0.100")
+
+
+def test_half_an_hour_of_a_card_is_not_a_third_of_the_grid():
+    assert "half an hour does *not* finish a third of the grid" in prose(STEM)
+    one_seed = EXPERIMENTS["detection"].trials("paper", seeds=[0], where={"setup": "inliers", "percent": 10.0})
+    assert 3 * sum(planning.work(t)[1] for t in one_seed) / planning.CARD / 3 > 30 * 60, "already these cells take longer"
