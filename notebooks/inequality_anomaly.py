@@ -239,16 +239,15 @@ if len(of_ten):
     worst = of_ten.loc[lead.idxmin()]
     n = of_ten["seed"].nunique()
     on_images = (
-        f" On images, at {of_ten['scale'].iloc[0]} scale, it does so in {(lead > 0).sum()} of "
-        f" {len(of_ten)} means over ten classes, from {n} seed{'s' * (n > 1)}; furthest "
+        f" On images, at {of_ten['scale'].iloc[0]} scale, the difference of lengths leads in {(lead > 0).sum()} of "
+        f"{len(of_ten)} means over ten classes, from {n} seed{'s' * (n > 1)}; furthest "
         f"behind it lies on {DATASETS[worst['data']]} with {worst['percent']:g} % of "
         f"{worst['setup']}, by {-lead.min():.3f}."
     )
 Markdown(
-    f"On all pairs the difference of lengths lies above Gini by "
-    f"{frames.mean(margins(of_pairs, LONGER), 4, None)} of AUROC, and Palma by "
-    f"{frames.mean(margins(of_pairs, PALMA), 4, None)}; on sites with the motif by "
-    f"{frames.mean(margins(of_sites, LONGER), 4, None)} and "
+    f"AUROC minus that of Gini on all pairs: {frames.mean(margins(of_pairs, LONGER), 4, None)} "
+    f"for the difference of lengths, {frames.mean(margins(of_pairs, PALMA), 4, None)} for Palma. "
+    f"On sites with the motif: {frames.mean(margins(of_sites, LONGER), 4, None)} and "
     f"{frames.mean(margins(of_sites, PALMA), 4, None)}.{on_images}"
 )
 
