@@ -103,10 +103,15 @@ def test_what_differs_from_the_paper_on_crispr(of_sites, of_pairs, records):
     assert abs(of["auroc_nl_untrained"].mean() - claim["nl"]) < 0.1 < claim["nl"] - of["auroc_nl"].mean()
 
 
+def test_a_as_printed_points_the_wrong_way(of_pairs):
+    assert "A as the paper prints it points the wrong way" in prose(STEM)
+    assert of_pairs["auroc_a_mean"].max() < 0.1 < 0.9 < of_pairs["auroc_a_mean_flipped"].min()
+
+
 def test_the_errata_say_what_the_ledger_says():
     told, slips = prose(STEM), {c.id: c for c in ledger(STEM).values() if "notebook shows" in c.notes}
     assert sum(c.where in ("Table 2", "Table 3", "Table 4") for c in slips.values()) == 32
-    assert numbers(r"MNIST 1 %, ABC \| ([\d.]+) \| ([\d.]+) \|", told)[0] == slips["INQ-T2-mnist-1pct-abc"].value
+    assert numbers(r"MNIST 1 %, ABC \| ([\d.]+) \| ([\d.]+) \|", source(STEM))[0] == slips["INQ-T2-mnist-1pct-abc"].value
     rises = numbers(r"it rises on CIFAR-10, from ([\d.]+) to ([\d.]+)", told)
     assert rises == [printed("T2", "cifar10", share)["npp"] for share in ("0.1", "10")]
 
