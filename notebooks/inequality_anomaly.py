@@ -210,7 +210,7 @@ for share in (10.0, 1.0, 0.1):
     of = of_ten[of_ten["percent"] == share] if len(of_ten) else of_ten
     cells = [f"INQ-{t}-{d}-{share:g}pct" for t, d in product(("T2", "T3"), DATA)]
     ROWS[f"images, {share:g} %"] = (of, cells)
-figure, axes = plots.panels(2, height=3.4, sharex=True, sharey=True)
+figure, axes = plots.panels(2, height=3.1, sharex=True, sharey=True)
 for axis, (name, rival, color) in zip(
     axes, (("lengths", "length", plots.INK), ("Palma", "palma", COLORS["palma"])), strict=True
 ):
@@ -633,7 +633,7 @@ of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
-figure, axes = plots.panels(2, height=2.6, sharey=True)
+figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
     for y, (of, color) in enumerate((("normal", NORMAL), ("anomalies", ANOMALY))):
         series = f"couplings_{capsule}_capsule_{of}"
@@ -702,7 +702,7 @@ normal, anomalous = (printed[f"INQ-C-n-{of}"] for of in ("normal", "anomal"))
 first = (of_pairs or pairs)[0].metrics
 tested = [first[f"test_{of}"].value for of in ("anomalies", "normals")]
 base = (anomalous / (anomalous + normal), tested[0] / sum(tested))
-figure, axes = plots.panels(2, height=2.9, sharey=True)
+figure, axes = plots.panels(2, height=2.5, sharey=True)
 for axis, (kind, name) in zip(axes, AREAS.items(), strict=True):
     for y, score in enumerate(SCORES):
         v, ink = told[f"INQ-C-{kind}-{score}"], dict(color=COLORS[score])
