@@ -712,18 +712,19 @@ for field, name in zip(
     usual, ("released support", "released band", "30 digits a batch"), strict=True
 ):
     tables[name] = [r for r in of_options if r.config[field] != usual[field]]
-frames.fold_smoke(of_options)
-display(Markdown(frames.standing(of_options)))
-display(shares(tables))
 tell(
     of_options,
     "With the released support the first capsule leads for", percent(tables["released support"], "largest_first_share"),
-    "% of the affNIST images, with the paper’s for", percent(tables["as the paper says"], "largest_first_share"), "%.",
+    "% of the affNIST images, with the paper’s for", percent(tables["as the paper says"], "largest_first_share"), "%; in (a) it gets",
+    percent(tables["released support"], A), "% instead of", percent(tables["as the paper says"], A), "%.",
 )  # fmt: skip
 
 # %% [markdown]
-# ```{fold} Whose best coupling counts, drawn, and how many ranks it changes
+# ```{fold} What the classifier makes of it, and whose best coupling counts, drawn
 # ```
+
+# %% tags=["hide-input"]
+display(Markdown(frames.standing(of_options)), shares(tables))
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
