@@ -596,8 +596,8 @@ tell(
 #
 # In our networks one capsule comes first for 44 to 72 % of the images with boosting, and for 63 to 100 % without it. So boosting helps, but the band ends at 10 %. {numref}`fig-sp-gains` shows a network that trains for twice as long. For about six epochs boosting keeps the largest share close to the
 # band, with gains around two. Then one capsule takes the lead, and from there *all* gains grow, and grow together: most capsules lie below the band and are raised, and the few above it were raised before. A rank compares capsules with each other, so a factor that all of them share changes
-# nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth. That this is the reason is our guess; {ref}`an arm of our own <sp-relative>` tests it. It cannot be all of it, for with the {ref}`released support <options>` the same steps leave the
-# leader a smaller share.
+# nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth. That this is the reason is our guess; {ref}`an arm of our own <sp-relative>` tests it. It cannot be all of it, for with the {ref}`released support <options>` and in a {ref}`deeper network <sp-deeper>` the same
+# steps leave the leader a smaller share.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
 every = [*store.records(STEM), *encodings]
@@ -864,6 +864,8 @@ pd.DataFrame(slopes, index=["value at zero", "gradient at zero"]).pipe(frames.st
 
 # %% [markdown]
 # ## Beyond the paper
+#
+# (sp-deeper)=
 #
 # ### Deeper networks, EM routing (§4)
 #

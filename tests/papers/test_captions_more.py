@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
+from test_captions import NOTEBOOKS, figure, numbers, prose
 from test_captions import drawn as drawn_by
-from test_captions import figure, numbers, prose
 
 from capslib.lab import claims, frames
 from capslib.lab.store import Store
@@ -92,8 +92,21 @@ def test_what_twice_the_budget_changes():
     assert "support of sparse capsules falls off further" in text
     assert all(moved["ranks", boost]["support_left"] < -5 for boost in (True, False))
     released = frames.select(claims.own_records(SPARSE, Store()), "options", "cpu", grouping="released")
-    assert "with the {ref}`released support <options>` the same steps leave the leader a smaller share" in text
-    assert 100 * max(frames.values(released, "largest_first_share")) < min(first_shares(boost=True))
+    beyond = frames.select(claims.own_records(SPARSE, Store()), "beyond", "cpu", network="sparse_capsnet", relative_boost=False)
+    deeper = frames.select(beyond, "beyond", mask="ranks", hidden=[32])
+    said = "with the {ref}`released support <options>` and in a {ref}`deeper network <sp-deeper>` the same steps leave the leader"
+    assert f"{said} a smaller share" in text
+    for records in (released, deeper):
+        assert len(records) == 3
+        assert 100 * max(frames.values(records, "largest_first_share")) < min(first_shares(boost=True))
+    assert "EM routing does not share its support out evenly" in (NOTEBOOKS / f"{SPARSE}.py").read_text()
+    em = frames.values(frames.select(beyond, "beyond", mask="none", routing="em_vector"), "support_left")
+    assert len(em) == 3
+    assert max(em) < 0.7 < 0.9 < min(frames.values(frames.select(records_of_dense(), "encodings"), "support_left"))
+
+
+def records_of_dense() -> list:
+    return frames.select(claims.own_records(SPARSE, Store()), "encodings", "cpu", mask="none")
 
 
 def first_shares(**where: object) -> list[float]:
