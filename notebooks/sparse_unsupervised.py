@@ -75,7 +75,7 @@ frames.verdict_box(
     found="In reduced networks, with a classifier of affNIST, sparse encodings get {SP-T1-affnist-a:ours}, "
     "dense ones {SP-T1-affnist-unmasked-a:ours}; the paper has {SP-T1-affnist-a:theirs} and "
     "{SP-T1-affnist-unmasked-a:theirs}. A classifier of MNIST is near chance: {SP_W_7} {SP-W-7}. "
-    "That every dense capsule draws a share of every image: {SP_W_1} {SP-W-1}. That routing supports dense "
+    "That every dense capsule draws a share of every image: {SP_W_1} {SP-W-1}; that routing supports dense "
     "capsules alike, sparse and supervised ones not: {SP_W_2} {SP-W-2}. That boosting gives every capsule "
     "its turn: {SP_W_5} {SP-W-5}.",
     size="Trained at the paper’s own size: {at_full}. Of the {reduced} reduced networks, which see "

@@ -161,9 +161,8 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
                 if (of := ledger(stem)[claim]).kind == "value":
                     tables.setdefault(f"{stem}, {of.where}", {}).update(waits)
                 yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
-    for name, waits in {**tables, "all": {t.key: t for t in plan.todo}}.items():
-        if waits:
-            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
+    for name, waits in ({**tables, "all": {t.key: t for t in plan.todo}} if plan.todo else {}).items():
+        yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
 
 
 def duration(seconds: float) -> str:
