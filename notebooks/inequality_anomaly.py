@@ -131,7 +131,6 @@ plots.dots(
 )
 
 # %% tags=["hide-input"]
-import re
 from functools import partial
 from itertools import product
 
@@ -884,7 +883,7 @@ with seeded(0), torch.no_grad():
     once, twice = (fresh(x)[0][:, 1] for x in (images, images / 255))
 Markdown(
     "*Nre* is 1/(x + 0.00001) of an x that is zero or below. A perfect reconstruction scores "
-    f"{exact:,.0f} and a bad one {near:.2f}: the sign flips, and the best is called the worst "
+    f"{exact:,.0f} and a bad one −{-near:.2f}: the sign flips, and the best is called the worst "
     "(`test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none`). "
     f"*W* starts with a standard deviation of 1: averages over 1,152 children start at a "
     f"length of {once.mean():.4f}. Sums would be as long as they get at once: W starts at 0.1 where "
@@ -908,14 +907,9 @@ Markdown(
 
 
 # %% tags=["hide-input"]
-def signed(difference: str) -> str:
-    """Without negative zeros, and with a sign that is no hyphen."""
-    return re.sub(r"-(?!0\.0+(?!\d))", "−", re.sub(r"-(0\.0+)(?!\d)", r"\1", difference))
-
-
 def lead(records: list, one: str, other: str, digits: int = 4) -> str:
     """By how much one score lies above another, network by network, and in how many."""
-    apart = signed(frames.mean(margins(records, one, other), digits, None))
+    apart = frames.mean(margins(records, one, other), digits, None).replace("-", "−")
     return f"{apart}, {wins(records, one, other)} of {len(records)}"
 
 
@@ -988,7 +982,7 @@ def against(seeds: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
         for arm, own in arms.items():
             apart = own if arm == first else (own - arms[first]).dropna()
             bounds = (0, 1) if arm == first else None
-            texts = [signed(frames.mean(apart[c], 3, bounds)) for c in columns]
+            texts = [frames.mean(apart[c], 3, bounds).replace("-", "−") for c in columns]
             rows.append(
                 (*place, arm if arm == first else f"{arm}: difference", len(apart), *texts)
             )

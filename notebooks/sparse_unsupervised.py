@@ -472,9 +472,9 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # Is the budget long enough? The first seed, and the same with twice the epochs. What the classifier makes of raw encodings moves by two points at most. What ranks do is not at rest: support of sparse capsules falls off further. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-budgets = {}
+budgets, recorded = {}, list(store.records(STEM))
 for name in DRAW:
-    found = frames.select(store.records(STEM), "encodings", "cpu", **ARMS[name])
+    found = frames.select(recorded, "encodings", "cpu", **ARMS[name])
     for record in sorted(found, key=lambda r: r.config["epochs"]):
         if record.trial.seed == 0:
             budgets[f"{name}, {record.config['epochs']} epochs"] = [record]
@@ -600,8 +600,7 @@ tell(
 # steps leave the leader a smaller share.
 
 # %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
-every = [*store.records(STEM), *encodings]
-of_boost = frames.select(every, "encodings", **ARMS["sparse"])
+of_boost = frames.select([*recorded, *encodings], "encodings", **ARMS["sparse"])
 of_boost = [record for record in of_boost if "largest_gain" in record.series]
 longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epochs"]))
 gains = {k: longest.series[f"{k}_gain"] for k in ("smallest", "largest")}

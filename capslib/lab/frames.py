@@ -73,8 +73,8 @@ def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 1
     """The mean of the values that are there and its 95 % interval, as text, or a dash; ``bounds`` are what no mean can leave."""
     there = [v for v in map(float, values) if v == v]
     found = interval(there, bounds)
-    between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:.{digits}f}, {found[1]:.{digits}f}]"
-    told = f"{sum(there) / len(there):.{digits}f}{unit and f' {unit}'}{between}" if there else "–"
+    between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:z.{digits}f}, {found[1]:z.{digits}f}]"
+    told = f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}" if there else "–"
     return told.replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -153,16 +153,16 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
 
     for trial in plan.todo:
         yield f"{trial}  {together([trial])}"
-    todo = {t.key for t in plan.todo}
-    tables: dict[str, dict[str, Trial]] = {}
+    todo = {t.key: t for t in plan.todo}
+    claims, tables = {}, {}  # by name, the trials that it waits for, by key
     for stem in sorted({t.paper for t in plan.todo}):
         for claim, trials in papers.needs(stem, settings.scale).items():
-            if waits := {t.key: t for t in trials if t.key in todo}:
-                if (of := ledger(stem)[claim]).kind == "value":
-                    tables.setdefault(f"{stem}, {of.where}", {}).update(waits)
-                yield f"{claim}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
-    for name, waits in ({**tables, "all": {t.key: t for t in plan.todo}} if plan.todo else {}).items():
-        yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
+            claims[claim] = {t.key: t for t in trials if t.key in todo}
+            if (of := ledger(stem)[claim]).kind == "value":
+                tables.setdefault(f"{stem}, {of.where}", {}).update(claims[claim])
+    for name, waits in {**claims, **tables, "all": todo}.items():
+        if waits:
+            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
 
 
 def duration(seconds: float) -> str:

@@ -132,8 +132,8 @@ class Experiment:
                 raise UserError(f"Configuration of {self.name}: {_first_message(error)}") from None
         if seeds is not None:
             return [self.trial(scale, c, s) for s in seeds for c in configs]
-        every = self.seeds[scale]
-        return [self.trial(scale, c, s) for s in every for c in configs if s in self.replicates(c, every)]
+        own = self.seeds[scale]
+        return [self.trial(scale, c, s) for s in own for c in configs if s in self.replicates(c, own)]
 
 
 def _typed(fields: Mapping[str, Any]) -> str:

@@ -247,6 +247,7 @@ def test_a_mean_of_equal_values_has_no_interval():
     assert found["parameters"] == "7.0"
     assert found["error"] == frames.mean([1, 2, 3, float("nan")]) == "2.0 [0.6, 6.8]".replace(" ", "\N{NO-BREAK SPACE}")
     assert frames.mean([7], unit="%") == "7.0\N{NO-BREAK SPACE}%"
+    assert frames.mean([-0.01, -0.02, -0.03], bounds=None) == "0.0\N{NO-BREAK SPACE}[0.0,\N{NO-BREAK SPACE}0.0]"
     assert frames.mean([]) == "–"
 
 

@@ -118,7 +118,7 @@ def first_shares(**where: object) -> list[float]:
 
 
 def test_what_sixteen_gains_come_to():
-    told, found = drawn(SPARSE, "fig-sp-gains", STEM=SPARSE, store=Store(), encodings=[])
+    told, found = drawn(SPARSE, "fig-sp-gains", recorded=list(Store().records(SPARSE)), encodings=[])
     low, high = (np.asarray(found["gains"][k]) for k in ("smallest", "largest"))
     share, early, late = np.asarray(found["longest"].series["largest_share"]), slice(1, 6), slice(12, None)
     assert "after a level start both rise steadily, and stay close together" in told

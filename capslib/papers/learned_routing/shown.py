@@ -8,7 +8,7 @@ from typing import Any
 
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.limits import negate_network
-from capslib.papers.learned_routing.table3 import LAYERS, change, steps
+from capslib.papers.learned_routing.table3 import LAYERS, change
 from capslib.papers.query import Measured
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
@@ -58,8 +58,8 @@ def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
 
 def share_of_steps(pilot: Iterable[Any], whole: Iterable[Any]) -> dict[str, float]:
     """By set, how much of its steps in Table 3 a network has in the pilot, from the configurations of both."""
-    of = {c.data: steps(c) for c in whole}
-    return {SETS.get(c.data, c.data): steps(c) / of[c.data] for c in pilot}
+    of = {c.data: c.steps() for c in whole}
+    return {SETS.get(c.data, c.data): c.steps() / of[c.data] for c in pilot}
 
 
 def values_of_the_kernel(records: Iterable[Measured]) -> dict[Row, list[list[float]]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from capslib.networks.learned_routing import ConsensusCapsNet
-from capslib.papers.learned_routing.table3 import LAYERS
+from capslib.papers.learned_routing.table3 import LAYERS, votes_of
 from capslib.routing.consensus import Start, kernel
 from capslib.training import seeded
 
@@ -34,8 +34,7 @@ def sight(start: Start, images: int = 8) -> dict[str, Sight]:
     found = {}
     for name in LAYERS:
         layer = getattr(network, name)
-        votes = layer.votes(pose) if name == "classes" else layer.fields(pose, active)[0].form()
-        votes = votes.permute(3, 0, 2, 1)  # [D, N, J, I]
+        votes = votes_of(layer, pose, active)[0].permute(3, 0, 2, 1)  # [D, N, J, I]
         routing = layer.routing
         of = routing.mixture, routing.width()
         lengths = torch.linalg.vector_norm(votes - votes.mean(dim=-1, keepdim=True), dim=0).flatten()

@@ -51,12 +51,7 @@ def look_inside(
             pose, activation = network.primary_capsules(config.seen(images))
             for name in LAYERS:
                 layer = getattr(network, name)
-                if name == "classes":
-                    votes, children, rivals = layer.votes(pose), activation.flatten(1), None
-                else:
-                    lazy, children, rivals = layer.fields(pose, activation)
-                    votes = lazy.form()
-                more = {} if rivals is None else {"competition": rivals}
+                votes, children, more = votes_of(layer, pose, activation)
                 weight = weights(layer.routing, torch.ones_like(votes[..., 0]), children)  # [N, I, J]
                 for t in range(1, config.iterations + 1):
                     mean = (weight[..., None] * votes).sum(dim=1, keepdim=True)
@@ -77,6 +72,14 @@ def look_inside(
     means = {key: value / count[key] for key, value in sums.items()}
     metrics = in_unit({k: float(v) for k, v in means.items() if not v.ndim}, len(examples.labels), "share of the children")
     return metrics, {k: [round(x, 5) for x in v.tolist()] for k, v in means.items() if v.ndim}
+
+
+def votes_of(layer: nn.Module, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Votes [N, I, J, D] and activations [N, I] of the children that parents of a layer see, and what its routing is told of rivals."""
+    if not hasattr(layer, "fields"):  # the classes see all positions
+        return layer.votes(pose), activation.flatten(1), {}
+    votes, children, rivals = layer.fields(pose, activation)
+    return votes.form(), children, {} if rivals is None else {"competition": rivals}
 
 
 def weights(routing: Routing, coupling: Tensor, children: Tensor) -> Tensor:
@@ -151,11 +154,6 @@ def change(config: Mapping[str, Any], scale: Scale) -> str:
     if config["routing"] != "similarity":
         usual["similarity_start"] = config["similarity_start"]
     return ", ".join(name for (field, value), name in CHANGES.items() if config[field] == value != usual[field])
-
-
-def steps(config: ConsensusRecipe) -> int:
-    """Training steps."""
-    return config.epochs * -(-config.shape()[1] // config.batch_size)
 
 
 RATES = (3e-3, 1e-2)
