@@ -65,7 +65,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         A, B, C, D = sizes
         channels, *size = image_shape
         if min(size) < 17:
-            raise ValueError(f"images of {size[0]} × {size[1]} pixels are too small: 17 is the least")
+            raise ValueError(f"{size[0]} × {size[1]} pixels are too small: 17 is the least")
         widths = []
         for kernel, stride in self.WINDOWS:
             size = [(side - kernel) // stride + 1 for side in size]
