@@ -909,7 +909,7 @@ Markdown(
 # %% tags=["hide-input"]
 def lead(records: list, one: str, other: str, digits: int = 4) -> str:
     """By how much one score lies above another, network by network, and in how many."""
-    apart = frames.mean(margins(records, one, other), digits, None).replace("-", "−")
+    apart = frames.mean(margins(records, one, other), digits, None)
     return f"{apart}, {wins(records, one, other)} of {len(records)}"
 
 
@@ -982,7 +982,7 @@ def against(seeds: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
         for arm, own in arms.items():
             apart = own if arm == first else (own - arms[first]).dropna()
             bounds = (0, 1) if arm == first else None
-            texts = [frames.mean(apart[c], 3, bounds).replace("-", "−") for c in columns]
+            texts = [frames.mean(apart[c], 3, bounds) for c in columns]
             rows.append(
                 (*place, arm if arm == first else f"{arm}: difference", len(apart), *texts)
             )

@@ -477,7 +477,7 @@ frames.show(figure, of_errors)
 # %% tags=["hide-input"]
 frames.fold_smoke(of_errors)
 rows = {
-    arm: [frames.mean(of, 1, None).replace("-", "−"), len(of)]
+    arm: [frames.mean(of, 1, None), len(of)]
     for arm, of in shown.trained_against_frozen(of_errors).items()
 }
 table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing")
@@ -749,7 +749,7 @@ variants = session.run(STEM, "variants")
 # %% tags=["hide-input"]
 of_variants = frames.best([*committed, *variants], "variants")
 rows = {
-    arm: [frames.mean(own), len(own), frames.mean(more, 1, None).replace("-", "−"), len(more)]
+    arm: [frames.mean(own), len(own), frames.mean(more, 1, None), len(more)]
     for arm, (own, more) in shown.changes(of_errors, of_variants).items()
 }
 frames.fold_smoke(of_variants)

@@ -75,7 +75,7 @@ def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 1
     found = interval(there, bounds)
     between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:z.{digits}f}, {found[1]:z.{digits}f}]"
     told = f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}" if there else "–"
-    return told.replace(" ", "\N{NO-BREAK SPACE}")
+    return told.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "−")
 
 
 def means(

@@ -54,7 +54,7 @@ def test_means_have_the_interval_of_their_seeds(records):
         False: {"seeds": 1, "error (%)": "5.0", "crops": "–"},
     }
     free = frames.means(table, "bias", {"error": "error"}, bounds=None)["error"]
-    assert free[True] == "2.0\N{NO-BREAK SPACE}[-10.7,\N{NO-BREAK SPACE}14.7]"  # t of one degree of freedom is 12.7
+    assert free[True] == "2.0\N{NO-BREAK SPACE}[−10.7,\N{NO-BREAK SPACE}14.7]"  # t of one degree of freedom is 12.7
 
 
 def test_curves_are_one_row_a_point_and_a_field_of_the_same_name_gives_way(records):
