@@ -121,7 +121,7 @@ def table(rows, columns, *names):
 # only as far as its kernel $k$ falls over *these* distances, and two weights hold that back: the coupling of the one is at most $\exp(\Delta k / (\lambda_1 + \lambda_2))$ times that of the other.
 # [The method](#the-method) defines these symbols.
 #
-# The released start has widths from a normal distribution of deviation 0.1, and $\lambda_1$ near 12. In the first layer and in that of the classes, most of its kernels are almost zero; in the second layer, where votes lie closer,
+# The released start has widths from a normal distribution of deviation 0.1, and $\lambda_1$ near 12. In the first layer and in the class layer most of its kernels are almost zero; in the second layer, where votes lie closer,
 # fewer are. Kernels with widths from 0.5 to 4 stay near one. Neither start tells near from far. The third has widths from 0.1 to 1, $\lambda_1$ near 1, and a steeper activation ($\theta_1 = 10$, $\theta_2 = -5$). At the paper's
 # size the arms of this chapter start as released; at cpu scale, where the budget is small, they start from the third. The other starts run as [variants](#where-released-code-and-paper-differ).
 
@@ -144,9 +144,9 @@ plt.show()
 
 # %% tags=["hide-input"]
 say(
-    "The coupling of a near vote over that of a far one, and in brackets the share of",
-    f"votes whose kernel is below {start.BLIND}; a twentieth of the votes is nearer, and",
-    "a twentieth farther:",
+    "The table divides the coupling of a near vote by that of a far one: a twentieth of",
+    "the votes lie nearer, and a twentieth farther. In brackets is the share of votes",
+    f"whose kernel is below {start.BLIND}.",
 )
 rows = {}
 for name, look in looks.items():

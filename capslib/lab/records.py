@@ -21,8 +21,8 @@ RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
 """Which implementation of a routing ran: its definition, the fast path, the fast path compiled or in kernels, or there was none."""
 ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps", "quantiles", "log_shares", "ranks")
 """Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
-PICTURES = ("picture", "turned", "rank_shares")
-"""How the names of series begin that are no curves but grids of numbers, row by row."""
+LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
+"""How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or parent."""
 
 
 class Code(Model):

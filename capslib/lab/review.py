@@ -17,7 +17,7 @@ from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.records import ABSCISSAS, PICTURES, Record
+from capslib.lab.records import ABSCISSAS, LISTS, Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment, Scale
@@ -76,7 +76,7 @@ def faults(record: Record) -> Iterator[str]:
             yield f"metric {name} = {metric.value:g} is no fraction: fix the experiment"
     lengths = {name: len(record.series[name]) for name in ABSCISSAS if name in record.series}
     for name, curve in record.series.items():
-        if lengths and len(curve) not in lengths.values() and not name.startswith(PICTURES):
+        if lengths and len(curve) not in lengths.values() and not name.startswith(LISTS):
             there = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
             yield f"curve {name} has {len(curve)} points over {there}: fix the experiment"
         if name in lengths and any(a >= b for a, b in itertools.pairwise(curve)):

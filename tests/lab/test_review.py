@@ -79,7 +79,9 @@ def test_nothing_is_said_about_sound_records(store, sound):
         sound(DEPTH),
         sound(SIGN[3], exit="nan", metrics={}, series={}, message="step 3"),
         sound(SIGN[4], series={"epochs": [1, 2], "accuracy": [0, 1], "steps": [10, 20, 25], "loss": [3, 2, 1]}),
-        sound(SIGN[5], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "picture_of_all": [0, 255, 3, 1], "turned": [0, 9]}),
+        sound(
+            SIGN[5], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "picture": [0, 9, 3, 1], "turned": [0, 9], "theta1": [0]}
+        ),
     ):
         store.put(record)
     store.path(DEPTH).with_suffix(".npz").touch()  # arrays of a figure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from capsbook.render import mark, plural, tag
 from capslib.lab import claims
-from capslib.lab.records import ABSCISSAS, PICTURES
+from capslib.lab.records import ABSCISSAS, LISTS
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _curves(series: Mapping[str, list[float]]) -> str:
     found = []
     for name, values in series.items():
         over = next((a for a in ABSCISSAS if a in series and len(series[a]) == len(values)), None)
-        if name not in ABSCISSAS and not name.startswith(PICTURES):
+        if name not in ABSCISSAS and not name.startswith(LISTS):
             found.append(curve(name, series[over] if over else range(1, len(values) + 1), values, over or "position"))
     shown, rest = found[:12], found[12:]
     more = _fold(f"{len(rest)} more series", tag("div", "".join(rest), class_="run-curves")) if rest else ""
