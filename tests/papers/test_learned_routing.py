@@ -317,6 +317,15 @@ def test_differences_are_taken_seed_by_seed():
     }
 
 
+def test_the_least_error_is_the_best_mean_of_a_set_that_all_routings_have_run_on():
+    """A network that is frozen does not count, and one lucky seed does not make an arm the best."""
+    trained = [record(1, 0), record(9, 1), *(record(e, s, routing="em") for s, e in enumerate((4, 2)))]
+    others = [record(6, routing="connectionist"), record(0, routing="connectionist", trained=False)]
+    found = [*trained, *others, record(2, data="smallnorb")]
+    assert shown.least(found) == {}
+    assert shown.least([*found, record(7, routing="dynamic")]) == {"MNIST": ("EM", [4, 2])}
+
+
 def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():
     rates = shown.rates(frames.select(Store().records("learned_routing"), "pilot", "cpu"))
     assert len(rates) == 12

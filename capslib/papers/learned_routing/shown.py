@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 from capslib.papers.learned_routing.costs import hours
@@ -44,6 +45,17 @@ def trained_against_frozen(records: Iterable[Measured]) -> dict[Row, list[float]
         )
         for data, routing in itertools.product(sets, LEARNED)
     }
+
+
+def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
+    """By set that all routings have run on, the trained one with the least mean test error, and its errors in percent."""
+    of, found = [r for r in records if r.config["trained"]], {}
+    for data in dict.fromkeys(r.config["data"] for r in of):
+        errors = {name: list(by_seed(of, data=data, routing=routing).values()) for routing, name in NAMES.items()}
+        if all(errors.values()):
+            best = min(errors, key=lambda name: fmean(errors[name]))
+            found[SETS.get(data, data)] = best, errors[best]
+    return found
 
 
 def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
