@@ -39,7 +39,7 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
         claims, asked = ledger(paper), queries(paper)
-        runs = Runs(store.records(paper), _budget(paper)) if asked else Runs()
+        runs = Runs(store.records(paper), budget_of(paper)) if asked else Runs()
         trials = {scale: needs(paper, scale) for scale in ("paper", "cpu")}
         done = {r.key for r in store.records(paper)} if asked else set()
         for claim in claims.values():
@@ -61,7 +61,8 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     return [replace(v, shares=tuple(names)) for v, names in zip(answers, others, strict=True)]
 
 
-def _budget(paper: str) -> Callable[[Record], int]:
+@functools.cache
+def budget_of(paper: str) -> Callable[[Record], int]:
     """Tell the chapter's own records at the current revision (1) from those with twice their epochs (2) and from others (0)."""
 
     @functools.cache
@@ -80,7 +81,7 @@ def _budget(paper: str) -> Callable[[Record], int]:
 
 def own_records(paper: str, store: Store) -> list[Record]:
     """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
-    budget = _budget(paper)
+    budget = budget_of(paper)
     return [r for r in store.records(paper) if budget(r) == 1]
 
 

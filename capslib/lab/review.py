@@ -16,11 +16,12 @@ from pydantic import ValidationError
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
+from capslib.lab.claims import budget_of
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import ABSCISSAS, LISTS, Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
-from capslib.papers.experiment import Experiment, Scale
+from capslib.papers.experiment import Experiment
 from capslib.papers.query import CONVERGED
 
 
@@ -183,8 +184,10 @@ def _notes(record: Record) -> Iterator[str]:
     trial, experiment, revision = record.trial, _of(record), record.code.revision
     if experiment is not None and trial.revision < experiment.revision:
         yield f"of revision {trial.revision}; the experiment is at {experiment.revision}, so it counts for no claim"
-    elif experiment is not None and trial.key not in _grid(trial.paper, trial.experiment, trial.scale):
+    elif experiment is not None and not budget_of(trial.paper)(record):
         yield f"not one of the trials that {trial.experiment} names for scale {trial.scale}, so it counts for no claim"
+    elif experiment is not None and trial.seed not in experiment.seeds[trial.scale]:
+        yield f"its seed {trial.seed} is none of those that {trial.experiment} named before its runs"
     if trial.scale == "smoke":
         yield "of smoke scale, which counts for no claim"
     if record.exit not in ("ok", "nan", "cut"):
@@ -200,11 +203,6 @@ def _notes(record: Record) -> Iterator[str]:
         yield "not run from a git checkout, so nobody can look up the code that ran"
     elif _is_hash(revision, 40) and not _known_code(revision, _entry(record)) and _whole_history():
         yield f"revision {revision[:10]} is not in the history of this checkout"
-
-
-@functools.cache
-def _grid(paper: str, experiment: str, scale: Scale) -> frozenset[str]:
-    return frozenset(trial.key for trial in papers.experiments(paper)[experiment].trials(scale))
 
 
 @functools.cache

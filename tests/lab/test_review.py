@@ -240,7 +240,8 @@ FIRST = deviations(PAPER, "sign", config(SIGN[0]))[0].what
 NOTES = {
     "an earlier revision": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)), "of revision 1; the experiment is at 2"),
     "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
-    "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "not one of the trials"),
+    "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "its seed 999 is none of those that sign named before its runs"),
+    "twice the budget": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}), **code(dirty=None, revision=None)), "not run from a git checkout"),
     "a row that came later": (lambda r: r(deviations=r().deviations[1:]), f"does not name a deviation that the ledger names today: {FIRST}"),
     "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
     "other data": (lambda r: r(DEPTH, **seen(sha256="b" * 64)), "its mnist is not the one that `capslib data fetch mnist` prepares"),
