@@ -526,35 +526,51 @@ frames.configuration(EXPERIMENTS["errors"], arms, more).pipe(frames.styled)
 # Does a parent listen to votes that lie near their mean, or to active children? We sort the children of each parent into ten equal groups, by the distance of their votes from the mean, and again by their activations.
 # Equal weights give 1 in every group. The weight of a vote is what it has in the mean: its coupling, and with EM routing its coupling times the activation of the child.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Weights of votes by tenths of the children. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children, by the rank of the distance and of the activation, least to largest, for both sets and three layers; means over the trained runs of Table 3. Thick: the last iteration; thin: the ones before. Scale and seeds stand below. Dotted: equal weights.", "name": "fig-lr-follow"}}
-figure, axes = plots.panels(3, rows=2 * len(sets), height=1.35, sharey="row")
+# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Weights of votes by tenths of the children, a line for each network. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children in the last iteration, by the rank of the distance and of the activation, least to largest, for both sets and three layers; a line for each trained network of Table 3. Dotted: equal weights. The text below names scale and seeds.", "name": "fig-lr-follow"}}
 of_trained = frames.select(of_errors, "errors", trained=True)
-ranks = itertools.product(sets, ("distance", "activation"))
-for row, (name, what) in zip(axes, ranks, strict=True):
-    for axis, layer in zip(row, PLACES, strict=True):
-        for routing in NAMES:
-            own = frames.select(of_trained, "errors", data=name, routing=routing)
-            shades = plots.ordered(4, plots.routing_color(routing))[2::-1]
-            for t, shade in enumerate(shades if own else (), 1):
-                curves = [r.series[f"by_{what}_{layer}_{t}"] for r in own]
-                mean = torch.tensor(curves).mean(dim=0)
-                style = dict(lw=2 if t == 3 else 0.6, color=shade, label=NAMES[routing])
-                axis.plot(torch.linspace(0, 1, len(mean)), mean, **style)
-        axis.axhline(1, color=plots.INK, ls=":", lw=1)
-        axis.set_xticks([0, 1], ["least", "most"])
-    row[0].set_ylabel(f"{shown.SETS.get(name, name)}\nby {what}", fontsize=8)
-for axis, place in zip(axes[0], PLACES.values(), strict=True):
-    axis.set_title(place, fontsize=9)
-drawn = [line for axis in axes.flat for line in axis.lines if line.get_linewidth() == 2]
-lines = {line.get_label(): line for line in drawn}
-axes[-1, 1].set_xlabel(frames.shown_are(of_trained), fontsize=9)
-figure.supylabel("weight × number of children", fontsize=9)
-figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4)
-frames.show(figure, of_errors)
+of_trained = sorted(of_trained, key=lambda r: r.trial.seed)
+
+
+def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
+    """Weights in these iterations, the later the thicker, of so many networks of each routing."""
+    figure, axes = plots.panels(3, rows=2 * len(sets), height=1.35, sharey="row")
+    ranks, lines = itertools.product(sets, ("distance", "activation")), {}
+    for row, (name, what) in zip(axes, ranks, strict=True):
+        row[0].set_ylabel(f"{shown.SETS.get(name, name)}\nby {what}", fontsize=8)
+        for (axis, layer), routing in itertools.product(zip(row, PLACES, strict=True), NAMES):
+            own = frames.select(of_trained, "errors", data=name, routing=routing)[:networks]
+            for r, t in itertools.product(own, iterations):
+                curve, style = r.series[f"by_{what}_{layer}_{t}"], dict(lw=0.45 * t)
+                style["color"] = plots.routing_color(routing)
+                (line,) = axis.plot(torch.linspace(0, 1, len(curve)), curve, **style)
+                lines[NAMES[routing]] = line
+            axis.axhline(1, color=plots.INK, ls=":", lw=1)
+            axis.set_xticks([0, 1], ["least", "most"])
+    for axis, place in zip(axes[0], PLACES.values(), strict=True):
+        axis.set_title(place, fontsize=9)
+    figure.supylabel("weight × number of children", fontsize=9)
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4)
+    frames.show(figure, of_errors)
+
+
+follow(iterations=(3,))
+
+# %% tags=["remove-input"]
+of_lstm, of_kernel = (shown.prefers_inactive(of_trained, routing) for routing in shown.LEARNED)
+say(
+    f"In {sum(of_lstm)} of {len(of_lstm)} networks with the LSTM ({frames.shown_are(of_trained)}),",
+    "the *least* active children of",
+    f"the first layer weigh more than the most active ones; with the kernel in {sum(of_kernel)} of",
+    f"{len(of_kernel)}. Nothing tells an LSTM that a high activation means presence. The kernel’s",
+    "$\\lambda_2$ does.",
+)
 
 # %% [markdown]
-# ```{fold} How evenly votes are weighed, and what the kernel has learned
+# ```{fold} Each iteration, how evenly votes are weighed, and what the kernel has learned
 # ```
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The same weights of votes in each of three iterations of one network: thin lines for the first iteration, thick ones for the last."}, "figure": {"caption": "How do weights change over the iterations? As above, for the first seed; the thicker a line, the later its iteration.", "name": "fig-lr-iterations"}}
+follow(iterations=(1, 2, 3), networks=1)
 
 # %% tags=["hide-input"]
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})

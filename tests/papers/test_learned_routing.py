@@ -326,6 +326,17 @@ def test_the_least_error_is_the_best_mean_of_a_set_that_all_routings_have_run_on
     assert shown.least([*found, record(7, routing="dynamic")]) == {"MNIST": ("EM", [4, 2])}
 
 
+def test_a_network_prefers_inactive_children_by_the_last_iteration_of_its_first_layer():
+    def looks(first: list[float], last: list[float], **config) -> SimpleNamespace:
+        r = record(1, routing="connectionist", **config)
+        r.series = {"by_activation_capsules1_1": first, "by_activation_capsules1_3": last}
+        return r
+
+    found = [looks([1, 2], [3, 2]), looks([3, 2], [1, 1]), looks([1, 2], [3, 2], trained=False)]
+    assert shown.prefers_inactive(found, "connectionist") == [True, False]
+    assert shown.prefers_inactive(found, "similarity") == []
+
+
 def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():
     rates = shown.rates(frames.select(Store().records("learned_routing"), "pilot", "cpu"))
     assert len(rates) == 12

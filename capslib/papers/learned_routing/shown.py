@@ -58,6 +58,16 @@ def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
     return found
 
 
+def prefers_inactive(records: Iterable[Measured], routing: str) -> list[bool]:
+    """For each of the trained networks with a routing: the least active tenth of the children outweighs the most active one.
+
+    In the last iteration of the first layer, whose children are the primary capsules.
+    """
+    own = (r for r in records if r.config["trained"] and r.config["routing"] == routing)
+    ranked = (r.series[f"by_activation_{LAYERS[0]}_{r.config['iterations']}"] for r in own)
+    return [weights[0] > weights[-1] for weights in ranked]
+
+
 def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
     """By set and arm of the pilot, the held-out error in percent at each learning rate."""
     found: dict[Row, dict[float, float]] = {}
