@@ -25,6 +25,7 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
+from capslib.lab.judging import AGAINST
 from capslib.lab.store import Store
 from capslib.papers.learned_routing import EXPERIMENTS, QUERIES, STEM, shown
 from capslib.papers.learned_routing.limits import SMALL
@@ -38,6 +39,7 @@ best = [
     f"{name}’s on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
     for data, (name, errors) in shown.least(done["cpu"]).items()
 ]
+failed = [part.name for part in told["LR-W-1"].parts if part.status in AGAINST]
 gains = shown.trained_against_frozen(done["cpu"])
 gains = [
     f"{name} on {data} {frames.mean([-of for of in points], 1, None)}"
@@ -63,6 +65,7 @@ frames.verdict_box(
     found="That the two weights of the kernel have the limits that the paper draws {LR-W-3:verdict} "
     "{LR-W-3}, tried down to weights of {least}. That the LSTM makes at most as many errors as EM "
     "routing, and the kernel more, on both sets: {errors} {LR-W-1}."
+    + f" What fails of it: {' and '.join(failed)}." * bool(failed)
     + f" The lowest mean error of a reduced network is the {' and the '.join(best)}."
     * bool(best),
     size="Trained at the paper’s own size: {at_full}; {runs} of the {reduced} reduced runs on MNIST "

@@ -13,7 +13,7 @@ AS_GOOD = {"mnist": 0.3, "smallnorb": 0.5}
 ORIGINAL = 2.2
 """The error in percent that the authors of EM routing report, of pairs of images."""
 _ABSOLUTE = "a reduced network on small images errs more than the paper's, whatever its routing"
-SETS = {"mnist": "mnist", "norb": "smallnorb"}
+SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
 
 
 def arm(routing: str, data: str, views: str = "separate") -> Select:
@@ -37,12 +37,12 @@ def _toy(metric: str, bound: float, test: str, above: bool = False) -> Property:
 
 
 QUERIES: dict[str, Query] = {
-    **{f"LR-T3-conn-{short}": _error("connectionist", data) for short, data in SETS.items()},
-    **{f"LR-T3-sim-{short}": _error("similarity", data) for short, data in SETS.items()},
+    **{f"LR-T3-conn-{data.removeprefix('small')}": _error("connectionist", data) for data in SETS},
+    **{f"LR-T3-sim-{data.removeprefix('small')}": _error("similarity", data) for data in SETS},
     "LR-X-params": Value(Select("costs", {"routing": "connectionist"}), "parameters_without_routing", final=False),
     "LR-W-1": Count({
-        **{f"connectionist is no worse than EM on {data}": _fewer("connectionist", "em", data, -AS_GOOD[data]) for data in SETS.values()},
-        **{f"EM beats similarity on {data}": _fewer("em", "similarity", data) for data in SETS.values()},
+        **{f"the LSTM is no worse than EM routing on {on}": _fewer("connectionist", "em", data, -AS_GOOD[data]) for data, on in SETS.items()},
+        **{f"EM routing beats the kernel on {on}": _fewer("em", "similarity", data) for data, on in SETS.items()},
     }),
     "LR-W-2": Count({
         f"{routing}, on pairs of images, stays above {ORIGINAL} percent":

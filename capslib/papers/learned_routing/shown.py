@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from capslib.papers.learned_routing.asks import SETS
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.limits import negate_network
 from capslib.papers.learned_routing.table3 import LAYERS, change
 from capslib.papers.query import Measured
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
-SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
 LEARNED = ("connectionist", "similarity")
 PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 VALUES = {"lambda1": "λ₁", "lambda2": "λ₂", "width": "width", "theta1": "θ₁", "theta2": "θ₂", "theta3": "θ₃"}
