@@ -36,7 +36,7 @@ told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
 done = {scale: frames.select(committed, "errors", scale) for scale in ("cpu", "paper")}
 best = [
-    f"{name}’s on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
+    f"{name} on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
     for data, (name, errors) in shown.least(done["cpu"]).items()
 ]
 failed = [part.name for part in told["LR-W-1"].parts if part.status in AGAINST]
@@ -57,6 +57,9 @@ frames.verdict_box(
         "full": len(EXPERIMENTS["errors"].trials("paper")),
         "twice": len({str(select.where) for select in selects(QUERIES["LR-W-1"])}),
         "least": SMALL[-1],
+        "failed": " and ".join(failed) or "nothing yet",
+        "best": " and ".join(best) or "not known yet",
+        "gains": ", ".join(gains) or "not known yet",
     },
     store=Store(results_dir),
     claim="A routing can be learned like any other part of a network: an LSTM that weighs votes "
@@ -64,16 +67,13 @@ frames.verdict_box(
     "does not.",
     found="That the two weights of the kernel have the limits that the paper draws {LR-W-3:verdict} "
     "{LR-W-3}, tried down to weights of {least}. That the LSTM makes at most as many errors as EM "
-    "routing, and the kernel more, on both sets: {errors} {LR-W-1}."
-    + f" What fails of it: {' and '.join(failed)}." * bool(failed)
-    + f" The lowest mean error of a reduced network is the {' and the '.join(best)}."
-    * bool(best),
+    "routing, and the kernel more, on both sets: {errors} {LR-W-1}. What fails of it: {failed}. The "
+    "lowest mean error of a reduced network: {best}.",
     size="Trained at the paper’s own size: {at_full}; {runs} of the {reduced} reduced runs on MNIST "
     "and smallNORB {are} finished. Claims that wait: {waiting}.",
     surprise="The released similarity routing starts nearly blind: over the distances that votes have "
-    "in a new network, its couplings hardly tell a near vote from a far one."
-    + f" What training the routing itself brings, in points: {', '.join(gains)}."
-    * bool(gains),
+    "in a new network, its couplings hardly tell a near vote from a far one. What training the "
+    "routing itself brings, in points of error: {gains}.",
     settles="{reduced} reduced networks, with each learned routing also frozen as it starts, and "
     "{twice} more of twice the budget tell whether the orders hold at their size; {full} networks "
     "of the paper’s size decide the orders and the numbers of the paper.",
