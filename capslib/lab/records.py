@@ -22,7 +22,7 @@ RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
 ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps", "quantiles", "log_shares", "ranks")
 """Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
 LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
-"""How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or parent."""
+"""How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or for each parent."""
 
 
 class Code(Model):

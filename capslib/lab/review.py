@@ -186,7 +186,7 @@ def _notes(record: Record) -> Iterator[str]:
         yield f"of revision {trial.revision}; the experiment is at {experiment.revision}, so it counts for no claim"
     elif experiment is not None and not budget_of(trial.paper)(record):
         yield f"not one of the trials that {trial.experiment} names for scale {trial.scale}, so it counts for no claim"
-    elif experiment is not None and trial.seed not in experiment.seeds[trial.scale]:
+    elif experiment is not None and trial.seed not in experiment.replicates(papers.config(trial), experiment.seeds[trial.scale]):
         yield f"its seed {trial.seed} is none of those that {trial.experiment} named before its runs"
     if trial.scale == "smoke":
         yield "of smoke scale, which counts for no claim"

@@ -25,6 +25,8 @@ from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
 PAPER = "negation_limitation"
 EXPERIMENTS = experiments(PAPER)
 SIGN = EXPERIMENTS["sign"].trials("cpu")
+OF_IMAGES = experiments("inequality_anomaly")["baselines"].trials("paper", where={"data": "mnist"})[0]
+"""Of an experiment with ten seeds, of which its images run with three."""
 DEPTH = EXPERIMENTS["depth"].trials("cpu", where={"data": "mnist"})[0]
 MNIST = DataFingerprint(name="mnist", sha256=SETS["mnist"].manifest, stand_in=False, complete=True)
 
@@ -79,9 +81,8 @@ def test_nothing_is_said_about_sound_records(store, sound):
         sound(DEPTH),
         sound(SIGN[3], exit="nan", metrics={}, series={}, message="step 3"),
         sound(SIGN[4], series={"epochs": [1, 2], "accuracy": [0, 1], "steps": [10, 20, 25], "loss": [3, 2, 1]}),
-        sound(
-            SIGN[5], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "picture": [0, 9, 3, 1], "turned": [0, 9], "theta1": [0]}
-        ),
+        sound(SIGN[5], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "picture_of_all": [0, 255, 3, 1], "turned": [0, 9]}),
+        sound(SIGN[6], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "by_distance_classes_1": [2, 1], "theta1_classes": [0]}),
     ):
         store.put(record)
     store.path(DEPTH).with_suffix(".npz").touch()  # arrays of a figure
@@ -241,6 +242,7 @@ NOTES = {
     "an earlier revision": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)), "of revision 1; the experiment is at 2"),
     "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
     "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "its seed 999 is none of those that sign named before its runs"),
+    "a seed of other arms": (lambda r: r(changed(OF_IMAGES, seed=7), **seen()), "its seed 7 is none of those that baselines named before its runs"),
     "twice the budget": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}), **code(dirty=None, revision=None)), "not run from a git checkout"),
     "a row that came later": (lambda r: r(deviations=r().deviations[1:]), f"does not name a deviation that the ledger names today: {FIRST}"),
     "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
