@@ -36,9 +36,6 @@ from capslib.recipes import Model
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
-"""Let glibc keep what a step frees for the next one. Dask's default, to give it back at once, made a training step 1.8 times as
-long: every step then faults all its pages in again."""
 POLL = 0.5
 """Seconds between two looks at whether a cluster has finished something or a signal has come."""
 ANSWER, JOIN = 5.0, 300.0
@@ -303,7 +300,7 @@ def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bo
     worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}  # an error of a trial is ours to tell
     workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
     options = {
-        "distributed.nanny.pre-spawn-environ": {**KEEP_MEMORY, "OMP_NUM_THREADS": str(settings.threads)},
+        "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": str(settings.threads)},
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
         "distributed.worker.profile.enabled": False,  # see _stop_profiler
     }

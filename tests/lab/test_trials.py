@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -220,6 +222,40 @@ def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform)
     with runs.PeakMemory("cpu") as memory:
         pass
     assert 2**20 < memory.bytes < 2**45
+
+
+STEPS = """
+import resource, torch
+from capslib.lab.runs import PeakMemory, keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.zeros(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def peak():
+    with PeakMemory("cpu") as memory:
+        pass
+    return memory
+
+first, kept = faults(), keep_memory()
+faults()
+later, held = faults(), peak().bytes
+keep_memory()
+print(first, kept, later, (held - peak().bytes) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has none of these options")
+@pytest.mark.parametrize("trim", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}], ids=["default", "as in a dask worker"])
+def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it(trim):
+    """Page faults are counted: five blocks of 64 MiB take 81,920 of 4 KiB, or none."""
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True, env={**os.environ, **trim})
+    first, kept, later, given_back = done.stdout.split()
+    assert kept == "True"
+    assert int(later) < int(first) / 100
+    assert int(given_back) > 48
 
 
 # ------------------------------------------------------------------------------------------------- how a trial ends
