@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
 from capslib.errors import unknown
-from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, number, span
+from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -133,7 +133,7 @@ def describe(verdict: Verdict) -> str:
     parts = [f"{verdict.claim.id}: {verdict.status}", verdict.claim.statement]
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
-    if our_value(verdict):  # a tally is for the eye
+    if our_value(verdict):  # the reason says more than a tally
         parts.append(f"here {ours(verdict)}, {basis(verdict)}" if not verdict.parts else f"{verdict.reason} {basis(verdict)}")
     return " · ".join(part.rstrip(".") for part in parts)
 
@@ -204,11 +204,12 @@ _ROW = (
 )
 
 
-def tally(parts: Iterable[Verdict]) -> str:
-    """How many parts of a count hold, are open, fail and wait: ``✓5 ?0 ×1``. Nothing is said of waiting where none waits."""
-    signs = dict.fromkeys(KEPT, "✓") | dict.fromkeys(AGAINST, "×") | dict.fromkeys(NOT_RUN, "waiting ")
-    of = Counter(signs.get(p.status, "?") for p in parts)
-    return " ".join(f"{sign}{of[sign]}" for sign in ("✓", "?", "×", "waiting ") if of[sign] or sign in "✓?×")
+def tally(parts: Sequence[Verdict]) -> str:
+    """How many parts of a count hold, and how many do not and why: ``5 of 7 hold, 1 against, 1 open``."""
+    words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
+    of = Counter(words.get(p.status, "open") for p in parts if p.status not in KEPT)
+    others = [f"{of[word]} {word}" for word in ("against", "open", "waiting") if of[word]]
+    return ", ".join([f"{kept(parts)} of {len(parts)} hold", *others])
 
 
 def counts(found: Iterable[Verdict]) -> dict[Status, int]:

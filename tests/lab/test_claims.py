@@ -612,7 +612,7 @@ def test_an_exact_count_that_is_off_by_nothing_shows_the_papers_number():
 
 
 def test_a_count_says_how_many_of_its_parts_hold():
-    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "✓1 ?0 ×1"
+    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "1 of 2 hold, 1 against"
     assert our_value(judge(ordered, Count({"a": YES, "b": NONE}), arms())) == ""
 
 
@@ -889,8 +889,8 @@ def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_erro
 def test_a_tally_says_how_many_parts_hold_are_open_and_fail():
     claim = ledger()["NEG-W-4"]
     parts = [Verdict(claim, status, "", scale="cpu") for status in ("same order", "same order", "undecided", "opposite order")]
-    assert claims.tally(parts[:2]) == "✓2 ?0 ×0"
-    assert claims.tally([*parts, Verdict(claim, "waiting", "")]) == "✓2 ?1 ×1 waiting 1"
+    assert claims.tally(parts[:2]) == "2 of 2 hold"
+    assert claims.tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 hold, 1 against, 1 open, 1 waiting"
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
