@@ -3,7 +3,7 @@
 The plan, from the top down. A module imports only from below its own place: from lower lines, or from its left on its line::
 
     the lab      cli                                              the command line, thin
-                 notebooks  progress                              execute chapters; show how a run goes on
+                 notebooks  progress  chapter                     execute chapters; show how a run goes on; claims on a page
                  review  planning  workers  batch                 check records; plan trials; run them here or on a cluster
                  judging  claims  frames                          judge a claim by records; all verdicts; records as tables
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
@@ -22,7 +22,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  errors  files  registry                          errors that a user sees; files written whole; names
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
-``pip install capslib[lab]``. Sizes: the library at most 5,680 lines, the lab at most 3,720 lines, a paper at most 1,020 lines, a
+``pip install capslib[lab]``. Sizes: the library at most 5,680 lines, the lab at most 3,770 lines, a paper at most 1,020 lines, a
 file at most 460 lines. ``import capslib`` itself does no work and does not import torch.
 """
 

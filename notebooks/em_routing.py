@@ -25,14 +25,15 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
-from capslib.lab.store import Store
+from capslib.lab.chapter import Chapter
 from capslib.papers.em_routing import EXPERIMENTS, STEM
 from capslib.papers.em_routing.asks import MAIN
 from capslib.papers.em_routing.recipe import COPY, REDUCED
 from capslib.papers.em_routing.table1 import FULL
 from capslib.papers.query import CONVERGED_BELOW
 
-committed = claims.own_records(STEM, Store(results_dir))
+chapter = Chapter(STEM, results_dir)
+committed, told = chapter.records, chapter.told
 coarser = {"data": "smallnorb", "crop": REDUCED["cpu"]["crop"], **MAIN}
 runs = {
     name: frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise})
@@ -45,8 +46,7 @@ counted = {(r.config["network"], *r.config["cnn"]): r.parameters for r in copied
 capsules = [n for (network, *_), n in counted.items() if network == "matrix_capsnet"]
 of_cnn = frames.select(copied, "test_error", network="cnn", cnn=list(FULL))
 of_cnn = frames.values(of_cnn, "test_error")
-frames.verdict_box(
-    STEM,
+chapter.verdict_box(
     {
         **{name: frames.mean(errors, unit="%") for name, errors in competing.items()},
         "moving": sum(abs(m) >= CONVERGED_BELOW for m in moved),
@@ -54,7 +54,6 @@ frames.verdict_box(
         "times": round(counted.get(("cnn", *FULL), 0) / max(capsules, default=1)),
         "cnn": frames.mean(of_cnn, unit="%"),
     },
-    store=Store(results_dir),
     claim="Matrix capsules with EM routing make {EM-X-reduction:theirs} fewer errors on smallNORB "
     "than the best result before them, fewer than a CNN on viewpoints that they have never seen, "
     "and are harder to attack.",
@@ -77,7 +76,6 @@ frames.verdict_box(
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}}
 plots.use_style()
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 plots.dots(
     {
@@ -486,7 +484,7 @@ of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
 of_norb = [r for r in of_norb if r not in copies]
 twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
-longer = frames.select(Store(results_dir).records(STEM), "test_error", "cpu", **twice)
+longer = frames.select(chapter.store.records(STEM), "test_error", "cpu", **twice)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
 own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
 rows = {name: row(copies, *of) for name, of in COPIES.items()}
@@ -516,7 +514,7 @@ orders = {
     "EM-W-14": "Errors: capsules < CNN of the same size",
     "EM-W-15": "Errors: the paper's activation < mixing proportions",
 }
-claims.page_table(STEM, *orders, names=orders)
+chapter.table(*orders, names=orders)
 
 # %% [markdown]
 # In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs make fewer errors than any of them, also the one that has as many
@@ -544,7 +542,7 @@ plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs
 plt.show()
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)
+chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}}
 main = arm(of_norb, {})
@@ -590,7 +588,7 @@ texts = (
     "norb",
     "sabour",
 )
-claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
+chapter.table("EM-W-17", *(f"EM-X-{name}" for name in texts))
 
 # %% [markdown]
 # Averaging 13 crops lowers the error of the reduced network with every seed; the row of {claim}`EM-W-17` has the gain. In the paper it lowers the error of the main network by 0.4 points. On MNIST
@@ -607,7 +605,7 @@ claims.page_table(STEM, "EM-W-17", *(f"EM-X-{name}" for name in texts))
 sizes = session.run(STEM, "sizes")
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
+chapter.table("EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 
 # %% [markdown]
 # ### Viewpoints that were never seen (Table 2)
@@ -652,11 +650,11 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
     for view in ("familiar", "novel") if len(rows) else ():
         for key, name in (("cnn", "cnn"), ("capsules", "caps")):
             error, epoch = rows[f"{key}_{view}"].mean(), rows[f"{key}_epoch"].mean()
-            told = f"{error:.1f} % where both are matched, after epoch {epoch:.1f}"
-            told = f"at its end; {told}" if name == "cnn" else told
-            beside[f"EM-T2-{short}-{view}-{name}"] = told
+            text = f"{error:.1f} % where both are matched, after epoch {epoch:.1f}"
+            text = f"at its end; {text}" if name == "cnn" else text
+            beside[f"EM-T2-{short}-{view}-{name}"] = text
 matched = {"EM-W-16": "Errors on novel viewpoints, at equal ones on familiar: capsules < CNN"}
-claims.page_table(STEM, *matched, names=matched)
+chapter.table(*matched, names=matched)
 
 # %% [markdown]
 # At this size the CNN is the better one, with every seed and for both factors. When both have the same error on familiar views, the capsules make more errors on novel ones, with every seed. But the two are matched at
@@ -669,7 +667,7 @@ claims.page_table(STEM, *matched, names=matched)
 # of the other, and interpolate between two epochs: so a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 
 # %% tags=["hide-input"]
-display(claims.page_table(STEM, "EM-T2-", "EM-X-viewpoint-", beside=beside))
+display(chapter.table("EM-T2-", "EM-X-viewpoint-", beside=beside))
 of_arm = (*ARM, *inner, "factor")
 frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 
@@ -704,7 +702,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(Markdown(frames.standing(inside)))
-claims.page_table(STEM, "EM-W-1")
+chapter.table("EM-W-1")
 
 # %% [markdown]
 # The distance includes the coordinates of a child, and a class has one mean for all positions. At `cpu` scale the last grid has 2 × 2 positions, each 0.028 from the centre. Coordinates alone then put nearly every vote
@@ -737,7 +735,7 @@ table.insert(
 )
 display(Markdown("Share of dead capsule types, by schedule of the margin:"))
 display(table.reset_index().pipe(frames.styled).format(precision=2).hide(axis="index"))
-claims.page_table(STEM, "EM-W-6")
+chapter.table("EM-W-6")
 
 # %% [markdown]
 # No capsule type is dead with either margin, so {claim}`EM-W-6` has nothing to compare at this size. The growing margin makes fewer errors with every seed; whether its small start or its larger end helps, these runs do not tell. Among all arms, only one network has dead capsules:
@@ -796,7 +794,7 @@ resisting = {
     "EM-W-4": "Fewer gradients of capsules are exactly zero",
     "EM-W-5": "Black-box images harm both alike",
 }
-claims.page_table(STEM, *resisting, names=resisting)
+chapter.table(*resisting, names=resisting)
 
 # %% [markdown]
 # A network with a higher error also has a higher error under attack. The claims therefore compare two things at ε = 0.1 and at ε = 0.2: the accuracy under attack, and the share of its accuracy that a network keeps.
@@ -811,7 +809,7 @@ claims.page_table(STEM, *resisting, names=resisting)
 # exactly zero where the loss rounds to zero or where every path to it is cut. In 500 images neither network has one such pixel, so {claim}`EM-W-4` has nothing to compare.
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "EM-X-adv-", "EM-W-9")
+chapter.table("EM-X-adv-", "EM-W-9")
 
 # %% [markdown]
 # How large does such a step look? Figure B.3 of the paper shows attacked images. We show images of the stand-in, because the licence of smallNORB does not let us pass its images on. The networks trained for seconds.
@@ -862,9 +860,7 @@ plots.show_pixels(figure)
 energies = session.run(STEM, "free_energy")
 
 # %% tags=["hide-input"]
-claims.page_table(
-    STEM, "EM-W-8", names={"EM-W-8": "One free energy falls with all three updates"}
-)
+chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three updates"})
 
 # %% [markdown]
 # We follow three forms of the free energy over many draws: the printed one, and two that single steps minimise. The M-step raises none of them. The logistic can raise the printed and the mixture form, the E-step the printed and the weighted one. No form falls with all three updates.

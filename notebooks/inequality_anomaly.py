@@ -24,14 +24,13 @@ data_dir = None
 results_dir = None
 
 # %% tags=["remove-input"]
-from capslib.lab import claims, frames, plots
-from capslib.lab.store import Store
+from capslib.lab import frames, plots
+from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import ALIKE, CAPSULES, DATA, SCORES
 
-committed = claims.own_records(STEM, Store(results_dir))
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
-said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
+chapter = Chapter(STEM, results_dir)
+committed, told, said = chapter.records, chapter.told, chapter.said
 printed = {name: v.claim.value for name, v in told.items()}
 of_pairs, of_sites = (
     frames.select(committed, "off_targets", "paper", sees="all", nrg_pam=nrg)
@@ -51,8 +50,7 @@ def wins(records: list, one: str, other: str = GINI) -> int:
     return sum(lead > 0 for lead in margins(records, one, other))
 
 
-frames.verdict_box(
-    STEM,
+chapter.verdict_box(
     {
         "runs": len(frames.select(committed, "detection", "cpu")),
         "crispr": len(frames.select(committed, "off_targets", "paper")),
@@ -68,7 +66,6 @@ frames.verdict_box(
         "one": said["INQ-W-1"],
         "two": said["INQ-W-4"],
     },
-    store=Store(results_dir),
     claim="How unequally a capsule network spreads its couplings tells anomalies from "
     "normal inputs better than its output does: two measures of inequality, Gini and "
     "Palma, beat six other scores nearly everywhere.",
@@ -468,7 +465,7 @@ Markdown(
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share and lead at ten percent, while Npp falls on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Dotted: guessing.", "name": "fig-inq-outliers"}}
 PERCENTS = (0.1, 1.0, 10.0)
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
+told = chapter.told
 
 
 def cell(of: str, data: str, share: float) -> dict:
@@ -549,7 +546,7 @@ def agreement(of: pd.DataFrame) -> pd.DataFrame:
 
 def every_cell(about: str, of: pd.DataFrame) -> None:
     """A table cell by cell, and how the columns that have run agree with the paper's."""
-    display(Markdown(f"{about}:"), frames.side_by_side(STEM, of, store=Store(results_dir)))
+    display(Markdown(f"{about}:"), chapter.side_by_side(of))
     if len(found := agreement(of)):
         display(found.pipe(frames.styled).hide(axis="index"))
 
@@ -581,7 +578,7 @@ SHARES = {"0.1pct-": "0.1 %", "1pct-": "1 %", "10pct-": "10 %"}
 
 
 display(Markdown(to_see("T2")))
-claims.page_table(STEM, "INQ-W-1", "INQ-W-2", "INQ-W-3")
+chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
 
 # %% [markdown]
 # ```{fold} Settings, and every cell of Table 2 and of its average precisions
@@ -610,7 +607,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(Markdown(to_see("T3")))
-claims.page_table(STEM, "INQ-W-4", "INQ-W-5", "INQ-W-9")
+chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 
 # %% [markdown]
 # ```{fold} Every cell of Table 3, and of its average precisions
@@ -660,7 +657,7 @@ Markdown(
 )
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "INQ-W-8")
+chapter.table("INQ-W-8")
 
 # %% [markdown]
 # ### Skin lesions (Table 4)
@@ -671,7 +668,7 @@ claims.page_table(STEM, "INQ-W-8")
 lesions = session.run(STEM, "lesions")
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "INQ-W-6")
+chapter.table("INQ-W-6")
 
 # %% [markdown]
 # ```{fold} Settings, every cell of Table 4 and its average precisions, and the counts of Table 1
@@ -684,7 +681,7 @@ every_cell("AUROC (Table 4)", table("T4", {"": "HAM10000"}, letters))
 about = "Average precision (Supplementary Table 3)"
 every_cell(about, table("S3", {"": "HAM10000"}, letters))
 counts = session.run(STEM, "counts")
-claims.page_table(STEM, "INQ-T1-")
+chapter.table("INQ-T1-")
 
 # %% [markdown]
 # ### Guide RNAs and their off-targets (CRISPR)
@@ -719,7 +716,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 rows_of = {f"INQ-C-{kind}-{s}": f"{NAMES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
-claims.page_table(STEM, *list(rows_of)[: len(SCORES)], "INQ-W-7", names=rows_of)
+chapter.table(*list(rows_of)[: len(SCORES)], "INQ-W-7", names=rows_of)
 
 # %% tags=["remove-input"]
 machines = frames.select(committed, "baselines", "paper", sees="all", nrg_pam=False)
@@ -764,7 +761,7 @@ columns = {
 }
 display(Markdown(frames.standing(every)))
 display(frames.means(measured, "CRISPR", columns, 3, (0, 1)).pipe(frames.styled))
-display(claims.page_table(STEM, *list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
+display(chapter.table(*list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
 display(where_scales_differ("off_targets"))
 every_cell("CRISPR", table("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()}))
 
@@ -1006,7 +1003,7 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> None:
 
 names = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}
 arms_of(routings, "routings", names, "routing")
-claims.page_table(STEM, "INQ-W-10")
+chapter.table("INQ-W-10")
 
 # %% [markdown]
 # ### What leaks when early stopping sees the test set

@@ -24,16 +24,15 @@ data_dir = None
 results_dir = None
 
 # %% tags=["remove-input"]
-from capslib.lab import claims, frames, plots
+from capslib.lab import frames, plots
 from capslib.lab.judging import AGAINST, SEEDS
-from capslib.lab.store import Store
+from capslib.lab.chapter import Chapter
 from capslib.papers.learned_routing import EXPERIMENTS, QUERIES, STEM, shown
 from capslib.papers.learned_routing.limits import SMALL
 from capslib.papers.query import selects
 
-committed = claims.own_records(STEM, Store(results_dir))
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
-said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
+chapter = Chapter(STEM, results_dir)
+committed, told, said = chapter.records, chapter.told, chapter.said
 done = {scale: frames.select(committed, "errors", scale) for scale in ("cpu", "paper")}
 best = [
     f"{name} on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
@@ -45,8 +44,7 @@ gains = [
     for (data, name), points in shown.trained_against_frozen(done["cpu"]).items()
     if len(points) >= SEEDS
 ]
-frames.verdict_box(
-    STEM,
+chapter.verdict_box(
     {
         "errors": said["LR-W-1"],
         "runs": len(done["cpu"]) or "none",
@@ -60,7 +58,6 @@ frames.verdict_box(
         "best": " and ".join(best) or "not known yet",
         "gains": ", ".join(gains) or "not known yet",
     },
-    store=Store(results_dir),
     claim="A routing can be learned like any other part of a network: an LSTM that weighs votes "
     "equals or beats the open implementations of EM routing, and a learned kernel between votes "
     "does not.",
@@ -255,7 +252,7 @@ least = [
     min(float(toy.couplings(d, w, w, iterations=10)[: toy.DENSE].sum()) for d in range(5))
     for w in (SMALL[-1], 0.01)
 ]
-display(claims.page_table(STEM, "LR-W-3"))
+display(chapter.table("LR-W-3"))
 draws = sum(r.config["draws"] for r in of_toys)
 say(
     f"In {draws} draws the closed form of the couplings lies within",
@@ -461,7 +458,7 @@ errors = session.run(STEM, "errors")
 pilot = session.run(STEM, "pilot")
 
 # %% tags=["hide-input"]
-display(claims.page_table(STEM, "LR-W-1", "LR-W-2", "LR-T3-"))
+display(chapter.table("LR-W-1", "LR-W-2", "LR-T3-"))
 of = {k: told[f"LR-T3-{k}-norb"].claim.value for k in ("conn", "em24", "sim", "emwww")}
 say(
     "The text says that the LSTM equals or beats the open implementations of EM routing,",
@@ -772,7 +769,7 @@ say(
 )
 means = frames.means(measured.replace({"routing": NAMES}), "routing", heads, 2, None)
 display(means.pipe(frames.styled))
-claims.page_table(STEM, "LR-X-params")
+chapter.table("LR-X-params")
 
 # %% [markdown]
 # ### Where released code and paper differ

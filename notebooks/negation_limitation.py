@@ -25,10 +25,11 @@ results_dir = None
 
 # %% tags=["remove-input"]
 from capslib.lab import claims, frames, plots
-from capslib.lab.store import Store
+from capslib.lab.chapter import Chapter
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
-committed = claims.own_records(STEM, Store(results_dir))
+chapter = Chapter(STEM, results_dir)
+committed, told = chapter.records, chapter.told
 shallow = dict(data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1)
 started = {
     name: [
@@ -40,10 +41,8 @@ started = {
     ]
     for name, start in (("fades", 0.1), ("unit", "unit"))
 }
-frames.verdict_box(
-    STEM,
+chapter.verdict_box(
     {name: frames.mean(accuracies, unit="%") for name, accuracies in started.items()},
-    store=Store(results_dir),
     claim="Without a bias a capsule layer cannot tell an input from its negative, which keeps deep "
     "capsule networks from training, and a bias repairs both.",
     found="Each of the theorems about layers without a bias {NEG-W-1:verdict} {NEG-W-1} {NEG-W-2}. "
@@ -63,7 +62,6 @@ frames.verdict_box(
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy of the sign network. Without a bias RBA and EM are right on half of all numbers, with a bias on nearly all, in the paper and here."}}
 plots.use_style()
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=Store(results_dir))}
 BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 plots.dots(
     {
@@ -353,7 +351,7 @@ axes[0].annotate("without", (5, 1e-18), ha="center", va="bottom", color=BLUE)
 plt.show()
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "NEG-W-1", "NEG-W-2", "NEG-W-3")
+chapter.table("NEG-W-1", "NEG-W-2", "NEG-W-3")
 
 # %% [markdown]
 # Both theorems hold exactly. Floating-point negation is exact, so the differences without a bias are true zeros, not rounding errors. {claim}`NEG-W-3`
@@ -408,7 +406,7 @@ plt.show()
 # %% tags=["hide-input"]
 rows = product((("rba", "RBA"), ("em", "EM")), (("nobias", "without"), ("bias", "with")))
 names = {f"NEG-T1-{r}-{b}": f"{routing} {how} a bias" for (r, routing), (b, how) in rows}
-claims.page_table(STEM, *names, names=names)
+chapter.table(*names, names=names)
 
 # %% [markdown]
 # Without a bias the accuracy is exactly 50 %, in every seed and every epoch: the network classifies one number of each pair (x, −x) correctly. The
@@ -500,7 +498,7 @@ names = {
         for (r, routing), (d, data) in sets
     },
 }
-claims.page_table(STEM, *names, names=names)
+chapter.table(*names, names=names)
 
 
 # %% [markdown]
@@ -520,7 +518,7 @@ def cell(claim: str) -> str:
     return f"{ledger[claim].printed} · {ours} {claims.seal(verdict)}"
 
 
-found = {v.claim.id: v for v in claims.verdicts(STEM)}
+found = chapter.told
 cells = pd.DataFrame(
     [(*c.rsplit("-", 4)[1:], c) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
 )
@@ -596,7 +594,7 @@ for axis in axes[1]:
 plt.show()
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
+chapter.table("NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 
 # %% [markdown]
 # ## Deviations
@@ -837,12 +835,12 @@ plain = frames.metrics(
 )
 if len(plain):
     starts = plain.groupby("depth")["steps_to_20_percent"].median()
-    told = {
+    delays = {
         n: f"{k:,.0f}" if k < plain["steps_to_20_percent"].max() else "not within the run"
         for n, k in starts.items()
     }
     lost = dict(zip(depths["em_vector"], cosines["no bias"], strict=True))
-    rows = {n: (f"{lost[n]:.2f}", told[n]) for n in told if n in lost}
+    rows = {n: (f"{lost[n]:.2f}", delays[n]) for n in delays if n in lost}
     names = ["cosine under noise, untrained", "learning starts after (steps, median of seeds)"]
     rows = pd.DataFrame(rows, index=names).rename_axis(columns="EM layers, no bias")
     display(rows.pipe(frames.styled))
@@ -906,7 +904,7 @@ both = both or {f"{here}, {scale} scale, this build": pairs(negated)}
 pd.concat(both, axis=1, names=["", ""]).pipe(frames.styled).format("{:.1f}", na_rep="–")
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "NEG-W-10")
+chapter.table("NEG-W-10")
 
 # %% [markdown]
 # On MNIST the runs match the theorems, for RBA and for EM. Behind an odd front end, all six runs without a bias end at 49 %: they classify one image of each pair correctly and no more.

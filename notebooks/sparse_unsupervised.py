@@ -24,15 +24,13 @@ data_dir = None
 results_dir = None
 
 # %% tags=["remove-input"]
-from capslib.lab import claims, frames, plots
-from capslib.lab.store import Store
+from capslib.lab import frames, plots
+from capslib.lab.chapter import Chapter
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
-store = Store(results_dir)
-committed = claims.own_records(STEM, store)
-told = {v.claim.id: v for v in claims.verdicts(STEM, store=store)}
+chapter = Chapter(STEM, results_dir)
+committed, told, said = chapter.records, chapter.told, chapter.said
 done = {scale: frames.select(committed, "encodings", scale) for scale in ("cpu", "paper")}
-said = {k: "not decided yet" if v.status == "waiting" else v.status for k, v in told.items()}
 ARMS = {
     "sparse": {"mask": "ranks", "boost": True, "network": "sparse_capsnet"},
     "no boosting": {"mask": "ranks", "boost": False},
@@ -54,8 +52,7 @@ def on_affnist(name: str, metric: str) -> list[float]:
     return [100 * value for value in frames.values(found, metric)]
 
 
-frames.verdict_box(
-    STEM,
+chapter.verdict_box(
     {
         **{name.replace("-", "_"): word for name, word in said.items()},
         "runs": len(done["cpu"]),
@@ -67,7 +64,6 @@ frames.verdict_box(
         "nothing": frames.mean(on_affnist("pixels", A), unit="%"),
         "fitted": f"{EXPERIMENTS['encodings'].grid('cpu')[0].svm_fit:,}",
     },
-    store=store,
     claim="Capsules that learn without labels become a plain autoencoder, unless only few of them may "
     "draw each image. A classifier that learns from such encodings of affNIST (digits under random "
     "affine maps) is then right on {SP-T1-affnist-a:theirs} of them. Supervised capsules, which saw "
@@ -352,7 +348,7 @@ plt.show()
 encodings = session.run(STEM, "encodings")
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "SP-T1-", "SP-W-7", "SP-W-8")
+chapter.table("SP-T1-", "SP-W-7", "SP-W-8")
 
 # %% [markdown]
 # The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149) without a look at the digit behind them. As our variants are ordered, the images that test the classifier in (a) show digits
@@ -472,7 +468,7 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # Is the budget long enough? The first seed, and the same with twice the epochs. What the classifier makes of raw encodings moves by two points at most. What ranks do is not at rest: support of sparse capsules falls off further. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-budgets, recorded = {}, list(store.records(STEM))
+budgets, recorded = {}, chapter.store.records(STEM)
 for name in DRAW:
     found = frames.select(recorded, "encodings", "cpu", **ARMS[name])
     for record in sorted(found, key=lambda r: r.config["epochs"]):
@@ -491,7 +487,7 @@ frames.configuration(EXPERIMENTS["encodings"], arm=of_arms).pipe(frames.styled)
 # ```
 
 # %% tags=["hide-input"]
-claims.page_table(STEM, "SP-T2-")
+chapter.table("SP-T2-")
 
 # %% [markdown]
 # ### Figure 2: who draws the image?
@@ -534,7 +530,7 @@ figure.supxlabel(f"{of_encodings[0].trial.scale} scale, first seed", fontsize=9)
 frames.show(figure, of_encodings)
 
 # %% tags=["hide-input"]
-display(claims.page_table(STEM, "SP-W-1", "SP-X-"))
+display(chapter.table("SP-W-1", "SP-X-"))
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
@@ -580,7 +576,7 @@ frames.show(figure, of_encodings)
 
 # %% tags=["hide-input"]
 sizes = session.run(STEM, "sizes")
-display(claims.page_table(STEM, "SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5"))
+display(chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5"))
 tell(
     of_encodings,
     "Below the first rank the mean support is", percent(arm("dense"), "support_left"), "% of it in dense networks,",
@@ -890,7 +886,7 @@ layouts = {
     for name in ("sparse", "dense")
     for how in LAYOUTS
 }
-display(claims.page_table(STEM, "SP-W-9"))
+display(chapter.table("SP-W-9"))
 tell(
     of_layouts,
     "In (a) one layer more costs sparse encodings", lead(layouts["sparse"], layouts["sparse, one layer more"], A),

@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from html import escape
 
-from capslib.errors import unknown
 from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
@@ -24,7 +23,7 @@ from capslib.recipes import hash_of
 
 __all__ = [
     "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
-    "our_interval", "our_value", "ours", "own_records", "page_table", "row", "seal", "tally", "theirs", "to_json", "verdicts",
+    "our_interval", "our_value", "ours", "own_records", "row", "seal", "tally", "theirs", "to_json", "verdicts",
     "with_unit",
 ]  # fmt: skip
 
@@ -160,48 +159,6 @@ def row(verdict: Verdict) -> tuple[str, ...]:
     v, derived = verdict, " (derived data)" if verdict.derived and verdict.status not in NOT_RUN else ""
     paper = with_unit(v.claim.printed, v.claim.unit) or v.claim.statement
     return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + derived
-
-
-class PageTable(str):
-    """HTML that a notebook shows as such."""
-
-    to_html = _repr_html_ = str.__str__
-
-
-def page_table(stem: str, *ids: str, names: Mapping = {}, beside: Mapping = {}, store: Store | None = None) -> PageTable:
-    """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
-
-    An id that ends in a dash stands for all claims that start with it. ``names`` names rows by claim (their statement by default),
-    ``beside`` puts more from the records under our value. What is not run stands below in one line that unfolds. Raises
-    :class:`UserError` for an id that is not in the ledger.
-    """
-    found, rows, left = {v.claim.id: v for v in verdicts(stem, store=store)}, [], []
-    for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
-        if name not in found:
-            raise unknown("claim", name, found)
-        v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
-        label = escape(names.get(name) or v.claim.statement)
-        if v.status in NOT_RUN:
-            left.append(
-                (v, f'<li id="at-{name}">{seal(v)} {label} ({code}; paper: {escape(theirs(v))}). {escape(v.reason)}</li>')
-            )
-            continue
-        small = escape("; ".join(filter(None, (basis(v), beside.get(name)))))
-        value = escape(ours(v)) if not v.parts else f'<span title="{escape(v.reason)}">{ours(v)}</span>'
-        rows.append(_ROW.format(name, label, code, escape(theirs(v)), value, small, f"{seal(v)} {v.status}"))
-    html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
-    if left:
-        told = ", ".join(f"{n} {status}" for status, n in counts(v for v, _ in left).items() if n)
-        html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
-    return PageTable(f'<div class="claims-wrap">{html}</div>')
-
-
-_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
-_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
-_ROW = (
-    '<tr id="at-{}"><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
-    '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
-)
 
 
 def tally(parts: Sequence[Verdict]) -> str:

@@ -10,8 +10,7 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
-from capslib.errors import unknown
-from capslib.lab import claims, plots
+from capslib.lab import plots
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -20,13 +19,11 @@ from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import Config, matches
 
 if TYPE_CHECKING:
-    from IPython.display import HTML
     from matplotlib.figure import Figure
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
 
     from capslib.lab.claims import Verdict
-    from capslib.lab.store import Store
 
 
 def styled(table: DataFrame) -> Styler:
@@ -241,61 +238,3 @@ def costs(records: Iterable[Record]) -> DataFrame:
         "MiB at most": of["memory"].max().round(),
     }
     return pd.DataFrame(columns).reset_index()
-
-
-def side_by_side(stem: str, ids: DataFrame, digits: int = 3, *, store: Store | None = None) -> Styler:
-    """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
-
-    Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours).
-    """
-    found = {v.claim.id: v for v in claims.verdicts(stem, store=store)}
-
-    def cell(name: str) -> str:
-        v = found[name]
-        theirs, seal = v.claim.value, claims.seal(v, "../scorecard.html")
-        if v.ours is None:
-            return f'<span id="at-{name}">{theirs:.{digits}f} {seal}</span>'
-        near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
-        sign, kind = ("=", "near") if near else ("&lt;", "above") if v.ours > theirs else ("&gt;", "below")
-        return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'
-
-    return styled(ids).format(cell, na_rep="").set_properties(**{"white-space": "nowrap"})
-
-
-BOX = dict(
-    claim="They claim", found="We found", size="Size and data", surprise="What surprised us", settles="What would settle the rest"
-)
-"""What the five sentences of a verdict box answer, in their order."""
-
-
-def verdict_box(stem: str, numbers: Mapping[str, object], *, store: Store | None = None, **said: str) -> HTML:
-    """The answer of a chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
-
-    A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``, ``:basis``
-    or ``:verdict`` what tables say of it, ``{undecided}`` how many claims have that verdict, and other names are of ``numbers``.
-    Raises :class:`UserError` for a name that is none of these, and :class:`TypeError` where a sentence is missing.
-    """
-    from IPython.display import HTML
-
-    if list(said) != list(BOX):
-        raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
-    found = {v.claim.id: _Told(v) for v in claims.verdicts(stem, store=store)}
-    counts = claims.counts(t.verdict for t in found.values())
-    known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
-    try:
-        lines = [
-            f'<p class="box-{k}"><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>' for k, text in said.items()
-        ]
-    except KeyError as error:
-        raise unknown("name in a verdict box", error.args[0], known) from None
-    links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[stem].links.items())
-    return HTML(f'<div class="masthead verdict-box">{"".join(lines)}<p><small>{links}</small></p></div>')
-
-
-class _Told:
-    def __init__(self, verdict: Verdict):
-        self.verdict = verdict
-
-    def __format__(self, what: str) -> str:
-        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
-        return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)

@@ -110,22 +110,17 @@ def _environment(device: str) -> Environment:
     )
 
 
-def keep_memory() -> bool:
-    """Let glibc keep what a training step frees for the next one; False where the C library is another.
+def keep_memory() -> None:
+    """Let glibc keep what a training step frees for the next one, after it has given back what is free now.
 
-    It gives large blocks back to the system, and in the workers of a dask cluster small ones too, so every step would fault all
-    its pages in again: a step of an LSTM routing then takes 1.1 and 2.8 times as long. What is free now goes back first.
+    By default it maps large blocks on their own, and in the workers of a dask cluster gives small ones back too, so every step
+    faults all its pages in again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
     """
-    try:
+    with contextlib.suppress(AttributeError, TypeError):  # musl or a Mac; Windows
         glibc = ctypes.CDLL(None)
         glibc.malloc_trim(0)
-        return all(glibc.mallopt(option, value) for option, value in _KEEP)
-    except (AttributeError, TypeError):  # musl or a Mac; Windows
-        return False
-
-
-_KEEP = ((-4, 0), (-1, 2**31 - 1), (-2, 2**26))
-"""M_MMAP_MAX: no block is mapped on its own; M_TRIM_THRESHOLD: none goes back; M_TOP_PAD: the heap grows by 64 MiB at once."""
+        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+            glibc.mallopt(option, value)
 
 
 class PeakMemory:

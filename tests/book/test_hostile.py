@@ -13,7 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from capslib import papers
-from capslib.lab import claims, frames
+from capslib.lab import frames
+from capslib.lab.chapter import Chapter
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric
@@ -99,7 +100,7 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
         frames.costs(records).pipe(frames.styled).hide(axis="index").format(precision=1),
         frames.metrics(records).pipe(frames.styled),
         frames.means(frames.metrics(records), ["routing", "bias"], {"train_accuracy": "a"}).pipe(frames.styled),
-        claims.page_table("em_routing", "EM-W-8", store=store),
+        Chapter("em_routing", store.root).table("EM-W-8"),
     ]
     outputs = [nbformat.v4.new_output("display_data", {"text/html": style.to_html()}) for style in shown]
     outputs.append(nbformat.v4.new_output("display_data", {"text/markdown": frames.standing(with_data)}))

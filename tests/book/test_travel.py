@@ -132,7 +132,7 @@ def test_a_downloaded_notebook_shows_the_box_of_the_book(site, stem, tmp_path, m
     assert not [found for c in notebook.cells if c.cell_type == "markdown" and (found := MARKS.search(c.source))]
     set_up(notebook.cells[0], stem, tmp_path)
     code = [c for c in notebook.cells if c.cell_type == "code"]
-    until = next(n for n, c in enumerate(code) if "frames.verdict_box(" in c.source)
+    until = next(n for n, c in enumerate(code) if "chapter.verdict_box(" in c.source)
     notebook.cells = code[: until + 1]
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     page = BeautifulSoup((site / "book" / "papers" / f"{stem}.html").read_text(encoding="utf-8"), "html.parser")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,6 @@ from capslib.lab.claims import (
     counts,
     ledger,
     our_value,
-    page_table,
     to_json,
     verdicts,
 )
@@ -861,29 +859,6 @@ def test_records_in_a_store_become_verdicts_tables_and_json(tmp_path):
 )
 def test_numbers_are_written_for_readers(value, text):
     assert number(value) == text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(tmp_path):
-    store = Store(tmp_path)
-    name, _ = answered(store)
-    shown = page_table(CHAPTER, "NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}, store=store).to_html()
-    table, fold = shown.split("<details>")
-    assert re.findall(r"<code>(.*?)</code>", table) == [name]
-    verdict = next(v for v in verdicts(CHAPTER, store=store) if v.claim.id == name)
-    for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), claims.basis(verdict) + "; 7 &amp; more"):
-        assert text in table
-    assert f'class="vq v-reproduced" href="#claim-{name}"' in table
-    assert "✓</a> reproduced</td></tr></tbody></table>" in table
-    waiting = [i for i in ledger(CHAPTER) if i.startswith("NEG-T1-") and i != name]
-    assert re.findall(r"<code>(.*?)</code>", fold) == ["NEG-W-9", *waiting]
-    assert f"Not run: {len(waiting)} waiting, 1 not to be had</summary>" in fold
-
-
-def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_error(tmp_path):
-    assert "<table" not in page_table(CHAPTER, "NEG-W-4", store=Store(tmp_path)).to_html()
-    for wrong in ("NEG-T1", "NEG-T7-"):
-        with pytest.raises(UserError, match="Unknown claim"):
-            page_table(CHAPTER, wrong, store=Store(tmp_path))
 
 
 def test_a_tally_says_how_many_parts_hold_are_open_and_fail():

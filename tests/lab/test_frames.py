@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from capslib import papers
-from capslib.errors import UserError
-from capslib.lab import claims, frames, plots
+from capslib.lab import frames, plots
 from capslib.lab.claims import Verdict, ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
@@ -142,54 +139,6 @@ def test_costs_by_experiment_scale_and_device(records):
     (row,) = frames.costs(records).to_dict("records")
     assert (row["trials"], row["seconds each"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
     assert frames.costs([]).empty
-
-
-SAID = {name: f"{label}." for name, label in frames.BOX.items()}
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
-
-
-def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(store):
-    told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
-    shown = frames.verdict_box("negation_limitation", {"x": "<b>"}, store=store, **{**SAID, "found": told}).data
-    assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(frames.BOX.values())
-    waiting = sum(not c.not_run for c in ledger("negation_limitation").values())
-    assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
-    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting"', shown)
-    with pytest.raises(UserError, match="NEG-W-1"):
-        frames.verdict_box("negation_limitation", {}, store=store, **{**SAID, "found": "{NEG-W-l}"})
-    with pytest.raises(TypeError, match="surprise"):
-        frames.verdict_box("negation_limitation", {}, store=store, found="")
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
-def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)]
-    assert len(calls) == 1
-    said = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords if k.arg in frames.BOX}
-    assert list(said) == list(frames.BOX)
-    for text in said.values():
-        assert not re.search(r"\d", re.sub(r"\{.*?\}", "", text)), text
-        sentences = re.sub(r"\{.*?\}", "X", text).split(". ")
-        assert text.endswith(".")
-        assert len(sentences) <= 4
-        assert max(len(sentence.split()) for sentence in sentences) <= 45, text
-
-
-def test_a_table_side_by_side_says_which_value_is_larger(store, monkeypatch):
-    names = ["NEG-T1-rba-bias", "NEG-T1-em-bias", "NEG-T1-rba-nobias", "NEG-W-1"][:3]
-    found = {v.claim.id: v for v in claims.verdicts("negation_limitation", store=store)}
-    for name, ours in zip(names, (99.8, 98.0, None), strict=True):
-        found[name] = replace(found[name], ours=ours, scale="cpu", status="waiting" if ours is None else "measured smaller")
-    monkeypatch.setattr(frames.claims, "verdicts", lambda *_, **__: list(found.values()))
-    ids = pd.DataFrame({"<b>": names}, index=["rba", "em", "none"])
-    html = frames.side_by_side("negation_limitation", ids, digits=1).to_html()
-    assert (
-        'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured-smaller" href="../scorecard.html#claim-'
-        in html
-    )
-    assert 'class="cell-below">99.8 &gt; 98.0 ' in html
-    assert 'id="at-NEG-T1-rba-nobias">49.6 <a class="vq v-waiting"' in html
-    assert "<b>" not in html
 
 
 def contrast(a: str, b: str) -> float:

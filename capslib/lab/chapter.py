@@ -1,0 +1,140 @@
+"""What the page of a paper says of its claims: the verdict box, and the tables of verdicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from capslib import papers
+from capslib.errors import unknown
+from capslib.lab import claims, frames
+from capslib.lab.judging import NOT_RUN, Verdict
+from capslib.lab.records import Record
+from capslib.lab.store import Store
+
+if TYPE_CHECKING:
+    from IPython.display import HTML
+    from pandas import DataFrame
+    from pandas.io.formats.style import Styler
+
+BOX = dict(
+    claim="They claim", found="We found", size="Size and data", surprise="What surprised us", settles="What would settle the rest"
+)
+"""What the five sentences of a verdict box answer, in their order."""
+
+
+class Chapter:
+    """The records and claims of a paper in the results folder that its notebook names; None: the committed ones.
+
+    Each property and method reads the folder anew, so that a table knows the trials that the cell above it has run.
+    """
+
+    def __init__(self, stem: str, results_dir: str | os.PathLike[str] | None = None):
+        self.stem, self.store = stem, Store(results_dir)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of the grid of each scale, which figures show."""
+        return claims.own_records(self.stem, self.store)
+
+    @property
+    def told(self) -> dict[str, Verdict]:
+        """The verdict on each claim."""
+        return {v.claim.id: v for v in claims.verdicts(self.stem, store=self.store)}
+
+    @property
+    def said(self) -> dict[str, str]:
+        """The verdict on each claim in words that fit a sentence."""
+        return {name: "not decided yet" if v.status == "waiting" else v.status for name, v in self.told.items()}
+
+    def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> PageTable:
+        """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
+
+        An id that ends in a dash stands for all claims that start with it. ``names`` names rows by claim (their statement by
+        default), ``beside`` puts more from the records under our value. What is not run stands below in one line that unfolds.
+        Raises :class:`UserError` for an id that is not in the ledger.
+        """
+        found, rows, left = self.told, [], []
+        for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
+            if name not in found:
+                raise unknown("claim", name, found)
+            v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
+            seal, label = claims.seal(v), escape(names.get(name) or v.claim.statement)
+            if v.status in NOT_RUN:
+                told = f"({code}; paper: {escape(claims.theirs(v))}). {escape(v.reason)}"
+                left.append((v, f'<li id="at-{name}">{seal} {label} {told}</li>'))
+                continue
+            small = escape("; ".join(filter(None, (claims.basis(v), beside.get(name)))))
+            values = escape(claims.theirs(v)), escape(claims.ours(v))
+            rows.append(_ROW.format(name, label, code, *values, small, f"{seal} {v.status}"))
+        html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
+        if left:
+            told = ", ".join(f"{n} {status}" for status, n in claims.counts(v for v, _ in left).items() if n)
+            html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
+        return PageTable(f'<div class="claims-wrap">{html}</div>')
+
+    def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
+        """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
+
+        Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours).
+        """
+        found = self.told
+
+        def cell(name: str) -> str:
+            v = found[name]
+            theirs, seal = v.claim.value, claims.seal(v, "../scorecard.html")
+            if v.ours is None:
+                return f'<span id="at-{name}">{theirs:.{digits}f} {seal}</span>'
+            near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
+            sign, kind = ("=", "near") if near else ("&lt;", "above") if v.ours > theirs else ("&gt;", "below")
+            return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'
+
+        return frames.styled(ids).format(cell, na_rep="").set_properties(**{"white-space": "nowrap"})
+
+    def verdict_box(self, numbers: Mapping[str, object] = {}, **said: str) -> HTML:
+        """The answer of the chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
+
+        A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``,
+        ``:basis`` or ``:verdict`` what tables say of it, ``{undecided}`` how many claims have that verdict, and other names are of
+        ``numbers``. Raises :class:`UserError` for a name that is none of these, and :class:`TypeError` where a sentence is missing.
+        """
+        from IPython.display import HTML
+
+        if list(said) != list(BOX):
+            raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
+        found = {name: _Told(v) for name, v in self.told.items()}
+        counts = claims.counts(t.verdict for t in found.values())
+        known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
+        try:
+            lines = [
+                f'<p class="box-{k}"><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>'
+                for k, text in said.items()
+            ]
+        except KeyError as error:
+            raise unknown("name in a verdict box", error.args[0], known) from None
+        links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[self.stem].links.items())
+        return HTML(f'<div class="masthead verdict-box">{"".join(lines)}<p><small>{links}</small></p></div>')
+
+
+class PageTable(str):
+    """HTML that a notebook shows as such."""
+
+    to_html = _repr_html_ = str.__str__
+
+
+class _Told(NamedTuple):
+    verdict: Verdict
+
+    def __format__(self, what: str) -> str:
+        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
+        return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
+
+
+_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
+_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
+_ROW = (
+    '<tr id="at-{}"><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
+    '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
+)

@@ -1,0 +1,106 @@
+"""What a page says of the claims of its paper."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from capslib.errors import UserError
+from capslib.lab import claims
+from capslib.lab.chapter import BOX, Chapter
+from capslib.lab.claims import Verdict, ledger
+from capslib.lab.store import Store
+from capslib.papers.negation_limitation import EXPERIMENTS, STEM
+
+SAID = {name: f"{label}." for name, label in BOX.items()}
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
+
+
+@pytest.fixture
+def chapter(store) -> Chapter:
+    """Without a record."""
+    return Chapter(STEM, store.root)
+
+
+def answer(chapter: Chapter, monkeypatch, **ours: float) -> dict[str, Verdict]:
+    """Let the chapter have these values of claims, whose names have underscores here."""
+    found = chapter.told
+    for name, value in ((k.replace("_", "-"), v) for k, v in ours.items()):
+        found[name] = replace(found[name], ours=value, scale="cpu", status="measured smaller")
+    monkeypatch.setattr(Chapter, "told", found)
+    return found
+
+
+def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_meanwhile(store, make_record):
+    chapter, trial = Chapter(STEM, store.root), EXPERIMENTS["sign"].trials("cpu")[0]
+    assert (chapter.records, set(chapter.said.values())) == ([], {"not decided yet", "not to be had"})
+    store.put(make_record(trial))
+    longer = {**trial.config, "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs}
+    store.put(make_record(trial.model_copy(update={"config": longer})))
+    assert [r.trial for r in chapter.records] == [trial], "and no run of twice the budget"
+    assert Chapter(STEM).store.root == Store().root != store.root
+
+
+def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeypatch):
+    name = "NEG-T1-rba-bias"
+    verdict = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.5)[name]
+    shown = chapter.table("NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}).to_html()
+    table, fold = shown.split("<details>")
+    assert re.findall(r"<code>(.*?)</code>", table) == [name]
+    for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), claims.basis(verdict) + "; 7 &amp; more"):
+        assert text in table
+    assert f'class="vq v-measured-smaller" href="#claim-{name}"' in table
+    assert "▫</a> measured smaller</td></tr></tbody></table>" in table
+    waiting = [i for i in ledger(STEM) if i.startswith("NEG-T1-") and i != name]
+    assert re.findall(r"<code>(.*?)</code>", fold) == ["NEG-W-9", *waiting]
+    assert f"Not run: {len(waiting)} waiting, 1 not to be had</summary>" in fold
+
+
+def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_error(chapter):
+    assert "<table" not in chapter.table("NEG-W-4").to_html()
+    for wrong in ("NEG-T1", "NEG-T7-"):
+        with pytest.raises(UserError, match="Unknown claim"):
+            chapter.table(wrong)
+
+
+def test_a_table_side_by_side_says_which_value_is_larger(chapter, monkeypatch):
+    answer(chapter, monkeypatch, NEG_T1_rba_bias=99.8, NEG_T1_em_bias=98.0)
+    ids = pd.DataFrame({"<b>": ["NEG-T1-rba-bias", "NEG-T1-em-bias", "NEG-T1-rba-nobias"]}, index=["rba", "em", "none"])
+    html = chapter.side_by_side(ids, digits=1).to_html()
+    near = 'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured-smaller" href="../scorecard.html#claim-'
+    assert near in html
+    assert 'class="cell-below">99.8 &gt; 98.0 ' in html
+    assert 'id="at-NEG-T1-rba-nobias">49.6 <a class="vq v-waiting"' in html
+    assert "<b>" not in html
+
+
+def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(chapter):
+    told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
+    shown = chapter.verdict_box({"x": "<b>"}, **{**SAID, "found": told}).data
+    assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(BOX.values())
+    waiting = sum(not c.not_run for c in ledger(STEM).values())
+    assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
+    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting"', shown)
+    with pytest.raises(UserError, match="NEG-W-1"):
+        chapter.verdict_box(**{**SAID, "found": "{NEG-W-l}"})
+    with pytest.raises(TypeError, match="surprise"):
+        chapter.verdict_box(found="")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
+def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
+    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)]
+    assert len(calls) == 1
+    said = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords if k.arg in BOX}
+    assert list(said) == list(BOX)
+    for text in said.values():
+        assert not re.search(r"\d", re.sub(r"\{.*?\}", "", text)), text
+        sentences = re.sub(r"\{.*?\}", "X", text).split(". ")
+        assert text.endswith(".")
+        assert len(sentences) <= 4
+        assert max(len(sentence.split()) for sentence in sentences) <= 45, text
