@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 
-from capslib.lab.judging import AGAINST, GROUPS, KEPT, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, kept, number, span
+from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, number, span, tally
 from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -159,14 +159,6 @@ def row(verdict: Verdict) -> tuple[str, ...]:
     v, derived = verdict, " (derived data)" if verdict.derived and verdict.status not in NOT_RUN else ""
     paper = with_unit(v.claim.printed, v.claim.unit) or v.claim.statement
     return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + derived
-
-
-def tally(parts: Sequence[Verdict]) -> str:
-    """How many parts of a count hold, and how many do not and why: ``5 of 7 hold, 1 against, 1 open``."""
-    words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
-    of = Counter(words.get(p.status, "open") for p in parts if p.status not in KEPT)
-    others = [f"{of[word]} {word}" for word in ("against", "open", "waiting") if of[word]]
-    return ", ".join([f"{kept(parts)} of {len(parts)} hold", *others])
 
 
 def counts(found: Iterable[Verdict]) -> dict[Status, int]:

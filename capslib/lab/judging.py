@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, grouped, raised
@@ -404,8 +404,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     against, waiting, undecided = (
         [p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, ("inconclusive", "undecided"))
     )
-    counts = {"hold": kept(parts), "fail": len(against), "are undecided": len(undecided), "have not run": len(waiting)}
-    said = f"Of {total} parts {', '.join(f'{many} {word}' for word, many in counts.items() if many)}; the claim needs {need}"
+    said = f"Of its parts {tally(parts)}; the claim needs {need}"
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:
@@ -421,7 +420,15 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     return Verdict(claim, status, reason, scale=None if status == "waiting" else judged, **told)
 
 
-def kept(parts: Iterable[Verdict]) -> int:
+def tally(parts: Sequence[Verdict]) -> str:
+    """How many parts of a count hold, and how many do not and why: ``5 of 7 hold, 1 against, 1 open``."""
+    words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
+    of = Counter(words.get(p.status, "open") for p in parts if p.status not in KEPT)
+    others = [f"{of[word]} {word}" for word in ("against", "open", "waiting") if of[word]]
+    return ", ".join([f"{kept(parts)} of {len(parts)} hold", *others])
+
+
+def kept(parts: Sequence[Verdict]) -> int:
     """How many of these claims hold."""
     return sum(part.status in KEPT for part in parts)
 
