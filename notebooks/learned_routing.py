@@ -496,7 +496,15 @@ rows = {
     arm: [frames.mean(of, 1, None), len(of)]
     for arm, of in shown.trained_against_frozen(of_errors).items()
 }
-table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing")
+display(table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing"))
+frozen = frames.select(of_errors, "errors", routing="connectionist", trained=False)
+even = [v for layer in PLACES for v in frames.values(frozen, f"even_{layer}_3")]
+if even:
+    say(
+        "Frozen, the LSTM gives all children of a parent nearly the same weight: by entropy at least",
+        f"{min(even):.3f} of them count ({frames.shown_are(frozen)}). Its perceptron $f$, which makes",
+        "the activations, is frozen too. No run here separates the two.",
+    )
 
 # %% [markdown]
 # ```{fold} Held-out errors of the pilot, the records of the figure, and the configuration of each scale
