@@ -404,7 +404,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     against, waiting, undecided = (
         [p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, ("inconclusive", "undecided"))
     )
-    said = f"Of its parts {tally(parts)}; the claim needs {need}"
+    said = f"{tally(parts)}; the claim needs {need}"
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:
@@ -421,11 +421,11 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
 
 
 def tally(parts: Sequence[Verdict]) -> str:
-    """How many parts of a count hold, and how many do not and why: ``5 of 7 hold, 1 against, 1 open``."""
+    """How many parts of a count hold, and how many do not and why: ``5 of 7 parts hold, 1 against, 1 open``."""
     words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
     of = Counter(words.get(p.status, "open") for p in parts if p.status not in KEPT)
     others = [f"{of[word]} {word}" for word in ("against", "open", "waiting") if of[word]]
-    return ", ".join([f"{kept(parts)} of {len(parts)} hold", *others])
+    return ", ".join([f"{kept(parts)} of {len(parts)} parts hold", *others])
 
 
 def kept(parts: Sequence[Verdict]) -> int:

@@ -78,7 +78,7 @@ def test_numbers_as_text(verdict):
     )
     assert claims.basis(Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")) == "n = 3, cpu scale, derived data"
     count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "", scale="paper")), scale="paper")
-    assert claims.ours(count) == "1 of 2 hold, 1 against"
+    assert claims.ours(count) == "1 of 2 parts hold, 1 against"
     assert claims.describe(replace(count, reason="Of 2 parts 1 hold.")).endswith("Of 2 parts 1 hold. paper scale")
 
 

@@ -610,7 +610,7 @@ def test_an_exact_count_that_is_off_by_nothing_shows_the_papers_number():
 
 
 def test_a_count_says_how_many_of_its_parts_hold():
-    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "1 of 2 hold, 1 against"
+    assert our_value(judge(ordered, Count({"a": YES, "b": NO}), arms())) == "1 of 2 parts hold, 1 against"
     assert our_value(judge(ordered, Count({"a": YES, "b": NONE}), arms())) == ""
 
 
@@ -864,8 +864,8 @@ def test_numbers_are_written_for_readers(value, text):
 def test_a_tally_says_how_many_parts_hold_are_open_and_fail():
     claim = ledger()["NEG-W-4"]
     parts = [Verdict(claim, status, "", scale="cpu") for status in ("same order", "same order", "undecided", "opposite order")]
-    assert claims.tally(parts[:2]) == "2 of 2 hold"
-    assert claims.tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 hold, 1 against, 1 open, 1 waiting"
+    assert claims.tally(parts[:2]) == "2 of 2 parts hold"
+    assert claims.tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 parts hold, 1 against, 1 open, 1 waiting"
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
