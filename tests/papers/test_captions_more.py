@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from test_captions import NOTEBOOKS, figure, numbers, prose
 from test_captions import drawn as drawn_by
 
 from capslib.lab import claims, frames
+from capslib.lab.chapter import Chapter
 from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers.sparse_unsupervised import EXPERIMENTS
@@ -207,6 +209,16 @@ def test_what_evaluation_and_a_gain_do():
     assert found["wins"]["on the support"][0] == 0
     assert found["wins"]["on the support"][-1] > 0.9
     assert max(found["wins"]["on the pose"]) == 0
+
+
+def test_seeds_that_lie_apart_are_what_leaves_parts_of_the_first_claim_of_learned_routing_open():
+    """Its box says so, and that more seeds may tell: no part waits for a run, or for one of twice the budget."""
+    parts = Chapter(LEARNED).told["LR-W-1"].parts
+    left = [part for part in parts if part.status == "undecided"]
+    assert len(left) == 3
+    assert all(
+        part.n == 3 and re.search(r"interval \[.*\] of the lead over 3 seeds .* does not lie", part.reason) for part in left
+    )
 
 
 def test_a_kernel_that_starts_nearly_blind():
