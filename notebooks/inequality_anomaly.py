@@ -134,7 +134,7 @@ from itertools import product
 import pandas as pd
 import torch
 from pandas.io.formats.style import Styler
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -995,18 +995,15 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> None:
     frames.fold_smoke(of)
     told = []
     for arm, of_arm in gained.items():
-        low, high = (f"{x:+.3f}".replace("-", "−") for x in (min(of_arm), max(of_arm)))
+        low, high = (f"{x:+z.3f}".replace("-", "−") for x in (min(of_arm), max(of_arm)))
         higher = sum(x > 0 for x in of_arm)
         told.append(f"*{arm}* {low} to {high}, higher in {higher} of {len(of_arm)}")
     first = next(iter(names.values()))
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
-    display(Markdown(f"{about} {'; '.join(told)}. {frames.standing(of)}"))
-    if of[0].trial.scale != "smoke":
-        display(Markdown("```{fold} Four scores of every arm, by set and setup\n```"))
-    display(
-        Markdown("AUROC, a mean over classes; differences to the first arm, paired by seed.")
-    )
-    display(found.pipe(frames.styled).hide(axis="index"))
+    display(Markdown(f"{about} {'; '.join(told) or 'nothing yet'}. {frames.standing(of)}"))
+    html = found.pipe(frames.styled).hide(axis="index").to_html()
+    what = "AUROC of four scores, a mean over classes; differences to the first arm, paired by seed"
+    display(HTML(f"<details><summary>{what}</summary>{html}</details>"))
 
 
 names = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}

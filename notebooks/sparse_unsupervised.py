@@ -468,7 +468,7 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # Is the budget long enough? The first seed, and the same with twice the epochs. What the classifier makes of raw encodings moves by two points at most. What ranks do is not at rest: support of sparse capsules falls off further. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-budgets, recorded = {}, chapter.store.records(STEM)
+budgets, recorded = {}, list(chapter.store.records(STEM))
 for name in DRAW:
     found = frames.select(recorded, "encodings", "cpu", **ARMS[name])
     for record in sorted(found, key=lambda r: r.config["epochs"]):

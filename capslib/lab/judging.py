@@ -412,7 +412,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     elif waiting:
         status, reason = "waiting", f"{said}; not run: {_few(waiting)}."
     else:
-        status, reason = words["open"], f"{said}; undecided: {_few(undecided)}."
+        status, reason = words["open"], f"{said}; open: {_few(undecided)}."
     records = tuple(dict.fromkeys(key for p in parts for key in p.records))
     derived = "; ".join(dict.fromkeys(text for p in parts for text in p.derived.split("; ") if text))
     n, test_n = (min((getattr(p, of) for p in ran), default=0) for of in ("n", "test_n"))

@@ -116,10 +116,10 @@ def keep_memory() -> None:
     By default it maps large blocks on their own, and in the workers of a dask cluster gives small ones back too, so every step
     faults all its pages in again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
     """
-    with contextlib.suppress(AttributeError, TypeError):  # musl or a Mac; Windows
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # musl or a Mac; no dynamic linker; Windows
         glibc = ctypes.CDLL(None)
         glibc.malloc_trim(0)
-        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+        for option, value in ((-4, 0), (-1, -1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
             glibc.mallopt(option, value)
 
 

@@ -300,7 +300,7 @@ def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bo
     worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}  # an error of a trial is ours to tell
     workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
     options = {
-        "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": str(settings.threads)},
+        "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": str(settings.threads), "MALLOC_ARENA_MAX": "1"},
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
         "distributed.worker.profile.enabled": False,  # see _stop_profiler
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_claims import answered
 
 from capslib.errors import UserError
 from capslib.lab import claims
@@ -43,6 +44,9 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
     longer = {**trial.config, "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs}
     store.put(make_record(trial.model_copy(update={"config": longer})))
     assert [r.trial for r in chapter.records] == [trial], "and no run of twice the budget"
+    name, _ = answered(store)
+    assert (chapter.told[name].status, chapter.said[name]) == ("reproduced", "reproduced")
+    assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name)
     assert Chapter(STEM).store.root == Store().root != store.root
 
 

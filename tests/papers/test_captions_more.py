@@ -15,6 +15,7 @@ from test_captions import drawn as drawn_by
 
 from capslib.lab import claims, frames
 from capslib.lab.chapter import Chapter
+from capslib.lab.judging import NOT_RUN
 from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers.sparse_unsupervised import EXPERIMENTS
@@ -216,6 +217,7 @@ def test_seeds_that_lie_apart_are_what_leaves_parts_of_the_first_claim_of_learne
     parts = Chapter(LEARNED).told["LR-W-1"].parts
     left = [part for part in parts if part.status == "undecided"]
     assert len(left) == 3
+    assert not [part for part in parts if part.status in NOT_RUN]
     assert all(
         part.n == 3 and re.search(r"interval \[.*\] of the lead over 3 seeds .* does not lie", part.reason) for part in left
     )
