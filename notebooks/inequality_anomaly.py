@@ -134,7 +134,7 @@ from itertools import product
 import pandas as pd
 import torch
 from pandas.io.formats.style import Styler
-from IPython.display import HTML, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -985,7 +985,7 @@ def against(seeds: pd.DataFrame, columns: dict[str, str]) -> tuple[pd.DataFrame,
 
 
 def arms_of(records: list, experiment: str, names: dict, *fields: str) -> None:
-    """In words how Gini differs from the first arm, and all scores of each arm in a fold."""
+    """In words how Gini differs from the first arm, and four scores of each arm as a table."""
     of = frames.best([*committed, *records], experiment)
     seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
     arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
@@ -1001,9 +1001,8 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> None:
     first = next(iter(names.values()))
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
     display(Markdown(f"{about} {'; '.join(told) or 'nothing yet'}. {frames.standing(of)}"))
-    html = found.pipe(frames.styled).hide(axis="index").to_html()
-    what = "AUROC of four scores, a mean over classes; differences to the first arm, paired by seed"
-    display(HTML(f"<details><summary>{what}</summary>{html}</details>"))
+    display(Markdown("A mean over classes; differences to the first arm, paired by seed."))
+    display(found.pipe(frames.styled).hide(axis="index"))
 
 
 names = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}
