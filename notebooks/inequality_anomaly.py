@@ -969,15 +969,16 @@ routings = session.run(STEM, "routings")
 
 # %% tags=["hide-input"]
 def against(seeds: pd.DataFrame, columns: dict[str, str]) -> tuple[pd.DataFrame, dict]:
-    """The first arm of each set and setup, how others differ; and of Gini all differences."""
-    rows, first, gained = [], seeds["arm"].cat.categories[0], {}
+    """The first arm of each set and setup, how others differ; and all of the first column."""
+    rows, gained = [], {}
+    first, score = seeds["arm"].cat.categories[0], next(iter(columns))
     for place, of in seeds.groupby(["data", "setup"], sort=False):
         arms = {arm: own.set_index("seed")[list(columns)] for arm, own in of.groupby("arm")}
         for arm, own in arms.items() if first in arms else ():
             apart, bounds, name = own, (0, 1), arm
             if arm != first:
                 apart, bounds, name = (own - arms[first]).dropna(), None, f"{arm}: difference"
-                gained |= {arm: [*gained.get(arm, []), *apart[GINI]]} if len(apart) else {}
+                gained |= {arm: [*gained.get(arm, []), *apart[score]]} if len(apart) else {}
             texts = [frames.mean(apart[c], 3, bounds) for c in columns]
             rows.append((*place, name, len(apart), *texts))
     names = ["data", "setup", "arm", "seeds", *columns.values()]

@@ -225,9 +225,10 @@ def test_arms_are_paired_by_seed_and_a_seed_that_lacks_one_does_not_count():
     ]
     seeds = pd.DataFrame(rows, columns=["data", "setup", "arm", "seed", "auroc"])
     seeds["arm"] = pd.Categorical(seeds["arm"], ["a", "b"])
-    table = found["against"](seeds, {"auroc": "AUROC"})
+    table, gained = found["against"](seeds, {"auroc": "AUROC"})
     assert table["seeds"].tolist() == [3, 2]
     assert table["AUROC"].iloc[1].startswith("0.100")
+    assert gained == {"b": pytest.approx([0.1, 0.1])}
 
 
 def test_half_an_hour_of_a_card_is_not_a_third_of_the_grid():
