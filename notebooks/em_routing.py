@@ -484,7 +484,7 @@ of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
 of_norb = [r for r in of_norb if r not in copies]
 twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
-longer = frames.select(chapter.store.records(STEM), "test_error", "cpu", **twice)
+longer = frames.select(chapter.every, "test_error", "cpu", **twice)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
 own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
 rows = {name: row(copies, *of) for name, of in COPIES.items()}

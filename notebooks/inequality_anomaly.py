@@ -30,7 +30,7 @@ from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import ALIKE, CAPSULES, DATA, SCORES
 
 chapter = Chapter(STEM, results_dir)
-committed, told, said = chapter.records, chapter.told, chapter.said
+committed, told = chapter.records, chapter.told
 printed = {name: v.claim.value for name, v in told.items()}
 of_pairs, of_sites = (
     frames.select(committed, "off_targets", "paper", sees="all", nrg_pam=nrg)
@@ -63,8 +63,6 @@ chapter.verdict_box(
         "reduced": len(EXPERIMENTS["detection"].trials("cpu")),
         "full": len(EXPERIMENTS["detection"].trials("paper")),
         "pam": frames.mean(frames.values(of_pam, GINI), 3, (0, 1)),
-        "one": said["INQ-W-1"],
-        "two": said["INQ-W-4"],
     },
     claim="How unequally a capsule network spreads its couplings tells anomalies from "
     "normal inputs better than its output does: two measures of inequality, Gini and "
@@ -75,7 +73,7 @@ chapter.verdict_box(
     "substitutes, and a network that sees three letters of the site already reaches {pam}. "
     "On MNIST with a tenth of outliers a reduced network has {INQ-T2-mnist-10pct-gini:ours}, "
     "and the paper’s {INQ-T2-mnist-10pct-gini:theirs} {INQ-T2-mnist-10pct-gini}. Whether one "
-    "of the two measures is best is {one} for diverse outliers {INQ-W-1} and {two} for "
+    "of the two measures is best is {INQ-W-1:said} for diverse outliers {INQ-W-1} and {INQ-W-4:said} for "
     "diverse inliers {INQ-W-4}.",
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences. Reduced "
     "networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "

@@ -31,7 +31,7 @@ from capslib.papers.learned_routing import EXPERIMENTS, STEM, shown
 from capslib.papers.learned_routing.limits import SMALL
 
 chapter = Chapter(STEM, results_dir)
-committed, told, said = chapter.records, chapter.told, chapter.said
+committed, told = chapter.records, chapter.told
 done = {scale: frames.select(committed, "errors", scale) for scale in ("cpu", "paper")}
 best = [
     f"{name} on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
@@ -46,7 +46,6 @@ gains = [
 left = sum(part.status == "undecided" for part in told["LR-W-1"].parts)
 chapter.verdict_box(
     {
-        "errors": said["LR-W-1"],
         "runs": len(done["cpu"]) or "none",
         "are": "are" if done["cpu"] else "is",
         "at_full": f"{len(done['paper'])} runs" if done["paper"] else "nothing yet",
@@ -66,7 +65,7 @@ chapter.verdict_box(
     "does not.",
     found="That the two weights of the kernel have the limits that the paper draws {LR-W-3:verdict} "
     "{LR-W-3}, tried down to weights of {least}. That the LSTM makes at most as many errors as EM "
-    "routing, and the kernel more, on both sets: {errors} {LR-W-1}. What fails of it: {failed}. The "
+    "routing, and the kernel more, on both sets: {LR-W-1:said} {LR-W-1}. What fails of it: {failed}. The "
     "lowest mean error of a reduced network: {best}.",
     size="Trained at the paper’s own size: {at_full}; {runs} of the {reduced} reduced runs on MNIST "
     "and smallNORB {are} finished. Claims that wait: {waiting}.",

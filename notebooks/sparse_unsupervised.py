@@ -29,7 +29,7 @@ from capslib.lab.chapter import Chapter
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
 chapter = Chapter(STEM, results_dir)
-committed, told, said = chapter.records, chapter.told, chapter.said
+committed, told = chapter.records, chapter.told
 done = {scale: frames.select(committed, "encodings", scale) for scale in ("cpu", "paper")}
 ARMS = {
     "sparse": {"mask": "ranks", "boost": True, "network": "sparse_capsnet"},
@@ -54,7 +54,6 @@ def on_affnist(name: str, metric: str) -> list[float]:
 
 chapter.verdict_box(
     {
-        **{name.replace("-", "_"): word for name, word in said.items()},
         "runs": len(done["cpu"]),
         "at_full": f"{len(done['paper'])} runs" if done["paper"] else "nothing yet",
         "reduced": len(EXPERIMENTS["encodings"].trials("cpu")),
@@ -70,10 +69,10 @@ chapter.verdict_box(
     "MNIST only, are right on {SP-T1-affnist-supcaps:theirs}.",
     found="In reduced networks, with a classifier of affNIST, sparse encodings get {SP-T1-affnist-a:ours}, "
     "dense ones {SP-T1-affnist-unmasked-a:ours}; the paper has {SP-T1-affnist-a:theirs} and "
-    "{SP-T1-affnist-unmasked-a:theirs}. A classifier of MNIST is near chance: {SP_W_7} {SP-W-7}. "
-    "That every dense capsule draws a share of every image: {SP_W_1} {SP-W-1}; that routing supports dense "
-    "capsules alike, sparse and supervised ones not: {SP_W_2} {SP-W-2}. That boosting gives every capsule "
-    "its turn: {SP_W_5} {SP-W-5}.",
+    "{SP-T1-affnist-unmasked-a:theirs}. A classifier of MNIST is near chance: {SP-W-7:said} {SP-W-7}. "
+    "That every dense capsule draws a share of every image: {SP-W-1:said} {SP-W-1}; that routing supports dense "
+    "capsules alike, sparse and supervised ones not: {SP-W-2:said} {SP-W-2}. That boosting gives every capsule "
+    "its turn: {SP-W-5:said} {SP-W-5}.",
     size="Trained at the paper’s own size: {at_full}. Of the {reduced} reduced networks, which see "
     "MNIST at half the resolution, {runs} are in. We generate affNIST from the MNIST test digits; the "
     "classifier learns from {fitted} of its images.",
@@ -82,7 +81,7 @@ chapter.verdict_box(
     "supervised encodings get {supervised}, our sparse ones {few}. The classifier alone, on pixels, "
     "gets {nothing}.",
     settles="{full} networks of the paper’s size on one large GPU decide the numbers. That sparse training "
-    "allows deeper networks, which the authors expect and did not try: {SP_W_9} {SP-W-9}.",
+    "allows deeper networks, which the authors expect and did not try: {SP-W-9:said} {SP-W-9}.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy on affNIST of classifiers fitted to affNIST encodings and to MNIST encodings, of sparse and of unmasked capsules. Open: the paper's. Filled, where there are records: ours."}}
@@ -468,7 +467,7 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # Is the budget long enough? The first seed, and the same with twice the epochs. What the classifier makes of raw encodings moves by two points at most. What ranks do is not at rest: support of sparse capsules falls off further. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-budgets, recorded = {}, list(chapter.store.records(STEM))
+budgets, recorded = {}, chapter.every
 for name in DRAW:
     found = frames.select(recorded, "encodings", "cpu", **ARMS[name])
     for record in sorted(found, key=lambda r: r.config["epochs"]):

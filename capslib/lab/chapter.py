@@ -40,14 +40,14 @@ class Chapter:
         return claims.own_records(self.stem, self.store)
 
     @property
+    def every(self) -> list[Record]:
+        """All records of the paper, those of twice the budget too."""
+        return list(self.store.records(self.stem))
+
+    @property
     def told(self) -> dict[str, Verdict]:
         """The verdict on each claim."""
         return {v.claim.id: v for v in claims.verdicts(self.stem, store=self.store)}
-
-    @property
-    def said(self) -> dict[str, str]:
-        """The verdict on each claim in words that fit a sentence."""
-        return {name: "not decided yet" if v.status == "waiting" else v.status for name, v in self.told.items()}
 
     def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> PageTable:
         """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
@@ -97,7 +97,7 @@ class Chapter:
         """The answer of the chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
 
         A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``,
-        ``:basis`` or ``:verdict`` what tables say of it, ``{undecided}`` how many claims have that verdict, and other names are of
+        ``:basis`` or ``:verdict`` what tables say of it, ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how many claims have that verdict, and other names are of
         ``numbers``. Raises :class:`UserError` for a name that is none of these, and :class:`TypeError` where a sentence is missing.
         """
         from IPython.display import HTML
@@ -129,6 +129,7 @@ class _Told(NamedTuple):
 
     def __format__(self, what: str) -> str:
         told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
+        told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.status
         return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
 
 

@@ -39,13 +39,15 @@ def answer(chapter: Chapter, monkeypatch, **ours: float) -> dict[str, Verdict]:
 
 def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_meanwhile(store, make_record):
     chapter, trial = Chapter(STEM, store.root), EXPERIMENTS["sign"].trials("cpu")[0]
-    assert (chapter.records, set(chapter.said.values())) == ([], {"not decided yet", "not to be had"})
+    assert (chapter.records, chapter.every, {v.status for v in chapter.told.values()}) == ([], [], {"waiting", "not to be had"})
     store.put(make_record(trial))
     longer = {**trial.config, "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs}
     store.put(make_record(trial.model_copy(update={"config": longer})))
     assert [r.trial for r in chapter.records] == [trial], "and no run of twice the budget"
+    assert len(chapter.every) == 2
     name, _ = answered(store)
-    assert (chapter.told[name].status, chapter.said[name]) == ("reproduced", "reproduced")
+    assert chapter.told[name].status == "reproduced"
+    assert "reproduced, not decided yet" in chapter.verdict_box(**{**SAID, "found": f"{{{name}:said}}, {{NEG-W-4:said}}."}).data
     assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name)
     assert Chapter(STEM).store.root == Store().root != store.root
 
