@@ -97,8 +97,9 @@ class Chapter:
         """The answer of the chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
 
         A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``,
-        ``:basis`` or ``:verdict`` what tables say of it, ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how many claims have that verdict, and other names are of
-        ``numbers``. Raises :class:`UserError` for a name that is none of these, and :class:`TypeError` where a sentence is missing.
+        ``:basis`` or ``:verdict`` what tables say of it, ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how
+        many claims have that verdict, and other names are of ``numbers``. Raises :class:`UserError` for a name that is none of
+        these, and :class:`TypeError` where a sentence is missing.
         """
         from IPython.display import HTML
 
