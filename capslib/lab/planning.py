@@ -39,7 +39,7 @@ class Experience:
 
     def __init__(self, records: Iterable[Record], device: str):
         self.on_cpu = device == "cpu"
-        self.ended: dict[tuple[str, str, str], dict[frozenset, list[Record]]] = {}
+        self.ended: dict[tuple, dict[frozenset, list[Record]]] = {}
         self.rehearsed: dict[str, Record] = {}
         for record in records:
             if record.environment.device.startswith("CPU") != self.on_cpu:
@@ -52,14 +52,16 @@ class Experience:
 
     def estimate(self, trial: Trial) -> Estimate:
         """What a trial will take, by the nearest thing that is known: the median time, by epochs, and the largest memory of those
-        trials of the same experiment and scale that differ in the fewest fields; a rehearsal of this trial, step for step; or the
-        FLOPs of its trainings at the rate of the paper's most similar ones.
+        trials of the same scale that differ in the fewest fields that change a step, then in the fewest of all; a rehearsal of this
+        trial, step for step; or the FLOPs of its trainings at the rate of the paper's most similar ones. Of other experiments those
+        tell that are configured alike and have the same data.
         """
-        if arms := self.ended.get(_place(trial)):
-            own = _fields(trial)
-            differs = {arm: {name for name, _ in own ^ arm} for arm in arms}
-            fewest = min(map(len, differs.values()))
-            nearest = [arm for arm in arms if len(differs[arm]) == fewest]
+        own, arms = _fields(trial), self.ended.get(_place(trial), {})
+        every = {arm: {name for name, _ in own ^ arm} for arm in arms}
+        if differs := {arm: of for arm, of in every.items() if not of >= {"experiment", "data"}}:
+            far = {arm: (len(of - BUDGET), "experiment" in of, len(of)) for arm, of in differs.items()}
+            fewest = min(far.values())
+            nearest = [arm for arm in far if far[arm] == fewest]
             near = [record for arm in nearest for record in arms[arm]]
             other = ", ".join(sorted(set().union(*(differs[arm] for arm in nearest))))
             epochs = getattr(papers.config(trial), "epochs", None)
@@ -81,20 +83,25 @@ class Experience:
     def rate(self, trial: Trial) -> float | None:
         """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first."""
         rates: dict[tuple[bool, int], list[float]] = {}
-        for (paper, experiment, _), arms in self.ended.items():
+        for (paper, *_), arms in self.ended.items():
             for arm, records in arms.items() if paper == trial.paper else ():
                 if papers.known(records[0].trial) and (flops := work(records[0].trial)[1]):
-                    differs = experiment != trial.experiment, sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
+                    differs = (
+                        records[0].trial.experiment != trial.experiment,
+                        sum(name not in BUDGET for name, _ in _fields(trial) ^ arm),
+                    )
                     rates.setdefault(differs, []).extend(flops / r.wall_seconds for r in records if r.wall_seconds)
         return statistics.median(rates[min(rates)]) if rates else None
 
 
-def _place(trial: Trial) -> tuple[str, str, str]:
-    return trial.paper, trial.experiment, trial.scale
+def _place(trial: Trial) -> tuple:
+    """Trials that can be compared have the same paper, scale and model of a configuration. A record may outlive its experiment."""
+    experiment = papers.experiments(trial.paper).get(trial.experiment)
+    return trial.paper, trial.scale, experiment and experiment.config
 
 
 def _fields(trial: Trial) -> frozenset:
-    return frozenset((name, str(value)) for name, value in trial.config.items())
+    return frozenset({("experiment", trial.experiment), *((name, str(value)) for name, value in trial.config.items())})
 
 
 def work(trial: Trial) -> tuple[int, int]:
@@ -105,6 +112,7 @@ def work(trial: Trial) -> tuple[int, int]:
 
 
 BUDGET = {
+    "experiment",
     *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate", "shared_stream"),
     *("setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees", "stop_on", "stop_examples", "stop_after", "keep"),
 }

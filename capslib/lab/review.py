@@ -46,14 +46,8 @@ def review(store: Store, paper: str | None = None) -> Review:
         except OSError as error:
             problems.append(f"{name}: cannot be read ({error.strerror}): make it readable, or delete it")
     for name, record in records.items():
-        found = (
-            *_place(name, record),
-            *faults(record),
-            *_experiment(record),
-            *_deviations(record),
-            *_data(record),
-            *_code(record),
-        )
+        checks = _experiment, _deviations, _data, _code
+        found = (*_place(name, record), *faults(record), *(what for check in checks for what in check(record)))
         problems += [f"{name}: {what}" for what in found]
     problems += [*_each_other(records), *_strays(store, paper)]
     return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])

@@ -153,9 +153,7 @@ class Store:
     def _read(self, path: Path) -> Record | None:
         try:
             record = read_record(path)
-            new = (
-                papers.fields(record.trial) if papers.known(record.trial) else {}
-            )  # options that the experiment has had since then
+            new = papers.fields(record.trial) if papers.known(record.trial) else {}  # options that its experiment has had since
             return record.model_copy(update={"config": {**new, **record.config}})
         except (FileNotFoundError, NotADirectoryError):
             return None

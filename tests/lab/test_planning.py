@@ -140,6 +140,22 @@ def test_an_estimate_is_of_the_nearest_records(trial, ran):
     assert estimate(trial, "cpu", [longer]) == Estimate(5, 70, "1 record with other epochs")
 
 
+def test_the_most_similar_step_tells_the_time_whatever_experiment_it_is_of(make_record):
+    """The variants of learned routing: an LSTM takes 70 times the FLOPs of a kernel, and the grid of errors has LSTMs."""
+    errors, variants = (papers.experiments("learned_routing")[name].trials("cpu") for name in ("errors", "variants"))
+    waiting = next(t for t in variants if t.config.get("reads") == "released")
+    kernel = make_record(next(t for t in variants if t.config.get("routing") == "similarity"), wall_seconds=300)
+    other = {"routing", "trained", "reads"}
+    digits = (t for t in errors if t.config.get("data") == "mnist" and not other & t.config.keys())
+    lstm = make_record(next(digits), wall_seconds=1200)
+    assert estimate(waiting, "cpu", [kernel]).seconds == 300
+    found = estimate(waiting, "cpu", [kernel, lstm])
+    assert found.seconds == 1200
+    assert found.basis.startswith("1 record with other experiment, ")
+    own = make_record(waiting.model_copy(update={"seed": 9}), wall_seconds=1100)
+    assert estimate(waiting, "cpu", [kernel, lstm, own]) == Estimate(1100, own.peak_memory_bytes, "1 record")
+
+
 def test_a_field_left_at_its_default_is_another_than_one_that_is_changed(trial, ran):
     """Trials hold only what they change."""
     plain = trial.model_copy(update={"config": {k: v for k, v in trial.config.items() if k != "learning_rate"}})
