@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 
-from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, number, span, tally
-from capslib.lab.ledger import Claim, ledger
+from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, tally
+from capslib.lab.ledger import Claim, ledger, number, span
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, experiments, needs, queries

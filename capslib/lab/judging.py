@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, grouped, raised
+from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, span
 from capslib.lab.records import Exit, Record
 from capslib.lab.statistics import interval
 from capslib.papers import query as q
@@ -444,14 +444,3 @@ def _sources(runs: list[Run]) -> dict:
     for data in (d for r in records for d in r.data if d.deviations or not d.complete):
         told.add(f"{data.name}: " + (", ".join(d.strip().rstrip(".").replace(";", ",") for d in data.deviations) or "incomplete"))
     return {"records": tuple(r.key for r in records), "derived": "; ".join(sorted(told))}
-
-
-def number(value: float) -> str:
-    """A number for readers: two decimals from ten on, four significant digits below, whole numbers in groups of three digits."""
-    if value == int(value) and abs(value) < 1e9:
-        return grouped(f"{int(value)}")
-    return f"{value:.2f}" if abs(value) >= 10 else raised(f"{value:.4g}")
-
-
-def span(found: tuple[float, float]) -> str:
-    return f"[{number(found[0])}, {number(found[1])}]"

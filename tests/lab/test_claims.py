@@ -26,7 +26,8 @@ from capslib.lab.claims import (
     to_json,
     verdicts,
 )
-from capslib.lab.judging import FAILED, FULL, NOT_RUN, REDUCED, SEEDS, Runs, judge, number
+from capslib.lab.judging import FAILED, FULL, NOT_RUN, REDUCED, SEEDS, Runs, judge
+from capslib.lab.ledger import number
 from capslib.lab.records import Code, Environment, Record
 from capslib.lab.store import Store
 from capslib.papers import experiments, fields, queries

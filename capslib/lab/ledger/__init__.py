@@ -84,10 +84,21 @@ def grouped(digits: str) -> str:
     return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if re.fullmatch(r"-?\d{5,}", digits) else digits
 
 
-def raised(number: str) -> str:
+def raised(text: str) -> str:
     """Write the power of ten of a number for readers: ``6.1e-05`` is ``6.1·10⁻⁵``. Leaves a number without one as it is."""
-    digits, _, power = number.partition("e")
-    return f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}" if power else number
+    digits, _, power = text.partition("e")
+    return f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}" if power else text
+
+
+def number(value: float) -> str:
+    """A number for readers: two decimals from ten on, four significant digits below, whole numbers in groups of three digits."""
+    if value == int(value) and abs(value) < 1e9:
+        return grouped(f"{int(value)}")
+    return f"{value:.2f}" if abs(value) >= 10 else raised(f"{value:.4g}")
+
+
+def span(found: tuple[float, float]) -> str:
+    return f"[{number(found[0])}, {number(found[1])}]"
 
 
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
