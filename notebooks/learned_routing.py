@@ -100,6 +100,7 @@ from matplotlib import pyplot as plt
 from capslib.data import load
 from capslib.lab.batch import Session
 from capslib.lab.ledger import raised
+from capslib.lab.statistics import interval
 from capslib.layers import ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.learned_routing import ConsensusCapsNet, FlatCapsules
@@ -442,7 +443,8 @@ plt.show()
 counted = {r: ConsensusCapsNet((1, 32, 32), routing=r) for r in NAMES}
 sizes = {NAMES[r]: (n.of_all() - n.of_routing(), n.of_routing()) for r, n in counted.items()}
 columns = ["parameters without routing", "of routing"]
-pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled)
+display(pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled))
+chapter.table("LR-X-params")
 
 # %% [markdown]
 # ## Experiments
@@ -777,8 +779,7 @@ say(
     f"{0.064 * kept['LSTM']:.1f} and {0.064 * kept['kernel']:.1f} GB.",
 )
 means = frames.means(measured.replace({"routing": NAMES}), "routing", heads, 2, None)
-display(means.pipe(frames.styled))
-chapter.table("LR-X-params")
+means.pipe(frames.styled)
 
 # %% [markdown]
 # ### Where released code and paper differ
@@ -789,13 +790,56 @@ chapter.table("LR-X-params")
 # %%
 variants = session.run(STEM, "variants")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with a row for each change: differences in test error to Table 3, seed by seed, left and right of a line at zero."}, "figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points: left of the line, fewer errors. A small mark is a seed, the large one their mean with its 95 % interval. The titles name set, routing, size and seeds.", "name": "fig-lr-variants"}}
 of_variants = frames.best([*committed, *variants], "variants")
+changed = shown.changes(of_errors, of_variants)
+tried = list(dict.fromkeys(arm[0] for arm in changed))
+figure, axes = plots.panels(2, height=2.4, rows=len(tried), squeeze=False)
+places = itertools.product(tried, shown.LEARNED)
+for axis, (data, routing) in zip(axes.flat, places, strict=True):
+    place, color = (data, NAMES[routing]), plots.routing_color(routing)
+    rows = {arm[2]: more for arm, (_, more) in changed.items() if arm[:2] == place}
+    rows.pop(shown.UNCHANGED, None)
+    axis.axvline(0, color=color, lw=1.4)
+    for y, more in enumerate(rows.values()):
+        between, mean = interval(more) or (), [statistics.fmean(more)] if more else []
+        axis.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3)
+        axis.plot(more, [y] * len(more), "o", color=color, ms=3.5, alpha=0.6, mew=0)
+        axis.plot(mean, [y] * len(mean), "o", color=color, ms=7)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.grid(True, axis="both")
+    axis.set_xlabel("test error minus that of Table 3 (points)")
+    about = f"{data}, {NAMES[routing]}\n{frames.shown_are(of_variants)}"
+    axis.set_title(about, fontsize=9.5)
+frames.show(figure, of_variants)
+
+# %% tags=["remove-input"]
+every = {arm: more for arm, (_, more) in changed.items() if arm[2] != shown.UNCHANGED}
+found = {
+    f"{change} with the {name} on {data}, {frames.mean(more, 1, None)}": interval(more)
+    for (data, name, change), more in every.items()
+    if len(more) >= SEEDS
+}
+fewer = [name for name, (_, high) in found.items() if high < 0]
+extra = [name for name, (low, _) in found.items() if low > 0]
+if found:
+    say(
+        f"Of {len(every)} changes {len(found)} have {SEEDS} seeds. Fewer errors, with the whole",
+        f"interval of the points below zero: {'; '.join(fewer) or 'none'}. More errors, with all",
+        f"of it above: {'; '.join(extra) or 'none'}. About one interval in twenty leaves zero out",
+        "by chance.",
+    )
+
+# %% [markdown]
+# ```{fold} The figure in numbers
+# ```
+
+# %% tags=["hide-input"]
 rows = {
     arm: [frames.mean(own), len(own), frames.mean(more, 1, None), len(more)]
-    for arm, (own, more) in shown.changes(of_errors, of_variants).items()
+    for arm, (own, more) in changed.items()
 }
-frames.fold_smoke(of_variants)
 say(frames.standing(of_variants))
 heads = ["test error (%)", "seeds", "more than in Table 3 (points)", "paired seeds"]
 table(rows, heads, "set", "routing", "change")

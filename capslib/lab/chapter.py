@@ -56,7 +56,7 @@ class Chapter:
         default), ``beside`` puts more from the records under our value. What is not run stands below in one line that unfolds.
         Raises :class:`UserError` for an id that is not in the ledger.
         """
-        found, rows, left = self.told, [], []
+        found, rows, left, all_rest_on = self.told, [], [], set()
         for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
             if name not in found:
                 raise unknown("claim", name, found)
@@ -66,10 +66,12 @@ class Chapter:
                 told = f"({code}; paper: {escape(claims.theirs(v))}). {escape(v.reason)}"
                 left.append((v, f'<li id="at-{name}">{seal} {label} {told}</li>'))
                 continue
-            small = escape("; ".join(filter(None, (claims.basis(v), beside.get(name)))))
-            values = escape(claims.theirs(v)), escape(claims.ours(v))
-            rows.append(_ROW.format(name, label, code, *values, small, f"{seal} {v.status}"))
-        html = f'<table class="claims">{_HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
+            all_rest_on.add(small := escape(claims.basis(v)))
+            values = escape(claims.theirs(v)), escape(claims.ours(v)), small, escape(beside.get(name, ""))
+            rows.append(_ROW.format(name, label, code, *values, f"{seal} {v.status}"))
+        same = len(all_rest_on) == 1 < len(rows)
+        head = _HEAD.format(f"<br><small>{small}</small>" if same else "")
+        html = f'<table class="claims{" same" * same}">{head}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
         if left:
             told = ", ".join(f"{n} {status}" for status, n in claims.counts(v for v, _ in left).items() if n)
             html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
@@ -109,14 +111,12 @@ class Chapter:
         counts = claims.counts(t.verdict for t in found.values())
         known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
         try:
-            lines = [
-                f'<p class="box-{k}"><b>{BOX[k]}.</b> {escape(text, quote=False).format_map(known)}</p>'
-                for k, text in said.items()
-            ]
+            texts = {k: escape(text, quote=False).format_map(known) for k, text in said.items()}
         except KeyError as error:
             raise unknown("name in a verdict box", error.args[0], known) from None
         links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[self.stem].links.items())
-        return HTML(f'<div class="masthead verdict-box">{"".join(lines)}<p><small>{links}</small></p></div>')
+        lines = "".join(f'<p class="box-{k}"><b>{BOX[k]}.</b> {text}</p>' for k, text in texts.items())
+        return HTML(f'<div class="masthead verdict-box">{lines}<p><small>{links}</small></p></div>')
 
 
 class PageTable(str):
@@ -134,9 +134,9 @@ class _Told(NamedTuple):
         return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
 
 
-_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (36, 12, 32, 20))  # the page's own are for tables whose verdicts say more
-_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval)<th>Verdict</tr></thead>"
+_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (39, 14, 27, 20))  # the page's own are for tables whose verdicts say more
+_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval){{}}<th>Verdict</tr></thead>"
 _ROW = (
-    '<tr id="at-{}"><td data-label="Row"><span>{}</span> <small>{}</small></td><td data-label="Paper">{}</td>'
-    '<td data-label="Ours">{} <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
+    '<tr id="at-{}"><td data-label="Row">{} <small class="claim-id">{}</small></td><td data-label="Paper">{}</td>'
+    '<td data-label="Ours">{} <small class="basis">{}</small> <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
 )

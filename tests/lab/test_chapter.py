@@ -58,13 +58,25 @@ def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeyp
     shown = chapter.table("NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}).to_html()
     table, fold = shown.split("<details>")
     assert re.findall(r"<code>(.*?)</code>", table) == [name]
-    for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), claims.basis(verdict) + "; 7 &amp; more"):
+    for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), f">{claims.basis(verdict)}<", ">7 &amp; more<"):
         assert text in table
     assert f'class="vq v-measured-smaller" href="#claim-{name}"' in table
     assert "▫</a> measured smaller</td></tr></tbody></table>" in table
     waiting = [i for i in ledger(STEM) if i.startswith("NEG-T1-") and i != name]
     assert re.findall(r"<code>(.*?)</code>", fold) == ["NEG-W-9", *waiting]
     assert f"Not run: {len(waiting)} waiting, 1 not to be had</summary>" in fold
+
+
+def test_what_all_rows_rest_on_stands_in_the_head_and_on_a_phone_in_each(chapter, monkeypatch):
+    """A head is hidden on a phone, and the basis of each row elsewhere; one row, or rows that differ, keep their own."""
+    found = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.5, NEG_T1_rba_nobias=98.5)
+    pair = chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias")
+    assert 'class="claims same"' in pair
+    assert "Ours (95 % interval)<br><small>cpu scale</small><th>" in pair
+    assert pair.count('<small class="basis">cpu scale</small>') == 2
+    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias")
+    found["NEG-T1-rba-bias"] = replace(found["NEG-T1-rba-bias"], n=3)
+    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias")
 
 
 def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_error(chapter):

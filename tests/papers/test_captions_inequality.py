@@ -152,7 +152,7 @@ def test_what_the_network_is():
     [children] = numbers(r"(\d+) primary capsules, two class capsules", told)
     assert AnomalyCapsNet((1, 28, 28)).classes.weight.shape[:2] == (children, 2)
     small = REDUCED["cpu"]["mnist"]
-    [filters, many] = numbers(r"(\d+) filters instead of 256, (\d+) children instead of 1,152, and at most 10,000", prose(STEM))
+    [filters, many] = numbers(r"(\d+) filters, (\d+) children, at most 10,000 normal images", prose(STEM))
     assert small["filters"] == filters
     assert small["primary_types"] * 36 == many
     assert small["normals"] == 10_000
@@ -225,10 +225,15 @@ def test_arms_are_paired_by_seed_and_a_seed_that_lacks_one_does_not_count():
     ]
     seeds = pd.DataFrame(rows, columns=["data", "setup", "arm", "seed", "auroc"])
     seeds["arm"] = pd.Categorical(seeds["arm"], ["a", "b"])
-    table, gained = found["against"](seeds, {"auroc": "AUROC"})
-    assert table["seeds"].tolist() == [3, 2]
-    assert table["AUROC"].iloc[1].startswith("0.100")
-    assert gained == {"b": pytest.approx([0.1, 0.1])}
+    apart = found["against"](seeds, ["auroc"])
+    assert apart["arm"].tolist() == ["a", "a", "a", "b", "b"]
+    assert apart["auroc"].tolist() == pytest.approx([0, 0.2, 0.4, 0.1, 0.1])
+    assert set(apart["place"]) == {"MNIST, outliers"}
+    table = found["in_numbers"](
+        apart.assign(auroc_gini=apart["auroc"], auroc_palma=0.5, auroc_length=0.5, auroc_nre=0.5), dict(enumerate("ab"))
+    )
+    assert table.data["seeds"].tolist() == [3, 2]
+    assert table.data["Gini"].iloc[1].startswith("0.100")
 
 
 def test_half_an_hour_of_a_card_is_not_a_third_of_the_grid():

@@ -10,13 +10,14 @@ from typing import Any
 from capslib.papers.learned_routing.asks import SETS
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.limits import negate_network
-from capslib.papers.learned_routing.table3 import LAYERS, change
+from capslib.papers.learned_routing.table3 import CHANGES, LAYERS, change
 from capslib.papers.query import Measured
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
 LEARNED = ("connectionist", "similarity")
 PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 VALUES = {"lambda1": "λ₁", "lambda2": "λ₂", "width": "width", "theta1": "θ₁", "theta2": "θ₂", "theta3": "θ₃"}
+UNCHANGED = "as in Table 3"
 Row = tuple[str, ...]
 
 
@@ -103,12 +104,11 @@ def changes(arms: Iterable[Measured], variants: Iterable[Measured]) -> dict[Row,
     places = {(r.config["data"], r.trial.scale) for r in tried}
     for r in [*arms, *tried]:
         if r.config["routing"] in LEARNED and r.config["trained"] and (r.config["data"], r.trial.scale) in places:
-            row = _row(r, NAMES[r.config["routing"]], change(r.config, r.trial.scale) or "as in Table 3")
+            row = _row(r, NAMES[r.config["routing"]], change(r.config, r.trial.scale) or UNCHANGED)
             found.setdefault(row, {})[r.trial.seed] = r.metrics["test_error"].value
-    ordered = dict(sorted(found.items(), key=lambda row: row[0][:2]))
-    return {
-        row: (list(own.values()), differences(own, found.get((*row[:2], "as in Table 3"), {}))) for row, own in ordered.items()
-    }
+    order = [UNCHANGED, *CHANGES.values()]
+    rows = sorted(found, key=lambda row: (*row[:2], order.index(row[2].partition(", ")[0])))
+    return {row: (list(found[row].values()), differences(found[row], found.get((*row[:2], UNCHANGED), {}))) for row in rows}
 
 
 def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
