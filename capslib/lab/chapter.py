@@ -134,7 +134,7 @@ class _Told(NamedTuple):
         return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
 
 
-_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (39, 14, 27, 20))  # the page's own are for tables whose verdicts say more
+_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (39, 18, 25, 18))  # the page's own are for tables whose verdicts say more
 _HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval){{}}<th>Verdict</tr></thead>"
 _ROW = (
     '<tr id="at-{}"><td data-label="Row">{} <small class="claim-id">{}</small></td><td data-label="Paper">{}</td>'
