@@ -18,6 +18,7 @@ from capslib.lab.chapter import Chapter
 from capslib.lab.judging import NOT_RUN
 from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import LifetimeBoost
+from capslib.papers.learned_routing import shown
 from capslib.papers.sparse_unsupervised import EXPERIMENTS
 from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
 
@@ -234,6 +235,22 @@ def test_a_kernel_that_starts_nearly_blind():
     assert wide.min() > 0.85
     assert "the steep ones fall across it" in told
     assert steep[0] - steep[-1] > 0.3
+
+
+def test_what_the_variants_of_learned_routing_change():
+    of_errors, of_variants = (frames.best(claims.own_records(LEARNED, Store()), name) for name in ("errors", "variants"))
+    apart = {arm[1:]: more for arm, (_, more) in shown.changes(of_errors, of_variants).items() if arm[2] != shown.UNCHANGED}
+    lstm = [x for (name, _), more in apart.items() if name == "LSTM" for x in more]
+    starts = [apart["kernel", start] for start in ("released start", "wide kernels")]
+    assert all(len(more) == 3 for (name, _), more in apart.items() if name == "kernel")
+    *_, told = figure(LEARNED, "fig-lr-variants")
+    assert "With the LSTM all marks lie within a point of the line" in told
+    assert max(map(abs, lstm)) < 1
+    right = numbers(r"wide kernels lie right of it in every seed, by (\S+) to (\S+) points", told)
+    assert [round(of(x for more in starts for x in more)) for of in (min, max)] == right
+    left = numbers(r"raw poses left of it in every seed, by (\S+) to ([\d.]+)\.", told)
+    assert [round(-of(apart["kernel", "raw poses"])) for of in (max, min)] == left
+    assert "both make more errors than the steep one in every seed" in prose(LEARNED)
 
 
 def test_what_the_weights_and_the_wrong_axis_do():
