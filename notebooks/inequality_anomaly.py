@@ -1008,9 +1008,10 @@ def arms_of(
         if len(own := apart.loc[apart["arm"] == arm, GINI]):
             low, high = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
             told.append(f"*{arm}* {low} to {high}, higher in {(own > 0).sum()} of {len(own)}")
-    frames.fold_smoke(of)
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
-    display(Markdown(f"{about} {'; '.join(told) or 'nothing yet'}. {frames.standing(of)}"))
+    smoke = {r.trial.scale for r in of} == {"smoke"}
+    said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
+    display(Markdown(" ".join([*said, frames.standing(of)])))
     return of, apart
 
 

@@ -811,8 +811,8 @@ for axis, (data, routing) in zip(axes.flat, places, strict=True):
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.grid(True, axis="both")
     axis.set_xlabel("test error minus that of Table 3 (points)")
-    about = f"{data}, {NAMES[routing]}\n{frames.shown_are(of_variants)}"
-    axis.set_title(about, fontsize=9.5)
+    own = frames.select(of_variants, "variants", routing=routing)
+    axis.set_title(f"{data}, {NAMES[routing]}\n{frames.shown_are(own)}", fontsize=9.5)
 frames.show(figure, of_variants)
 
 # %% tags=["remove-input"]
