@@ -471,7 +471,7 @@ say(
     "implementation.",
 )
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. A routing whose dots lie lower errs less. Where open dots lie as low as the filled ones beside them, training the routing has brought nothing."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. A routing whose dots lie lower errs less. Where open dots lie as low as the filled ones beside them, training the routing has brought nothing."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
 of_errors = frames.best([*committed, *errors], "errors", views="separate")
 sets = list(dict.fromkeys(r.config["data"] for r in of_errors))
 figure, axes = plots.panels(len(sets), height=2.4, squeeze=False)
@@ -540,7 +540,7 @@ frames.configuration(EXPERIMENTS["errors"], arms, more).pipe(frames.styled)
 # Does a parent listen to votes that lie near their mean, or to active children? We sort the children of each parent into ten equal groups, by the distance of their votes from the mean, and again by their activations.
 # Equal weights give 1 in every group. The weight of a vote is what it has in the mean: its coupling, and with EM routing its coupling times the activation of the child.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Weights of votes by tenths of the children, a line for each network. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children in the last iteration, by the rank of the distance and of the activation, least to largest, for both sets and three layers; a line for each trained network of Table 3. Dotted: equal weights. The text below names scale and seeds.", "name": "fig-lr-follow"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Weights of votes by tenths of the children, a line for each network. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children in the last iteration, by the rank of the distance and of the activation, least to largest, for both sets and three layers; a line for each trained network of Table 3. Dotted: equal weights. The text below names scale and seeds.", "name": "fig-lr-follow"}}
 of_trained = frames.select(of_errors, "errors", trained=True)
 of_trained.sort(key=lambda r: r.trial.seed)
 

@@ -444,7 +444,7 @@ tell(
 # ```{fold} Learning curves, masked encodings, twice the budget, and the configuration
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for name in DRAW:
     for record in arm(name):
@@ -494,7 +494,7 @@ chapter.table("SP-T2-")
 # In a plain autoencoder every capsule should draw a part of every image, and none should be missed much. We decode one test digit from all capsules, from one alone, and from all but one, for the three whose absence changes the
 # picture most.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
 def with_pictures(name: str) -> bool:
@@ -543,7 +543,7 @@ tell(
 #
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank over all MNIST test digits, as a share of rank 0. Right: share of affNIST images, seven of each test digit, in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank over all MNIST test digits, as a share of rank 0. Right: share of affNIST images, seven of each test digit, in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}}
 
 
 def rank_shares(record: object) -> np.ndarray:
@@ -594,7 +594,7 @@ tell(
 # nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth. That this is the reason is our guess; {ref}`an arm of our own <sp-relative>` tests it. It cannot be all of it, for with the {ref}`released support <options>` and in a {ref}`deeper network <sp-deeper>` the same
 # steps leave the leader a smaller share.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
 of_boost = frames.select([*recorded, *encodings], "encodings", **ARMS["sparse"])
 of_boost = [record for record in of_boost if "largest_gain" in record.series]
 longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epochs"]))
@@ -913,7 +913,7 @@ display(Markdown(frames.standing(of_layouts)), shares(layouts, ACTIVE))
 # ```{fold} Largest shares, drawn, and what the classifier makes of it
 # ```
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}, "figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}, "figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}}
 of_beyond = frames.best([*committed, *beyond], "beyond", relative_boost=True)
 printed = arm("sparse", of_beyond[0].trial.scale)
 figure, axes = plots.panels(2, height=2.2)
@@ -980,7 +980,7 @@ tell(
 # %%
 attacks = session.run(STEM, "attacks")
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the figure", "code_prompt_hide": "Code of the figure", "image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. The CNN stays highest; SUPCAPS and sparse capsules lie between."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images of the first test digits over epsilon, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. The CNN stays highest; SUPCAPS and sparse capsules lie between."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images of the first test digits over epsilon, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}}
 of_attacks = frames.best([*committed, *attacks], "attacks")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for record in of_attacks:

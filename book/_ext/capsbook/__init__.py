@@ -155,7 +155,7 @@ def _name_code(app: Sphinx, doctree: nodes.document) -> None:
     """Name the folded code of a cell by what it shows, where ``nb_code_prompt_show`` leaves that open: a figure, a table …"""
     for cell in doctree.findall(lambda node: isinstance(node, nodes.container) and "prompt_show" in node):
         shows = {
-            "figure": next(cell.findall(nodes.image), None),
+            "figure": any(isinstance(node, nodes.image | nodes.figure) for node in cell.findall()),
             "table": any(re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)),
             "text below": len(cell.children) > 1,
         }
