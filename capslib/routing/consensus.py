@@ -157,6 +157,7 @@ class SimilarityRouting(Routing):
         return RoutingResult(*(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True)))
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
+        """The paper's loops, in which θ belongs to parents: not for a routing with ``columns``."""
         (I, J, _), floor, width = votes.shape, self.options["floor"], self.width()
         (l1, l2), share = self.weights.abs().T, self.mixture.softmax(dim=1)
         c = [[1 / I for _ in range(J)] for _ in range(I)]
@@ -218,6 +219,8 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, to_hidden: Tensor, to_after: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # what is saved is constant to autograd, which would be wrong without a word
+            raise RuntimeError("Connectionist routing has a first derivative only.")
         gates, squashed, weight, x, cell = ctx.saved_tensors
         i, f, o, new = gates.chunk(4)
         to_after = to_after + tanh_backward(to_hidden * o, squashed)

@@ -52,8 +52,35 @@ def test_swapped_states_are_another_function():
     one, other = (torch.manual_seed(0) and make_routing("connectionist", 2, 16, reads=r).double() for r in ("paper", "released"))
     for a, b in zip(one(VOTES, ACTIVE), other(VOTES, ACTIVE), strict=True):
         assert (a - b).abs().max() > 1e-6
-    for a, b in zip(other(VOTES[0], ACTIVE[0]), other.reference(VOTES[0], ACTIVE[0]), strict=True):
+
+
+@pytest.mark.parametrize("reads", ["paper", "released"])
+@pytest.mark.parametrize("hidden", [{}, {"g": (5, 3), "f": (4,)}], ids=["one layer", "hidden layers"])
+def test_perceptrons_and_states_are_what_the_plain_loops_say(reads, hidden):
+    """And gradients of votes, activations and every weight are those of finite differences."""
+    torch.manual_seed(0)
+    routing = make_routing("connectionist", 2, 3, reads=reads, **hidden).double()
+    for parameter in routing.parameters():
+        torch.nn.init.normal_(parameter)
+    votes, active = VOTES[0, :4, :, :3], ACTIVE[0, :4]
+    for a, b in zip(routing(votes, active), routing.reference(votes, active), strict=True):
         torch.testing.assert_close(a, b)
+    names, parameters = zip(*routing.named_parameters(), strict=True)
+
+    def function(votes, active, *parameters):
+        return torch.func.functional_call(routing, dict(zip(names, parameters, strict=True)), (votes, active))
+
+    assert torch.autograd.gradcheck(function, [t.detach().clone().requires_grad_() for t in (votes, active, *parameters)])
+
+
+def test_a_second_derivative_is_right_or_refused():
+    """Autograd goes through the kernel twice; the cell of the LSTM has a gradient of its own, once."""
+    tensors = [t[0, :3].clone().requires_grad_() for t in (VOTES[..., :2], ACTIVE)]
+    kernel = make_routing("similarity", 2, 2, start="steep").double()
+    assert torch.autograd.gradgradcheck(kernel, tensors)
+    routing = make_routing("connectionist", 2, 2).double()
+    with pytest.raises(RuntimeError, match="first derivative only"):
+        torch.autograd.grad(routing(*tensors).activation.sum(), tensors, create_graph=True)
 
 
 @pytest.mark.parametrize("start", ["released", "spread", "steep"])
