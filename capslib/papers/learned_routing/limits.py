@@ -89,15 +89,20 @@ def negation_grid(scale: Scale) -> list[NegationConfig]:
     return [NegationConfig(routing=name, bias=bias) for name in names for bias in (False, True)]
 
 
-def negate_network(routing: str, images: int = 16) -> tuple[float, float]:
-    """The same of the classes of a new network for images and their negatives: poses, in mean lengths, and activations."""
+def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[float, float]:
+    """How far the class poses of a new network move, in mean lengths, from an image to its negative, and to another image.
+
+    Images are noise; ``raw`` networks neither clip and divide primary poses nor add coordinates.
+    """
     import torch
 
     from capslib.networks.learned_routing import ConsensusCapsNet
     from capslib.training import seeded
 
     with seeded(0), torch.no_grad():
-        network, x = ConsensusCapsNet((1, 32, 32), routing=routing).eval(), torch.randn(images, 1, 32, 32)
-        one, other = (network.layers(x)["classes"] for x in (x, -x))
-    pose = torch.linalg.vector_norm(one.pose + other.pose, dim=-1).max() / torch.linalg.vector_norm(one.pose, dim=-1).mean()
-    return float(pose), float((one.activation - other.activation).abs().max())
+        network = ConsensusCapsNet((1, 32, 32), routing=routing, raw_poses=raw, coordinates=not raw).eval()
+        x = torch.randn(images, 1, 32, 32)
+        pose, *others = (network.layers(of)["classes"].pose for of in (x, -x, x.roll(1, dims=0)))
+    size = torch.linalg.vector_norm(pose, dim=-1).mean()
+    negative, other = (float(torch.linalg.vector_norm(pose - of, dim=-1).mean() / size) for of in others)
+    return negative, other

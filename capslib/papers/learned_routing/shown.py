@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from capslib.papers.learned_routing.asks import SETS
+from capslib.papers.learned_routing.asks import LEARNED, SETS
 from capslib.papers.learned_routing.costs import hours
-from capslib.papers.learned_routing.limits import negate_network
 from capslib.papers.learned_routing.table3 import CHANGES, LAYERS, change
-from capslib.papers.query import Measured
+from capslib.papers.query import Measured, training_accuracy
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
-LEARNED = ("connectionist", "similarity")
+LEARNERS = ("connectionist", "similarity")
 PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
 VALUES = {"lambda1": "λ₁", "lambda2": "λ₂", "width": "width", "theta1": "θ₁", "theta2": "θ₂", "theta3": "θ₃"}
 UNCHANGED = "as in Table 3"
@@ -31,20 +30,25 @@ def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
     return {r.trial.seed: r.metrics["test_error"].value for r in own}
 
 
+def learned(records: Iterable[Measured]) -> list[Measured]:
+    """Those whose network is right on more of its training images than the floor: the others decide nothing."""
+    return [r for r in records if (training_accuracy(r) or 0.0) >= LEARNED]
+
+
 def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
     """One minus the other, in the seeds that both have."""
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 
 def trained_against_frozen(records: Iterable[Measured]) -> dict[Row, list[float]]:
-    """By set and routing, how much more a learned routing errs than its own start frozen, in points."""
-    of = list(records)
-    sets = dict.fromkeys(r.config["data"] for r in of)
+    """By set and routing, how much more a learned routing errs than its own start frozen, in points, where both networks learned."""
+    every = list(records)
+    sets, of = dict.fromkeys(r.config["data"] for r in every), learned(every)
     return {
         (SETS.get(data, data), NAMES[routing]): differences(
             *(by_seed(of, data=data, routing=routing, trained=t) for t in (True, False))
         )
-        for data, routing in itertools.product(sets, LEARNED)
+        for data, routing in itertools.product(sets, LEARNERS)
     }
 
 
@@ -103,7 +107,7 @@ def changes(arms: Iterable[Measured], variants: Iterable[Measured]) -> dict[Row,
     tried = list(variants)
     places = {(r.config["data"], r.trial.scale) for r in tried}
     for r in [*arms, *tried]:
-        if r.config["routing"] in LEARNED and r.config["trained"] and (r.config["data"], r.trial.scale) in places:
+        if r.config["routing"] in LEARNERS and r.config["trained"] and (r.config["data"], r.trial.scale) in places:
             row = _row(r, NAMES[r.config["routing"]], change(r.config, r.trial.scale) or UNCHANGED)
             found.setdefault(row, {})[r.trial.seed] = r.metrics["test_error"].value
     order = [UNCHANGED, *CHANGES.values()]
@@ -112,13 +116,12 @@ def changes(arms: Iterable[Measured], variants: Iterable[Measured]) -> dict[Row,
 
 
 def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
-    """The most that poses of negated votes miss negated poses, in mean lengths, and that activations change; with whole new networks."""
+    """By routing, the most that poses of negated votes miss negated poses, in mean lengths, and that activations change."""
     found: dict[str, list[float]] = {}
     for r in sorted(records, key=lambda r: (list(NAMES).index(r.config["routing"]), r.config["bias"])):
         row = found.setdefault(NAMES[r.config["routing"]] + (", bias" if r.config["bias"] else ""), [0.0, 0.0])
         row[:] = map(max, row, (r.metrics[name].value for name in ("pose_is_not_odd", "activation_is_not_even")))
-    whole = zip(*map(negate_network, NAMES), strict=True)
-    return found | {"whole new networks, the least of all four": list(map(min, whole))}
+    return found
 
 
 def megabytes(records: Iterable[Measured]) -> dict[str, float]:
@@ -126,14 +129,11 @@ def megabytes(records: Iterable[Measured]) -> dict[str, float]:
     return {NAMES[r.config["routing"]]: r.metrics["bytes_eager"].value / 1e6 for r in records}
 
 
-def hours_of_table_3(records: Iterable[Measured], arms: Iterable[Any]) -> dict[float, str]:
-    """The cells of Table 3 by the hours that one seed takes at least in full on two cores, from the fastest records of its costs.
-
-    At least, because the fast path routes a batch of 64 images once more for the gradient, and the 8 of the records it does not.
-    """
-    seconds: dict[str, tuple[float, int]] = {}
+def hours_of_table_3(records: Iterable[Measured], arms: Iterable[Any]) -> list[tuple[float, str]]:
+    """The core-hours that one seed of a cell of Table 3 takes in full, least first, by the fastest records of its costs."""
+    seconds: dict[str, float] = {}
     for r in records:
-        own = r.metrics["seconds_of_a_step"].value, r.config["images"]
+        own = r.metrics["seconds_of_a_step"].value
         seconds[r.config["routing"]] = min(own, seconds.get(r.config["routing"], own))
-    cells = [c for c in arms if c.routing in LEARNED and c.trained and c.views == "separate"]
-    return {hours(c, *seconds[c.routing]): f"{NAMES[c.routing]} on {SETS[c.data]}" for c in cells}
+    cells = [c for c in arms if c.routing in LEARNERS and c.trained and c.views == "separate"]
+    return sorted((hours(c, seconds[c.routing]), f"{NAMES[c.routing]} on {SETS[c.data]}") for c in cells)
