@@ -525,7 +525,7 @@ told = [
 ]
 if even:
     say(
-        f"Of {len(frozen)} networks with the frozen LSTM, {len(shown.learned(frozen))} are right on half",
+        f"Of {len(frozen)} networks with the frozen LSTM, {len(shown.learned(frozen)) or 'none'} are right on half",
         "of their training images; the others decide nothing. Their errors, seed by seed, in",
         f"percent: {', '.join(told)}.",
         "Frozen, the LSTM gives all children of a parent nearly the same weight: the weights have",
@@ -804,9 +804,9 @@ heads = {
     "parameters_of_routing": "parameters of routing (1000)",
     "flops_of_an_image": "MFLOP an image",
     "bytes_eager": "MB kept an image",
-    "bytes_fast": "on the fast path",
-    "times_em": "time of a step, same path",
-    "times_em_in_training": "in a training",
+    "bytes_fast": "MB kept on the fast path",
+    "times_em": "step, same path (× EM)",
+    "times_em_in_training": "step in a training (× EM)",
 }
 units = {"parameters_of_routing": 1e3, "times_em": 1, "times_em_in_training": 1}
 measured = frames.metrics(of_costs).replace({"routing": NAMES})

@@ -119,8 +119,8 @@ class SimilarityRouting(Routing):
         columns: int | None = None,
     ):  # fmt: skip
         super().__init__(parents, dim, iterations=iterations, bias=bias)
-        self.start, self.options = start, {"floor": floor, "logistic": logistic}
-        self.columns = columns
+        self.start, self.columns = start, columns
+        self.options = {"floor": floor, "logistic": logistic}
         least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
         widths = torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
         weights, theta = torch.ones(parents, 2), _normal(columns or parents, 3)
@@ -157,7 +157,6 @@ class SimilarityRouting(Routing):
         return RoutingResult(*(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True)))
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
-        """The paper's loops, in which θ belongs to parents: not for a routing with ``columns``."""
         (I, J, _), floor, width = votes.shape, self.options["floor"], self.width()
         (l1, l2), share = self.weights.abs().T, self.mixture.softmax(dim=1)
         c = [[1 / I for _ in range(J)] for _ in range(I)]
@@ -179,8 +178,7 @@ class SimilarityRouting(Routing):
                 for i in range(I):
                     c[i][j] = e[i] / sum(e)
         a = []
-        for j in range(J):
-            one, two, three = self.theta[j]
+        for j, (one, two, three) in zip(range(J), self.theta, strict=True):
             agreement = sum(c[i][j] * k[i][j] for i in range(I))
             prior = sum(c[i][j] * torch.log(activation[i] + floor) for i in range(I))
             a.append(torch.sigmoid(one * agreement + three.abs() * prior + two))
@@ -272,9 +270,8 @@ def connectionist_routing(
         hidden, cell = _Cell.apply(fixed, of_mu @ mu.flatten(1), of_x, x, cell)
         return perceptron(hidden if reads == "paper" else cell, g).view(shape), (hidden, cell)
 
-    options = dict(iterations=iterations, bias=bias)
-    mu, coupling, (hidden, cell) = consensus(votes, compatibility, **options)
-    state = (cell if reads == "paper" else hidden).view(H, *shape)
+    mu, coupling, states = consensus(votes, compatibility, iterations=iterations, bias=bias)
+    state = states[1 if reads == "paper" else 0].view(H, *shape)  # the cell's, or the hidden one
     total = (coupling * state).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
     logit = perceptron(total, f).view(shape[:-1])  # [..., J]
     mu = rearrange(mu, "d ... j -> ... j d")

@@ -20,7 +20,7 @@ EXPERIMENTS = {
     for e in (
         Experiment("errors", STEM, 1, ConsensusRecipe, table3.grid, SEEDS, table3.run),
         Experiment("variants", STEM, 1, ConsensusRecipe, table3.variants_grid, SEEDS, table3.run),
-        Experiment("pilot", STEM, 1, ConsensusRecipe, table3.pilot_grid, {**SEEDS, "cpu": (0,)}, table3.rehearse),
+        Experiment("pilot", STEM, 1, ConsensusRecipe, table3.pilot_grid, SEEDS, table3.rehearse),
         Experiment("toys", STEM, 1, limits.ToyConfig, limits.grid, SEEDS, limits.run),
         Experiment("negation", STEM, 1, limits.NegationConfig, limits.negation_grid, SEEDS, limits.negate),
         Experiment("costs", STEM, 2, costs.CostsConfig, costs.grid, SEEDS, costs.run),
