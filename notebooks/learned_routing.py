@@ -793,7 +793,7 @@ say(
 #
 # The table gives parameters, operations and memory, and the time of a step in steps of EM routing in the same network: with both on the same path, and as a training runs. A long training compiles EM routing and RBA, which
 # have a core of their own; the LSTM and the kernel have none. EM routing is timed against itself in a second network, so its own time is near 1. *Kept* is what stays in memory for the gradient: by the definition, and on the
-# fast path, which routes a part once more.
+# fast path, which routes a part once more. The paper gives hours on a card ({claim}`LR-X-hours`); [our core-hours](#run-it-yourself) stand below.
 
 # %%
 costs = session.run(STEM, "costs")
