@@ -776,13 +776,12 @@ every_cell("CRISPR", table("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AR
 # | size at cpu scale | 256 filters, 1,152 children | same | 64 filters, 288 children, at most 10,000 normal images | the budget of one core | not measured yet |
 # | negatives of CRISPR | Peng et al. | same | candidate sites of DeepCRISPR | the originals could not be had | AUROC of three letters: see CRISPR |
 #
-# ```{fold} Two more, and all deviations of the records on this page
+# ```{fold} One more, and all deviations of the records on this page
 # ```
 #
 # | what | paper | released code | here | why | effect |
 # |---|---|---|---|---|---|
 # | draw of the anomalies | one | one for all models | one for each seed | six images are few | the section on draws measures it |
-# | skin lesions | 0 to 1 | divided by 255 twice | 0 to 1 | inputs below 0.004 are a slip | not measured; it may explain *plain* = 0.5000 |
 
 # %% tags=["hide-input"]
 found = frames.deviations([*committed, *detection, *lesions, *pairs])
@@ -870,13 +869,13 @@ plt.show()
 # *Plain* is a hard label. An AUROC of 0.5000 ± 0.0000 says that no input was ever called an anomaly. It does not say that the network knows nothing: {ref}`the lengths of its capsules <inq-lengths>` rank inputs better.
 # `test_in_which_direction_every_score_points` holds each score to its direction.
 #
-# ### Three mistakes that show in a second
+# ### Two mistakes that show in a second
 #
-# The sign of *Nre* flips where a reconstruction is perfect. *W* needs another start where parents compete. Skin lesions are divided by 255 twice in the release.
+# The sign of *Nre* flips where a reconstruction is perfect. *W* needs another start where parents compete.
 # Six outliers are one draw of many ({ref}`below <inq-draws>`), and early stopping sees labels of the test set (`test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees`). We found no independent
 # public reproduction whose mistakes we could add.
 #
-# ```{fold} What each of the three does
+# ```{fold} What each of the two does
 # ```
 
 # %% tags=["remove-input"]
@@ -885,18 +884,14 @@ exact, near = scores(perfect, torch.tensor([1.0, 0.5]).view(2, 1, 1, 1).expand(2
     "nre"
 ]
 with seeded(0), torch.no_grad():
-    fresh = Detector()
-    once, twice = (fresh(x)[0][:, 1] for x in (images, images / 255))
+    start = Detector()(images)[0][:, 1].mean()
 Markdown(
     "*Nre* is 1/(x + 0.00001) of an x that is zero or below. A perfect reconstruction scores "
     f"{exact:,.0f} and a bad one −{-near:.2f}: the sign flips, and the best is called the worst "
     "(`test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none`). "
     f"*W* starts with a standard deviation of 1: averages over 1,152 children start at a "
-    f"length of {once.mean():.4f}. Sums would be as long as they get at once: W starts at 0.1 where "
-    "parents compete. *Skin lesions* are divided by 255 twice in the release. On digits the "
-    f"length of the anomaly capsule then varies over images by {1e6 * twice.std():.2f} "
-    f"millionths before training, with one division by {1e6 * once.std():.0f}: all images "
-    "look alike. That may be why *plain* is 0.5000 there; we have not trained it."
+    f"length of {start:.4f}. Sums would be as long as they get at once: W starts at 0.1 where "
+    "parents compete."
 )
 
 # %% [markdown]
