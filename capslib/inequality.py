@@ -43,16 +43,12 @@ def palma(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def theil(x: Tensor, dim: int = -1) -> Tensor:
-    """Theil's index T = Σ_i p_i ln(n p_i) of shares p, in [0, ln n] (Theil 1967).
-
-    It is ln n minus the entropy of the shares.
+    """Theil's index T = Σ_i p_i ln(n p_i) of shares p, in [0, ln n]: ln n minus their entropy (Theil 1967).
 
     >>> theil(torch.tensor([0.0, 1.0]))  # ln 2
     tensor(0.6931)
     """
-    n = x.shape[dim]
-    share = _over(x, x.sum(dim=dim, keepdim=True), nothing=1 / n)
-    return torch.special.xlogy(share, n * share).sum(dim=dim)
+    return _entropy(x, dim, 1)
 
 
 def atkinson(x: Tensor, dim: int = -1, *, aversion: float = 0.5) -> Tensor:
@@ -66,11 +62,8 @@ def atkinson(x: Tensor, dim: int = -1, *, aversion: float = 0.5) -> Tensor:
     """
     if aversion <= 0:
         raise ValueError(f"aversion to inequality has to be above 0, not {aversion}")
-    relative = _over(x, x.mean(dim=dim, keepdim=True), nothing=1.0)
-    if aversion == 1:
-        return -relative.log().mean(dim=dim).expm1()
-    below = (relative.pow(1 - aversion) - 1).mean(dim=dim)  # small numbers first: this keeps digits
-    return -(below.log1p() / (1 - aversion)).expm1()
+    a = 1 - aversion
+    return -((a * (a - 1) * _entropy(x, dim, a)).log1p() / a if a else -_entropy(x, dim, 0)).expm1()
 
 
 def hoover(x: Tensor, dim: int = -1) -> Tensor:
@@ -91,6 +84,16 @@ MEASURES = {f.__name__: f for f in (gini, palma, theil, atkinson, hoover)}
 def _over(part: Tensor, whole: Tensor, nothing: float = 0.0) -> Tensor:
     """``part``/``whole``, and ``nothing`` where both are zero."""
     return torch.where((part == 0) & (whole == 0), nothing, part / whole)
+
+
+def _entropy(x: Tensor, dim: int, a: float) -> Tensor:
+    """Generalised entropy: the mean of (r^a − 1 − a(r − 1))/(a(a − 1)), r = x/x̄, or its limit at a = 0, 1; no term is below 0."""
+    mean = x.mean(dim=dim, keepdim=True)
+    d = _over(x - mean, mean)
+    log = torch.where(d < -0.5, _over(x, mean, nothing=1.0).log(), d.log1p())  # each where it keeps its digits
+    far = ((a * log).expm1() - a * d) / (a * (a - 1)) if a * (a - 1) else (1 + d).xlogy(1 + d) - d if a else d - log
+    near = d.square() * (1 + (a - 2) / 3 * d * (1 + (a - 3) / 4 * d)) / 2  # where the other has no digits left
+    return torch.where(d.abs() < torch.finfo(x.dtype).eps ** 0.25, near, far).mean(dim=dim)
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:

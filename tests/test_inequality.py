@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -91,3 +92,25 @@ def test_float32_is_enough_for_the_children_of_the_largest_network(name):
         x = (spread * torch.randn(4, 40_320, generator=generator, dtype=torch.float64)).softmax(dim=-1)
         wide = MEASURES[name](x)
         torch.testing.assert_close(MEASURES[name](x.float()).double(), wide, rtol=1e-5, atol=2e-7)
+
+
+@pytest.mark.parametrize("measure", [theil, atkinson, partial(atkinson, aversion=1), partial(atkinson, aversion=2)])
+@pytest.mark.parametrize("spread", [1e-4, 3e-4, 1e-3, 1e-2, 0.1, 1.0, 4.0])
+def test_nearly_equal_shares_keep_their_digits_and_their_order(measure, spread):
+    """Σ p ln(n p) of such shares cancels in float32, to values below zero."""
+    generator = torch.Generator().manual_seed(0)
+    x = (spread * torch.randn(64, 1152, generator=generator, dtype=torch.float64)).softmax(dim=-1).float()
+    found, wide = measure(x), measure(x.double())
+    torch.testing.assert_close(found.double(), wide, rtol=2e-5, atol=0)
+    assert spread > 0.1 or found.argsort().equal(wide.argsort())
+    assert found.min() > 0
+
+
+@given(seed=SEEDS)
+def test_the_entropy_of_shares_is_what_theil_and_atkinson_are_by_definition(seed):
+    x = draw(4, 50, seed=seed)
+    r = x / x.mean(dim=-1, keepdim=True)
+    torch.testing.assert_close(theil(x), torch.special.xlogy(r, r).mean(dim=-1))
+    torch.testing.assert_close(atkinson(x, aversion=1), 1 - r.log().mean(dim=-1).exp())
+    for aversion in (0.3, 0.5, 2, 3):
+        torch.testing.assert_close(atkinson(x, aversion=aversion), 1 - r.pow(1 - aversion).mean(dim=-1).pow(1 / (1 - aversion)))

@@ -48,13 +48,11 @@ def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator,
     usual, unusual = np.flatnonzero(anomaly == 0), np.flatnonzero(anomaly)
     if normals and normals < len(usual):
         usual = rng.permutation(usual)[:normals]
-    wanted = round(len(usual) * percent / (100 - percent)) if 0 < percent < 100 else 0
-    count = min(wanted, len(unusual))
+    count = min(len(unusual), round(len(usual) * percent / (100 - percent))) if 0 < percent < 100 else 0
     if not count:
-        least = 50 / (len(usual) + 0.5)
         raise UserError(
             f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: take at least "
-            f"{least:.2g} % and less than 100 %."
+            f"{50 / (len(usual) + 0.5):.2g} % and less than 100 %."
         )
     return np.sort(np.concatenate([usual, rng.permutation(unusual)[:count]]))
 

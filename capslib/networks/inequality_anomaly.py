@@ -51,9 +51,8 @@ class AnomalyCapsNet(nn.Module):
         children = primary_types * sides[0] * sides[1]
         self.conv = nn.Conv2d(shape[0], filters, kernel)
         self.nonlinearity = {"relu": F.relu, "elu": F.elu}[nonlinearity]
-        self.primary = PrimaryCapsules(
-            filters, primary_types, primary_dim, kernel=kernel, stride=stride
-        )  # fmt: skip
+        size = {"kernel": kernel, "stride": stride}
+        self.primary = PrimaryCapsules(filters, primary_types, primary_dim, **size)
         options |= {"routing": routing, "weight_std": weight_std}
         self.classes = DenseCapsules(children, classes, primary_dim, class_dim, **options)
         self.decoder = dense_decoder(classes * class_dim, decoder, shape)
