@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 
+from capslib import papers
 from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, tally
 from capslib.lab.ledger import Claim, ledger, number, span
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, experiments, needs, queries
-from capslib.papers.experiment import Scale
+from capslib.papers import PAPERS, experiments, queries
+from capslib.papers.experiment import Scale, doubled
 from capslib.recipes import hash_of
 
 __all__ = [
@@ -31,24 +32,23 @@ __all__ = [
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
     """The verdict on every claim of a paper (of all papers), in the order of the ledger.
 
-    Only trials of an experiment's own grid count, and those with twice its epochs, which tell whether it came to rest. A run with
-    another configuration makes a good record, but not one of that scale. Verdicts that use the same records name each other. Raises :class:`UserError` as :func:`ledger` does.
+    Only trials of an experiment's own grid count, and those with twice its budget, which tell whether it came to rest.
+    Verdicts that use the same records name each other. Raises :class:`UserError` as :func:`ledger` does.
     """
     store = store or Store()
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
-        claims, asked = ledger(paper), queries(paper)
-        runs = Runs(store.records(paper), budget_of(paper)) if asked else Runs()
-        trials = {scale: needs(paper, scale) for scale in ("paper", "cpu")}
-        done = {r.key for r in store.records(paper)} if asked else set()
+        claims, asked, records = ledger(paper), queries(paper), list(store.records(paper))
+        runs, waits = Runs(records, budget_of(paper)), papers.waits(paper, records)
         for claim in claims.values():
             if not asked and not claim.not_run:
                 answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
                 continue
             verdict = judge(claim, asked.get(claim.id), runs)
-            waits = {scale: sum(t.key not in done for t in of.get(claim.id, ())) for scale, of in trials.items()}
+            left = {s: of for s, of in waits.get(claim.id, {}).items() if of[0] and (s, claim.kind) != ("cpu", "value")}
             many = [
-                f"{n} trial{'s' * (n > 1)} at {s} scale" for s, n in waits.items() if n and (s, claim.kind) != ("cpu", "value")
+                f"{n} trial{'s' * (n > 1)} at {scale} scale" + f", {again} of them with twice the budget," * (again > 0)
+                for scale, (n, again) in left.items()
             ]
             said = f" {', or '.join(many)} would decide it." if many and verdict.status == "waiting" else ""
             answers.append(replace(verdict, reason=verdict.reason + said))
@@ -62,12 +62,12 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
 
 @functools.cache
 def budget_of(paper: str) -> Callable[[Record], int]:
-    """Tell the chapter's own records at the current revision (1) from those with twice their epochs (2) and from others (0)."""
+    """Tell the chapter's own records at the current revision (1) from those with twice their budget (2) and from others (0)."""
 
     @functools.cache
     def grid(experiment: str, scale: Scale) -> dict[str, int]:
         own = experiments(paper)[experiment].grid(scale)
-        twice = [c.model_copy(update={"epochs": 2 * c.epochs}) for c in own if hasattr(c, "epochs")]
+        twice = filter(None, map(doubled, own))
         return {hash_of(c.differences()): budget for budget, configs in ((2, twice), (1, own)) for c in configs}
 
     def budget(record: Record) -> int:

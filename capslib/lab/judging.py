@@ -350,8 +350,9 @@ def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str)
     value, tolerance = claim.value or 0.0, claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
     ours = f"our 95 % interval {span(found)} of {many}"
-    if high - low > WIDEST * slack:
-        return "inconclusive", f"O{ours[1:]} is wider than {WIDEST} tolerances of {number(tolerance)}, and decides nothing."
+    wide = high - low > WIDEST * slack and f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
+    if why := query.unlike or wide:
+        return "inconclusive", f"O{ours[1:]} decides nothing: {why}."
     if low - slack <= value <= high + slack:
         return "reproduced", f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}."
     above = low > value

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from capslib.errors import UserError, unknown
-from capslib.papers.query import Index, selects
+from capslib.papers.experiment import doubled
+from capslib.papers.query import Index, selects, selects_at_rest, stopped_itself
 
 if TYPE_CHECKING:
     from capslib.papers.experiment import Experiment, Scale, Trial
-    from capslib.papers.query import Query
+    from capslib.papers.query import Query, Select
     from capslib.recipes import Config
 
 
@@ -164,7 +165,44 @@ def _config(model: type[Config], fields: str) -> Config:
 
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
+    return _asked(stem, scale, selects)
+
+
+def longer(stem: str) -> dict[str, list[list[tuple[Trial, Trial]]]]:
+    """The trials with twice the budget without which no reduced order about the end of training is decided, for each claim.
+
+    Each list holds those of one seed, behind the trial of the scale's own budget that each doubles; one seed of all arms is enough.
+    """
+    found: dict[str, list[list[tuple[Trial, Trial]]]] = {}
+    for claim, trials in _asked(stem, "cpu", selects_at_rest).items():
+        seeds: dict[int, list[tuple[Trial, Trial]]] = {}
+        for trial in trials:
+            if (twice := doubled(config(trial))) is not None:
+                experiment = experiments(stem)[trial.experiment]
+                seeds.setdefault(trial.seed, []).append((trial, experiment.trial("cpu", twice, trial.seed)))
+        most = max(map(len, seeds.values()), default=0)  # a seed that lacks an arm compares nothing
+        found[claim] = [of for of in seeds.values() if len(of) == most]
+    return found
+
+
+def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, tuple[int, int]]]:
+    """How many trials each claim waits for at the scales that judge it, beside these records, and how many of them have twice the budget.
+
+    Of these count those of the seed that lacks the fewest. A training that stopped itself is its own with twice the budget.
+    """
+    records = list(records)
+    done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
+    paper, cpu = ({c: sum(t.key not in done for t in of) for c, of in needs(stem, s).items()} for s in ("paper", "cpu"))
+    lack = {
+        c: [sum(b.key not in done and a.key not in stopped for a, b in of) for of in seeds] for c, seeds in longer(stem).items()
+    }
+    again = {claim: min(counts, default=0) for claim, counts in lack.items()}
+    return {claim: {"paper": (paper[claim], 0), "cpu": (cpu[claim] + again[claim], again[claim])} for claim in paper}
+
+
+def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:
+    """The trials of a scale that these selections of each claim take."""
     trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
     index = Index((t.experiment, scale, fields(t), k) for k, t in enumerate(trials))
-    found = {claim: {k for select in selects(query) for k in index.of(select, scale)} for claim, query in queries(stem).items()}
+    found = {claim: {k for select in of(query) for k in index.of(select, scale)} for claim, query in queries(stem).items()}
     return {claim: [trials[k] for k in sorted(chosen)] for claim, chosen in found.items()}

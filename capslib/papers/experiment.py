@@ -84,6 +84,17 @@ class Outcome:
     routing_path: str = "none"
 
 
+def doubled(config: Config) -> Config | None:
+    """The configuration with twice the budget: twice the fields that its class names in ``BUDGET``, its epochs where it names none.
+
+    None for a configuration that has no such field: what it runs does not train.
+    """
+    names = getattr(config, "BUDGET", ("epochs",))
+    if not all(hasattr(config, name) for name in names):
+        return None
+    return config.model_copy(update={name: 2 * getattr(config, name) for name in names})
+
+
 def own_training(config: Config, seed: int) -> list[Training]:
     """The training of an experiment that trains its own configuration; none where that is no recipe."""
     return [Training(config.recipe(), seed)] if isinstance(config, Recipe) else []

@@ -148,6 +148,8 @@ class Value:
     """Whether beating the paper's value is *better*. Not where the claim is that something fails: there it is a failure to fail."""
     bounded: bool = True
     """Whether a fraction or percentage is a share, which cannot lie below nothing or above everything."""
+    unlike: str = ""
+    """Why ours cannot be held against the paper's value, in a few words: it is shown, and decides nothing. Empty where it can."""
     paper_scale_only: ClassVar[str] = ""
 
     @property
@@ -289,3 +291,10 @@ def selects(query: Query) -> Iterator[Select]:
     """What a query looks at, its parts' selections included."""
     for leaf in leaves(query):
         yield from leaf.arms
+
+
+def selects_at_rest(query: Query) -> Iterator[Select]:
+    """What of it a reduced setting decides only with runs of twice the budget: the arms of orders about the end of training."""
+    for leaf in leaves(query):
+        if isinstance(leaf, (Order, Above)) and leaf.final and not leaf.paper_scale_only:
+            yield from leaf.arms

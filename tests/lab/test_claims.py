@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import claims
 from capslib.lab.claims import (
@@ -30,7 +31,7 @@ from capslib.lab.judging import FAILED, FULL, NOT_RUN, REDUCED, SEEDS, Runs, jud
 from capslib.lab.ledger import number
 from capslib.lab.records import Code, Environment, Record
 from capslib.lab.store import Store
-from capslib.papers import experiments, fields, queries
+from capslib.papers import config, experiments, fields, queries
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
 from capslib.papers.query import CONVERGED, Above, Count, Derived, Order, Property, Select, Value
 
@@ -192,6 +193,15 @@ def test_an_interval_wider_than_six_tolerances_decides_no_value():
         assert found.interval[0] > 0
         assert found.interval[1] < 100
     assert judge(claim(value=53.3, tolerance=20), VALUE, runs([0.2, 0.5, 0.9])).status == "reproduced"
+
+
+def test_a_value_that_is_unlike_the_papers_is_shown_and_decides_nothing():
+    """Not even where it lies on the paper's value, or is better."""
+    for paper in (95.5, 50):
+        found = judge(claim(value=paper, metric="AUROC"), replace(VALUE, unlike="its test set is another"), runs(GOOD))
+        assert (found.status, found.ours) == ("inconclusive", pytest.approx(95.5))
+        assert found.reason.endswith("decides nothing: its test set is another.")
+    assert judge(claim(value=50), replace(VALUE, unlike="so"), runs(GOOD, scale="cpu")).status == "measured smaller"
 
 
 FLOOR = replace(A, learned=0.5)
@@ -782,7 +792,8 @@ def test_without_records_every_claim_is_not_run_and_says_why_and_what_it_waits_f
     assert all(v.reason.endswith(".") for v in found)
     reasons = {v.claim.id: v.reason for v in found}
     assert reasons["EM-T1-cnn"].endswith("3 trials at paper scale would decide it.")
-    assert reasons["LR-W-1"].endswith("18 trials at paper scale, or 18 trials at cpu scale would decide it.")
+    told = "18 trials at paper scale, or 24 trials at cpu scale, 6 of them with twice the budget, would decide it."
+    assert reasons["LR-W-1"].endswith(told)
     assert list(counts(found)) == list(STATUSES)
     assert sum(counts(found).values()) == len(found)
     with pytest.raises(UserError, match="Did you mean"):
@@ -907,6 +918,26 @@ def test_a_trial_of_the_grid_with_twice_its_epochs_tells_whether_an_order_rests(
     assert part().status == "undecided", "four times the epochs is another setting"
     add(depth.trials("cpu", where=want, seeds=[0], change={"epochs": 8}))
     assert (part().status, part().n, len(part().records)) == ("same order", SEEDS, SEEDS + 1)
+
+
+def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a_training_that_stopped_itself():
+    """Of the seeds that lacks the fewest; an arm that the claim asks only of the paper's size needs none."""
+    stem, claim, own = "learned_routing", "LR-W-1", lambda scale: papers.needs("learned_routing", scale)["LR-W-1"]
+    first, *others = papers.longer(stem)[claim]
+    assert {two.config["epochs"] / config(one).epochs for one, two in first} == {2}
+    assert [len(of) for of in others] == [len(first)] * 2
+
+    def waits(*trials, stopped=()):
+        ended = {"epochs": Metric(value=1, n=1, unit="count")}
+        made = [record(config=fields(t), metrics=ended if t in stopped else {}).model_copy(update={"key": t.key}) for t in trials]
+        return papers.waits(stem, made)[claim]
+
+    n, k = len(own("cpu")), len(first)
+    assert waits() == {"paper": (len(own("paper")), 0), "cpu": (n + k, k)}
+    assert waits(*own("cpu"))["cpu"] == (k, k)
+    assert waits(*own("cpu"), first[0][1], others[0][0][1], others[0][1][1])["cpu"] == (k - 2, k - 2)
+    assert waits(*own("cpu"), stopped=[one for one, _ in first])["cpu"] == (0, 0)
+    assert papers.longer("em_routing")["EM-T1-iter3"] == []
 
 
 def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):
