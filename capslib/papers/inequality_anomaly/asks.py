@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
+from capslib.data.anomalies import DIVERSE
 from capslib.papers.experiment import Metric
 from capslib.papers.inequality_anomaly.detection import PERCENTS
 from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
@@ -24,8 +25,8 @@ CAPSULES, BASELINES = ("palma", "gini", "plain", "a", "npp", "nre"), ("abc", "nl
 SCORES = CAPSULES + BASELINES
 INEQUALITY = ("palma", "gini")
 OUTPUTS = tuple(score for score in CAPSULES if score not in INEQUALITY)
-MANY = ("outliers", "inliers")
-"""The setups that are tried with each of ten classes."""
+UNLIKE = "the share of anomalies, which is what guessing gets, is larger in the prepared set than in the paper's"
+"""Why no average precision on CRISPR is compared: its negatives are fewer substitutes."""
 
 
 def _in(data: str, setup: str, percent: float) -> dict[str, object]:
@@ -35,9 +36,9 @@ def _in(data: str, setup: str, percent: float) -> dict[str, object]:
 def _of(cell: Mapping[str, object], score: str = "gini") -> Select:
     """The runs that hold a score of a cell of a table: ten of each seed, or one."""
     setup = cell["setup"]
-    capsules = "detection" if setup in MANY else "off_targets" if setup == "off_targets" else "lesions"
+    capsules = "detection" if setup in DIVERSE else "off_targets" if setup == "off_targets" else "lesions"
     whole = {"nrg_pam": False, "sees": "all"} if setup == "off_targets" else {}
-    ten = dict(over="kind", cells=10) if setup in MANY else {}
+    ten = dict(over="kind", cells=10) if setup in DIVERSE else {}
     if score in BASELINES:
         return Select("baselines", {**cell, **whole}, **ten)
     return Select(capsules, {**cell, **whole}, at_most=LEARNED, **ten)
@@ -72,9 +73,10 @@ def _ahead(cell: Mapping[str, object], score: str, rival: str, margin: float = 0
     return Order(_of(cell, score), _of(cell, rival), _one(ours, theirs), margin=margin, final="reduced")
 
 
-def _best(cell: Mapping[str, object], score: str, but: tuple[str, ...] = (), kind: str = "auroc") -> Count:
-    """A score beats every other one but these."""
-    return Count({f"{score} beats {r}": _ahead(cell, score, r, kind=kind) for r in SCORES if r not in (score, *but)})
+def _best(cell: Mapping[str, object], score: str, kind: str) -> Count:
+    """A score beats every other one; Palma need not beat Gini, nor Gini Palma."""
+    others = [s for s in SCORES if s != score and not {s, score} <= set(INEQUALITY)]
+    return Count({f"{score} beats {r}": _ahead(cell, score, r, kind=kind) for r in others})
 
 
 def _named(cell: Mapping[str, object]) -> str:
@@ -86,7 +88,7 @@ TABLES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 LESIONS: dict[str, dict[str, object]] = {setup: {"data": "ham10000", "setup": setup} for setup in "ABCD"}
 OFF_TARGETS: dict[str, object] = {"data": "crispr", "setup": "off_targets"}
-TRIED = [(data, setup, percent) for setup in MANY for data in DATA.values() for percent in PERCENTS]
+TRIED = [(data, setup, percent) for setup in DIVERSE for data in DATA.values() for percent in PERCENTS]
 RICHER = [of for of in TRIED if of[1] == "outliers" and of[2] > PERCENTS[0]]
 CELLS = list(itertools.starmap(_in, TRIED))
 ALL = [*CELLS, *LESIONS.values(), OFF_TARGETS]
@@ -100,8 +102,8 @@ def _values() -> dict[str, Query]:
         found[f"INQ-{table}-{name}-{percent:g}pct-{score}"] = Value(_of(cell, score), f"{kind}_{score}", final=False)
     for (table, kind), setup, score in itertools.product({"T4": "auroc", "S3": "ap"}.items(), LESIONS, SCORES):
         found[f"INQ-{table}-{setup}-{score}"] = Value(_of(LESIONS[setup], score), f"{kind}_{score}", final=False)
-    for kind, score in itertools.product(("auroc", "ap"), SCORES):
-        found[f"INQ-C-{kind}-{score}"] = Value(_of(OFF_TARGETS, score), f"{kind}_{score}", final=False)
+    for (kind, unlike), score in itertools.product({"auroc": "", "ap": UNLIKE}.items(), SCORES):
+        found[f"INQ-C-{kind}-{score}"] = Value(_of(OFF_TARGETS, score), f"{kind}_{score}", final=False, unlike=unlike)
     return found
 
 
@@ -128,11 +130,11 @@ def _grows(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Or
 
 
 def _winners(cells: Iterable[tuple[str, str, float]], npp: set[tuple[str, float]], kind: str = "auroc") -> dict[str, Query]:
-    """Inequality is best in these cells, but for those where Npp is."""
+    """In these cells Palma or Gini beats every other score, but for those where Npp does."""
     parts: dict[str, Query] = {}
     for data, setup, percent in cells:
-        cell, best = _in(data, setup, percent), "npp" if (data, percent) in npp else "gini"
-        parts[f"{_named(cell)}: {best} is best, {kind}"] = _best(cell, best, () if best == "npp" else INEQUALITY, kind)
+        cell, of = _in(data, setup, percent), ("npp",) if (data, percent) in npp else INEQUALITY
+        parts[f"{_named(cell)}: {' or '.join(of)} is best, {kind}"] = Count({s: _best(cell, s, kind) for s in of}, at_least=1)
     return parts
 
 
@@ -159,9 +161,7 @@ def _follows(cell: Mapping[str, object]) -> Count:
     lead = {f"{s} leads npp": _ahead(cell, s, "npp") for s in INEQUALITY}
     then = {f"npp leads {r}": _ahead(cell, "npp", r) for r in ("plain", "a", "nre", *BASELINES)}
     low = {
-        f"{r} stays within {2 * ALIKE:g} of the base rate": Above(
-            _of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced"
-        )
+        f"{r} stays near the base rate": Above(_of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced")
         for r in ("plain", "a", "nre")
     }
     return Count({**far, **lead, **then, **low})
@@ -174,6 +174,7 @@ def _more_told(record: Measured) -> Metric:
     return Metric(value=value, n=anomaly.n, unit="difference of fractions")
 
 
+APART = _difference("auroc_palma", "auroc_gini", size=True)
 QUERIES: dict[str, Query] = {
     **_values(),
     **_counts(),
@@ -196,12 +197,7 @@ QUERIES: dict[str, Query] = {
     "INQ-W-5": Count(
         {
             "Palma and Gini agree in nine of ten cells": Count(
-                {
-                    _named(cell): Above(
-                        _of(cell), _difference("auroc_palma", "auroc_gini", size=True), ALIKE, below=True, final="reduced"
-                    )
-                    for cell in ALL
-                },
+                {_named(cell): Above(_of(cell), APART, ALIKE, below=True, final="reduced") for cell in ALL},
                 at_least=len(ALL) * 9 // 10,
             ),
             "plain output lies clearly below Gini in nine of ten cells": Count(
@@ -219,14 +215,9 @@ QUERIES: dict[str, Query] = {
     ),
     "INQ-W-8": Count(
         {
-            _named(cell): Above(
-                _of(cell),
-                Derived("how much more the anomaly capsule tells", _more_told),
-                0,
-                margin=MUCH,
-                final="reduced",
-            )
-            for cell in (_in(data, setup, 10.0) for data in DATA.values() for setup in MANY)
+            _named(cell): Above(_of(cell), Derived("how much more it tells", _more_told), 0, margin=MUCH, final="reduced")
+            for cell in CELLS
+            if cell["percent"] == 10.0
         }
     ),
     "INQ-W-9": Count({_named(cell): _ahead(cell, "palma", "gini") for cell in ALL}, at_least=len(ALL) // 2 + 1),
@@ -235,7 +226,7 @@ QUERIES: dict[str, Query] = {
             f"{routing}, {data}, {setup}": _routing(routing, data, setup)
             for routing in ("dynamic", "em")
             for data in ("mnist", "fashion_mnist")
-            for setup in MANY
+            for setup in DIVERSE
         }
     ),
 }

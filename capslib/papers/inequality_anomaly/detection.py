@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from capslib.data.anomalies import DIVERSE
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
@@ -14,7 +15,7 @@ from capslib.recipes import train
 
 if TYPE_CHECKING:
     from capslib.recipes import Trained
-    from capslib.training import Context
+    from capslib.training import Context, Examples
 
 
 def run(config: AnomalyRecipe, context: Context) -> Outcome:
@@ -34,11 +35,7 @@ def about(trained: Trained) -> dict[str, Metric]:
 
     A network that still had more than 0.6 of it has not learned; that floor was set before the runs.
     """
-    history, counts = trained.history, {}
-    for name in ("train", "test"):
-        labels = trained.splits[name].labels
-        anomalies = int(labels.sum())
-        counts |= {f"{name}_normals": len(labels) - anomalies, f"{name}_anomalies": anomalies}
+    history, counts = trained.history, composition(trained.splits)
     curve = history.epochs["stop_loss"]
     counts |= {"epochs": len(curve), "best_epoch": 1 + curve.index(min(curve))}
     losses = history.terms["loss"]
@@ -47,14 +44,19 @@ def about(trained: Trained) -> dict[str, Metric]:
     return {name: Metric(value=value, n=1, unit="count") for name, value in counts.items()} | {"loss_left": left}
 
 
+def composition(splits: Mapping[str, Examples]) -> dict[str, int]:
+    """How many normal examples and anomalies there are in training and test set; their share is what guessing gets."""
+    counts = {name: (len(splits[name].labels), int(splits[name].labels.sum())) for name in ("train", "test")}
+    return {f"{name}_{of}": k for name, (n, a) in counts.items() for of, k in (("normals", n - a), ("anomalies", a))}
+
+
 LIKE_MNIST = ("mnist", "fashion_mnist", "kmnist", "cifar10")
 PERCENTS = (0.1, 1.0, 10.0)
-SETUPS = ("outliers", "inliers")
 
 
 def cells(
     scale: Scale, data: Sequence[str] = LIKE_MNIST, percents: Sequence[float] = PERCENTS, classes: int = 10,
-    setups: Sequence[str] = SETUPS, **arm: Any,
+    setups: Sequence[str] = DIVERSE, **arm: Any,
 ) -> Iterator[AnomalyRecipe]:  # fmt: skip
     """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the first classes."""
     if scale == "smoke":

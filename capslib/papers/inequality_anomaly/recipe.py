@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from capslib.data.anomalies import DIVERSE
 from capslib.data.registry import dataset
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
@@ -70,7 +71,7 @@ class AnomalyRecipe(Recipe):
         name, setup, field = info.data.get("data"), info.data.get("setup"), info.field_name
         if name is None or setup is None:  # wrong themselves, and said so
             return value
-        if (setup in ("outliers", "inliers")) != (value is not None):
+        if (setup in DIVERSE) != (value is not None):
             raise ValueError(f"the setup {setup} {'needs' if value is None else 'has no'} {field}")
         if field == "kind" and value is not None and value >= len(names := dataset(name).classes):
             raise ValueError(f"{name} has the classes 0 ({names[0]}) to {len(names) - 1} ({names[-1]}) only")

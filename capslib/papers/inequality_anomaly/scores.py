@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capslib.errors import NotFinite
 from capslib.inequality import MEASURES
 from capslib.networks.inequality_anomaly import ANOMALY, NORMAL, AnomalyOutput
 
@@ -86,13 +87,15 @@ def lorenz(x: Tensor) -> Tensor:
 
 
 def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """AUROC and average precision of every score, with anomalies as the positive class."""
+    """AUROC and average precision of every score, anomalies being positive. Raises NotFinite for a score that is not a number."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     largest = np.finfo(np.float64).max
     values = {}
     for name, score in found.items():
-        score = np.nan_to_num(score, nan=0.0, posinf=largest, neginf=-largest)
+        if np.isnan(score).any():
+            raise NotFinite(f"the score {name} is not a number for {np.isnan(score).sum()} of {len(score)} test examples")
+        score = score.clip(-largest, largest)  # infinite ones are ranked, too
         values[f"auroc_{name}"] = float(roc_auc_score(labels, score))
         values[f"ap_{name}"] = float(average_precision_score(labels, score))
     return values
