@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from capslib.lab import frames
+from capslib.lab import claims, frames
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
@@ -285,10 +285,11 @@ def test_what_is_kept_for_the_gradient_counts_shared_storage_once():
     assert costs.kept(torch.nn.Sequential(linear, torch.nn.Sigmoid()), images) == 4 * (10 * 100 + 10 * 50)
 
 
-def test_a_step_of_the_lstm_is_recorded_as_no_slower_than_five_of_em_routing():
-    found = frames.select(Store().records("learned_routing"), "costs", "cpu", routing="connectionist")
+def test_a_step_of_the_lstm_is_recorded_as_no_slower_than_five_of_em_routing_on_the_same_path():
+    """In a training the core of EM routing is compiled, and then its step is far shorter."""
+    found = frames.select(claims.own_records("learned_routing", Store()), "costs", "cpu", routing="connectionist")
     assert len(found) == 3
-    assert all(1 < r.metrics["times_em"].value <= 5 for r in found)
+    assert all(1 < r.metrics["times_em"].value <= 5 < r.metrics["times_em_in_training"].value for r in found)
 
 
 def test_a_whole_training_takes_as_long_as_its_steps():
