@@ -242,10 +242,12 @@ def test_what_the_variants_of_learned_routing_change():
     apart = {arm[1:]: more for arm, (_, more) in shown.changes(of_errors, of_variants).items() if arm[2] != shown.UNCHANGED}
     lstm = [x for (name, _), more in apart.items() if name == "LSTM" for x in more]
     starts = [apart["kernel", start] for start in ("released start", "wide kernels")]
-    assert all(len(more) == 3 for (name, _), more in apart.items() if name == "kernel")
+    assert all(len(more) == 3 for more in apart.values())
     *_, told = figure(LEARNED, "fig-lr-variants")
-    (most,) = numbers(r"With the LSTM all marks lie within (\S+) points of the line", told)
+    (most,) = numbers(r"With the LSTM all marks lie within (\S+) points of the line,", told)
     assert most - 0.1 < max(map(abs, lstm)) <= most
+    assert "those of cross entropy left of it" in told
+    assert max(apart["LSTM", "cross entropy"]) < 0
     right = numbers(r"wide kernels lie right of it in every seed, by (\S+) to (\S+) points", told)
     assert [round(of(x for more in starts for x in more)) for of in (min, max)] == right
     left = numbers(r"raw poses left of it in every seed, by (\S+) to ([\d.]+)\.", told)
