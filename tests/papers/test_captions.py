@@ -289,6 +289,29 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     )
     assert "gradients of the CNN are two to four times as large" in told
     assert (10 ** of["gradient_orders"]).between(2, 4).all()
-    [images] = numbers(r"In (\d+) images neither network has one such pixel", told)
+    [images] = numbers(r"The CNN has no such pixel in (\d+) images", told)
     assert {r.metrics["zero_share_cnn"].n for r in attacked} == {images}
-    assert (of[["zero_share_cnn", "zero_share_capsules"]] == 0).all(axis=None)
+    assert (of["zero_share_cnn"] == 0).all()
+    spans = r"(\d+) to (\d+) % against (\d+) to (\d+) %"
+    for attack, pattern in (("bim", f"{spans} under the basic"), ("transfer", f"and {spans} on images of another CNN")):
+        kept = [
+            np.array(
+                [
+                    100 * r.series[f"{attack}_{name}"][r.series["epsilons"].index(0.2)] / r.series[f"{attack}_{name}"][0]
+                    for r in attacked
+                ]
+            )
+            for name in ("capsules", "cnn")
+        ]
+        assert numbers(pattern, told) == [*rounded(kept[0]), *rounded(kept[1])]
+        assert (kept[0] > kept[1]).all()
+
+
+def test_how_long_networks_of_the_em_chapter_train():
+    least, most, paper = numbers(
+        r"they train for (\d+) to (\d+) epochs .*; the CNN at the paper's size has (\d+)", prose("em_routing")
+    )
+    found = {(r.trial.scale, r.config["epochs"]) for r in Store().records("em_routing") if "epochs" in r.config}
+    reduced = {epochs for scale, epochs in found if scale == "cpu"}
+    assert (min(reduced), max(reduced)) == (least, most)
+    assert {epochs for scale, epochs in found if scale == "paper"} == {paper}
