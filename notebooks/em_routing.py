@@ -29,7 +29,7 @@ from capslib.lab.chapter import Chapter
 from capslib.papers.em_routing import EXPERIMENTS, STEM
 from capslib.papers.em_routing.asks import MAIN
 from capslib.papers.em_routing.recipe import COPY, REDUCED
-from capslib.papers.em_routing.table1 import FULL
+from capslib.papers.em_routing.table1 import FULL, MATCHED
 from capslib.papers.query import CONVERGED_BELOW
 
 chapter = Chapter(STEM, results_dir)
@@ -46,6 +46,10 @@ counted = {(r.config["network"], *r.config["cnn"]): r.parameters for r in copied
 capsules = [n for (network, *_), n in counted.items() if network == "matrix_capsnet"]
 of_cnn = frames.select(copied, "test_error", network="cnn", cnn=list(FULL))
 of_cnn = frames.values(of_cnn, "test_error")
+twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
+longer = frames.select(chapter.every, "test_error", "cpu", **twice)
+once = frames.select(longer, "test_error", **{**MAIN, "iterations": 1})
+same = frames.select(longer, "test_error", network="cnn", cnn=list(MATCHED))
 chapter.verdict_box(
     {
         **{name: frames.mean(errors, unit="%") for name, errors in competing.items()},
@@ -53,6 +57,8 @@ chapter.verdict_box(
         "runs": len(moved),
         "times": round(counted.get(("cnn", *FULL), 0) / max(capsules, default=1)),
         "cnn": frames.mean(of_cnn, unit="%"),
+        "one": frames.mean(frames.values(once, "test_error"), unit="%"),
+        "same": frames.mean(frames.values(same, "test_error"), unit="%"),
     },
     claim="Matrix capsules with EM routing make {EM-X-reduction:theirs} fewer errors on smallNORB "
     "than the best result before them, fewer than a CNN on viewpoints that they have never seen, "
@@ -60,7 +66,8 @@ chapter.verdict_box(
     found="Paper and released code describe different networks. In a smaller copy of the experiment "
     "capsules with three iterations are wrong on {EM-T1-iter3:ours} of the test images and the "
     "paper’s CNN, with {times} times their parameters, on {cnn}. A CNN of their own size makes "
-    "fewer errors, too: {EM-W-14:verdict} {EM-W-14}. The claim that all updates of routing lower "
+    "fewer errors, too: {EM-W-14:verdict} {EM-W-14}; after twice the training, with one seed, "
+    "one iteration has {one} and that CNN {same}. The claim that all updates of routing lower "
     "one free energy {EM-W-8:verdict} {EM-W-8}.",
     size="At the paper’s own size the parameters are counted ({EM-X-params-main:verdict} "
     "{EM-X-params-main}), and the CNN errs on {EM-T1-cnn:ours} where the paper has "
@@ -68,10 +75,12 @@ chapter.verdict_box(
     "that had been compressed as JPEG, and on MNIST: {undecided} undecided claims, "
     "{measured smaller} measured values.",
     surprise="If all parents compete for a child, as printed, a reduced network has a test error of "
-    "{printed}. If only the positions of one type compete, as in the code, it has {released}. Of "
-    "the {runs} printed runs {moving} were still improving when they ended.",
-    settles="The grid at the paper’s size on one large GPU settles the values. Our capsules still "
-    "err on their training images; there they may train for longer.",
+    "{printed}. If only the positions of one type compete, as in the code but without its "
+    "shared maximum and ε, it has {released}. Of the {runs} printed runs {moving} were still "
+    "improving when they ended.",
+    settles="The grid at the paper’s size on one large GPU settles the values, with runs of twice "
+    "the length. In the smaller copy, capsules that counted as converged still made fewer errors "
+    "after twice the epochs.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}}
@@ -113,7 +122,7 @@ from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers.em_routing.recipe import EMRecipe, margin_at
-from capslib.papers.em_routing.table1 import ABLATIONS, MATCHED
+from capslib.papers.em_routing.table1 import ABLATIONS
 from capslib.recipes import new_network, train
 from capslib.routing import em_routing
 from capslib.training import Context, Examples, seeded
@@ -141,7 +150,7 @@ ROLES = plots.ROLE_COLORS
 # three runs were still improving when they ended. And we found no free energy that all three printed updates lower ({claim}`EM-W-8`).
 #
 # So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. The rest needs the paper's own network. In a reduced one, three iterations give more errors than one
-# ({claim}`EM-W-10`), and a CNN of the same size beats them ({claim}`EM-W-14`), also after twice the training.
+# ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with the released competition lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations by who competes: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. Open: the paper's main network. Dotted: chance.", "name": "fig-em-rules"}}
 RULES = {  # normaliser: what it is, and its colour
@@ -438,7 +447,7 @@ plots.show_pixels(figure)
 # ### What does each part of the design add? (Table 1)
 #
 # We train the main network, then change one thing at a time: the iterations, the kind of pose, the coordinates, the loss. A convolutional network stands beside them. Two questions use a *smaller copy* of the paper's setting: which number of
-# iterations is best, and whether capsules beat a CNN. It has the paper's pictures of 48 pixels and crops of 32, a quarter of its capsule types, and a learning rate for each arm that was chosen on held-out toys. All other
+# iterations is best, and whether capsules beat a CNN. It has the paper's pictures of 48 pixels and crops of 32, a quarter of its capsule types, and a learning rate for each arm that was chosen by hand on held-out toys, in runs that left no records. All other
 # rows come from a coarser setting with crops of 24 pixels.
 
 # %%
@@ -483,8 +492,6 @@ every = frames.best([*committed, *test_error], "test_error")
 of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
 of_norb = [r for r in of_norb if r not in copies]
-twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
-longer = frames.select(chapter.every, "test_error", "cpu", **twice)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.1))
 own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
 rows = {name: row(copies, *of) for name, of in COPIES.items()}
@@ -518,19 +525,18 @@ chapter.table(*orders, names=orders)
 
 # %% [markdown]
 # In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs make fewer errors than any of them, also the one that has as many
-# parameters as the capsules. Capsules learn slowly: with three iterations the network errs on even more of its training crops than of the test images when its 24 epochs are over. So we trained the first seed of each arm
-# for twice as long, once. The order of the iterations stays, and the CNN of the same size still beats three iterations. But every capsule network gained and the CNNs hardly changed: one iteration now makes fewer errors than the CNN of
-# the same size. With three iterations the network still errs on 17 % of its training crops.
+# parameters as the capsules. We trained the first seed of each arm for twice as long, once. The order of the iterations stays, and the CNN of the same size still beats three iterations. But every capsule network gained, by 1.6 to 2.5 points,
+# and the CNNs moved by 0.3 at most: one iteration now errs on 7.2 % and the CNN of the same size on 8.3 %.
 #
 # ```{fold} Every row of Table 1, learning curves, and the configuration
 # ```
 #
-# In the coarser setting one iteration gives the lowest error, too, and five give the highest. Vector poses make fewer errors there with every seed, but they need twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper. Three seeds show no difference between spread
+# In the coarser setting, too, one gives the lowest error of the four numbers of iterations, and five the highest. Vector poses make fewer errors there with every seed, but they need twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper. Three seeds do not decide between spread
 # and margin loss, or between the paper's activation and mixing proportions. Coordinates cannot be tested in the coarser setting: on its last grid of 2 × 2 they change next to nothing. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active,
 # whatever the image, and did not recover. The third has an error of 10.7 %, about a point more than with coordinates.
 #
-# The rows are claims about the paper's own networks. The CNN has run at its own size and errs on 6.2 % of the test images, more than the paper's 5.2 % by more than the tolerance ({claim}`EM-T1-cnn`). It errs on 0.2 % of its training
-# crops, so it has not trained for too few steps. The authors searched for its filters, channels and learning rates, and we did not; that is the likeliest reason, and we have not tested it. The capsules wait for a GPU. A reduced network decides an order, {claim}`EM-W-10` to {claim}`EM-W-15`, only when a second
+# The rows are claims about the paper's own networks. The CNN has run at its own size and errs on 6.2 % of the test images, more than the paper's 5.2 % by more than the tolerance ({claim}`EM-T1-cnn`). With 24 epochs in place of
+# 100 the same network errs on 7.9 %; what still more would do is open. The authors searched for its filters, channels and learning rates, and we did not, which may be another reason. The capsules wait for a GPU. A reduced network decides an order, {claim}`EM-W-10` to {claim}`EM-W-15`, only when a second
 # run of twice the length agrees. There is one for each arm of the smaller copy and none for the coarser setting, whose orders stay undecided even where their interval excludes zero. An independent implementation
 # makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`; here one makes the fewest. The table in the fold gives the mean error over the seeds with its 95 % interval, on all
 # 24 300 test pairs. *Moved* says how far the training error moved at most over the last quarter of training, as a share of the error of guessing; a run at the paper's size that moves by more than 2 % decides nothing.
@@ -540,6 +546,7 @@ figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
 pairs = zip(ROWS.items(), ABLATIONS, strict=True)
 plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs})
 plt.show()
+# All capsules of the smaller copy passed that gate and still gained, so a grid at the paper's size also needs runs of twice the length.
 
 # %% tags=["hide-input"]
 chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)

@@ -169,4 +169,4 @@ REDUCED: dict[Scale, dict[str, Any]] = {
 }
 COPY = dict(resize=48, crop=32, standardise="image", batch_size=64, shared_stream=False, epochs=24)
 """How the smaller copy of the paper's setting differs from the cpu scale: the paper's pictures and crops, so a last grid of 4 x 4
-places, and jitter after standardising. Learning rates were chosen on held-out toys, before a test image was seen."""
+places, and jitter after standardising. Learning rates were chosen by hand on held-out toys, without records, before a test image was seen."""
