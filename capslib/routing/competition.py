@@ -18,7 +18,7 @@ Normalise = Literal["types+positions", "positions-per-type", "types-per-position
 """Over which parents the couplings of a child sum to one.
 
 "types+positions": over all parents that see it (Hinton et al. 2018, Procedure 1).
-"positions-per-type": for each type, over the positions that see it (the released code).
+"positions-per-type": for each type, over the positions that see it (after the released code).
 "types-per-position": at each position, over the types (a common mistake).
 """
 
@@ -65,7 +65,7 @@ class Competition(NamedTuple):
         return equal / repeat(self.seen, "p f -> (n p) 1 (f t)", n=N, t=self.types)
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Couplings [N·P, J, I] of logits [N·P, J, I]."""
+        """Couplings [N·P, J, I] of such logits; the release shares a maximum and adds an ε."""
         weight = (logits - self.over(logits, "amax")).exp()
         return weight / self.over(weight, "sum")
 

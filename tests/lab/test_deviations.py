@@ -90,6 +90,8 @@ LATER = {("em_routing", "test_error", "windows that step by two")} | {
         "scale of the coordinates",
         "hyperparameters of the CNN",
         "size of the CNN",
+        "what a child gives that no parent explains",
+        "sum of the mixing proportions",
     )
 }
 """Rows that were added after some records had been made."""

@@ -105,7 +105,7 @@ def test_how_much_a_child_gives_away_by_who_competes():
     assert set(printed) == {1.0}
     assert "they grow from one in the corners to nine in the middle" in told
     assert (window[0], window[5], max(window), window[14]) == (1, 1, 9, 9)
-    assert "In the released code all are four" in told
+    assert "With one competition per type all are four" in told
     assert set(released) == {4.0}
 
 
@@ -121,8 +121,15 @@ def test_how_many_children_a_parent_keeps():
     assert 2 < printed[-1] < 4
     assert "with competition inside one window it falls more slowly" in told
     assert all(a > b for a, b in zip(window[1:], printed[1:], strict=True))
-    assert "in the release it falls by half and stays there" in told
+    assert "with one competition per type it falls by half and stays there" in told
     np.testing.assert_allclose(released[1:] / released[0], 0.5, atol=0.12)
+    assert "The printed rule differs from the first iteration on" in prose("em_routing")
+    assert printed[0] < window[0] == released[0] != window[1]
+    network, images = found["untrained"](activation="mixing")
+    with torch.no_grad():
+        of_types = network.capsules1(*network.primary_capsules(images.inputs)).activation.sum(dim=-1)
+    assert "the eight types at one position of the first layer sum to about four" in prose("em_routing")
+    assert of_types.mean().item() == pytest.approx(4, abs=0.5)
     [window_holds] = numbers(r"A window holds (\d+) children", told)
     assert window_holds == 3 * 3 * REDUCED["cpu"]["sizes"][1]
 
