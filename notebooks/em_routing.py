@@ -156,7 +156,7 @@ ROLES = plots.ROLE_COLORS
 # So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. The rest needs the paper's own network. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations by who competes: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. One type: after the release, without its shared maximum and ε. Open: the paper's main network, beside the rule that its text prints; Table 1 compares it with our main network, where one type competes. Dotted: chance.", "name": "fig-em-rules"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. One type: after the release, without its shared maximum and ε. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
 RULES = {  # normaliser: what it is, and its colour
     "printed: all parents": ("types+positions", ROLES["printed"]),
     "mistake: one window": ("types-per-position", ROLES["mistake"]),
@@ -814,14 +814,14 @@ chapter.table(*resisting, names=resisting)
 #
 # No interval over three seeds clears the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. But at ε = 0.2 capsules keep more of their accuracy with every seed:
 # 6 to 8 % against 1 to 5 % under the basic iterative method, and 46 to 57 % against 36 to 43 % on images of another CNN. Three seeds do not decide. FGSM takes both far below chance with every seed; it never took the paper's
-# capsules there ({claim}`EM-X-adv-chance`). The gradients of the CNN are two to four times as large, not a hundred times. They are those of cross entropy, of logits for the CNN and of activations between 0 and 1 for capsules; another
-# loss can turn their order.
+# capsules there ({claim}`EM-X-adv-chance`).
 #
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```
 #
 # With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. Three CNNs of the paper's size keep 21 to 26 % at ε = 0.2, and 7 to 12 % at 0.5. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
 #
+# The gradients of the CNN are two to four times as large, not a hundred times. They are those of cross entropy, of logits for the CNN and of activations between 0 and 1 for capsules; another loss can turn their order.
 # A gradient is exactly zero where the loss rounds to zero or where every path to it is cut. Cross entropy of activations between 0 and 1 cannot round to zero, so for capsules only cut paths would show. The CNN has no such pixel in 500 images,
 # so it leaves {claim}`EM-W-4` nothing to undercut.
 
@@ -967,7 +967,7 @@ frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.s
 # ### Competition inside one window only
 #
 # The most common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it. In the released code the
-# *positions* of one type compete. So they do in our main network, where a child gives a whole unit to every type; the shared maximum and the ε of the release let some children give less. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both. Their effect on the test error is shown under *Who should compete for a child?*
+# *positions* of one type compete. So they do in our main network, where a child gives a whole unit to every type; in the release some give less. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both. Their effect on the test error is shown under *Who should compete for a child?*
 #
 # ```{fold} The mistake as a switch, and its symptom
 # ```
@@ -1088,7 +1088,7 @@ plt.show()
 # (em-competition)=
 # ### Who should compete for a child?
 #
-# Three rules say who competes for a child: the printed one, that of our main network, after the release, and a common mistake. As printed, a child has one unit to give to parents of all types and at all positions. Parents
+# Three rules say who competes for a child: the printed one, that of our main network and a common mistake. As printed, a child has one unit to give to parents of all types and at all positions. Parents
 # grow narrower from iteration to iteration. A narrow parent is very dense in sixteen dimensions, so it attracts its children even more; in the end a few children make up a parent. With one competition per type,
 # no type takes a child from another. We count the children of a parent by $1 / \sum_i q_{ij}^2$, where $q_{ij} = c_{ij} a_i / m_j$ are the shares of its mass, in the first capsule layer of untrained networks.
 # The printed rule differs from the first iteration on, because its first couplings are shared among all positions, too; the other two start alike.
