@@ -156,7 +156,7 @@ ROLES = plots.ROLE_COLORS
 # So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. The rest needs the paper's own network. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. One type: after the release, without its shared maximum and ε. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. One type: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
 RULES = {  # normaliser: what it is, and its colour
     "printed: all parents": ("types+positions", ROLES["printed"]),
     "mistake: one window": ("types-per-position", ROLES["mistake"]),
@@ -967,7 +967,7 @@ frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.s
 # ### Competition inside one window only
 #
 # The most common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it. In the released code the
-# *positions* of one type compete. So they do in our main network, where a child gives a whole unit to every type; in the release some give less. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both. Their effect on the test error is shown under *Who should compete for a child?*
+# *positions* of one type compete. So they do in our main network, where a child gives a whole unit to every type; in the release some give less. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both ({ref}`their effect <em-competition>`).
 #
 # ```{fold} The mistake as a switch, and its symptom
 # ```
@@ -997,7 +997,7 @@ def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) 
     return total
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit. *One type only*: after the release, without its shared maximum and ε.", "name": "fig-em-competition"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-competition"}}
 figure, axes = plots.panels(3, height=2.6)
 for axis, (normalise, name) in zip(axes, NORMALISERS.items(), strict=True):
     total = given_away(normalise)
@@ -1150,7 +1150,7 @@ def children_per_parent(normalise: str, most: int = 5) -> list[float]:
 rows = np.linspace(0, len(toys) - 1, 16).astype(int)
 some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children. *One type only*: after the release, without its shared maximum and ε.", "name": "fig-em-children"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-children"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
 colors = dict(zip(NORMALISERS.values(), ("printed", "mistake", "released"), strict=True))
 for normalise, name in NORMALISERS.items():
