@@ -187,16 +187,15 @@ def _plain(value: object) -> str:
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:
-    """Each difference from the paper that the records name, or the ledger names of them today, with the scales at which it holds."""
+    """Each difference from the paper, as the ledger says it today, and what only the records name, with the scales at which it holds."""
     import pandas as pd
 
-    found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}  # a reason that the ledger has mended since is the ledger's
-    for record in records:
-        trial = record.trial
-        today = ledger_of(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
-        for d in [*record.deviations, *today]:
-            _, scales = found.get((d.what, d.paper, d.ours), ("", set()))
-            found[d.what, d.paper, d.ours] = d.why, scales | {trial.scale}
+    found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}
+    for trial, told in ((record.trial, record.deviations) for record in records):
+        place = (trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else None
+        known = ledger_of(*place, everywhere=True) if place else []  # also what was narrowed or said anew since the record
+        for d in [*(d for d in told if d not in known), *(ledger_of(*place) if place else [])]:
+            found[d.what, d.paper, d.ours] = d.why, found.get((d.what, d.paper, d.ours), ("", set()))[1] | {trial.scale}
     rows = [(*row, why, ", ".join(s for s in SCALES if s in scales)) for row, (why, scales) in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
 

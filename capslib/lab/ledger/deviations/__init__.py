@@ -2,7 +2,7 @@
 
 A row holds for the ``experiments`` that it names (all of them if it names none), and where the configuration is as ``where``
 says: ``field=value`` or ``field!=value``, with a blank between conditions, none in a value, and ``|`` between values. ``ours`` may
-name fields in braces.
+name fields in braces. A row where a field is to be nothing (``routing=``) holds nowhere: it has the former words of records.
 """
 
 from __future__ import annotations
