@@ -647,10 +647,11 @@ plt.show()
 # %% [markdown]
 # ### Densities as numbers
 #
-# The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes $p_{ij}$ itself: a product of many exponentials divided by a product of many variances. It then divides by $\sum_j p_{ij} + \varepsilon$ with
-# $\varepsilon = 10^{-8}$. Every further pose dimension makes all $p_{ij}$ smaller. Once they are below $\varepsilon$, the quotients fall to zero, and the children belong to no parent. Double precision
-# does not help: the constant does this long before a number underflows. The softmax of log-densities needs no constant and cannot underflow.
-# `test_densities_that_no_number_holds_are_routed_all_the_same` catches it.
+# The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes $p_{ij} = e^{-d_{ij}/2} / \bigl(\sqrt{2\pi \prod_h \sigma_h^2 + \varepsilon} + \varepsilon\bigr)$ itself, with
+# $\varepsilon = 10^{-8}$, and divides it by $\sum_j p_{ij} + \varepsilon$. The product over ten or sixteen pose dimensions soon lies below the $\varepsilon$ inside the root. Then the root is the same for all parents: the
+# determinant is lost, $p_{ij} \propto e^{-d_{ij}/2}$, and a wide cluster gets as much as a narrow one at the same distance. Wide clusters meet the other $\varepsilon$: all $p_{ij}$ lie below it, and the
+# children belong to no parent. In an untrained deep stack, only the first happens ({numref}`fig-underflow`). No run measures what it does to an accuracy. The softmax of log-densities needs no constant.
+# `test_the_unit_of_votes_changes_no_coupling` catches both.
 #
 # ```{fold} The mistake as a switch, and its symptom
 # ```
@@ -658,39 +659,54 @@ plt.show()
 
 # %%
 def responsibilities(
-    V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, *, epsilon: float | None
+    V: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, *, epsilon: float
 ) -> torch.Tensor:
-    """R [I, J] of votes [I, J, D] under clusters [J, D]: by logs, or with ε (the mistake)."""
-    distance = ((V - mu) ** 2 / variance).sum(-1)
-    if epsilon is None:
-        return (-0.5 * (distance + variance.log().sum(-1))).softmax(-1)
-    p = torch.exp(-0.5 * distance) / (torch.sqrt(2 * torch.pi * variance.prod(-1)) + epsilon)
+    """R [..., I, J] of votes [..., I, J, D] under clusters: by logs, or with ε as released."""
+    distance = ((V - mu) ** 2 / (2 * variance + epsilon)).sum(-1)
+    if epsilon == 0:
+        return (-distance - variance.log().sum(-1) / 2).softmax(-1)
+    root = torch.sqrt(2 * torch.pi * variance.prod(-1) + epsilon)
+    p = torch.exp(-distance) / (root + epsilon)
     return p / (p.sum(-1, keepdim=True) + epsilon)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Sum of couplings of a child over parents against the number of pose dimensions. In the log domain it stays at one; with densities as numbers and the constant it falls to a half at 14 dimensions and to zero at 24, in single and in double precision."}, "figure": {"caption": "How much of a child is left, by pose dimension? Votes lie about two standard deviations from the mean in every dimension. Dots: the same in double precision. The shaded band, ten to sixteen dimensions, is what capsule networks use; wider votes or narrower clusters shift the cliff to the left.", "name": "fig-underflow"}}
-dimensions = np.arange(2, 65, 2)
+def first_e_step(layer: torch.nn.Module, pose: torch.Tensor, a: torch.Tensor) -> tuple:
+    """Votes, means and variances [..., J, D] after the first M-step, which has equal couplings."""
+    votes, share = layer.votes(pose), (a / a.sum(-1, keepdim=True))[..., None, None]
+    mu = (share * votes).sum(-3, keepdim=True)
+    variance = (share * (votes - mu) ** 2).sum(-3, keepdim=True) + 1e-4  # as released
+    return votes, mu, variance
+
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: coupling of a child to the narrower of two parents over the width of their clusters. In the log domain it is 0.86 at every width. As released it is 0.50 where clusters are narrower than 0.2, and zero where they are wider than 8. Right: by layer of an untrained stack of seven layers, the share of a child's couplings that the released E-step gives to other parents; it is 0.10 in the first routed layer and 0.19 to 0.20 in all above."}, "figure": {"caption": "What does the constant change? Left: two parents of ten pose dimensions, one with clusters 1.2 times as wide as the other; a child lies one standard deviation from both in every dimension, so the determinant alone decides. Shaded: the widths in the hidden layers of the stack at the right. Right: total variation between couplings by log-densities and as released, in the first E-step of an untrained stack of 72 children and seven layers without a bias; the mean of 64 inputs.", "name": "fig-underflow"}}
+widths = torch.logspace(-3, 2, 101, dtype=torch.float64)
+scales = widths[:, None, None, None] * torch.tensor([[1.0], [1.2]]).expand(2, 10)
 with seeded(0):
-    noise = torch.randn(32, 4, 64)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
+    stack = CapsuleStack(
+        [(72, 8), *[(16, 10)] * 5, (10, 16)], routing="em_vector", beta_std=0.1
+    ).double()
+    pose = squash(torch.randn(64, 72, 8, dtype=torch.float64))
+a, moved, hidden_widths = pose.norm(dim=-1), [], []
+for layer in stack.layers:
+    with torch.no_grad():
+        clusters = first_e_step(layer, pose, a)
+        by_logs, released = (responsibilities(*clusters, epsilon=e) for e in (0, 1e-8))
+        pose, a, _ = layer(pose, a)
+    moved.append(float((by_logs - released).abs().sum(-1).mean() / 2))
+    hidden_widths.append(clusters[2].log().mean(-1).exp().sqrt())  # geometric mean
+figure, axes = plots.panels(2, height=2.6)
 RELEASED = plots.ROLE_COLORS["released"]
-for epsilon, color in ((None, ORANGE), (1e-8, RELEASED)):
-    for dtype, style in ((torch.float32, "-"), (torch.float64, "o")):
-        kept = [
-            responsibilities(
-                2 * noise[..., :d].to(dtype),
-                torch.zeros(4, d),
-                torch.ones(4, d),
-                epsilon=epsilon,
-            )
-            .sum(-1)
-            .mean()
-            for d in dimensions
-        ]
-        axis.plot(dimensions, kept, style, color=color, ms=3)
-axis.axvspan(10, 16, color=plots.INK, alpha=0.12, lw=0)
-plots.key(axis, {"log-densities": ORANGE, "densities, ε = 10⁻⁸": RELEASED})
-axis.set(xlabel="pose dimension", ylabel="total coupling of a child", ylim=(-0.05, 1.15))
+for epsilon, color in ((0, ORANGE), (1e-8, RELEASED)):
+    narrow = responsibilities(scales, torch.zeros(10), scales**2, epsilon=epsilon)[:, 0, 0]
+    axes[0].semilogx(widths, narrow, color=color)
+low, high = (
+    float(end) for end in torch.cat([w.flatten() for w in hidden_widths[:-1]]).aminmax()
+)
+axes[0].axvspan(low, high, color=plots.INK, alpha=0.12, lw=0)
+axes[0].set(xlabel="σ of the narrower cluster", ylabel="coupling to it", ylim=(-0.05, 1.15))
+plots.key(axes[0], {"log-densities": ORANGE, "released, ε = 10⁻⁸": RELEASED})
+axes[1].plot(range(2, 8), moved, "o-", color=RELEASED)
+axes[1].set(xlabel="capsule layer", ylabel="couplings moved", ylim=(0, 0.3))
 plt.show()
 
 # %% [markdown]

@@ -67,15 +67,23 @@ def no_window(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: None)
 
 
-def test_where_densities_as_numbers_lose_a_child():
+def test_what_a_constant_in_the_e_step_loses():
     told, found = drawn("negation_limitation", "fig-underflow")
-    half, zero = numbers(r"falls to a half at (\d+) dimensions and to zero at (\d+)", told)
-    logs, of_logs, single, double = (line.get_ydata() for line in found["axis"].lines)
-    np.testing.assert_allclose([logs, of_logs], 1, atol=1e-5)
-    np.testing.assert_allclose(single, double, atol=1e-3)  # so no underflow of the smaller type explains it
-    x = found["dimensions"]
-    assert x[np.argmax(np.array(double) < 0.5)] == half
-    assert x[np.argmax(np.array(double) < 0.005)] == zero
+    logs, released = (line.get_ydata() for line in found["axes"][0].lines)
+    width, clip = found["widths"].numpy(), dict(atol=0.005)
+    stated, lost, below, above = numbers(
+        r"it is ([\d.]+) at every width\. As released it is ([\d.]+) where clusters are narrower than ([\d.]+), and zero where they are wider than (\d+)",
+        told,
+    )
+    np.testing.assert_allclose(logs, stated, **clip)
+    np.testing.assert_allclose(released[width < below], lost, **clip)
+    np.testing.assert_allclose(released[width > above], 0, **clip)
+    assert released[width < 1][-1] == pytest.approx(stated, abs=0.01), "with a width of one the constant is harmless"
+    assert found["high"] < below, "hidden layers lie where the determinant is lost"
+    first, low, high = numbers(r"it is ([\d.]+) in the first routed layer and ([\d.]+) to ([\d.]+) in all above", told)
+    assert round(found["moved"][0], 2) == first
+    assert [round(edge(found["moved"][1:]), 2) for edge in (min, max)] == [low, high]
+    assert float(found["released"].sum(-1).min()) > 0.999, "no child is lost in the last layer"
 
 
 def test_how_much_a_child_gives_away_under_the_wrong_softmax():

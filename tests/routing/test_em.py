@@ -141,3 +141,13 @@ def test_densities_that_no_number_holds_are_routed_all_the_same():
     result = routing(votes, activation)
     assert all(t.isfinite().all() for t in result)
     torch.testing.assert_close(result.coupling.sum(-1), torch.ones(8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_unit_of_votes_changes_no_coupling(unit):
+    """A constant beside a determinant or a density would: narrow clusters lose the determinant, children of wide ones their parents."""
+    g = torch.Generator().manual_seed(0)
+    votes, a = torch.randn(12, 3, 10, generator=g, dtype=torch.float64), torch.ones(12, dtype=torch.float64)
+    flat = dict(iterations=2, inverse_temperature=[0.0, 0.0])  # λ = 0: densities alone decide
+    one, other = (em_routing(u * votes, a, torch.zeros(3), torch.zeros(3), **flat).coupling for u in (1, unit))
+    torch.testing.assert_close(other, one)
