@@ -86,6 +86,19 @@ def test_what_a_constant_in_the_e_step_loses():
     assert float(found["released"].sum(-1).min()) > 0.999, "no child is lost in the last layer"
 
 
+def test_how_far_an_offset_lets_weights_move():
+    told, found = drawn("negation_limitation", "fig-offset", plots=plots)
+    offset, none, double = (path[-1] for path in found["walks"].values())
+    assert len(offset) == 20
+    assert "some are more than ten learning rates away and about half of them less than one" in told
+    assert (offset > 10).sum() > 2
+    assert 8 <= (offset < 1).sum() <= 12
+    assert "nearly all stay within one learning rate in single precision, and all within a millionth in double" in told
+    assert (none < 1).sum() >= 18
+    assert double.max() < 1e-6
+    assert found["walks"]["offset 10⁻⁸"][0].median() < 0.01, "Adam's first step is small for most weights"
+
+
 def test_how_much_a_child_gives_away_under_the_wrong_softmax():
     told, found = drawn("negation_limitation", "fig-axis")
     stated = numbers(r"totals range from ([\d.]+) to ([\d.]+)\.", told)
