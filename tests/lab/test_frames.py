@@ -106,6 +106,15 @@ def test_deviations_are_named_once_with_their_scales(records):
     assert list(scales) == list(dict.fromkeys(today)), "what the ledger says today, of old records too"
 
 
+def test_a_deviation_that_the_ledger_says_anew_is_told_as_today(records):
+    trial = records[0].trial.model_copy(update={"config": {**records[0].trial.config, "routing": "em_vector"}})
+    place = trial.paper, trial.experiment, papers.config(trial)
+    today, ever = deviations(*place), deviations(*place, everywhere=True)
+    old = records[0].model_copy(update={"trial": trial, "deviations": ever})
+    assert {d.why for d in today} < {d.why for d in ever}
+    assert set(frames.deviations([old])["why"]) == {d.why for d in today}
+
+
 def test_smoke_runs_stand_in_folds_until_there_are_records(records, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda what: shown.append(what.data))
