@@ -621,7 +621,8 @@ chapter.table("NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 # %% [markdown]
 # ## Deviations
 #
-# Every record names how it differs from the paper. What matters most: the deep networks are reduced ones, and they train for fewer epochs.
+# Every record names how it differs from the paper. What matters most: the deep networks are reduced ones, and they train for fewer epochs. Under EM their E-step keeps a determinant that the released one
+# {ref}`loses <negation-densities>`; what that does to the depth at which EM trains, no run tells.
 #
 # ```{fold} All deviations of the committed records and of those that this page has made
 # ```
@@ -680,6 +681,8 @@ plots.key(axis, {"softmax over parents": BLUE, "over children": MISTAKE})
 plt.show()
 
 # %% [markdown]
+# (negation-densities)=
+#
 # ### Densities as numbers
 #
 # The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes $p_{ij} = e^{-d_{ij}/2} / \bigl(\sqrt{2\pi \prod_h \sigma_h^2 + \varepsilon} + \varepsilon\bigr)$ itself, with
