@@ -638,6 +638,9 @@ frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled).hi
 #
 # The released code reads the switch [with `type=bool`](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/train.py#L44-L45), and Python takes any text that is not empty for true. [Its script](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/scripts/run_depth_experiment.sh#L36-L48) passes `--use_bias=False` to every RBA network
 # without a bias. Run as released, both RBA arms have a bias; EM networks without one omit the switch. The collapse that the paper prints for RBA cannot come from this call. A count of parameters catches the mistake, as every record here has: the arms differ by one number for each dimension of each parent.
+#
+# ```{fold} The mistake in three lines
+# ```
 
 # %%
 from argparse import ArgumentParser
