@@ -97,7 +97,7 @@ def test_other_measures_on_images_are_read_from_records(records):
     by = of.groupby(["data", "setup", "percent", "seed"])
     cells = by.mean(numeric_only=True)[by["kind"].nunique() == 10]  # as the page does
     assert all(f"{kind}_{s}" in of for kind in ("auroc", "ap") for s in ("theil", "atkinson", "hoover", "length"))
-    assert max(lead(cells, s).abs().max() for s in ("theil", "atkinson", "hoover")) < 0.001
+    assert max(lead(cells, s).abs().max() for s in ("theil", "atkinson", "hoover")) < 0.005
     assert (lead(cells, "length") > 0).mean() > 0.8
 
 
