@@ -271,7 +271,7 @@ def connectionist_routing(
         return perceptron(hidden if reads == "paper" else cell, g).view(shape), (hidden, cell)
 
     mu, coupling, states = consensus(votes, compatibility, iterations=iterations, bias=bias)
-    state = states[1 if reads == "paper" else 0].view(H, *shape)  # the cell's, or the hidden one
+    state = states[1 if reads == "paper" else 0].view(H, *shape)  # of the cell, or hidden
     total = (coupling * state).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
     logit = perceptron(total, f).view(shape[:-1])  # [..., J]
     mu = rearrange(mu, "d ... j -> ... j d")
