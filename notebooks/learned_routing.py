@@ -519,7 +519,7 @@ rows = {
 display(table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing"))
 frozen = frames.select(of_errors, "errors", routing="connectionist", trained=False)
 even = [v for layer in PLACES for v in frames.values(frozen, f"even_{layer}_3")]
-told = [
+seed_by_seed = [
     f"{shown.SETS.get(data, data)} {' · '.join(f'{e:.1f}' for e in shown.by_seed(frozen, data=data).values())}"
     for data in sets
 ]
@@ -527,7 +527,7 @@ if even:
     say(
         f"Of {len(frozen)} networks with the frozen LSTM, {len(shown.learned(frozen)) or 'none'} are right on half",
         "of their training images; the others decide nothing. Their errors, seed by seed, in",
-        f"percent: {', '.join(told)}.",
+        f"percent: {', '.join(seed_by_seed)}.",
         "Frozen, the LSTM gives all children of a parent nearly the same weight: the weights have",
         f"the entropy of equal ones on {100 * min(even):.1f} % of the children or more",
         f"({frames.shown_are(frozen)}). Its perceptron $f$, which makes the activations, is frozen",

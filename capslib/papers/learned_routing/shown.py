@@ -10,7 +10,7 @@ from typing import Any
 from capslib.papers.learned_routing.asks import LEARNED, SETS
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.table3 import CHANGES, LAYERS, change
-from capslib.papers.query import Measured, training_accuracy
+from capslib.papers.query import Measured, Select
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
 LEARNERS = ("connectionist", "similarity")
@@ -32,7 +32,8 @@ def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
 
 def learned(records: Iterable[Measured]) -> list[Measured]:
     """Those whose network is right on more of its training images than the floor: the others decide nothing."""
-    return [r for r in records if (training_accuracy(r) or 0.0) >= LEARNED]
+    errors = Select("errors", learned=LEARNED)
+    return [r for r in records if not errors.unfit(r)]
 
 
 def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
@@ -122,11 +123,6 @@ def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
         row = found.setdefault(NAMES[r.config["routing"]] + (", bias" if r.config["bias"] else ""), [0.0, 0.0])
         row[:] = map(max, row, (r.metrics[name].value for name in ("pose_is_not_odd", "activation_is_not_even")))
     return found
-
-
-def megabytes(records: Iterable[Measured]) -> dict[str, float]:
-    """By routing, what an image keeps for the gradient by the definition. On the fast path an image of a larger batch keeps less."""
-    return {NAMES[r.config["routing"]]: r.metrics["bytes_eager"].value / 1e6 for r in records}
 
 
 def hours_of_table_3(records: Iterable[Measured], arms: Iterable[Any]) -> list[tuple[float, str]]:
