@@ -270,8 +270,8 @@ def connectionist_routing(
         hidden, cell = _Cell.apply(fixed, of_mu @ mu.flatten(1), of_x, x, cell)
         return perceptron(hidden if reads == "paper" else cell, g).view(shape), (hidden, cell)
 
-    mu, coupling, states = consensus(votes, compatibility, iterations=iterations, bias=bias)
-    state = states[1 if reads == "paper" else 0].view(H, *shape)  # of the cell, or hidden
+    mu, coupling, (h, s) = consensus(votes, compatibility, iterations=iterations, bias=bias)
+    state = (s if reads == "paper" else h).view(H, *shape)
     total = (coupling * state).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
     logit = perceptron(total, f).view(shape[:-1])  # [..., J]
     mu = rearrange(mu, "d ... j -> ... j d")
