@@ -101,7 +101,7 @@ class WithReconstruction(Objective):
 
 
 REDUCED: dict[Scale, dict[str, Any]] = {
-    "smoke": dict(filters=16, kernel=3, primary_types=2, decoder=(32, 64), epochs=6, batch_size=64, learning_rate=5e-3),
+    "smoke": dict(filters=16, kernel=3, primary_types=2, decoder=(32, 64), epochs=3, batch_size=64, learning_rate=5e-3),
     "cpu": dict(
         downsample=2, filters=32, kernel=5, primary_types=8, decoder=(128, 256), epochs=4, batch_size=128, learning_rate=1e-3
     ),

@@ -81,6 +81,6 @@ def run(config: SignConfig, context: Context) -> Outcome:
 
 
 def grid(scale: Scale) -> list[SignConfig]:
-    budget = {"points": 2_000, "epochs": 45} if scale == "smoke" else {}
+    budget = {"points": 2_000, "epochs": 15} if scale == "smoke" else {}
     arms = [SignConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em_vector") for b in (False, True)]
     return [*arms, SignConfig(routing="em_vector", bias=True, length_offset=0, **budget)]  # a control: does the offset matter?
