@@ -29,7 +29,6 @@ from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import ALIKE, CAPSULES, DATA, SCORES
-from capslib.papers.query import stopped_itself
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.told
@@ -40,13 +39,11 @@ of_pairs, of_sites = (
 )
 of_pam = frames.select(committed, "off_targets", "paper", sees="pam")
 GINI, PALMA, LONGER = ("auroc_gini", "auroc_palma", "auroc_length")
-done = {r.key: stopped_itself(r) for r in chapter.every}  # whether it stopped itself
-orders = {c for c, v in told.items() if v.claim.kind == "order" and v.status == "waiting"}
-needed, doubled = papers.needs(STEM, "cpu"), papers.longer(STEM)
-to_run = {t.key for claim in orders for t in needed[claim]} - set(done)
-to_double = {
-    twice.key for claim in orders for one, twice in doubled[claim][0] if not done.get(one.key)
-} - set(done)
+waits = papers.waits(STEM, chapter.every)
+orders = [c for c, v in told.items() if v.claim.kind == "order" and v.status == "waiting"]
+to_run, to_double = (  # reduced, with the scale's own budget and with twice it
+    {t.key for claim in orders for t in waits[claim]["cpu"][which]} for which in (0, 1)
+)
 
 
 def margins(records: list, one: str, other: str = GINI) -> list[float]:

@@ -482,25 +482,25 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # Is the budget long enough? The first seed, and the same with twice the epochs. What the classifier makes of raw encodings moves little. What ranks do is not at rest: support of sparse capsules falls off further, and masked they lose accuracy. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-budgets, recorded = {}, chapter.every
-for name in DRAW:
-    found = frames.select(recorded, "encodings", "cpu", **ARMS[name])
-    for record in sorted(found, key=lambda r: r.config["epochs"]):
-        if record.trial.seed == 0:
-            budgets[f"{name}, {record.config['epochs']} epochs"] = [record]
+recorded = chapter.every
+first = sorted(
+    (r for r in recorded if r.trial.seed == 0 and r.trial.experiment == "encodings"),
+    key=lambda record: record.config["epochs"],
+)
+budgets = {name: frames.select(first, "encodings", "cpu", **ARMS[name]) for name in DRAW}
+both = {name: records for name, records in budgets.items() if len(records) == 2}
 
 
-def doubled(metric: str) -> dict[str, list[float]]:
-    """Percent of each arm that has both budgets, the shorter one first."""
-    found = {n: [r for k, [r] in budgets.items() if k.startswith(f"{n}, ")] for n in DRAW}
-    both = {n: [100 * r.metrics[metric].value for r in of] for n, of in found.items()}
-    return {n: of for n, of in both.items() if len(of) == 2}
+def moved(name: str, metric: str) -> list[float]:
+    """Percent of an arm with both budgets, the shorter one first."""
+    return [100 * record.metrics[metric].value for record in both[name]]
 
 
-display(shares(budgets, ACTIVE | {"affnist_a_masked": "masked (a) (%)"}))
-if "sparse" in doubled(A):
-    most = {m: max(abs(b - a) for a, b in doubled(m).values()) for m in (A, B)}
-    before, after = doubled("affnist_a_masked")["sparse"]
+rows = {f"{name}, {r.config['epochs']} epochs": [r] for name, of in budgets.items() for r in of}
+display(shares(rows, ACTIVE | {"affnist_a_masked": "masked (a) (%)"}))
+if "sparse" in both:
+    most = {m: max(abs(np.diff(moved(name, m)).item()) for name in both) for m in (A, B)}
+    before, after = moved("sparse", "affnist_a_masked")
     display(
         Markdown(
             f"Twice the epochs move raw encodings by at most {most[A]:.1f} points in (a) and {most[B]:.1f} in (b). "

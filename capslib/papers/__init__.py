@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -185,19 +185,26 @@ def longer(stem: str) -> dict[str, list[list[tuple[Trial, Trial]]]]:
     return found
 
 
-def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, tuple[int, int]]]:
-    """How many trials each claim waits for at the scales that judge it, beside these records, and how many of them have twice the budget.
+class Waits(NamedTuple):
+    """The trials that a claim waits for at a scale: with the scale's own budget, and with twice it."""
 
-    Of these count those of the seed that lacks the fewest. A training that stopped itself is its own with twice the budget.
+    own: list[Trial]
+    twice: list[Trial]
+
+
+def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
+    """What each claim waits for at the scales that judge it, beside these records.
+
+    With twice the budget those of the seed that lacks the fewest. A training that stopped itself is its own with twice the budget.
     """
     records = list(records)
     done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
-    paper, cpu = ({c: sum(t.key not in done for t in of) for c, of in needs(stem, s).items()} for s in ("paper", "cpu"))
+    paper, cpu = ({c: [t for t in of if t.key not in done] for c, of in needs(stem, s).items()} for s in ("paper", "cpu"))
     lack = {
-        c: [sum(b.key not in done and a.key not in stopped for a, b in of) for of in seeds] for c, seeds in longer(stem).items()
+        c: [[b for a, b in of if b.key not in done and a.key not in stopped] for of in seeds] for c, seeds in longer(stem).items()
     }
-    again = {claim: min(counts, default=0) for claim, counts in lack.items()}
-    return {claim: {"paper": (paper[claim], 0), "cpu": (cpu[claim] + again[claim], again[claim])} for claim in paper}
+    twice = {claim: min(of, key=len, default=[]) for claim, of in lack.items()}
+    return {claim: {"paper": Waits(paper[claim], []), "cpu": Waits(cpu[claim], twice[claim])} for claim in paper}
 
 
 def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:
