@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -142,12 +143,21 @@ class Run:
         if not self.found:
             self._save()
 
+    def leave(self, path: Path) -> None:
+        """Leave, as finished, the training that ends at this step, through which this one passes; where nobody has begun it."""
+        if not path.exists():
+            ended = {"finished": True, "best": {}, "model": self.best or self.model.state_dict(), "optimizer": {}}
+            self._save_to(path, {**self.state(), **ended})
+
     def _save(self) -> None:
         if self.path is not None:
-            self._written()
-            state = _copied(self.state(), torch.device("cpu"))  # the next step changes it; the disk can take its time
-            self.writing = self.writer.submit(_write, self.path, state)
+            self._save_to(self.path, self.state())
             self.saved = time.perf_counter()
+
+    def _save_to(self, path: Path, state: dict[str, Any]) -> None:
+        self._written()
+        state = _copied(state, torch.device("cpu"))  # the next step changes it; the disk can take its time
+        self.writing = self.writer.submit(_write, path, state)
 
     def _written(self) -> None:
         """Wait for the checkpoint that is being written, and raise what went wrong with it."""
@@ -160,6 +170,6 @@ def _copied(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return tree_map_only(Tensor, lambda t: t.detach().to(device, copy=True), state)
 
 
-def _write(path: Any, state: dict[str, Any]) -> None:
+def _write(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, file := io.BytesIO())
     write_atomically(path, seal(file.getvalue()))

@@ -285,8 +285,9 @@ def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
 
-    Where another process runs the same training, this waits for it. Raises what :func:`capslib.training.fit` raises, and
-    UserError for data that are missing.
+    Where another process runs the same training, this waits for it. If rate and loss are constant, and the path of the routings
+    is the same, its first half is the training with half the epochs, whose final weights are left there too: who wants both starts
+    with the longer one. Raises what :func:`capslib.training.fit` raises, and UserError for data that are missing.
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -296,7 +297,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """
     from filelock import FileLock, Timeout
 
-    from capslib.training import fit
+    from capslib.training import fit, path_of
 
     recipe = recipe.recipe()
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
@@ -316,6 +317,9 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)
         own.checkpoint = Training(recipe, seed).path(context.folder)
+        steady = type(recipe).rate is Recipe.rate and type(objective).at is Objective.at  # does not ask how much is left
+        if steady and recipe.epochs % 2 == 0 and path_of(steps // 2) == path_of(steps):
+            own.halfway = Training(recipe.model_copy(update={"epochs": recipe.epochs // 2}), seed).path(context.folder)
     lock = FileLock(own.checkpoint.with_suffix(".lock")) if own.checkpoint else None
     try:
         with lock.acquire(poll_interval=0.5, cancel_check=context.stop) if lock else contextlib.nullcontext():

@@ -47,8 +47,6 @@ class Examples(NamedTuple):
 
 Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
 """``loss(model, batch)`` → named scalars. Training minimises the one called ``loss`` and logs all of them at every step."""
-WORTH_COMPILING = 1000
-"""A run of at least this many steps repays the seconds that ``torch.compile`` takes for its routings."""
 
 
 @dataclass
@@ -60,6 +58,7 @@ class Context:
     data_dir: Path | None = None
     folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
     checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
+    halfway: Path | None = None  # where to leave the training with half the epochs, which is the first half of this one
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
     code_of: Callable[[str], str] = lambda module: ""  # names the code that a module of recipes runs, for `code`
@@ -99,6 +98,11 @@ class Patience:
     def best(self, values: Sequence[float]) -> int:
         """The index of the best value so far; of equal ones the first."""
         return values.index((max if self.higher_is_better else min)(values))
+
+
+def path_of(steps: int) -> Literal["compiled", "fast"]:
+    """The path of the routings in a run of so many steps: a long one repays the seconds that ``torch.compile`` takes."""
+    return "compiled" if steps >= 1000 else "fast"
 
 
 def permutation(n: int, seed: int, epoch: int) -> Tensor:
@@ -167,7 +171,7 @@ def fit(
     steps = min(whole, context.max_steps or whole)
     guard = guard_every or (1 if device.type == "cpu" else 50)
     with seeded(context.seed), _arithmetic(model, device), Run(model, optimizer, steps, device, context) as run:
-        path = use_path(model, "compiled" if whole >= WORTH_COMPILING else "fast")  # a rehearsal takes that of the run
+        path = use_path(model, path_of(whole))  # a rehearsal takes that of the run
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
         if guard > 1:
@@ -204,6 +208,8 @@ def fit(
                         run.epochs.setdefault(name, []).append(metric)
                 stop_now = patience is not None and run.out_of_patience(patience)
                 run.finished = stop_now or run.step == steps
+                if context.halfway is not None and (2 * run.step == steps or (stop_now and 2 * run.step < steps)):
+                    run.leave(context.halfway)
                 if guard > 1:
                     run.remember()
                 if context.progress is not None:

@@ -16,6 +16,8 @@ from capslib import recipes, training
 from capslib.papers import PAPERS, experiments
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import TestErrorConfig
+from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
+from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
 from capslib.papers.negation_limitation.sign import SignConfig
 from capslib.recipes import Config, Recipe, Training, flops, matches, train
@@ -195,6 +197,52 @@ def test_a_recipe_may_stop_early(tmp_path):
     trained = train(Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path))
     assert trained.history.best_epoch == 1
     assert len(trained.history.epochs["train_accuracy"]) == 2
+
+
+def same(one, other) -> bool:
+    """Whether two trainings gave the same to the last bit."""
+    weights = zip(one.network.parameters(), other.network.parameters(), strict=True)
+    return one.history == other.history and all(torch.equal(p, q) for p, q in weights)
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize(("epochs", "taken"), [(4, 4), (8, 7)])  # early stopping ends the longest after seven
+def test_a_training_leaves_the_one_with_half_the_epochs_behind(tmp_path, fits, monkeypatch, keep, epochs, taken):
+    """It is its first half. Whoever wants both runs the longer one first, and the other trains no step."""
+    monkeypatch.setattr(AnomalyRecipe, "evaluate", lambda self, network, splits: {"stop_loss": next(losses)})
+    recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, keep=keep, **ANOMALY["smoke"]["digits"])
+    found = {}
+    for folder, order in (("long first", (epochs, epochs // 2)), ("short alone", (epochs // 2,))):
+        for n in order:
+            losses = iter([0.5, 0.4, 0.3, 0.2, 0.6, 0.6, 0.6, 0.6])
+            context = Context(seed=0, folder=tmp_path / folder)
+            found[folder, n] = train(recipe.model_copy(update={"epochs": n}), 0, context)
+            assert (context.resumed_from, context.seconds_before > 0) == ([], (folder, n) == ("long first", epochs // 2))
+    long, half, alone = found.values()
+    assert len(long.history.epochs["stop_loss"]) == taken
+    assert fits[1] == 0
+    assert same(half, alone)
+
+
+def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(tmp_path, fits):
+    recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **ANOMALY["smoke"]["digits"])
+    recipe = recipe.model_copy(update={"epochs": 12, "stop_after": 1, "learning_rate": 0.5})
+    long, half = (train(recipe.model_copy(update={"epochs": n}), 0, Context(seed=0, folder=tmp_path)) for n in (12, 6))
+    assert len(long.history.epochs["stop_loss"]) < 6
+    assert fits[1] == 0
+    assert same(long, half)
+
+
+def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
+    """And so are those of a recipe whose rate falls, or which has an odd number of epochs."""
+    half = Training(SIGN.recipe(epochs=2), 0).path(tmp_path)
+    half.write_bytes(b"another process writes here")
+    train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path))
+    assert half.read_bytes() == b"another process writes here"
+    small = dict(images=40, epochs=2, **{k: v for k, v in REDUCED["smoke"].items() if k not in ("images", "epochs")})
+    train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path))
+    train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path))
+    assert len(list(tmp_path.glob("*.pt"))) == 4
 
 
 # --------------------------------------------------------------------------------------------------------------- costs

@@ -34,7 +34,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     import torch
 
     from capslib.routing import use_path
-    from capslib.training import WORTH_COMPILING
+    from capslib.training import path_of
 
     name = "toys" if config.size == "smoke" else "smallnorb"
     recipe = ConsensusRecipe(data=name, routing=config.routing, **REDUCED[config.size][name])
@@ -50,10 +50,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     for path, some in (("eager", images[: config.images]), ("fast", images)):
         use_path(network, path)
         metrics[f"bytes_{path}"] = Metric(value=kept(network, some) / len(some), n=len(some), unit="bytes of an image")
-    for times_em, path in (
-        ("times_em", "fast"),
-        ("times_em_in_training", "compiled" if recipe.steps() >= WORTH_COMPILING else "fast"),
-    ):
+    for times_em, path in (("times_em", "fast"), ("times_em_in_training", path_of(recipe.steps()))):
         taken, _ = use_path(network, path), use_path(rival, path)
         _, *times = ([seconds(one, images) for one in (network, rival)] for _ in range(4))  # the first compiles
         own, em = map(min, zip(*times, strict=True))
