@@ -82,16 +82,16 @@ class Experience:
 
     def rate(self, trial: Trial) -> float | None:
         """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first."""
-        rates: dict[tuple[bool, int], list[float]] = {}
+        far: dict[tuple[bool, int], list[list[Record]]] = {}
         for (paper, *_), arms in self.ended.items():
             for arm, records in arms.items() if paper == trial.paper else ():
-                if papers.known(records[0].trial) and (flops := work(records[0].trial)[1]):
-                    differs = (
-                        records[0].trial.experiment != trial.experiment,
-                        sum(name not in BUDGET for name, _ in _fields(trial) ^ arm),
-                    )
-                    rates.setdefault(differs, []).extend(flops / r.wall_seconds for r in records if r.wall_seconds)
-        return statistics.median(rates[min(rates)]) if rates else None
+                fields = sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
+                far.setdefault((records[0].trial.experiment != trial.experiment, fields), []).append(records)
+        for _, nearest in sorted(far.items()):  # counting takes a moment, so none is counted that is not needed
+            known = ((of, work(of[0].trial)[1]) for of in nearest if papers.known(of[0].trial))
+            if rates := [flops / r.wall_seconds for of, flops in known if flops for r in of if r.wall_seconds]:
+                return statistics.median(rates)
+        return None
 
 
 def _place(trial: Trial) -> tuple:
