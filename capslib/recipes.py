@@ -285,9 +285,9 @@ def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
 
-    Where another process runs the same training, this waits for it. If rate and loss are constant, and the path of the routings
-    is the same, its first half is the training with half the epochs, whose final weights are left there too: who wants both starts
-    with the longer one. Raises what :func:`capslib.training.fit` raises, and UserError for data that are missing.
+    Where another process runs the same training, this waits for it. If ``context.doubles``, the training with half the epochs is left
+    in the folder, too: the first half of this one, where rate and loss are constant and the path of the routings is the same. Raises
+    what :func:`capslib.training.fit` raises, and UserError for data that are missing.
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -318,7 +318,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
         context.folder.mkdir(parents=True, exist_ok=True)
         own.checkpoint = Training(recipe, seed).path(context.folder)
         steady = type(recipe).rate is Recipe.rate and type(objective).at is Objective.at  # does not ask how much is left
-        if steady and recipe.epochs % 2 == 0 and path_of(steps // 2) == path_of(steps):
+        if context.doubles and steady and recipe.epochs % 2 == 0 and path_of(steps // 2) == path_of(steps):
             own.halfway = Training(recipe.model_copy(update={"epochs": recipe.epochs // 2}), seed).path(context.folder)
     lock = FileLock(own.checkpoint.with_suffix(".lock")) if own.checkpoint else None
     try:

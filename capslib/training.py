@@ -58,7 +58,8 @@ class Context:
     data_dir: Path | None = None
     folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
     checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
-    halfway: Path | None = None  # where to leave the training with half the epochs, which is the first half of this one
+    doubles: bool = False  # whether the training with half the epochs is wanted, too
+    halfway: Path | None = None  # where to leave that one, which is the first half of the training that `fit` runs now
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
     code_of: Callable[[str], str] = lambda module: ""  # names the code that a module of recipes runs, for `code`

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from capslib import recipes, training
+from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import TestErrorConfig
@@ -215,7 +216,7 @@ def test_a_training_leaves_the_one_with_half_the_epochs_behind(tmp_path, fits, m
     for folder, order in (("long first", (epochs, epochs // 2)), ("short alone", (epochs // 2,))):
         for n in order:
             losses = iter([0.5, 0.4, 0.3, 0.2, 0.6, 0.6, 0.6, 0.6])
-            context = Context(seed=0, folder=tmp_path / folder)
+            context = Context(seed=0, folder=tmp_path / folder, doubles=True)
             found[folder, n] = train(recipe.model_copy(update={"epochs": n}), 0, context)
             assert (context.resumed_from, context.seconds_before > 0) == ([], (folder, n) == ("long first", epochs // 2))
     long, half, alone = found.values()
@@ -227,7 +228,9 @@ def test_a_training_leaves_the_one_with_half_the_epochs_behind(tmp_path, fits, m
 def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(tmp_path, fits):
     recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **ANOMALY["smoke"]["digits"])
     recipe = recipe.model_copy(update={"epochs": 12, "stop_after": 1, "learning_rate": 0.5})
-    long, half = (train(recipe.model_copy(update={"epochs": n}), 0, Context(seed=0, folder=tmp_path)) for n in (12, 6))
+    long, half = (
+        train(recipe.model_copy(update={"epochs": n}), 0, Context(seed=0, folder=tmp_path, doubles=True)) for n in (12, 6)
+    )
     assert len(long.history.epochs["stop_loss"]) < 6
     assert fits[1] == 0
     assert same(long, half)
@@ -237,12 +240,28 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     """And so are those of a recipe whose rate falls, or which has an odd number of epochs."""
     half = Training(SIGN.recipe(epochs=2), 0).path(tmp_path)
     half.write_bytes(b"another process writes here")
-    train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path))
+    train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert half.read_bytes() == b"another process writes here"
     small = dict(images=40, epochs=2, **{k: v for k, v in REDUCED["smoke"].items() if k not in ("images", "epochs")})
-    train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path))
-    train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path))
+    train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path, doubles=True))
+    train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert len(list(tmp_path.glob("*.pt"))) == 4
+    train(SIGN.recipe(epochs=6), 0, Context(seed=0, folder=tmp_path))
+    assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
+
+
+def test_a_trial_with_another_budget_than_its_grid_trains_for_half_of_it_too(store, fits):
+    sign, found = experiments("negation_limitation")["sign"], []
+    for epochs in (6, 3):
+        change = {"points": 60, "epochs": epochs, "batch_size": 20}
+        (trial,) = sign.trials("smoke", seeds=[0], where={"routing": "dynamic", "bias": True}, change=change)
+        found.append(run_trial(sign, trial, store, Context(seed=0)))
+    assert fits == [24, 0]
+    long, half = (record.series["train_accuracy"] for record in found)
+    assert half == long[:3]
+    (own,) = sign.trials("smoke", seeds=[0], where={"routing": "dynamic", "bias": True})
+    run_trial(sign, own, store, Context(seed=0))
+    assert len(list(store.trainings.glob("*.pt"))) == 3, "of the grid's own trial only its own"
 
 
 # --------------------------------------------------------------------------------------------------------------- costs

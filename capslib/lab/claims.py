@@ -45,11 +45,10 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
                 answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
                 continue
             verdict = judge(claim, asked.get(claim.id), runs)
-            left = {s: (sum(map(len, of)), len(of.twice)) for s, of in waits.get(claim.id, {}).items()}
             many = [
-                f"{n} trial{'s' * (n > 1)} at {scale} scale" + f", {again} of them with twice the budget," * (again > 0)
-                for scale, (n, again) in left.items()
-                if n and (scale, claim.kind) != ("cpu", "value")
+                f"{n} trial{'s' * (n > 1)} at {scale} scale" + f", {len(twice)} of them with twice the budget," * bool(twice)
+                for scale, (own, twice) in waits.get(claim.id, {}).items()
+                if (n := len(own) + len(twice)) and (scale, claim.kind) != ("cpu", "value")
             ]
             said = f" {', or '.join(many)} would decide it." if many and verdict.status == "waiting" else ""
             answers.append(replace(verdict, reason=verdict.reason + said))

@@ -163,6 +163,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     """
     config = experiment.config.model_validate(trial.config)
     context.folder, context.code_of = context.folder or store.trainings, code_hash
+    context.doubles = config not in experiment.grid(trial.scale)  # but with a budget of its own
     started, clock = datetime.now(UTC), time.perf_counter()
     outcome, status, message = Outcome(metrics={}), "ok", ""
     keep_memory()
