@@ -17,6 +17,7 @@ from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import TestErrorConfig
+from capslib.papers.experiment import doubled
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
@@ -250,18 +251,20 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
 
 
-def test_a_trial_with_another_budget_than_its_grid_trains_for_half_of_it_too(store, fits):
-    sign, found = experiments("negation_limitation")["sign"], []
-    for epochs in (6, 3):
-        change = {"points": 60, "epochs": epochs, "batch_size": 20}
-        (trial,) = sign.trials("smoke", seeds=[0], where={"routing": "dynamic", "bias": True}, change=change)
-        found.append(run_trial(sign, trial, store, Context(seed=0)))
-    assert fits == [24, 0]
-    long, half = (record.series["train_accuracy"] for record in found)
-    assert half == long[:3]
-    (own,) = sign.trials("smoke", seeds=[0], where={"routing": "dynamic", "bias": True})
-    run_trial(sign, own, store, Context(seed=0))
-    assert len(list(store.trainings.glob("*.pt"))) == 3, "of the grid's own trial only its own"
+def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_grid_too(store, fits):
+    sign = experiments("negation_limitation")["sign"]
+    own = sign.grid("smoke")[0]
+
+    def run(config: Config) -> list[float]:
+        record = run_trial(sign, sign.trial("smoke", config, 0), store, Context(seed=0))
+        return record.series["train_accuracy"]
+
+    long, half = run(doubled(own)), run(own)
+    assert fits[0] > 0
+    assert fits[1] == 0
+    assert (len(long), half) == (2 * own.epochs, long[: own.epochs])
+    run(own.model_copy(update={"epochs": 4}))
+    assert len(list(store.trainings.glob("*.pt"))) == 3, "half of that is not asked for"
 
 
 # --------------------------------------------------------------------------------------------------------------- costs

