@@ -1240,7 +1240,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # ```
 #
 # A reduced order is decided only if twice the budget gives the same decision. So each needs one seed of all its arms for twice as long, too; a training that stopped by its own rule counts as its double.
-# Run these first: rates are constant here, so a training leaves the one with half the epochs behind, and the grid measures that network without training it again.
+# Run these before the grid: rates are constant here, so a longer training leaves the one with half the epochs behind, and the grid need not train it again. Diverse outliers on CIFAR-10 and setup D are trained twice, for only the longer run compiles its routing.
 # The grid of the skin lesions and of other routings needs the same, by their names.
 #
 # ```shell
