@@ -6,10 +6,9 @@ The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter'
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
 
@@ -18,9 +17,7 @@ from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict
 from capslib.lab.ledger import Claim, ledger, number, span
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, experiments, queries
-from capslib.papers.experiment import Scale, doubled
-from capslib.recipes import hash_of
+from capslib.papers import PAPERS, queries
 
 __all__ = [
     "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
@@ -39,7 +36,7 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     answers: list[Verdict] = []
     for paper in [stem] if stem else PAPERS:
         claims, asked, records = ledger(paper), queries(paper), list(store.records(paper))
-        runs, waits = Runs(records, budget_of(paper)), papers.waits(paper, records)
+        runs, waits = Runs(records, lambda r: papers.budget(r.trial)), papers.waits(paper, records)
         for claim in claims.values():
             if not asked and not claim.not_run:
                 answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
@@ -60,28 +57,9 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     return [replace(v, shares=tuple(names)) for v, names in zip(answers, others, strict=True)]
 
 
-@functools.cache
-def budget_of(paper: str) -> Callable[[Record], int]:
-    """Tell the chapter's own records at the current revision (1) from those with twice their budget (2) and from others (0)."""
-
-    @functools.cache
-    def grid(experiment: str, scale: Scale) -> dict[str, int]:
-        own = experiments(paper)[experiment].grid(scale)
-        twice = filter(None, map(doubled, own))
-        return {hash_of(c.differences()): budget for budget, configs in ((2, twice), (1, own)) for c in configs}
-
-    def budget(record: Record) -> int:
-        trial, experiment = record.trial, experiments(paper).get(record.trial.experiment)
-        known = experiment is not None and trial.revision == experiment.revision
-        return grid(trial.experiment, trial.scale).get(hash_of(trial.config), 0) if known else 0
-
-    return budget
-
-
 def own_records(paper: str, store: Store) -> list[Record]:
     """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
-    budget = budget_of(paper)
-    return [r for r in store.records(paper) if budget(r) == 1]
+    return [r for r in store.records(paper) if papers.budget(r.trial) == 1]
 
 
 # ---------------------------------------------------------------------------------------------------------- for readers

@@ -72,7 +72,7 @@ def run(
     scale: ScaleOption,
     experiment: Annotated[list[str] | None, typer.Option(help="only this experiment (may be repeated)")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="keep only configurations with this value")
+        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="keep only trials with this value; seed=1 is one seed")
     ] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change this field")] = None,
     seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,

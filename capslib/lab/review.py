@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
-from capslib.lab.claims import budget_of
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import ABSCISSAS, LISTS, Record
 from capslib.lab.runs import git, hash_of_code
@@ -178,7 +177,7 @@ def _notes(record: Record) -> Iterator[str]:
     trial, experiment, revision = record.trial, _of(record), record.code.revision
     if experiment is not None and trial.revision < experiment.revision:
         yield f"of revision {trial.revision}; the experiment is at {experiment.revision}, so it counts for no claim"
-    elif experiment is not None and not budget_of(trial.paper)(record):
+    elif experiment is not None and not experiment.budget(trial):
         yield f"not one of the trials that {trial.experiment} names for scale {trial.scale}, so it counts for no claim"
     elif experiment is not None and trial.seed not in experiment.replicates(papers.config(trial), experiment.seeds[trial.scale]):
         yield f"its seed {trial.seed} is none of those that {trial.experiment} named before its runs"

@@ -23,7 +23,7 @@ from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import UNFINISHED, Code, Environment, Exit, Record
 from capslib.lab.store import Store
-from capslib.papers.experiment import Experiment, Outcome, Trial, doubled
+from capslib.papers.experiment import Experiment, Outcome, Trial
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -163,7 +163,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     """
     config = experiment.config.model_validate(trial.config)
     context.folder, context.code_of = context.folder or store.trainings, code_hash
-    context.doubles = config in map(doubled, experiment.grid(trial.scale))
+    context.doubles = experiment.budget(trial) == 2
     started, clock = datetime.now(UTC), time.perf_counter()
     outcome, status, message = Outcome(metrics={}), "ok", ""
     keep_memory()

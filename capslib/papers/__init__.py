@@ -163,6 +163,12 @@ def _config(model: type[Config], fields: str) -> Config:
     return model.model_validate(json.loads(fields))
 
 
+def budget(trial: Trial) -> int:
+    """Which budget of its experiment a trial has: 1, its own; 2, twice it; 0, another one, or another revision or experiment."""
+    experiment = experiments(trial.paper).get(trial.experiment)
+    return experiment.budget(trial) if experiment else 0
+
+
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
     return _asked(stem, scale, selects)

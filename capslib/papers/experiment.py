@@ -8,6 +8,7 @@ Nothing here imports torch: bad input has to be answered in a moment.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,20 @@ class Experiment:
     replicates: Callable[[Any, Sequence[int]], Sequence[int]] = lambda config, seeds: seeds
     """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
 
+    @functools.cached_property
+    def _budgets(self) -> Callable[[Scale], dict[str, int]]:
+        @functools.cache
+        def of(scale: Scale) -> dict[str, int]:
+            own = self.grid(scale)
+            twice = filter(None, map(doubled, own))
+            return {hash_of(c.differences()): budget for budget, configs in ((2, twice), (1, own)) for c in configs}
+
+        return of
+
+    def budget(self, trial: Trial) -> int:
+        """1 for a trial of its scale's grid at the current revision, 2 for one with twice that budget, 0 for any other."""
+        return self._budgets(trial.scale).get(hash_of(trial.config), 0) if trial.revision == self.revision else 0
+
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
         own = dict(paper=self.paper, experiment=self.name, revision=self.revision)
         return Trial(**own, scale=scale, config=config.differences(), seed=seed)
@@ -126,13 +141,14 @@ class Experiment:
     ) -> list[Trial]:  # fmt: skip
         """The trials of a scale, seed by seed.
 
-        ``where`` keeps the configurations with these field values, ``change`` then sets fields. Raises :class:`UserError` for an
-        unknown field, a value out of range, or a ``where`` that leaves nothing.
+        ``where`` keeps the configurations with these field values, and the seed that it may name; ``change`` then sets fields.
+        Raises :class:`UserError` for an unknown field, a value out of range, or a ``where`` that leaves nothing.
         """
-        every = self.grid(scale)
-        configs = [config for config in every if config.matches(where or {})]
+        every, where = self.grid(scale), dict(where or {})
+        seed = where.pop("seed", None)
+        configs = [config for config in every if config.matches(where)]
         if not configs:
-            wanted, there = _typed(where or {}), [_typed(c.model_dump(mode="json", include=set(where or {}))) for c in every]
+            wanted, there = _typed(where), [_typed(c.model_dump(mode="json", include=set(where))) for c in every]
             values = "; ".join(dict.fromkeys(there)) or "none"
             raise UserError(f"No configuration of {self.name} at scale {scale} has {wanted}. There are: {values}.")
         if change:
@@ -141,10 +157,11 @@ class Experiment:
                 configs = list(dict.fromkeys(self.config.model_validate({**c.model_dump(), **change}) for c in configs))
             except ValidationError as error:
                 raise UserError(f"Configuration of {self.name}: {_first_message(error)}") from None
-        if seeds is not None:
-            return [self.trial(scale, c, s) for s in seeds for c in configs]
-        own = self.seeds[scale]
-        return [self.trial(scale, c, s) for s in own for c in configs if s in self.replicates(c, own)]
+        own = self.seeds[scale] if seeds is None else seeds
+        found = [self.trial(scale, c, s) for s in own for c in configs if seeds is not None or s in self.replicates(c, own)]
+        if seed is not None and not (found := [trial for trial in found if trial.seed == seed]):
+            raise UserError(f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, own))}.")
+        return found
 
 
 def _typed(fields: Mapping[str, Any]) -> str:

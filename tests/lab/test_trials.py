@@ -80,6 +80,9 @@ def test_where_keeps_and_change_sets(make_experiment):
     assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [{"size": 9}]  # three that became one
     assert [t.config for t in experiment.trials("smoke", change={"size": "9"})] == [{"size": 9}]
     assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
+    (named,) = experiment.trials("cpu", where={"size": 1, "seed": 1})
+    assert named == experiment.trials("cpu", where={"size": 1})[1]
+    assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [7] * len(experiment.grid("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,7 @@ def test_where_keeps_and_change_sets(make_experiment):
         ({"where": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
         ({"change": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
         ({"where": {"size": 7}}, "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3."),
+        ({"where": {"seed": 7}}, "toy at scale smoke has no seed 7. There are: 0."),
         ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
     ],
 )

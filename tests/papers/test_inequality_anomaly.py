@@ -6,7 +6,6 @@ import math
 import os
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +14,13 @@ from pydantic import ValidationError
 
 from capslib import data
 from capslib.errors import NotFinite, UserError
-from capslib.lab.claims import budget_of
 from capslib.lab.judging import Runs, judge, kept
 from capslib.lab.ledger import ledger
 from capslib.lab.review import faults
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.inequality_anomaly import AnomalyOutput
-from capslib.papers import experiments
+from capslib.papers import budget, experiments
 from capslib.papers.experiment import Metric, doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
 from capslib.papers.inequality_anomaly.asks import DATA
@@ -432,14 +430,14 @@ def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
 
 def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
     """They have the epochs of the networks beside them too, which ``run`` never reads."""
-    (first, *_), budget = EXPERIMENTS["baselines"].grid("cpu"), budget_of(STEM)
+    first, *_ = EXPERIMENTS["baselines"].grid("cpu")
     twice = doubled(first)
     assert (twice.abc_epochs, twice.nl_epochs, twice.epochs) == (2 * first.abc_epochs, 2 * first.nl_epochs, first.epochs)
     changes = {1: {}, 2: {"abc_epochs": 40, "nl_epochs": 20}, 0: {"epochs": 20}}
     for counts_as, change in changes.items():
         trial = EXPERIMENTS["baselines"].trials("cpu", seeds=[0], change=change)[0]
-        assert budget(SimpleNamespace(trial=trial)) == counts_as
-    recorded = [r for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"]
+        assert budget(trial) == counts_as
+    recorded = [r.trial for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"]
     assert recorded
     assert all(map(budget, recorded))
 
