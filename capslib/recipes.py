@@ -88,7 +88,7 @@ RoutingName, LossName = _named(ROUTINGS, "routing"), _named(LOSSES, "loss")
 
 
 class Recipe(Config):
-    """What a training is made of. A paper has one direct subclass, whose defaults are the paper's setting.
+    """What a training is made of. Its direct subclasses are those of the papers, whose defaults are the paper's setting.
 
     An experiment may subclass that again; :meth:`recipe` leaves out what it adds.
     """

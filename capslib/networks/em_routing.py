@@ -55,8 +55,7 @@ class MatrixCapsNet(nn.Module):
         self, image_shape: tuple[int, int, int], classes: int = 5,
         sizes: tuple[int, int, int, int] = (32, 32, 32, 32), *, routing: str = "em",
         iterations: int = 3, pose: Pose = "matrix", coordinates: bool = True,
-        normalise: Normalise | None = None, preset: Preset = "calibrated", mixing: bool = False,
-        **options: object,
+        normalise: Normalise | None = None, preset: Preset = "calibrated", **options: object,
     ):  # fmt: skip
         super().__init__()
         A, B, C, D = sizes
@@ -64,8 +63,6 @@ class MatrixCapsNet(nn.Module):
         kind = ROUTINGS[routing]
         if isinstance(kind, type) and issubclass(kind, EMRouting):
             inner, last = PRESETS[preset]
-        if mixing:
-            options["mixing"] = True
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         nn.init.trunc_normal_(self.conv.weight, std=0.05, a=-0.1, b=0.1)
         nn.init.constant_(self.conv.bias, 0.1)

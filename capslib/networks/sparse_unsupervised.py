@@ -158,8 +158,10 @@ class SparseCapsNet(nn.Module):
         self.types = 1 if hidden else primary_types  # a hidden capsule has no position
         sizes = [(primary_types * sides[0] * sides[1], primary_dim), *hidden, (capsules, dim)]
         options |= {"routing": routing, "bias": bias}
-        steps = zip(*map(itertools.pairwise, zip(*sizes, strict=True)), strict=True)
-        self.layers = nn.ModuleList(DenseCapsules(*n, *dims, **options) for n, dims in steps)
+        self.layers = nn.ModuleList(
+            DenseCapsules(children, parents, child_dim, parent_dim, **options)
+            for (children, child_dim), (parents, parent_dim) in itertools.pairwise(sizes)
+        )
         boost = boost and mask in ("winner", "ranks")
         self.boost = LifetimeBoost(capsules, band, relative=relative_boost) if boost else None
         self.decoder = dense_decoder(capsules * dim, decoder, shape)

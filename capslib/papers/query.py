@@ -55,6 +55,17 @@ def at_the_end(curve: str) -> Derived:
     return Derived(f"{curve} at the end", lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}))
 
 
+def difference(one: str, other: str, size: bool = False) -> Derived:
+    """By how much one metric of a record lies above another; with ``size`` how far they lie apart."""
+
+    def of(record: Measured) -> Metric:
+        a, b = record.metrics[one], record.metrics[other]
+        apart = a.value - b.value
+        return Metric(value=abs(apart) if size else apart, n=a.n, unit="difference of fractions")
+
+    return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of)
+
+
 def read(what: str | Derived, record: Measured) -> Metric | None:
     """What a record says about a quantity; None where it does not. ``parameters`` is the record's own field."""
     if isinstance(what, Derived):

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from capslib import data, training
-from capslib.errors import Interrupted, UserError
+from capslib.errors import Interrupted
 from capslib.lab.judging import NOT_RUN, judge
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
@@ -240,18 +240,6 @@ def test_where_the_image_is_standardised_first_test_crops_keep_its_moments():
     x = images.float() / 255
     mean, std = x.mean(dim=(1, 2, 3), keepdim=True), x.std(dim=(1, 2, 3), keepdim=True, correction=0)
     torch.testing.assert_close(recipe.seen(images), ((x - mean) / std)[..., 8:40, 8:40])
-
-
-def test_a_toy_held_out_is_tested_on_and_no_test_image_is_seen():
-    recipe = EMRecipe(data="toys", crop=32, held_out=9)
-    splits, _ = recipe.splits(Context(seed=0))
-    every = data.load("toys", "train")
-    mine = every["instance"] == 9
-    assert {name: len(part.labels) for name, part in splits.items()} == {"train": (~mine).sum(), "test": mine.sum()}
-    assert torch.equal(splits["test"].inputs, torch.tensor(every["images"][mine]))
-    assert recipe.shape()[1] == (~mine).sum()
-    with pytest.raises(UserError, match="is of instance 77"):
-        EMRecipe(data="toys", crop=32, held_out=77).splits(Context(seed=0))
 
 
 def test_a_part_of_the_images_has_all_that_is_in_the_whole():

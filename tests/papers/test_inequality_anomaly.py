@@ -294,6 +294,8 @@ def test_bad_input_is_answered():
     detection = experiments(STEM)["detection"]
     with pytest.raises(UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"):
         detection.trials("smoke", where={"data": "digits"}, change={"kind": 10})
+    with pytest.raises(UserError, match=r"jitter = True: Input should be False"):  # its images are prepared once, without noise
+        detection.trials("smoke", where={"data": "digits"}, change={"jitter": True})
     with pytest.raises(UserError, match=r"kind = 0: .*the setup A has no kind"):
         detection.trials("smoke", change={"setup": "A"})
     for percent, why in {0: "greater than 0", None: "the setup outliers needs percent"}.items():

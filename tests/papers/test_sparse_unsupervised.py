@@ -206,7 +206,7 @@ def test_contributions_tell_one_capsule_from_many():
 
     whole = encodings.Digits(torch.zeros(5, 1, 12, 12, dtype=torch.uint8), None, None)
     for mask, contributing, largest in (([1.0, 0, 0, 0], 1, 1.0), ([0.25] * 4, 4, 0.0625)):
-        found, _ = encodings.contributions(Adds(mask), recipe(), whole)
+        found = encodings.contributions(Adds(mask), recipe(), whole)
         assert found["contributing"].value == contributing
         assert found["largest_change"].value == pytest.approx(largest)
 

@@ -1,7 +1,4 @@
-"""Hinton, Sabour & Frosst (2018), "Matrix capsules with EM routing": a file for each experiment, and what its claims ask.
-
-Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
-"""
+"""Hinton, Sabour & Frosst (2018), "Matrix capsules with EM routing": a file for each experiment, and what its claims ask."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
         if errors[-1] == target:
             return len(errors) - 1
         first = next(k for k, error in enumerate(errors) if error <= target)
-        return first and first - (target - errors[first]) / (errors[first - 1] - errors[first])
+        if first == 0:
+            return 0
+        return first - (target - errors[first]) / (errors[first - 1] - errors[first])
 
     return {model: reached(errors) for model, errors in familiar.items()}
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from capslib.data.registry import dataset
-from capslib.errors import UserError
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
@@ -58,8 +57,6 @@ class EMRecipe(Recipe):
     decay: Literal["exponential", "cosine"] = Field("exponential", title="decay of the learning rate")
     weight_decay: float = Field(2e-7, ge=0, title="weight decay")
     factor: Literal["azimuth", "elevation"] | None = Field(None, title="factor by which only familiar viewpoints are trained on")
-    held_out: int | None = Field(None, ge=0, title="toy instance that is tested on instead of trained on")
-    """To choose an option without a look at the test images: the training images of one toy of each category."""
 
     def arm(self) -> frozenset[str]:
         small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
@@ -69,13 +66,6 @@ class EMRecipe(Recipe):
         """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
         from capslib.data.viewpoints import familiar
 
-        if self.held_out is not None:
-            if split.split != "train":
-                return {}
-            if not (mine := split["instance"] == self.held_out).any():
-                there = sorted(set(split["instance"].tolist()))
-                raise UserError(f"No training image of {self.data} is of instance {self.held_out}. There are: {there}.")
-            return {"train": ~mine, "test": mine}
         if self.factor is None:
             return {split.split: None}
         known = familiar(split, self.factor)
@@ -83,7 +73,6 @@ class EMRecipe(Recipe):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n = dataset(self.data).splits["train"][0] // (1 if self.factor is None else 3)
-        n = n if self.held_out is None else n * 4 // 5  # five toys of each category
         return super().shape()[0], min(n, self.images or n)
 
     def options(self) -> dict[str, Any]:
@@ -103,11 +92,11 @@ class EMRecipe(Recipe):
 
     def objective(self, device: torch.device) -> Objective:
         """The CNN's loss is always the cross entropy of its logits."""
-        if self.network == "cnn" and self.loss != "cross_entropy":
+        if self.network == "cnn":
             return Objective(self.model_copy(update={"loss": "cross_entropy"}))
-        return (
-            Spread(self, device, lambda progress: margin_at(progress, self.margin)) if self.loss == "spread" else Objective(self)
-        )
+        if self.loss == "spread":
+            return Spread(self, device, lambda progress: margin_at(progress, self.margin))
+        return Objective(self)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Adam, with weight decay for weights only."""

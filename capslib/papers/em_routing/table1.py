@@ -111,10 +111,10 @@ MNIST: dict[Scale, dict[str, Any]] = {
 ABLATIONS: tuple[dict[str, Any], ...] = (
     {},
     *({"iterations": t} for t in (1, 2, 5)),
-    *({"pose": "vector"}, {"coordinates": False}, {"pose": "vector", "coordinates": False}),
+    {"pose": "vector"}, {"coordinates": False}, {"pose": "vector", "coordinates": False},
     *({"loss": name} for name in ("margin", "cross_entropy")),
-    *({"activation": "mixing"}, {"network": "cnn"}),
-)
+    {"activation": "mixing"}, {"network": "cnn"},
+)  # fmt: skip
 """The rows of Table 1, and the mixing proportions of §5, as differences from the main network."""
 OURS: tuple[dict[str, Any], ...] = (
     *({"iterations": t, "normalise": n} for t in (1, 2, 3, 5) for n in ("types+positions", "types-per-position")),

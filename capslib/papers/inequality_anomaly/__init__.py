@@ -1,7 +1,4 @@
-"""Kirillov & Panov (2022), "Measuring internal inequality in capsule networks for supervised anomaly detection": its experiments.
-
-Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
-"""
+"""Kirillov & Panov (2022), "Measuring internal inequality in capsule networks for supervised anomaly detection": its experiments."""
 
 from __future__ import annotations
 

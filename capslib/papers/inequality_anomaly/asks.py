@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from capslib.data.anomalies import DIVERSE
 from capslib.papers.experiment import Metric
 from capslib.papers.inequality_anomaly.detection import PERCENTS
-from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
+from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, difference
 
 TESTS = "tests/papers/test_inequality_anomaly.py"
 LEARNED = {"loss_left": 0.6}
@@ -54,22 +54,11 @@ def _one(*metrics: str) -> Derived:
     return Derived(" or ".join(metrics), of)
 
 
-def _difference(one: str, other: str, size: bool = False) -> Derived:
-    """By how much a metric of a network lies above another; with ``size`` how far they lie apart."""
-
-    def of(record: Measured) -> Metric:
-        a, b = record.metrics[one], record.metrics[other]
-        apart = a.value - b.value
-        return Metric(value=abs(apart) if size else apart, n=a.n, unit="difference of fractions")
-
-    return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of)
-
-
 def _ahead(cell: Mapping[str, object], score: str, rival: str, margin: float = 0.0, kind: str = "auroc") -> Order | Above:
     """One score beats another; of one network they are compared network by network."""
     ours, theirs = f"{kind}_{score}", f"{kind}_{rival}"
     if (score in BASELINES) == (rival in BASELINES):
-        return Above(_of(cell, score), _difference(ours, theirs), 0, margin=margin, final="reduced")
+        return Above(_of(cell, score), difference(ours, theirs), 0, margin=margin, final="reduced")
     return Order(_of(cell, score), _of(cell, rival), _one(ours, theirs), margin=margin, final="reduced")
 
 
@@ -92,6 +81,7 @@ TRIED = [(data, setup, percent) for setup in DIVERSE for data in DATA.values() f
 RICHER = [of for of in TRIED if of[1] == "outliers" and of[2] > PERCENTS[0]]
 CELLS = list(itertools.starmap(_in, TRIED))
 ALL = [*CELLS, *LESIONS.values(), OFF_TARGETS]
+MOST = len(ALL) * 9 // 10
 
 
 def _values() -> dict[str, Query]:
@@ -174,59 +164,39 @@ def _more_told(record: Measured) -> Metric:
     return Metric(value=value, n=anomaly.n, unit="difference of fractions")
 
 
-APART = _difference("auroc_palma", "auroc_gini", size=True)
+APART = difference("auroc_palma", "auroc_gini", size=True)
 QUERIES: dict[str, Query] = {
     **_values(),
     **_counts(),
-    "INQ-W-1": Count(
-        {
-            **_winners([("cifar10", "outliers", 0.1), *RICHER], {("kmnist", 1.0), ("cifar10", 1.0)}),
-            **_winners(RICHER, {("kmnist", 1.0), ("cifar10", 1.0)}, "ap"),
-        }
-    ),
-    "INQ-W-2": Count(
-        {
-            f"{data}: {winner} beats {loser}": _ahead(_in(data, "outliers", 0.1), winner, loser, CLEARLY)
-            for data in ("mnist", "fashion_mnist", "kmnist")
-            for winner in ("a", "npp", "nre")
-            for loser in INEQUALITY
-        }
-    ),
+    "INQ-W-1": Count({
+        **_winners([("cifar10", "outliers", 0.1), *RICHER], {("kmnist", 1.0), ("cifar10", 1.0)}),
+        **_winners(RICHER, {("kmnist", 1.0), ("cifar10", 1.0)}, "ap"),
+    }),
+    "INQ-W-2": Count({
+        f"{data}: {winner} beats {loser}": _ahead(_in(data, "outliers", 0.1), winner, loser, CLEARLY)
+        for data in ("mnist", "fashion_mnist", "kmnist") for winner in ("a", "npp", "nre") for loser in INEQUALITY
+    }),
     "INQ-W-3": Count({**_grows("npp", falls=True), **_grows("a"), **_grows("palma", MUCH), **_grows("gini", MUCH)}),
     "INQ-W-4": Count(_winners([c for c in TRIED if "inliers" in c], {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)})),
-    "INQ-W-5": Count(
-        {
-            "Palma and Gini agree in nine of ten cells": Count(
-                {_named(cell): Above(_of(cell), APART, ALIKE, below=True, final="reduced") for cell in ALL},
-                at_least=len(ALL) * 9 // 10,
-            ),
-            "plain output lies clearly below Gini in nine of ten cells": Count(
-                {_named(cell): _ahead(cell, "gini", "plain", ALIKE) for cell in ALL}, at_least=len(ALL) * 9 // 10
-            ),
-        }
-    ),
+    "INQ-W-5": Count({
+        "Palma and Gini agree in nine of ten cells": Count(
+            {_named(cell): Above(_of(cell), APART, ALIKE, below=True, final="reduced") for cell in ALL}, at_least=MOST),
+        "plain output lies clearly below Gini in nine of ten cells": Count(
+            {_named(cell): _ahead(cell, "gini", "plain", ALIKE) for cell in ALL}, at_least=MOST),
+    }),
     "INQ-W-6": Count({f"setup {setup}": _follows(cell) for setup, cell in LESIONS.items()}),
-    "INQ-W-7": Count(
-        {
-            **{f"{s} beats {r}": _ahead(OFF_TARGETS, s, r) for s in INEQUALITY for r in OUTPUTS + BASELINES},
-            **{f"{s} beats {b}": _ahead(OFF_TARGETS, s, b) for s in OUTPUTS for b in BASELINES},
-            "npp beats nre": _ahead(OFF_TARGETS, "npp", "nre"),
-        }
-    ),
-    "INQ-W-8": Count(
-        {
-            _named(cell): Above(_of(cell), Derived("how much more it tells", _more_told), 0, margin=MUCH, final="reduced")
-            for cell in CELLS
-            if cell["percent"] == 10.0
-        }
-    ),
+    "INQ-W-7": Count({
+        **{f"{s} beats {r}": _ahead(OFF_TARGETS, s, r) for s in INEQUALITY for r in OUTPUTS + BASELINES},
+        **{f"{s} beats {b}": _ahead(OFF_TARGETS, s, b) for s in OUTPUTS for b in BASELINES},
+        "npp beats nre": _ahead(OFF_TARGETS, "npp", "nre"),
+    }),
+    "INQ-W-8": Count({
+        _named(cell): Above(_of(cell), Derived("how much more it tells", _more_told), 0, margin=MUCH, final="reduced")
+        for cell in CELLS if cell["percent"] == 10.0
+    }),
     "INQ-W-9": Count({_named(cell): _ahead(cell, "palma", "gini") for cell in ALL}, at_least=len(ALL) // 2 + 1),
-    "INQ-W-10": Count(
-        {
-            f"{routing}, {data}, {setup}": _routing(routing, data, setup)
-            for routing in ("dynamic", "em")
-            for data in ("mnist", "fashion_mnist")
-            for setup in DIVERSE
-        }
-    ),
-}
+    "INQ-W-10": Count({
+        f"{routing}, {data}, {setup}": _routing(routing, data, setup)
+        for routing in ("dynamic", "em") for data in ("mnist", "fashion_mnist") for setup in DIVERSE
+    }),
+}  # fmt: skip

@@ -153,10 +153,11 @@ class BoltzmannMachine:
                 raise Interrupted
             errors = []
             for batch in train[permutation(len(train.inputs), context.seed, epoch)].batches(config.batch_size):
-                for label, sign in ((0, 1), (1, -1)):
-                    some = batch.inputs[batch.labels == label]
-                    error = self.update(some, sign) if len(some) else None
-                    errors += [error] if label == 0 and error is not None else []
+                normal, anomalous = (batch.inputs[batch.labels == label] for label in (0, 1))
+                if len(normal):
+                    errors.append(self.update(normal, 1))
+                if len(anomalous):
+                    self.update(anomalous, -1)
             mean = sum(errors) / len(errors)
             best, waited = (mean, 0) if mean < best else (best, waited + 1)
             if waited == config.stop_after or context.max_steps is not None:

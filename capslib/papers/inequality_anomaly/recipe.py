@@ -45,6 +45,8 @@ class AnomalyRecipe(Recipe):
     normals: int = Field(0, ge=0, title="normal training examples (0: all)")
     nrg_pam: bool = Field(False, title="only sites with an NRG PAM")
     sees: Literal["all", "pam"] = Field("all", title="what a network sees of guide and site")
+    crop: None = None
+    jitter: Literal[False] = False
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
     nonlinearity: Literal["relu", "elu"] = Field("relu", title="nonlinearity of the convolution")
@@ -124,11 +126,8 @@ class AnomalyRecipe(Recipe):
     # ---------------------------------------------------------------------------------------------------------- network
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return NETWORKS[self.network](
-            shape, filters=self.filters, kernel=self.kernel, nonlinearity=self.nonlinearity, primary_types=self.primary_types,
-            primary_dim=self.primary_dim, decoder=self.decoder, weight_std=self.weight_std, routing=self.routing,
-            iterations=self.iterations,
-        )  # fmt: skip
+        own = {"filters", "kernel", "nonlinearity", "primary_types", "primary_dim", "decoder", "weight_std"}
+        return NETWORKS[self.network](shape, **self.model_dump(include=own | {"routing", "iterations"}))
 
     def objective(self, device: torch.device) -> Objective:
         return AnomalyLoss(self)

@@ -1,7 +1,4 @@
-"""Faria (2019), "Learning to compute inner consensus": a file for each experiment, and what its claims ask.
-
-Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
-"""
+"""Faria (2019), "Learning to compute inner consensus": a file for each experiment, and what its claims ask."""
 
 from __future__ import annotations
 

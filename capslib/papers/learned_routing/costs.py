@@ -51,9 +51,10 @@ def run(config: CostsConfig, context: Context) -> Outcome:
         use_path(network, path)
         metrics[f"bytes_{path}"] = Metric(value=kept(network, some) / len(some), n=len(some), unit="bytes of an image")
     for times_em, path in (("times_em", "fast"), ("times_em_in_training", path_of(recipe.steps()))):
-        taken, _ = use_path(network, path), use_path(rival, path)
-        _, *times = ([seconds(one, images) for one in (network, rival)] for _ in range(4))  # the first compiles
-        own, em = map(min, zip(*times, strict=True))
+        taken = use_path(network, path)
+        use_path(rival, path)
+        rounds = [(seconds(network, images), seconds(rival, images)) for _ in range(4)]
+        own, em = (min(times) for times in zip(*rounds[1:], strict=True))  # the first round compiles
         metrics[times_em] = Metric(value=own / em, n=n, unit="ratio")
     metrics["seconds_of_a_step"] = Metric(value=own, n=n, unit="seconds of one core")
     return Outcome(metrics=metrics, parameters=total, routing_path=taken)
@@ -94,5 +95,4 @@ def hours(recipe: ConsensusRecipe, seconds_of_a_step: float) -> float:
 
 
 def grid(scale: Scale) -> list[CostsConfig]:
-    sizes = ("smoke",) if scale == "smoke" else (scale,)
-    return [CostsConfig(routing=name, size=size) for size in sizes for name in ("connectionist", "similarity", "em", "dynamic")]
+    return [CostsConfig(routing=name, size=scale) for name in ("connectionist", "similarity", "em", "dynamic")]

@@ -45,7 +45,6 @@ def look_inside(
     import torch
 
     sums: dict[str, Tensor] = {}
-    count: dict[str, int] = {}
     with torch.no_grad():
         for images, _ in examples.batches(32):
             pose, activation = network.primary_capsules(config.seen(images))
@@ -67,9 +66,8 @@ def look_inside(
                     ):
                         key = f"{key}_{name}_{t}"
                         sums[key] = sums.get(key, 0) + value.double().cpu() * len(images)
-                        count[key] = count.get(key, 0) + len(images)
                 pose, activation, _ = layer(pose, activation)
-    means = {key: value / count[key] for key, value in sums.items()}
+    means = {key: value / len(examples.labels) for key, value in sums.items()}
     metrics = in_unit({k: float(v) for k, v in means.items() if not v.ndim}, len(examples.labels), "share of the children")
     return metrics, {k: [round(x, 5) for x in v.tolist()] for k, v in means.items() if v.ndim}
 
@@ -193,11 +191,12 @@ def _config(scale: Scale, name: str, arm: Arm) -> ConsensusRecipe:
 def pilot_grid(scale: Scale) -> list[ConsensusRecipe]:
     """A part of the budget at both rates; at smoke scale, for one arm only."""
     tried, sets = (arms(scale)[:1], ("digits",)) if scale == "smoke" else (arms(scale), _sets(scale))
-    less = {"cpu": dict(images=5000), "smoke": {}, "paper": dict(epochs=25)}[scale]
+    less = {
+        "smoke": {"digits": {}},
+        "cpu": {"mnist": dict(images=5000, epochs=5), "smallnorb": dict(images=5000, epochs=2)},
+        "paper": {name: dict(epochs=25) for name in sets},
+    }[scale]
     return [
-        ConsensusRecipe(
-            data=name, **{**REDUCED[scale][name], **arm, **less, "held_out": True, "learning_rate": rate}
-            | ({"epochs": {"mnist": 5, "smallnorb": 2}[name]} if scale == "cpu" else {}),
-        )
+        ConsensusRecipe(data=name, **{**REDUCED[scale][name], **arm, **less[name], "held_out": True, "learning_rate": rate})
         for name, arm, rate in itertools.product(sets, tried, RATES)
-    ]  # fmt: skip
+    ]

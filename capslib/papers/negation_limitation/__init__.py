@@ -1,7 +1,4 @@
-"""Peer, Stabinger & Rodríguez-Sánchez (2021), "Limitation of capsule networks": its experiments, and what its claims ask.
-
-Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
-"""
+"""Peer, Stabinger & Rodríguez-Sánchez (2021), "Limitation of capsule networks": its experiments, and what its claims ask."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from capslib.papers.common import in_unit, outcome
@@ -60,30 +60,26 @@ CONTROL_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
 
 
 def grid(scale: Scale) -> list[DepthConfig]:
-    def configs() -> Iterator[DepthConfig]:
-        smoke = scale == "smoke"
-        depths = {
-            "dynamic": (2, 4) if smoke else RBA_DEPTHS,
-            "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[scale],
-        }
-        for data, routing in itertools.product(("digits",) if smoke else ("mnist", "fashion_mnist"), depths):
-            for depth in depths[routing]:
-                controlled = scale != "paper" and data != "fashion_mnist" and depth in CONTROL_DEPTHS[routing]
-                for arm in (*ARMS, *(CONTROLS if controlled else ())):
-                    yield DepthConfig(data=data, routing=routing, depth=depth, **{**budget(scale, data, routing), **arm})
-
-    return list(configs())
+    smoke = scale == "smoke"
+    depths = {
+        "dynamic": (2, 4) if smoke else RBA_DEPTHS,
+        "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[scale],
+    }
+    configs = []
+    for data, routing in itertools.product(("digits",) if smoke else ("mnist", "fashion_mnist"), depths):
+        for depth in depths[routing]:
+            controlled = scale != "paper" and data != "fashion_mnist" and depth in CONTROL_DEPTHS[routing]
+            for arm in (*ARMS, *(CONTROLS if controlled else ())):
+                configs.append(DepthConfig(data=data, routing=routing, depth=depth, **{**budget(scale, data, routing), **arm}))
+    return configs
 
 
 def negated_grid(scale: Scale) -> list[NegatedConfig]:
     """At a depth that trains without a bias; half the epochs of the depth experiment, since there are two images for one."""
-
-    def configs() -> Iterator[NegatedConfig]:
-        data = "digits" if scale == "smoke" else "mnist"
-        for routing in ("dynamic", "em_vector"):
-            of_scale = budget(scale, data, routing)
-            epochs = of_scale.get("epochs", CapsNetRecipe.model_fields["epochs"].default) // 2
-            for front, arm in itertools.product(("relu", "odd"), ARMS):
-                yield NegatedConfig(data=data, routing=routing, depth=3, front=front, **{**of_scale, **arm, "epochs": epochs})
-
-    return list(configs())
+    data, epochs = "digits" if scale == "smoke" else "mnist", {"smoke": 1, "cpu": 2, "paper": 25}[scale]
+    return [
+        NegatedConfig(
+            data=data, routing=routing, depth=3, front=front, **{**budget(scale, data, routing), **arm, "epochs": epochs}
+        )
+        for routing, front, arm in itertools.product(("dynamic", "em_vector"), ("relu", "odd"), ARMS)
+    ]

@@ -57,10 +57,7 @@ class SignConfig(Recipe):
         return WholeMargin(self)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, Any]:
-        from capslib.training import accuracy
-
-        train = splits["train"]
-        return {"train_accuracy": accuracy(network, train, batch_size=len(train.inputs))}
+        return {"train_accuracy": self.accuracy(network, splits["train"])}
 
 
 class WholeMargin(Objective):

@@ -1,7 +1,4 @@
-"""Rawlinson, Ahmed & Kowadlo (2018), "Sparse unsupervised capsules generalize better": its experiments.
-
-Torch is imported where an experiment runs, not here: configurations and claims are looked at without it.
-"""
+"""Rawlinson, Ahmed & Kowadlo (2018), "Sparse unsupervised capsules generalize better": its experiments."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from capslib.papers.experiment import Metric
-from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value
+from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, difference
 from capslib.papers.sparse_unsupervised.encodings import CNN, DENSE, SPARSE, SUPCAPS, UNBOOSTED
 
 FLOOR = {"unexplained": 0.5}
@@ -30,16 +32,6 @@ deep_sparse, deep_dense = (_of("beyond", {**arm, "hidden": [32]}) for arm in (SP
 em_dense = _of("beyond", {**DENSE, "routing": "em_vector"})
 
 
-def _difference(one: str, other: str) -> Derived:
-    """By how much one accuracy of a network lies above another."""
-
-    def of(record: Measured) -> Metric:
-        a, b = record.metrics[one], record.metrics[other]
-        return Metric(value=a.value - b.value, n=a.n, unit="difference of fractions")
-
-    return Derived(f"{one} minus {other}", of)
-
-
 def _on_mnist(record: Measured) -> Metric:
     """In percent. Of a network with labels what its classes say, of one without what the classifier makes of its encodings."""
     found = record.metrics["mnist_accuracy" if "mnist_accuracy" in record.metrics else "mnist_raw"]
@@ -55,6 +47,9 @@ def _cells(arm: Select, name: str) -> dict[str, Query]:
     }
 
 
+_order, _above = partial(Order, final="reduced"), partial(Above, final="reduced")
+"""At the paper's size the end of training is where the paper stops."""
+
 QUERIES: dict[str, Query] = {
     **_cells(sparse, ""),
     **_cells(dense, "unmasked-"),
@@ -62,66 +57,40 @@ QUERIES: dict[str, Query] = {
     "SP-T2-affnist-sparsecaps": Value(sparse, "affnist_a_raw"),
     "SP-X-recon-mnist": Value(sparse, "error_mnist"),
     "SP-X-recon-affnist": Value(sparse, "error_affnist"),
-    "SP-W-1": Count(
-        {
-            "dense capsules reconstruct better": Order(
-                dense, sparse, "error_mnist", higher_is_better=False, final="reduced"
-            ),
-            "more than three quarters of them contribute to an image": Above(dense, "contributing", 12, final="reduced"),
-            "no single one holds a quarter of it": Above(dense, "largest_change", 0.25, below=True, final="reduced"),
-            "sparse ones contribute less": Order(dense, sparse, "contributing", margin=2, final="reduced"),
-        }
-    ),
-    "SP-W-2": Count(
-        {
-            "dense: nearly flat": Above(dense, "support_left", FLAT, final="reduced"),
-            "sparse falls off": Above(sparse, "support_left", FLAT, below=True, final="reduced"),
-            "SUPCAPS fall off": Above(supcaps, "support_left", FLAT, below=True, final="reduced"),
-            "sparse falls off more than dense": Order(
-                dense, sparse, "support_left", margin=MUCH, final="reduced"
-            ),
-        }
-    ),
+    "SP-W-1": Count({
+        "dense capsules reconstruct better": _order(dense, sparse, "error_mnist", higher_is_better=False),
+        "more than three quarters of them contribute to an image": _above(dense, "contributing", 12),
+        "no single one holds a quarter of it": _above(dense, "largest_change", 0.25, below=True),
+        "sparse ones contribute less": _order(dense, sparse, "contributing", margin=2),
+    }),
+    "SP-W-2": Count({
+        "dense: nearly flat": _above(dense, "support_left", FLAT),
+        "sparse falls off": _above(sparse, "support_left", FLAT, below=True),
+        "SUPCAPS fall off": _above(supcaps, "support_left", FLAT, below=True),
+        "sparse falls off more than dense": _order(dense, sparse, "support_left", margin=MUCH),
+    }),
     "SP-W-3": Property(
         Select("sizes", {"side": 40}), "off_one_and_two", 0,
         "tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
     ),
-    "SP-W-4": Count(
-        {
-            "without boosting at most four capsules win": Above(unboosted, "winners", 4.5, below=True, final="reduced"),
-            "with boosting more do": Order(sparse, unboosted, "winners", margin=2, final="reduced"),
-        }
-    ),
-    "SP-W-5": Count(
-        {
-            "every capsule wins at least half as often as the band asks": Above(
-                sparse, "smallest_first_share", 0.02, final="reduced"
-            ),
-            "none wins more than twice as often": Above(
-                sparse, "largest_first_share", 0.2, below=True, final="reduced"
-            ),
-        }
-    ),
-    "SP-W-7": Count(
-        {
-            "fitted to affNIST the classifier is far better": Above(
-                sparse, _difference("affnist_a_raw", "affnist_b_raw"), 0, margin=3 * MUCH, final="reduced"
-            ),
-            "fitted to MNIST it is near chance": Above(sparse, "affnist_b_raw", 0.3, below=True, final="reduced"),
-        }
-    ),
-    "SP-W-8": Order(
-        sparse, supcaps, Derived("accuracy on MNIST", _on_mnist), margin=ONE_POINT, equal=True, final="reduced"
-    ),
-    "SP-W-9": Count(
-        {
-            "a deeper network costs sparse encodings less than dense ones": Order(
-                deep_sparse, deep_dense, "affnist_a_raw", final="reduced", beyond=(sparse, dense)
-            ),
-            "EM: dense capsules are nearly flat too": Above(em_dense, "support_left", FLAT, final="reduced"),
-            "EM: but less flat than RBA": Order(
-                dense, em_dense, "support_left", final="reduced"
-            ),
-        }
-    ),
+    "SP-W-4": Count({
+        "without boosting at most four capsules win": _above(unboosted, "winners", 4.5, below=True),
+        "with boosting more do": _order(sparse, unboosted, "winners", margin=2),
+    }),
+    "SP-W-5": Count({
+        "every capsule wins at least half as often as the band asks": _above(sparse, "smallest_first_share", 0.02),
+        "none wins more than twice as often": _above(sparse, "largest_first_share", 0.2, below=True),
+    }),
+    "SP-W-7": Count({
+        "fitted to affNIST the classifier is far better": _above(
+            sparse, difference("affnist_a_raw", "affnist_b_raw"), 0, margin=3 * MUCH),
+        "fitted to MNIST it is near chance": _above(sparse, "affnist_b_raw", 0.3, below=True),
+    }),
+    "SP-W-8": _order(sparse, supcaps, Derived("accuracy on MNIST", _on_mnist), margin=ONE_POINT, equal=True),
+    "SP-W-9": Count({
+        "a deeper network costs sparse encodings less than dense ones": _order(
+            deep_sparse, deep_dense, "affnist_a_raw", beyond=(sparse, dense)),
+        "EM: dense capsules are nearly flat too": _above(em_dense, "support_left", FLAT),
+        "EM: but less flat than RBA": _order(dense, em_dense, "support_left"),
+    }),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
+from capslib.errors import Interrupted
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.sparse_unsupervised.recipe import REDUCED, SparseRecipe, squared_error
@@ -88,8 +89,9 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
         guess = float((seen - seen.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean())
         metrics |= in_unit({"unexplained": errors["mnist"] / guess}, len(seen), "share of the error of the mean image")
         if config.network == "sparse_capsnet":
-            for found, curve in (activity(codes, len(seen)), contributions(network, config, sets["test"])):
-                metrics, series = metrics | found, series | curve
+            found, curves_of_ranks = activity(codes, len(seen))
+            metrics |= found | contributions(network, config, sets["test"])
+            series |= curves_of_ranks
             if context.seed == 0:
                 series |= pictures(network, config, sets["test"])
     result = outcome(trained, metrics, series, curves)
@@ -143,13 +145,13 @@ def classified(
     last, few = np.arange(len(digit)) >= len(digit) * 6 // 7, digit >= (digit.max() + 1) * 6 // 7
     take = lambda rows, most: rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]  # noqa: E731
     every = {name: np.arange(len(of)) for name, of in labels.items()}
-    fits: dict[str, tuple[str, np.ndarray, dict[str, tuple[str, np.ndarray]]]] = {
-        "mnist": ("train", every["train"], {"mnist": ("test", every["test"]), "affnist_b": ("affnist", every["affnist"][last])}),
-        "affnist": ("affnist", every["affnist"][~last], {"affnist_a": ("affnist", every["affnist"][last])}),
-        "by_digit": ("affnist", every["affnist"][~few], {"affnist_by_digit": ("affnist", every["affnist"][few])}),
-    }
+    fits: list[tuple[str, np.ndarray, dict[str, tuple[str, np.ndarray]]]] = [
+        ("train", every["train"], {"mnist": ("test", every["test"]), "affnist_b": ("affnist", every["affnist"][last])}),
+        ("affnist", every["affnist"][~last], {"affnist_a": ("affnist", every["affnist"][last])}),
+        ("affnist", every["affnist"][~few], {"affnist_by_digit": ("affnist", every["affnist"][few])}),
+    ]
     found = {}
-    for source, rows, tests in fits.values():
+    for source, rows, tests in fits:
         fit = take(rows, config.svm_fit)
         if context.progress is not None:
             context.progress(1, 1, f"trained; a classifier learns from {len(fit):,} encodings of {source}")
@@ -159,8 +161,6 @@ def classified(
             share = float(machine.score(codes[where][chosen], labels[where][chosen]))
             found[f"{name}{suffix}"] = Metric(value=share, n=len(chosen), unit="fraction")
         if context.stop():
-            from capslib.errors import Interrupted
-
             raise Interrupted
     return found
 
@@ -205,7 +205,7 @@ def without_each(network: nn.Module, pose: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([network.decode(pose, mask * row) for row in kept], dim=1)
 
 
-def contributions(network: nn.Module, config: SparseRecipe, of: Digits) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+def contributions(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, Metric]:
     """Fig. 2 in numbers: how many capsules an image needs, and how much of it the most important one holds."""
     import torch
 
@@ -213,11 +213,10 @@ def contributions(network: nn.Module, config: SparseRecipe, of: Digits) -> tuple
         output = network(config.framed(of.images[:500]))
         change = (without_each(network, output.pose, output.mask) - output.reconstruction[:, None]).square().sum(dim=2)
         share = change / output.reconstruction.square().sum(dim=1, keepdim=True)  # [N, L]
-    found = {
+    return {
         "contributing": Metric(value=float((share > FOLLOWS).sum(dim=1).float().mean()), n=len(share), unit="capsules"),
         "largest_change": Metric(value=float(share.amax(dim=1).mean()), n=len(share), unit="share of the squared picture"),
     }
-    return found, {}
 
 
 def pictures(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from capslib.data.registry import dataset
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
-from capslib.registry import LOSSES, NETWORKS
+from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
     import torch
@@ -117,12 +117,12 @@ class SparseRecipe(Recipe):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if self.network == "cnn":
             return NETWORKS["cnn"](shape, classes=classes, sizes=self.cnn)
-        return NETWORKS[self.network](
-            shape, capsules=self.capsules, dim=self.dim, filters=self.filters, kernel=self.kernel, hidden=[(n, self.primary_dim) for n in self.hidden],
-            primary_types=self.primary_types, primary_dim=self.primary_dim, primary_kernel=self.primary_kernel,
-            decoder=self.decoder, mask=self.mask, gamma=self.gamma, boost=self.boost, band=self.band, relative_boost=self.relative_boost,
-            grouping=self.grouping, routing=self.routing, iterations=self.iterations,
-        )  # fmt: skip
+        own = {
+            "capsules", "dim", "filters", "kernel", "primary_types", "primary_dim", "primary_kernel", "decoder", "mask", "gamma", "boost",
+            "band", "relative_boost", "grouping", "routing", "iterations",
+        }  # fmt: skip
+        hidden = [(count, self.primary_dim) for count in self.hidden]
+        return NETWORKS[self.network](shape, hidden=hidden, **self.model_dump(include=own))
 
     def objective(self, device: torch.device) -> Objective:
         return Objective(self) if self.network == "cnn" else Reconstruction(self)
@@ -162,12 +162,10 @@ class Reconstruction(Objective):
         error = squared_error(output, batch.inputs).mean()
         if not recipe.supervised:
             return {"loss": error}
-        classes = output.activation.shape[1]
-        margin = LOSSES[recipe.loss](output.activation, batch.labels)
-        margin = margin / (2 * classes)  # halved, and a mean over the classes
-        right = (output.activation.argmax(dim=1) == batch.labels).float().mean()
+        terms = self.terms(output.activation, batch.labels)
+        margin = terms["loss"] / (2 * output.activation.shape[1])  # halved, and a mean over the classes
         loss = margin + recipe.reconstruction_weight * error
-        return {"loss": loss, "accuracy": right, "margin": margin, "error": error}
+        return {"loss": loss, "accuracy": terms["accuracy"], "margin": margin, "error": error}
 
 
 SMALL = dict(dim=8, filters=64, kernel=5, primary_types=8, primary_kernel=5, decoder=(128, 256), cnn=(32, 32, 128), downsample=2)
