@@ -51,18 +51,17 @@ class Session:
         seeds = None if self.settings.seeds is None else range(self.settings.seeds)
         return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
 
-    def run(self, stem: str, experiment: str, *, display: Display | None = None, **selection: object) -> list[Record]:
-        """The records of an experiment at this scale; trials without one are run first. ``selection`` as in ``Experiment.trials``.
+    def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
+        """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.
 
-        Without a ``display`` it says in one line what it loaded and ran.
+        ``selection`` is as in ``Experiment.trials``.
         """
         trials = self.trials(stem, experiment, **selection)
-        ran = run(trials, self.store, self.settings, display=display)
+        ran = run(trials, self.store, self.settings)
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
-        if display is None:
-            sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
-            about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
-            print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}")
+        sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
+        about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
+        print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}")
         return found
 
 
@@ -120,7 +119,7 @@ def run(
     )
     replaces = {key: record.finished for key, record in plan.failed.items()}
     records: list[Record] = []
-    with _Signals() as stop, executor(settings, devices, display, stop) as execute:
+    with Signals() as stop, executor(settings, devices, display, stop) as execute:
         for wait in (False, True):  # what another process runs is looked at again when nothing else is left
             left: list[Trial] = []
             tasks = [Task(trial=t, replaces=replaces.get(t.key), wait=wait, **common) for t in todo]
@@ -139,7 +138,7 @@ def run(
     return records
 
 
-class _Signals:
+class Signals:
     """Turns Ctrl-C and SIGTERM into a flag, which is true once one has come. The next one does what it did before."""
 
     signal: int | None = None
@@ -147,7 +146,7 @@ class _Signals:
     def __call__(self) -> bool:
         return self.signal is not None
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> Signals:
         here = threading.current_thread() is threading.main_thread()  # no other thread may ask for signals
         self.before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)} if here else {}
         return self

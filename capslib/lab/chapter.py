@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from IPython.display import HTML
+
 from capslib import papers
 from capslib.errors import unknown
 from capslib.lab import claims, frames
@@ -15,7 +17,6 @@ from capslib.lab.records import Record
 from capslib.lab.store import Store
 
 if TYPE_CHECKING:
-    from IPython.display import HTML
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
 
@@ -49,7 +50,7 @@ class Chapter:
         """The verdict on each claim."""
         return {v.claim.id: v for v in claims.verdicts(self.stem, store=self.store)}
 
-    def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> PageTable:
+    def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> HTML:
         """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
 
         An id that ends in a dash stands for all claims that start with it. ``names`` names rows by claim (their statement by
@@ -75,7 +76,7 @@ class Chapter:
         if left:
             told = ", ".join(f"{n} {status}" for status, n in claims.counts(v for v, _ in left).items() if n)
             html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
-        return PageTable(f'<div class="claims-wrap">{html}</div>')
+        return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
         """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
@@ -103,8 +104,6 @@ class Chapter:
         many claims have that verdict, and other names are of ``numbers``. Raises :class:`UserError` for a name that is none of
         these, and :class:`TypeError` where a sentence is missing.
         """
-        from IPython.display import HTML
-
         if list(said) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
         found = {name: _Told(v) for name, v in self.told.items()}
@@ -117,12 +116,6 @@ class Chapter:
         links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[self.stem].links.items())
         lines = "".join(f'<p class="box-{k}"><b>{BOX[k]}.</b> {text}</p>' for k, text in texts.items())
         return HTML(f'<div class="masthead verdict-box">{lines}<p><small>{links}</small></p></div>')
-
-
-class PageTable(str):
-    """HTML that a notebook shows as such."""
-
-    to_html = _repr_html_ = str.__str__
 
 
 class _Told(NamedTuple):

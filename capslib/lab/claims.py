@@ -38,9 +38,6 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
         claims, asked, records = ledger(paper), queries(paper), list(store.records(paper))
         runs, waits = Runs(records, lambda r: papers.budget(r.trial)), papers.waits(paper, records)
         for claim in claims.values():
-            if not asked and not claim.not_run:
-                answers.append(Verdict(claim, "waiting", "The chapter of this paper is not written yet."))
-                continue
             verdict = judge(claim, asked.get(claim.id), runs)
             many = [
                 f"{n} trial{'s' * (n > 1)} at {scale} scale" + f", {len(twice)} of them with twice the budget," * bool(twice)

@@ -217,23 +217,13 @@ def costs(records: Iterable[Record]) -> DataFrame:
     """The number, wall time and memory of the recorded trials, by experiment, scale and device."""
     import pandas as pd
 
-    table = pd.DataFrame(
-        {
-            "experiment": r.trial.experiment,
-            "scale": r.trial.scale,
-            "device": r.environment.device,
-            "seconds": r.wall_seconds,
-            "memory": r.peak_memory_bytes / 2**20,
-        }
-        for r in records
-    )
-    if table.empty:
-        return table
-    of = table.groupby(["experiment", "scale", "device"])
+    rows = [(r.trial.experiment, r.trial.scale, r.environment.device, r.wall_seconds, r.peak_memory_bytes) for r in records]
+    table = pd.DataFrame(rows, columns=["experiment", "scale", "device", "seconds", "memory"])
     columns = {
-        "trials": of["seconds"].size(),
-        "seconds each": of["seconds"].median().round(),
-        "minutes in all": (of["seconds"].sum() / 60).round(1),
-        "MiB at most": of["memory"].max().round(),
+        "trials": ("seconds", "size"),
+        "seconds each": ("seconds", "median"),
+        "minutes in all": ("seconds", lambda seconds: seconds.sum() / 60),
+        "MiB at most": ("memory", lambda memory: memory.max() / 2**20),
     }
-    return pd.DataFrame(columns).reset_index()
+    found = table.groupby(["experiment", "scale", "device"], as_index=False).agg(**columns)
+    return found.round({"seconds each": 0, "minutes in all": 1, "MiB at most": 0})

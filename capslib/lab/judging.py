@@ -57,8 +57,7 @@ class Verdict:
 
     ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison the lead of the better arm (of percentages
     in points), for a property the worst record. ``listed`` has the values seed by seed in the place of a mean, where a network did
-    not learn. ``n`` counts replicates (seeds; for a property runs), ``test_n`` what each was measured on (for instance test
-    images). ``reason`` explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other
+    not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other
     claims that use some of them; ``derived`` says how their data differ from the originals. ``parts`` holds the named decisions
     behind a count. Raises :class:`ValueError` for a word that has not the weight of its scale.
     """
@@ -71,7 +70,6 @@ class Verdict:
     listed: tuple[float, ...] = ()
     unit: str = ""
     n: int = 0
-    test_n: int = 0
     scale: Scale | None = None
     records: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
@@ -87,8 +85,8 @@ class Verdict:
 class Runs:
     """The records that may decide a claim, by paper and experiment: on real data, at cpu or paper scale, ended well or failed.
 
-    Only the last revision of an experiment counts: earlier records mean something else. ``budget`` tells a scale's own records (1)
-    from those with twice its epochs (2) and from others (0). A training that a rule of the paper stopped before its epochs were over
+    ``budget`` tells a scale's own records (1) from those with twice its epochs (2) and from others (0), such as those of an earlier
+    revision, which mean something else. A training that a rule of the paper stopped before its epochs were over
     is its own with twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
     """
 
@@ -103,8 +101,7 @@ class Runs:
                 self.left_out[place] += times == 0
         self._found: dict[tuple[str, str, int], q.Index[Record]] = {}
         for place, runs in found.items():
-            last = max(r.trial.revision for r in runs.values())
-            kept = sorted((r for r in runs.values() if r.trial.revision == last), key=lambda r: (r.trial.seed, r.key))
+            kept = sorted(runs.values(), key=lambda r: (r.trial.seed, r.key))
             self._found[place] = q.Index((r.trial.experiment, r.trial.scale, r.config, r) for r in kept)
 
     def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
@@ -223,7 +220,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         found = [[metric for r in pair if (metric := r.read(query.metric))] for pair in pairs]
         numbers = [query.replicate([metric.value for metric in pair]) * factor for pair in found]
         n, tests = len(numbers), min((metric.n for pair in found for metric in pair), default=0)
-        shown = replace(shown, n=n, unit=unit, ours=math.fsum(numbers) / n if n else None, test_n=tests)
+        shown = replace(shown, n=n, unit=unit, ours=math.fsum(numbers) / n if n else None)
         _check_ended(failed)
         _check_fit(query, pairs)
         if n < SEEDS and not measures:
@@ -313,10 +310,16 @@ def _at_rest(
     A falling learning rate flattens any curve, so a flat curve proves nothing.
     """
     picked = [runs.pick(claim.paper, select, "cpu", budget=2) for select in query.arms]
-    _check_ended([r for arm in picked for r in arm])
-    if not (pairs := _pairs(picked)):
+    pairs, every = _pairs(picked), [r for arm in picked for r in arm]
+    try:
+        _check_ended(every)
+        _check_fit(query, pairs)
+    except _Open as why:
+        text = str(why)
+        said = f", but with twice the budget: {text[0].lower()}{text[1:].removesuffix('.')}"
+        return "open", said, list(dict.fromkeys(key for r in every for key in r.keys))
+    if not pairs:
         return "open", ", but there is no run with twice the budget yet", []
-    _check_fit(query, pairs)
     again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
     same, used = query.decide(again, again, factor) == decision, [r for pair in pairs for r in pair]
     said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
@@ -382,7 +385,7 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     holds = worst.value >= query.bound if query.above else worst.value <= query.bound
     asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
     reason = f"The worst of {n} run{'s' * (n > 1)} has {number(worst.value)}, {asked}; tested in {query.test}."
-    found = dict(ours=worst.value, unit=worst.unit, test_n=worst.n)
+    found = dict(ours=worst.value, unit=worst.unit)
     if worst.value == 0 and query.bound == 0 and claim.value is not None:  # a count that is off by nothing is the paper's
         found |= dict(ours=claim.value, unit=claim.unit)
     return replace(shown, status="holds" if holds else "fails", reason=reason, **found)
@@ -416,8 +419,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
         status, reason = words["open"], f"{said}; open: {_few(undecided)}."
     records = tuple(dict.fromkeys(key for p in parts for key in p.records))
     derived = "; ".join(dict.fromkeys(text for p in parts for text in p.derived.split("; ") if text))
-    n, test_n = (min((getattr(p, of) for p in ran), default=0) for of in ("n", "test_n"))
-    told = dict(n=n, test_n=test_n, records=records, derived=derived, parts=parts, name=name)
+    told = dict(n=min((p.n for p in ran), default=0), records=records, derived=derived, parts=parts, name=name)
     return Verdict(claim, status, reason, scale=None if status == "waiting" else judged, **told)
 
 

@@ -18,13 +18,12 @@ import psutil
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import check_writable, write_atomically
-from capslib.lab.batch import Session, _Signals, check_data
+from capslib.lab.batch import Session, Signals, check_data
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-    from rich.console import Console
 
 LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
 """Libraries whose version can change what a chapter shows."""
@@ -99,7 +98,7 @@ def is_current(stem: str, mark: str) -> bool:
         return False
 
 
-def execute(stem: str, settings: Settings, *, force: bool = False, console: Console | None = None) -> str:
+def execute(stem: str, settings: Settings, *, force: bool = False, progress: bool = False) -> str:
     """Execute one chapter and put the result into the book. Returns ``executed``, or ``unchanged`` where there was nothing to do.
 
     What was in the book before stays until the new one is whole. The :class:`UserError` of a chapter that fails names the cell, or
@@ -118,7 +117,7 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
         if value != Settings.model_fields[name].default or name == "scale"
     }
     try:
-        executed = _papermill(stem, values, console)
+        executed = _papermill(stem, values, progress)
     except OSError as error:
         raise UserError(
             f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
@@ -133,21 +132,17 @@ def execute(stem: str, settings: Settings, *, force: bool = False, console: Cons
     return "executed"
 
 
-def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> NotebookNode:
+def _papermill(stem: str, values: dict[str, Any], progress: bool) -> NotebookNode:
     import jupytext
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
-    notebook = jupytext.read(source(stem))
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
-    with (
-        tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder,
-        _Cells(console, stem, len(notebook.cells)) as cells,
-    ):
+    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells() as cells:
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
-        nbformat.write(notebook, before)
+        nbformat.write(jupytext.read(source(stem)), before)
         # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
@@ -158,13 +153,12 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
                 kernel_name="python3",
                 language="python",
                 cwd=str(project_root()),
-                progress_bar=False,
+                progress_bar=progress and {"desc": stem, "disable": None},  # only at a terminal
                 log_output=False,
                 # Sockets in a folder of its own: without ports, any number of kernels can start at once.
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
                 on_cell_execute=cells.starts,
-                on_cell_executed=cells.ends,
             )
         except PapermillExecutionError as error:
             last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[-15:]  # without colours
@@ -182,31 +176,14 @@ def _papermill(stem: str, values: dict[str, Any], console: Console | None) -> No
     raise UserError(f"{stem}: {what}The partial notebook: {failed.relative_to(project_root())}")
 
 
-class _Cells(_Signals):
-    """A progress bar over the cells of a notebook. ``current`` is the one that runs.
+class _Cells(Signals):
+    """Which cell of a notebook is ``current``, the one that runs.
 
     Ctrl-C and SIGTERM interrupt it, so that its trials write their checkpoints: its kernel has a session of its own, and hears of
     neither. The next cell does not start.
     """
 
-    def __init__(self, console: Console | None, stem: str, total: int):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.progress = Progress(
-            TextColumn(stem), BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TimeElapsedColumn(),
-            console=console, disable=console is None,
-        )  # fmt: skip
-        self.task = self.progress.add_task(stem, total=total)
-        self.current: int | None = None
-
-    def __enter__(self) -> _Cells:
-        super().__enter__()
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.progress.stop()
-        super().__exit__(*error)
+    current: int | None = None
 
     def _note(self, number: int, frame: object) -> None:
         super()._note(number, frame)
@@ -217,6 +194,3 @@ class _Cells(_Signals):
         if self():
             raise Interrupted(self.signal)
         self.current = cell_index
-
-    def ends(self, cell: Any, cell_index: int, **_: object) -> None:
-        self.progress.update(self.task, completed=cell_index + 1)

@@ -74,6 +74,8 @@ def use_style() -> None:
     """Set the style of every figure that follows. Call it once, at the top of a notebook."""
     import matplotlib as mpl
     import seaborn as sns
+    from IPython import get_ipython
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     sns.set_theme(
         context="notebook",
@@ -109,11 +111,6 @@ def use_style() -> None:
         },
     )
     mpl.rcParams["figure.dpi"] = 96
-    try:
-        from IPython import get_ipython
-        from matplotlib_inline.backend_inline import set_matplotlib_formats
-    except ImportError:
-        return
     set_matplotlib_formats("svg", metadata={"Date": None})
     if shell := get_ipython():
         bundle = shell.display_formatter.mimebundle_formatter

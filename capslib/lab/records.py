@@ -50,7 +50,9 @@ class Record(Model):
     config: dict[str, Any] = Field(description="every field that the trial ran with, defaults included")
     deviations: list[Deviation]
     metrics: dict[str, Metric]
-    series: dict[str, list[float]] = Field(description="curves, by name; `steps` or `epochs` gives their abscissa")
+    series: dict[str, list[float]] = Field(
+        description="curves, by name; `steps`, `epochs` or another of the abscissas has their places"
+    )
     data: list[DataFingerprint]
     code: Code
     environment: Environment

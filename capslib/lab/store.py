@@ -44,7 +44,8 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(content)
     except ValidationError as error:
-        if _schema_version(content) > Record.model_fields["schema_version"].default:
+        version = next((e["input"] for e in error.errors() if e["loc"] == ("schema_version",)), 0)
+        if isinstance(version, int) and version > Record.model_fields["schema_version"].default:
             raise Newer(f"{path} was written by a newer capslib; update capslib to use it.") from None
         conflict = content.startswith(b"<<<<<<< ") or b"\n<<<<<<< " in content
         raise Damaged("it holds the markers of a merge conflict" if conflict else reason(error)) from None
@@ -58,14 +59,6 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(fields := dict(pairs)) < len(pairs):
         raise Damaged("it says something twice: a key occurs again")
     return fields
-
-
-def _schema_version(content: bytes) -> int:
-    """The schema version that a file names, 0 where it names none."""
-    with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        version = json.loads(content).get("schema_version")
-        return version if isinstance(version, int) else 0
-    return 0
 
 
 class Store:

@@ -209,12 +209,20 @@ def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
     """
     records = list(records)
     done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
-    paper, cpu = ({c: [t for t in of if t.key not in done] for c, of in needs(stem, s).items()} for s in ("paper", "cpu"))
-    lack = {
-        c: [[b for a, b in of if b.key not in done and a.key not in stopped] for of in seeds] for c, seeds in longer(stem).items()
-    }
-    twice = {claim: min(of, key=len, default=[]) for claim, of in lack.items()}
-    return {claim: {"paper": Waits(paper[claim], []), "cpu": Waits(cpu[claim], twice[claim])} for claim in paper}
+    own, longer_ones = _by_key(stem)
+    found: dict[str, dict[Scale, Waits]] = {}
+    for claim, seeds in longer_ones.items():
+        paper, cpu = ([t for key, t in own[scale][claim].items() if key not in done] for scale in ("paper", "cpu"))
+        lack = [[t for first, key, t in of if key not in done and first not in stopped] for of in seeds]
+        found[claim] = {"paper": Waits(paper, []), "cpu": Waits(cpu, min(lack, key=len, default=[]))}
+    return found
+
+
+@functools.cache
+def _by_key(stem: str) -> tuple[dict[Scale, dict[str, dict[str, Trial]]], dict[str, list[list[tuple[str, str, Trial]]]]]:
+    """What :func:`needs` and :func:`longer` say, with the keys of the trials, which take a second to hash and never change."""
+    own: dict[Scale, dict] = {s: {c: {t.key: t for t in of} for c, of in needs(stem, s).items()} for s in ("paper", "cpu")}
+    return own, {c: [[(a.key, b.key, b) for a, b in of] for of in seeds] for c, seeds in longer(stem).items()}
 
 
 def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:

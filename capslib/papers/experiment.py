@@ -118,18 +118,17 @@ class Experiment:
     """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
 
     @functools.cached_property
-    def _budgets(self) -> Callable[[Scale], dict[str, int]]:
-        @functools.cache
-        def of(scale: Scale) -> dict[str, int]:
+    def _budgets(self) -> dict[tuple[Scale, str], int]:
+        found = {}
+        for scale in SCALES:
             own = self.grid(scale)
-            twice = filter(None, map(doubled, own))
-            return {hash_of(c.differences()): budget for budget, configs in ((2, twice), (1, own)) for c in configs}
-
-        return of
+            for budget, configs in ((2, filter(None, map(doubled, own))), (1, own)):
+                found |= {(scale, hash_of(c.differences())): budget for c in configs}
+        return found
 
     def budget(self, trial: Trial) -> int:
         """1 for a trial of its scale's grid at the current revision, 2 for one with twice that budget, 0 for any other."""
-        return self._budgets(trial.scale).get(hash_of(trial.config), 0) if trial.revision == self.revision else 0
+        return self._budgets.get((trial.scale, hash_of(trial.config)), 0) if trial.revision == self.revision else 0
 
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
         own = dict(paper=self.paper, experiment=self.name, revision=self.revision)
@@ -156,7 +155,7 @@ class Experiment:
             try:
                 configs = list(dict.fromkeys(self.config.model_validate({**c.model_dump(), **change}) for c in configs))
             except ValidationError as error:
-                raise UserError(f"Configuration of {self.name}: {_first_message(error)}") from None
+                raise UserError(f"Configuration of {self.name}: {_messages(error)}") from None
         own = self.seeds[scale] if seeds is None else seeds
         found = [self.trial(scale, c, s) for s in own for c in configs if seeds is not None or s in self.replicates(c, own)]
         if seed is not None and not (found := [trial for trial in found if trial.seed == seed]):
@@ -169,6 +168,6 @@ def _typed(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items())
 
 
-def _first_message(error: ValidationError) -> str:
+def _messages(error: ValidationError) -> str:
     """``points = -3: Input should be greater than or equal to 2``, one for each field."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))} = {e['input']!r}: {e['msg']}" for e in error.errors())

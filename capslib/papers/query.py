@@ -1,4 +1,4 @@
-"""What a claim asks of the records: small, declarative questions. Each chapter lists its own; ``capslib.lab.claims`` answers them.
+"""What a claim asks of the records: small, declarative questions. Each chapter lists its own; ``capslib.lab.judging`` answers them.
 
 A query never holds a result. It says which records to look at and what to compare; the answer is computed.
 """

@@ -102,7 +102,7 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
         frames.means(frames.metrics(records), ["routing", "bias"], {"train_accuracy": "a"}).pipe(frames.styled),
         Chapter("em_routing", store.root).table("EM-W-8"),
     ]
-    outputs = [nbformat.v4.new_output("display_data", {"text/html": style.to_html()}) for style in shown]
+    outputs = [nbformat.v4.new_output("display_data", {"text/html": table._repr_html_()}) for table in shown]
     outputs.append(nbformat.v4.new_output("display_data", {"text/markdown": frames.standing(with_data)}))
     chapter = tiny_book.root / "book" / "papers" / f"{STEM}.md"
     cells = [

@@ -390,13 +390,6 @@ def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-def test_a_session_passes_its_display_on(toy, tmp_path):
-    toy()
-    told = Told()
-    batch.Session.start(results_dir=tmp_path / "x").run(STEM, "toy", display=told, change={"folder": str(tmp_path)})
-    assert [r.metrics["size"].value for _, r in told.ends] == [1, 2, 3]
-
-
 def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)

@@ -48,14 +48,14 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
     name, _ = answered(store)
     assert chapter.told[name].status == "reproduced"
     assert "reproduced, not decided yet" in chapter.verdict_box(**{**SAID, "found": f"{{{name}:said}}, {{NEG-W-4:said}}."}).data
-    assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name)
+    assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name).data
     assert Chapter(STEM).store.root == Store().root != store.root
 
 
 def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeypatch):
     name = "NEG-T1-rba-bias"
     verdict = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.5)[name]
-    shown = chapter.table("NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}).to_html()
+    shown = chapter.table("NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}).data
     table, fold = shown.split("<details>")
     assert re.findall(r"<code>(.*?)</code>", table) == [name]
     for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), f">{claims.basis(verdict)}<", ">7 &amp; more<"):
@@ -70,17 +70,17 @@ def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeyp
 def test_what_all_rows_rest_on_stands_in_the_head_and_on_a_phone_in_each(chapter, monkeypatch):
     """A head is hidden on a phone, and the basis of each row elsewhere; one row, or rows that differ, keep their own."""
     found = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.5, NEG_T1_rba_nobias=98.5)
-    pair = chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias")
+    pair = chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias").data
     assert 'class="claims same"' in pair
     assert "Ours (95 % interval)<br><small>cpu scale</small><th>" in pair
     assert pair.count('<small class="basis">cpu scale</small>') == 2
-    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias")
+    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias").data
     found["NEG-T1-rba-bias"] = replace(found["NEG-T1-rba-bias"], n=3)
-    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias")
+    assert 'class="claims"' in chapter.table("NEG-T1-rba-bias", "NEG-T1-rba-nobias").data
 
 
 def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_error(chapter):
-    assert "<table" not in chapter.table("NEG-W-4").to_html()
+    assert "<table" not in chapter.table("NEG-W-4").data
     for wrong in ("NEG-T1", "NEG-T7-"):
         with pytest.raises(UserError, match="Unknown claim"):
             chapter.table(wrong)

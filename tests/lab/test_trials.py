@@ -85,6 +85,16 @@ def test_where_keeps_and_change_sets(make_experiment):
     assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [7] * len(experiment.grid("cpu"))
 
 
+def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
+    """The toy has no epochs, so no trial of it has twice its budget."""
+    experiment = make_experiment()
+    trial, *_ = experiment.trials("cpu")
+    assert experiment.budget(trial) == 1
+    for change in ({"revision": trial.revision + 1}, {"config": {"size": 99}}, {"scale": "paper"}):
+        other = trial.model_copy(update=change)
+        assert experiment.budget(other) == (other in experiment.trials(other.scale))
+
+
 @pytest.mark.parametrize(
     ("selection", "says"),
     [

@@ -12,6 +12,7 @@ import functools
 import math
 from pathlib import Path
 
+from capslib.errors import UserError
 from capslib.papers.experiment import Deviation
 from capslib.recipes import Config
 
@@ -54,9 +55,8 @@ def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> b
 @functools.cache
 def _rows(stem: str) -> list[dict[str, str]]:
     path = Path(__file__).parent / f"{stem}.csv"
-    if not path.exists():
-        return []
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, strict=True)
-        assert rows.fieldnames == COLUMNS, f"{path}: the columns have to be {', '.join(COLUMNS)}."
+        if rows.fieldnames != COLUMNS:
+            raise UserError(f"{path}: the columns have to be {', '.join(COLUMNS)}.")
         return list(rows)
