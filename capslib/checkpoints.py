@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from capslib.errors import Interrupted
-from capslib.files import seal, set_aside, unseal, write_atomically
+from capslib.files import set_aside, write_atomically
 
 if TYPE_CHECKING:
     from capslib.training import Context, Patience
@@ -58,14 +59,13 @@ class Run:
     def out_of_patience(self, patience: Patience) -> bool:
         """Keep the weights of the best epoch, if they are wanted; whether it lies too far back."""
         values = self.epochs[patience.metric]
-        best = patience.best(values)
-        if patience.keep == "last":
-            return len(values) - 1 - best >= patience.epochs
-        if best == len(values) - 1:
-            self.best_epoch, self.best = best + 1, _copied(self.model.state_dict(), self.device)
-        over = len(values) - 1 - best >= patience.epochs
-        if over or self.step == self.steps:
-            self.model.load_state_dict(self.best)
+        since = len(values) - 1 - values.index(min(values))  # epochs since the best one, of equal ones the first
+        over = since >= patience.epochs
+        if patience.keep == "best":
+            if since == 0:
+                self.best_epoch, self.best = len(values), _copied(self.model.state_dict(), self.device)
+            if over or self.step == self.steps:
+                self.model.load_state_dict(self.best)
         return over
 
     def finite(self, window: int) -> bool:
@@ -111,8 +111,10 @@ class Run:
             return
         fresh = _copied(self.state(), self.device)
         try:
-            file = io.BytesIO(unseal(self.path.read_bytes()))
-            state = torch.load(file, map_location=self.device, weights_only=True)
+            with zipfile.ZipFile(self.path) as archive:  # torch's own reader leaves out the checksums
+                if (spoilt := archive.testzip()) is not None:
+                    raise ValueError(f"its {spoilt} is not what was written")
+            state = torch.load(self.path, map_location=self.device, weights_only=True)
             if not state["finished"] and len(state["terms"]["loss"]) != self.steps:
                 raise ValueError(f"it is of a run of {len(state['terms']['loss'])} steps, not of {self.steps}")
             if state["code"] != self.context.code:
@@ -131,7 +133,7 @@ class Run:
         """Write a checkpoint when it is time, or when the run is asked to stop; then raise :class:`Interrupted`."""
         stop = self.context.stop()
         if stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
-            self._save()
+            self._save(self.path)
         if stop:
             self._written()
             raise Interrupted
@@ -141,23 +143,18 @@ class Run:
         self.context.resumed_from += self.resumed_from
         self.context.seconds_before += self.earlier
         if not self.found:
-            self._save()
+            self._save(self.path)
 
     def leave(self, path: Path) -> None:
         """Leave, as finished, the training that ends at this step, through which this one passes; where nobody has begun it."""
         if not path.exists():
-            ended = {"finished": True, "best": {}, "model": self.best or self.model.state_dict(), "optimizer": {}}
-            self._save_to(path, {**self.state(), **ended})
+            self._save(path, finished=True, best={}, model=self.best or self.model.state_dict(), optimizer={})
 
-    def _save(self) -> None:
-        if self.path is not None:
-            self._save_to(self.path, self.state())
-            self.saved = time.perf_counter()
-
-    def _save_to(self, path: Path, state: dict[str, Any]) -> None:
-        self._written()
-        state = _copied(state, torch.device("cpu"))  # the next step changes it; the disk can take its time
-        self.writing = self.writer.submit(_write, path, state)
+    def _save(self, path: Path | None, **changes: Any) -> None:
+        if path is not None:
+            self._written()
+            state = _copied(self.state() | changes, torch.device("cpu"))  # the next step changes it; the disk can take its time
+            self.writing, self.saved = self.writer.submit(_write, path, state), time.perf_counter()
 
     def _written(self) -> None:
         """Wait for the checkpoint that is being written, and raise what went wrong with it."""
@@ -172,4 +169,4 @@ def _copied(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 def _write(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, file := io.BytesIO())
-    write_atomically(path, seal(file.getvalue()))
+    write_atomically(path, file.getvalue())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import sys
@@ -109,15 +108,3 @@ def set_aside(path: Path, why: str) -> Path | None:
         place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
     warnings.warn(f"{path} is damaged ({why}); {what}.", stacklevel=3)
     return place
-
-
-def seal(data: bytes) -> bytes:
-    """``data`` with its SHA-256 behind it, for a format that does not notice a changed byte, such as that of ``torch.save``."""
-    return data + hashlib.sha256(data).digest()
-
-
-def unseal(data: bytes) -> bytes:
-    """What :func:`seal` was given. Raises ValueError if any of it is missing or changed."""
-    if seal(data[:-32]) != data:
-        raise ValueError("its content is not what was written")
-    return data[:-32]

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "theil"]
-
 
 def gini(x: Tensor, dim: int = -1) -> Tensor:
     """The Gini coefficient, in [0, (n−1)/n]: half the mean difference of two values, over the mean.

@@ -12,12 +12,13 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from capslib.errors import unknown
 from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingResult, convolutional, make_routing, squash
 
 Pose = Literal["matrix", "vector"]
@@ -97,7 +98,7 @@ class DenseCapsules(nn.Module):
     Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
     starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``. With the
     ``transform`` "bounded", d and D are 16, for matrix capsules [N, I, 4, 4], and W starts near
-    the identity.
+    the identity. Raises ValueError for other sizes.
 
     >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
@@ -111,7 +112,7 @@ class DenseCapsules(nn.Module):
     ):  # fmt: skip
         super().__init__()
         self.transform = transform
-        if transform == "bounded":
+        if _is_bounded(transform, child_dim == parent_dim == 16):
             self.weight = nn.Parameter(_near_identity(children, parents))
         else:
             weight = torch.randn(children, parents, parent_dim, child_dim)
@@ -135,27 +136,24 @@ class DenseCapsules(nn.Module):
 class MatrixPrimaryCapsules(nn.Module):
     """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
-    One gives the poses, the other the activations, the logistic function of logits − ``shift``
-    (Hinton et al. 2018, §4). The standard deviations are those of the released code.
+    One gives the poses, the other the activations, the logistic function of logits − 1
+    (Hinton et al. 2018, §4). Standard deviations and shift are those of the released code.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])
     """
 
-    def __init__(
-        self, channels: int, types: int, *, pose: Pose = "matrix",
-        pose_std: float = 0.5, logit_std: float = 3.0, shift: float = 1.0,
-    ):  # fmt: skip
+    def __init__(self, channels: int, types: int, *, pose: Pose = "matrix"):
         super().__init__()
-        self.pose, self.shift = POSE[pose], shift
+        self.pose = POSE[pose]
         self.poses = nn.Conv2d(channels, types * 16, 1, bias=False)
         self.logits = nn.Conv2d(channels, types, 1, bias=False)
-        _start(self.poses.weight, pose_std)
-        _start(self.logits.weight, logit_std)
+        _start(self.poses.weight, 0.5)
+        _start(self.logits.weight, 3.0)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
-        logits = rearrange(self.logits(features) - self.shift, "n b h w -> n h w b")
+        logits = rearrange(self.logits(features) - 1, "n b h w -> n h w b")
         return pose.unflatten(-1, self.pose), logits.sigmoid()
 
 
@@ -188,7 +186,7 @@ class ConvCapsules(nn.Module):
         super().__init__()
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
         self.transform, self.coordinates = transform, coordinates
-        if transform == "bounded":
+        if _is_bounded(transform, pose == "matrix"):
             self.weight = nn.Parameter(_near_identity(kernel, kernel, types, parents))
         else:
             self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
@@ -279,13 +277,11 @@ def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -
     return nn.Sequential(*dense[:-1], nn.Sigmoid())
 
 
-def field_centres(
-    size: tuple[int, int], windows: Sequence[tuple[int, int]], scale: float = 0.01
-) -> Tensor:  # fmt: skip
+def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> Tensor:
     """The centres [H', W', 2], row and column, of a grid's fields of view in an image (H, W).
 
     ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
-    the middle, times ``scale``, which the released code sets to 0.01.
+    the middle, times 0.01 as in the released code.
 
     >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
     tensor([-0.0150,  0.0050])
@@ -295,13 +291,21 @@ def field_centres(
         centres = torch.arange(side, dtype=torch.float32) - side / 2
         for kernel, stride in windows:
             centres = centres.unfold(0, kernel, stride).mean(dim=-1)
-        axes.append(centres * scale)
+        axes.append(centres * 0.01)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
 
 def _turned(result: RoutingResult) -> RoutingResult:
     """With poses [..., J, 16] of votes that are transposed as they should be."""
     return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
+
+
+def _is_bounded(transform: str, fits: bool) -> bool:
+    if transform not in get_args(Transform):
+        raise unknown("transform", transform, get_args(Transform))
+    if transform == "bounded" and not fits:
+        raise ValueError('the transform "bounded" is for matrix capsules: poses of 16 numbers')
+    return transform == "bounded"
 
 
 def _near_identity(*shape: int) -> Tensor:

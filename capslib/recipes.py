@@ -139,12 +139,12 @@ class Recipe(Config):
         parts = {}
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
-            most = 2 * self.batch_size if name == "test" and context.max_steps is not None else self.images
             for part, mask in self.choose(split).items():
+                most = 2 * self.batch_size if part != "train" and context.max_steps is not None else self.images
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
                 rows = rows[subset(len(rows), most).numpy()]
                 images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
-                images = _resized(images, self.resize) if self.resize else images
+                images = images if self.resize in (None, images.shape[-1]) else _resized(images, self.resize)
                 parts[part] = Examples(images if self.augments else self.prepare(images), labels)
         return self.arrange(parts), [split.fingerprint]
 
@@ -268,11 +268,6 @@ class Trained(NamedTuple):
     splits: dict[str, Examples]
     data: list[Fingerprint]
 
-    @property
-    def parameters(self) -> int:
-        """Trainable parameters of the network."""
-        return sum(p.numel() for p in self.network.parameters())
-
 
 def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
     """The network of a recipe before it is trained, on the CPU: the same for the same seed."""
@@ -363,7 +358,5 @@ def _resized(images: Tensor, side: int) -> Tensor:
     import torch
     from torch.nn import functional as F
 
-    if images.shape[-1] == side:
-        return images
     parts = (F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(1000))
     return torch.cat([part.round().clamp(0, 255).byte() for part in parts])

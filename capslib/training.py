@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -51,7 +51,7 @@ Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
 
 @dataclass
 class Context:
-    """Where and how a training runs. It changes nothing of what is learned."""
+    """Where and how a training runs. But for the seed, and a rehearsal's end, it changes nothing of what is learned."""
 
     seed: int
     device: str = "cpu"
@@ -87,18 +87,12 @@ class History:
         return abs(fmean(values[corner - window : corner]) - fmean(values[-window:]))
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Stop when ``metric`` has not improved for ``epochs`` epochs, and keep the weights of the best epoch, or of the ``last``."""
+class Patience(NamedTuple):
+    """Stop when ``metric`` has not fallen for ``epochs`` epochs, and keep the weights of the best epoch, or of the ``last``."""
 
     metric: str
     epochs: int
-    higher_is_better: bool = False
     keep: Literal["best", "last"] = "best"
-
-    def best(self, values: Sequence[float]) -> int:
-        """The index of the best value so far; of equal ones the first."""
-        return values.index((max if self.higher_is_better else min)(values))
 
 
 def path_of(steps: int) -> Literal["compiled", "fast"]:
@@ -171,7 +165,11 @@ def fit(
     whole = epochs * per_epoch
     steps = min(whole, context.max_steps or whole)
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    with seeded(context.seed), _arithmetic(model, device), Run(model, optimizer, steps, device, context) as run:
+    if device.type == "cuda":  # convolutions (torch's default) and dense layers in TF32; routings keep float32
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.to(memory_format=torch.channels_last)
+    with seeded(context.seed), float32_products(device, "high"), Run(model, optimizer, steps, device, context) as run:
         path = use_path(model, path_of(whole))  # a rehearsal takes that of the run
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
@@ -220,17 +218,6 @@ def fit(
         run.finish()
         terms = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
         return History(terms, run.epochs, path, run.best_epoch)
-
-
-@contextlib.contextmanager
-def _arithmetic(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """On CUDA: convolutions (torch's default) and dense layers in TF32, on channels-last weights; routings in float32."""
-    if device.type == "cuda":
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                module.to(memory_format=torch.channels_last)
-    with float32_products(device, "high"):
-        yield
 
 
 class _Gradients:

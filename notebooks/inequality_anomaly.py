@@ -1228,7 +1228,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # ## Run it yourself
 #
 # ```shell
-# capslib data fetch mnist fashion_mnist kmnist cifar10 crispr ham10000
+# # crispr cannot be fetched: put a prepared folder into the data folder
+# capslib data fetch mnist fashion_mnist kmnist cifar10 ham10000
 # capslib run inequality_anomaly --scale cpu
 # # CRISPR at the paper's size, on a laptop: about eight minutes a network
 # capslib run inequality_anomaly --scale paper --experiment off_targets --where nrg_pam=false

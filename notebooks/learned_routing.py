@@ -459,7 +459,8 @@ plt.show()
 
 # %% tags=["hide-input"]
 counted = {r: ConsensusCapsNet((1, 32, 32), routing=r) for r in NAMES}
-sizes = {NAMES[r]: (n.of_all() - n.of_routing(), n.of_routing()) for r, n in counted.items()}
+every = {NAMES[r]: (sum(p.numel() for p in n.parameters()), n.of_routing()) for r, n in counted.items()}
+sizes = {name: (total - routing, routing) for name, (total, routing) in every.items()}
 columns = ["parameters without routing", "of routing"]
 display(pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled))
 chapter.table("LR-X-params")

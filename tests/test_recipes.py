@@ -188,7 +188,7 @@ print(trained.history.terms["loss"][-1])
 def test_a_recipe_may_stop_early(tmp_path):
     class Impatient(SignConfig):
         def patience(self) -> Patience:
-            return Patience("train_accuracy", 1, higher_is_better=True)
+            return Patience("train_accuracy", 1)
 
         def recipe(self, **changes):
             return self

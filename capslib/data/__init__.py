@@ -76,7 +76,6 @@ class Row(NamedTuple):
     splits: str
     licence: str
     folder: str
-    source: str
 
 
 def load(name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None) -> DataSplit:
@@ -96,7 +95,7 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     spec = dataset(name)
     _check_split(name, split, spec.splits or [split])  # before any file is looked for
     if spec.stand_in:
-        splits = standins.STAND_INS[name]()
+        splits = standins.splits(name)
         return DataSplit(name, split, splits[split], spec.classes, Fingerprint(name, standins.sha256(splits), True, True, ()))
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
@@ -184,4 +183,4 @@ def _row(spec: DataSet, root: Path) -> Row:
             here, folder = "to prepare", next(iter(sound.values())).parent
     place = "" if spec.stand_in or here == "no" else str(folder)
     splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
-    return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place, spec.source)
+    return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place)

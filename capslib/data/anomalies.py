@@ -14,14 +14,14 @@ from capslib.data import DataSplit
 from capslib.errors import UserError, unknown
 
 DIVERSE = ("outliers", "inliers")
-MALIGNANT = ("mel", "bcc", "akiec")
-LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
-    "A": (MALIGNANT, None),
-    "B": (("mel",), None),
+MALIGNANT, BENIGN = ("mel", "bcc", "akiec"), ("nv", "bkl", "df", "vasc")
+LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "A": (MALIGNANT, BENIGN),
+    "B": (("mel",), BENIGN),
     "C": (MALIGNANT, ("nv",)),
     "D": (("mel",), ("nv",)),
 }
-"""Anomalies and normal lesions, by the released code; None: all benign ones. The caption of Table 4 permutes B, C and D."""
+"""Anomalies and normal lesions, by the released code. The caption of Table 4 permutes B, C and D."""
 MISMATCHES = 6
 """Pairs of guide and site with fewer mismatches are kept; the paper says "not more than", but its 615 positives are these."""
 
@@ -30,9 +30,11 @@ def one_against_all(labels: np.ndarray, kind: int, setup: str) -> np.ndarray:
     """1 for anomalies and 0 for normal examples, int64 [N]: in "outliers" class ``kind`` is normal, in "inliers" the anomaly."""
     if setup not in DIVERSE:
         raise unknown("setup", setup, DIVERSE)
-    if not (labels == kind).any():
+    of_kind = labels == kind
+    if not of_kind.any():
         raise UserError(f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}.")
-    return ((labels != kind) if setup == "outliers" else (labels == kind)).astype(np.int64)
+    anomaly = ~of_kind if setup == "outliers" else of_kind
+    return anomaly.astype(np.int64)
 
 
 def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator, normals: int = 0) -> np.ndarray:
@@ -48,8 +50,10 @@ def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator,
     usual, unusual = np.flatnonzero(anomaly == 0), np.flatnonzero(anomaly)
     if normals and normals < len(usual):
         usual = rng.permutation(usual)[:normals]
-    count = min(len(unusual), round(len(usual) * percent / (100 - percent))) if 0 < percent < 100 else 0
-    if not count:
+    count = 0
+    if 0 < percent < 100:
+        count = min(len(unusual), round(len(usual) * percent / (100 - percent)))
+    if count == 0:
         raise UserError(
             f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: take at least "
             f"{50 / (len(usual) + 0.5):.2g} % and less than 100 %."
@@ -62,15 +66,12 @@ def lesions(split: DataSplit, setup: str) -> np.ndarray:
     if setup not in LESION_SETUPS:
         raise unknown("setup of lesions", setup, LESION_SETUPS)
     unusual, usual = LESION_SETUPS[setup]
-    usual = tuple(c for c in split.classes if c not in MALIGNANT) if usual is None else usual
     if missing := {*unusual, *usual} - set(split.classes):
         raise UserError(
             f"{split.name} has no class {' or '.join(sorted(missing))}: its manifest names {', '.join(split.classes)}."
         )
-    found = np.full(len(split), -1, np.int64)
-    for value, names in ((1, unusual), (0, usual)):
-        found[np.isin(split.labels, [split.classes.index(name) for name in names])] = value
-    return found
+    names = np.array(split.classes)[split.labels]
+    return np.select([np.isin(names, unusual), np.isin(names, usual)], [1, 0], -1)
 
 
 def held_out_groups(groups: Sequence[int] | np.ndarray, seed: int = 1010) -> np.ndarray:

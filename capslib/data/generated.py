@@ -5,8 +5,6 @@ All numbers come from ``RandomState``, whose draws are the same in every release
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 Splits = dict[str, dict[str, np.ndarray]]
@@ -14,7 +12,6 @@ PER_LESION = (20, 20, 40, 20, 40, 140, 20)
 """Images of each class of HAM10000, akiec to vasc: nevi are common there too."""
 
 
-@functools.cache
 def tints() -> Splits:
     """A disc of one of ten colours on grey, as ``{split: {"images": uint8 [N, 3, 16, 16], "labels": int64 [N]}}``."""
     draw = np.random.RandomState(0)
@@ -27,10 +24,9 @@ def tints() -> Splits:
         images = np.where(disc, colour[:, :, None, None], 0.4) + 0.08 * draw.randn(n, 3, 16, 16)
         return {"images": _bytes(images), "labels": labels}
 
-    return _frozen({"train": split(1000), "test": split(300)})
+    return {"train": split(1000), "test": split(300)}
 
 
-@functools.cache
 def moles() -> Splits:
     """Dark spots on skin, as ``{"all": {"images": uint8 [N, 3, 18, 24], "labels": int64 [N], "lesion": int64 [N]}}``.
 
@@ -42,10 +38,9 @@ def moles() -> Splits:
     spot = _ellipse(draw, n, (18, 24), (3, 5)) | (malignant[:, None, None] & _ellipse(draw, n, (18, 24), (3, 4)))
     skin, dark = np.array([0.8, 0.6, 0.55]), np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1])
     images = np.where(spot[:, None], dark[:, :, None, None], skin[:, None, None]) + 0.05 * draw.randn(n, 3, 18, 24)
-    return _frozen({"all": {"images": _bytes(images), "labels": labels, "lesion": np.arange(n) // 2}})
+    return {"all": {"images": _bytes(images), "labels": labels, "lesion": np.arange(n) // 2}}
 
 
-@functools.cache
 def guides() -> Splits:
     """Pairs of guide and site with letters 0…3 (A, C, G, T), and what the prepared CRISPR set has besides, as ``{"all": …}``.
 
@@ -55,16 +50,15 @@ def guides() -> Splits:
     guide = draw.randint(4, size=(20, length))[draw.randint(20, size=n)]
     guide[:, -2:] = 2
     labels = (np.arange(n) % 10 == 0).astype(np.int64)
-    target, places = guide.copy(), draw.rand(n, length)
+    places = draw.rand(n, length)
     places[:, -2:] = np.where(draw.rand(n, 1) < 0.5, 2.0, places[:, -2:])  # half of the sites keep their PAM
     places[labels == 1, 10:] = 2.0
-    chosen = np.argsort(places, axis=1) < 0
-    for row, count in enumerate(np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))):
-        chosen[row, np.argsort(places[row])[:count]] = True
-    target = np.where(chosen, (target + 1 + draw.randint(3, size=target.shape)) % 4, target)
+    count = np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))
+    chosen = places.argsort(axis=1).argsort(axis=1) < count[:, None]  # the places with the smallest numbers
+    target = np.where(chosen, (guide + 1 + draw.randint(3, size=guide.shape)) % 4, guide)
     pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))
     arrays = {"guide": guide.astype(np.uint8), "target": target.astype(np.uint8), "labels": labels}
-    return _frozen({"all": {**arrays, "mismatches": chosen.sum(axis=1), "nrg_pam": pam}})
+    return {"all": {**arrays, "mismatches": chosen.sum(axis=1), "nrg_pam": pam}}
 
 
 def _ellipse(draw: np.random.RandomState, n: int, size: tuple[int, int], radii: tuple[float, float]) -> np.ndarray:
@@ -77,12 +71,3 @@ def _ellipse(draw: np.random.RandomState, n: int, size: tuple[int, int], radii: 
 
 def _bytes(images: np.ndarray) -> np.ndarray:
     return np.round(255 * images.clip(0, 1)).astype(np.uint8)
-
-
-def _frozen(splits: Splits) -> Splits:
-    """The same arrays, which all callers share, read-only and in the types of a prepared folder."""
-    for group in splits.values():
-        for name, array in group.items():
-            group[name] = array.astype(np.int64) if array.dtype.kind == "i" else array
-            group[name].flags.writeable = False
-    return splits

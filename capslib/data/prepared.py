@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import pooch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capslib.data.registry import SETS
@@ -57,9 +58,9 @@ def exists(folder: Path) -> bool:
 
 
 def _damaged(folder: Path, what: str) -> UserError:
+    how = f", for example with `capslib data fetch {folder.name}`" if folder.name in SETS and SETS[folder.name].files else ""
     return UserError(
-        f"The prepared data in {folder} is damaged: {what}. "
-        f"Delete {folder / MANIFEST} and prepare the set again, for example with `capslib data fetch {folder.name}`."
+        f"The prepared data in {folder} is damaged: {what}. Delete {folder / MANIFEST} and prepare the set again{how}."
     )
 
 
@@ -97,9 +98,8 @@ def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.nda
     for key, entry in manifest.splits[split].items():
         path = f"{split}/{key}.npy"
         try:
-            array = np.lib.format.open_memmap(
-                folder / path, mode="r"
-            )  # an array of objects is a ValueError: nothing is unpickled
+            # An array of objects is a ValueError: nothing is unpickled.
+            array = np.lib.format.open_memmap(folder / path, mode="r")
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{path} cannot be mapped ({error})") from None
         found, said = f"{array.dtype} {list(array.shape)}", f"{entry.dtype} {entry.shape}"
@@ -127,13 +127,8 @@ def problems(folder: Path) -> list[str]:
         entries = check(folder).arrays
     except UserError as error:
         return [str(error)]
-    wrong = [path for path, entry in entries.items() if digest(folder / path) != entry.sha256]
+    wrong = [path for path, entry in entries.items() if pooch.file_hash(folder / path) != entry.sha256]
     return [str(_damaged(folder, f"{path} does not have the SHA-256 in the manifest")) for path in wrong]
-
-
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]) -> None:
@@ -151,7 +146,7 @@ def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.nd
             for key, array in group.items():
                 path = f"{split}/{key}.npy"
                 np.save(new / path, np.ascontiguousarray(array), allow_pickle=False)
-                arrays[path] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest(new / path)}
+                arrays[path] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": pooch.file_hash(new / path)}
         (new / MANIFEST).write_text(json.dumps({"name": folder.name, **about, "arrays": arrays}, indent=1), encoding="utf-8")
         for split in {path.split("/")[0] for path in arrays}:
             shutil.rmtree(folder / split, ignore_errors=True)

@@ -22,7 +22,7 @@ def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str]]:
         path = next((p for p in places if p.is_file()), None)
         if path is None:
             problems.append(f"{name} is missing")
-        elif (found := prepared.digest(path, algorithm)) == expected:
+        elif (found := pooch.file_hash(path, algorithm)) == expected:
             sound[name] = path
         else:
             size = f"{path.stat().st_size:,} bytes"
@@ -79,9 +79,13 @@ def _download(spec: DataSet, name: str, folder: Path) -> Path:
     failures = ""
     for base in spec.mirrors:
         try:
-            return Path(pooch.retrieve(base + name, spec.files[name], fname=name, path=folder, downloader=http))
+            return Path(
+                pooch.retrieve(
+                    address := base + spec.paths.get(name, name), spec.files[name], fname=name, path=folder, downloader=http
+                )
+            )
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-            failures += f"\n  {base}{name}\n    {error}"
+            failures += f"\n  {address}\n    {error}"
     raise UserError(
         f"{name} of {spec.name} could not be downloaded:{failures}\n"
         f"Get it another way, put it into {folder}, and run `capslib data fetch {spec.name}` again; "

@@ -7,12 +7,16 @@ another. ``shapes`` are the shapes of the resulting images, [N, C, H, W] by spli
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
+import io
 import math
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
@@ -148,3 +152,56 @@ def cifar_splits(files: list[Path], shapes: Shapes) -> Splits:
         raise UserError(f"{path} is truncated, or a different archive: it has no {', '.join(wanted)}.")
     for split, rows in records.items():
         yield split, {"images": rows[:, 1:].reshape(shapes[split]), "labels": rows[:, 0].astype(np.int64)}
+
+
+BLOCK = 6  # pixels of a published image of HAM10000 along each side of one of ours
+
+
+def shrink(images: np.ndarray) -> np.ndarray:
+    """Blur and sample at every sixth place, uint8 [H, W, C] to uint8 [H/6, W/6, C].
+
+    The released code of Kirillov and Panov (2022) does it with ``skimage.transform.resize``, and does not round.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    half, blur = BLOCK // 2, (BLOCK - 1) / 2  # the middle of a block lies between two pixels; scikit-image chooses this blur
+    x = gaussian_filter(images.astype(np.float32), (blur, blur, 0), mode="mirror")
+    rows = (x[half - 1 :: BLOCK] + x[half::BLOCK]) / 2
+    return np.round((rows[:, half - 1 :: BLOCK] + rows[:, half::BLOCK]) / 2).astype(np.uint8)
+
+
+def lesion_splits(files: list[Path], shapes: Shapes) -> Splits:
+    """HAM10000: a table of images, their diagnoses and lesions, and archives of JPEG files. Rows are in the order of the names.
+
+    Extracts nothing to disk. Raises UserError where table and archives do not name the same images, or one has another form.
+    """
+    from PIL import Image
+    from tqdm import tqdm
+
+    table, *archives = files
+    [(split, (n, channels, height, width))] = shapes.items()
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if missing := [name for name in ("image_id", "dx", "lesion_id") if not rows or name not in rows[0]]:
+        raise UserError(f"{table} has no column {' or '.join(missing)}.")
+    rows.sort(key=lambda row: row["image_id"])
+    images, wanted = np.empty((n, channels, height, width), np.uint8), ("RGB", BLOCK * width, BLOCK * height)
+    with contextlib.ExitStack() as stack:
+        try:
+            there: dict[str, tuple[zipfile.ZipFile, str]] = {}
+            for archive in (stack.enter_context(zipfile.ZipFile(path)) for path in archives):
+                there |= {
+                    PurePosixPath(name).stem: (archive, name) for name in archive.namelist() if fnmatch(name, "*ISIC_*.jpg")
+                }
+            if len(rows) != n or {row["image_id"] for row in rows} != there.keys():
+                raise UserError(f"{table} names {len(rows):,} images, the archives hold {len(there):,}; expected the same {n:,}.")
+            for k, row in enumerate(tqdm(rows, "ham10000", unit=" images", disable=None)):
+                archive, name = there[row["image_id"]]
+                with Image.open(io.BytesIO(archive.read(name)), formats=["JPEG"]) as image:
+                    if (image.mode, *image.size) != wanted:
+                        raise UserError(f"{name} in {archive.filename} is {image.mode} {image.size}, expected {wanted}.")
+                    images[k] = shrink(np.asarray(image)).transpose(2, 0, 1)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"{' or '.join(map(str, archives))} cannot be read: {error}") from None
+    (_, labels), (_, lesions) = (np.unique([row[of] for row in rows], return_inverse=True) for of in ("dx", "lesion_id"))
+    yield split, {"images": images, "labels": labels.astype(np.int64), "lesion": lesions.astype(np.int64)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capslib.data.readers import Shapes, Splits, cifar_splits, idx_splits, norb_splits
+from capslib.data.readers import Shapes, Splits, cifar_splits, idx_splits, lesion_splits, norb_splits
 from capslib.errors import unknown
 
 
@@ -25,6 +25,7 @@ class DataSet:
     read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order
+    paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
 
 
@@ -137,11 +138,27 @@ _ALL = (
     DataSet("tints", "capslib.data.generated", "MIT, as the code", _TINTS, True, {"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)}),
     DataSet("moles", "capslib.data.generated", "MIT, as the code", _LESIONS, True, {"all": (300, 3, 18, 24)}),
     DataSet("guides", "capslib.data.generated", "MIT, as the code", _OFF_TARGETS, True, {"all": (800, 2, 4, 23)}),
+    DataSet(  # Tschandl, Rosendahl, Kittler
+        name="ham10000",
+        source="https://doi.org/10.7910/DVN/DBW86T",
+        licence="CC BY-NC 4.0",
+        classes=_LESIONS,
+        splits={"all": (10_015, 3, 75, 100)},
+        files={
+            "HAM10000_metadata.csv": "md5:8f85fb1aa29d80a2797247e434deb79d",
+            "HAM10000_images_part_1.zip": "md5:4639bfa73ab251610530a97c898e6e46",
+            "HAM10000_images_part_2.zip": "md5:da43d6cc50f6613013be07e8986b384b",
+        },
+        read=lesion_splits,
+        mirrors=("https://dataverse.harvard.edu/api/access/datafile/",),
+        paths={
+            "HAM10000_metadata.csv": "4338392?format=original",
+            "HAM10000_images_part_1.zip": "3172585",
+            "HAM10000_images_part_2.zip": "3172584",
+        },
+    ),
     # We can load the prepared folders of these but not download them.
     DataSet("affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789")),
-    DataSet(  # Tschandl, Rosendahl, Kittler
-        "ham10000", "https://doi.org/10.7910/DVN/DBW86T", "CC BY-NC 4.0", _LESIONS, splits={"all": (10_015, 3, 75, 100)}
-    ),
     DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
         "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article", _OFF_TARGETS,
         splits={"all": (16_499, 2, 4, 23)}, arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from typing import Any
 
 import numpy as np
 
 from capslib.data import generated, toys
 
 
-@functools.cache
 def digits() -> dict[str, dict[str, np.ndarray]]:
     """Scikit-learn's 1,797 scans as ``{split: {"images": uint8 [N, 1, 8, 8], "labels": int64 [N]}}``.
 
@@ -25,17 +25,24 @@ def digits() -> dict[str, dict[str, np.ndarray]]:
     test = np.zeros(len(labels), bool)
     for k in range(10):
         test[np.flatnonzero(labels == k)[::5]] = True
-    found = {s: {"images": images[rows], "labels": labels[rows]} for s, rows in (("train", ~test), ("test", test))}
-    for array in (*found["train"].values(), *found["test"].values()):
-        array.flags.writeable = False  # all callers share them, as they share those of a real set
-    return found
+    return {s: {"images": images[rows], "labels": labels[rows]} for s, rows in (("train", ~test), ("test", test))}
 
 
 STAND_INS = {
-    "digits": digits,
-    "toys": toys.splits,
-    **{f.__name__: f for f in (generated.tints, generated.moles, generated.guides)},
-}
+    "digits": digits, "toys": toys.splits, "tints": generated.tints, "moles": generated.moles, "guides": generated.guides,
+}  # fmt: skip
+
+
+@functools.cache
+def splits(name: str) -> dict[str, dict[str, Any]]:
+    """All splits of a stand-in, in the types of a prepared folder and read-only: all callers share them, as those of a real set."""
+    found = STAND_INS[name]()
+    for group in found.values():
+        for key, array in group.items():
+            if isinstance(array, np.ndarray):  # the images of toys are read-only as they are
+                group[key] = array.astype(np.int64) if array.dtype.kind == "i" else array
+                group[key].flags.writeable = False
+    return found
 
 
 def sha256(splits: dict[str, dict[str, np.ndarray]]) -> str:

@@ -57,7 +57,8 @@ def toy(k: int) -> tuple[list[tuple], np.ndarray]:
         size = whole * sides * draw(0.8, 1.25, 3) / 2
         grey = min(0.95, paint * grey * draw(0.8, 1.2))
         parts += [(whole * at * (1, side, 1), size, bend, grey) for side in ((1, -1) if at[1] else (1,))]
-    low, high = (f([at + s * size for at, size, *_ in parts], axis=0) for f, s in ((np.min, -1), (np.max, 1)))
+    low = np.min([at - size for at, size, *_ in parts], axis=0)
+    high = np.max([at + size for at, size, *_ in parts], axis=0)
     low[2] = 0
     middle, half = (low + high) / 2, (high - low) / 2
     scale = 1 / np.hypot.reduce(half)
@@ -160,7 +161,6 @@ class Renderings:
         return b"".join([f"toys {REVISION}".encode(), *(factor.astype("<i8").tobytes() for factor in self.factors)])
 
 
-@functools.cache
 def splits() -> dict[str, dict[str, np.ndarray | Renderings]]:
     """``{split: {"images": uint8 [24300, 2, 48, 48], "labels", "instance", "elevation", "azimuth", "lighting": int64 [24300]}}``.
 
@@ -172,7 +172,5 @@ def splits() -> dict[str, dict[str, np.ndarray | Renderings]]:
         label, instance, elevation, azimuth, lighting = np.indices(tuple(FACTORS.values()), np.int64).reshape(len(FACTORS), -1)
         instance = np.array(instances)[instance]
         found[split] = dict(zip(FACTORS, (label, instance, elevation, 2 * azimuth, lighting), strict=True))
-        for factor in found[split].values():
-            factor.flags.writeable = False  # all callers share them
         found[split]["images"] = Renderings(10 * label + instance, elevation, azimuth, lighting)
     return found

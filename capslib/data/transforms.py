@@ -20,32 +20,19 @@ def to_float(images: Tensor) -> Tensor:
     return images.to(torch.float32) / 255
 
 
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each image over its own pixels and channels: [B, C, H, W] to twice [B, 1, 1, 1].
-
-    The deviation is at least 1/√(C·H·W), so dividing by it never gives NaN.
-
-    >>> half_white, grey = torch.arange(100.0) // 50, torch.full((100,), 0.3)
-    >>> mean, std = moments(torch.stack([half_white, grey]).reshape(2, 1, 10, 10))
-    >>> mean.flatten(), std.flatten()
-    (tensor([0.5000, 0.3000]), tensor([0.5000, 0.1000]))
-    """
-    mean = x.mean(dim=(1, 2, 3), keepdim=True)
-    std = x.std(dim=(1, 2, 3), keepdim=True, correction=0)
-    return mean, std.clamp_min(x[0].numel() ** -0.5)
-
-
 def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
-    """Subtract the mean of each image and divide by its standard deviation (see :func:`moments`).
+    """Subtract the mean of each image and divide by its standard deviation, over its own pixels and channels.
 
-    With ``of`` [B, C, h, w], the moments are of these images instead. An image of one grey becomes zeros. Black and white
-    pixels, standardised by the moments of the images, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
+    The deviation counts as at least 1/√(C·H·W), so an image of one grey becomes zeros. With ``of`` [B, C, h, w], both are of these
+    images instead. Black and white pixels, standardised by the images, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
 
     >>> x = torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]])
     >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)
     (tensor([[[[-1., -1.,  1.,  1.]]]]), tensor([[[[1.]]]]))
     """
-    mean, std = moments(x if of is None else of)
+    of = x if of is None else of
+    mean = of.mean(dim=(1, 2, 3), keepdim=True)
+    std = of.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(of[0].numel() ** -0.5)
     return (x - mean) / std
 
 

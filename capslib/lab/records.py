@@ -57,7 +57,7 @@ class Record(Model):
     code: Code
     environment: Environment
     routing_path: RoutingPath = Field(description="which implementation of the routing ran")
-    parameters: int = Field(ge=0, description="trainable parameters of the network, 0 where there is none")
+    parameters: int = Field(ge=0, description="parameters of the network, frozen ones too; 0 where there is none")
     wall_seconds: float = Field(ge=0)
     peak_memory_bytes: int = Field(ge=0)
     started: datetime

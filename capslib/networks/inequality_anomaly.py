@@ -37,31 +37,29 @@ class AnomalyCapsNet(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], *, classes: int = 2, filters: int = 256,
-        kernel: int = 9, stride: int = 2, primary_types: int = 32, primary_dim: int = 32,
-        class_dim: int = 16, decoder: tuple[int, ...] = (512, 1024),
+        self, shape: tuple[int, int, int], *, filters: int = 256, kernel: int = 9,
+        primary_types: int = 32, primary_dim: int = 32, decoder: tuple[int, ...] = (512, 1024),
         nonlinearity: Literal["relu", "elu"] = "relu", weight_std: float = 1.0,
         routing: str = "dynamic_over_children", **options: object,
     ):  # fmt: skip
         super().__init__()
-        sides = [(side - 2 * kernel + 1) // stride + 1 for side in shape[1:]]
+        sides = [(side - 2 * kernel + 1) // 2 + 1 for side in shape[1:]]
         if min(sides) < 1:
             twice = f"two convolutions with a kernel of {kernel}"
             raise ValueError(f"inputs of {shape[1]} × {shape[2]} are too small for {twice}")
         children = primary_types * sides[0] * sides[1]
         self.conv = nn.Conv2d(shape[0], filters, kernel)
         self.nonlinearity = {"relu": F.relu, "elu": F.elu}[nonlinearity]
-        size = {"kernel": kernel, "stride": stride}
-        self.primary = PrimaryCapsules(filters, primary_types, primary_dim, **size)
+        self.primary = PrimaryCapsules(filters, primary_types, primary_dim, kernel=kernel)
         options |= {"routing": routing, "weight_std": weight_std}
-        self.classes = DenseCapsules(children, classes, primary_dim, class_dim, **options)
-        self.decoder = dense_decoder(classes * class_dim, decoder, shape)
+        self.classes = DenseCapsules(children, 2, primary_dim, 16, **options)
+        self.decoder = dense_decoder(2 * 16, decoder, shape)
         for convolution in (self.conv, self.primary):
             convolution.to(memory_format=torch.channels_last)  # a tenth faster, on a CPU too
 
     def forward(self, images: Tensor) -> AnomalyOutput:
         features = self.nonlinearity(self.conv(images))
         pose, activation, coupling = self.classes(*self.primary(features))
-        longest = F.one_hot(activation.argmax(dim=1), activation.shape[1])  # [N, 2]
+        longest = F.one_hot(activation.argmax(dim=1), 2)  # [N, 2]
         reconstruction = self.decoder((pose * longest[..., None]).flatten(1))  # [N, pixels]
         return AnomalyOutput(activation, coupling, reconstruction)

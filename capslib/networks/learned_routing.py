@@ -44,22 +44,22 @@ class ConsensusCapsNet(MatrixCapsNet):
     routing for 1 × 32 × 32 and five classes. Votes are W M/‖W‖, and ``coordinates`` are added to
     poses. Primary poses are those of the released code, which lets them through a ReLU and
     divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that learns
-    leaves the logistic function of the classes out; the loss then has it. ``learned`` are options
-    for such a routing, and without ``trained`` its parameters stay as they start; with
+    leaves the logistic function of the classes out; the loss then has it. ``options`` are for the
+    routings. Without ``trained`` the parameters of a routing stay as they start; with
     ``theta="columns"`` θ of similarity routing belongs to the columns of a grid, as released.
     Raises ValueError for images that are too small.
 
     >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
-    >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing(), network.of_all()
-    (torch.Size([3, 5]), 39818, 126162)
+    >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing()
+    (torch.Size([3, 5]), 39818)
     """
 
     def __init__(
         self, image_shape: tuple[int, int, int], classes: int = 5,
         sizes: tuple[int, int, int, int] = (64, 8, 16, 16), *, routing: str = "connectionist",
         iterations: int = 3, coordinates: bool = True, raw_poses: bool = False,
-        logits: bool = False, trained: bool = True, learned: Mapping[str, object] | None = None,
-        theta: Literal["types", "columns"] = "types", **options: object,
+        logits: bool = False, trained: bool = True, theta: Literal["types", "columns"] = "types",
+        **options: object,
     ):  # fmt: skip
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
@@ -82,7 +82,7 @@ class ConsensusCapsNet(MatrixCapsNet):
         learns = routing in ("similarity", "connectionist")
         shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
         sizes_of = SIZES.get(routing, ({},) * 3)
-        one, two, last = ({**shared, **own, **options, **(learned or {})} for own in sizes_of)
+        one, two, last = ({**shared, **own, **options} for own in sizes_of)
         if theta == "columns":
             for layer, columns in zip((one, two, last), (*widths[2:], 1), strict=True):
                 layer["columns"] = columns
@@ -98,10 +98,6 @@ class ConsensusCapsNet(MatrixCapsNet):
         """How many parameters the three routings have."""
         layers = (self.capsules1, self.capsules2, self.classes)
         return sum(p.numel() for layer in layers for p in layer.routing.parameters())
-
-    def of_all(self) -> int:
-        """How many parameters the network has, trained or not."""
-        return sum(p.numel() for p in self.parameters())
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""

@@ -69,7 +69,7 @@ def outcome(
         metrics={**metrics, **(loss_change(history) if rest is None else rest)},
         series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
         data=[DataFingerprint(**fingerprint._asdict()) for fingerprint in trained.data],
-        parameters=trained.parameters,
+        parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",
     )
 

@@ -207,12 +207,13 @@ class _Cell(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         H = len(fixed) // 4
         gates = torch.addmm(fixed, weight, x)
-        gates.unflatten(1, (of_parent.shape[1], -1)).add_(of_parent[..., None])
+        parents = of_parent.shape[1]  # of all examples; none in an empty batch
+        gates.unflatten(1, (parents, x.shape[1] // max(1, parents))).add_(of_parent[..., None])
         (i, f, o), new = gates[: 3 * H].sigmoid_().unflatten(0, (3, H)), _tanh_(gates[3 * H :])
         after = i * new if cell is None else torch.addcmul(i * new, f, cell)
         squashed = _tanh_(after.clone())
         ctx.save_for_backward(gates, squashed, weight, x, cell)
-        ctx.parents = of_parent.shape[1]
+        ctx.parents = parents
         return o * squashed, after
 
     @staticmethod

@@ -272,13 +272,12 @@ class EMRouting(Routing):
 
     @torch.no_grad()
     def start_at_half(
-        self, votes: Tensor, activation: Tensor, competition: Competition | None = None,
-        deviation: float = 0.25,
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None
     ) -> None:  # fmt: skip
         """Set β and λ so that about half of the parents are active for votes [N, I, J, D].
 
         Then the cost per unit of mass has mean zero for each parent, and the logits of the last
-        iteration have this standard ``deviation``: with more, a class layer can learn to make
+        iteration have a standard deviation of 0.25: with more, a class layer can learn to make
         all activations equal and nothing else. ``beta_scale`` becomes what moves a logit by
         about one, so that a step of an optimiser means the same in every layer.
         """
@@ -297,7 +296,7 @@ class EMRouting(Routing):
             spread = log_variance * _SPREAD[self.options["spread"]]  # [N, J]
             mean = spread.mean(dim=0)
             deviations = ((spread - mean) * mass).std().clamp_min(MASS_FLOOR)  # of the cost
-            unit = float(deviations) / deviation  # of cost, which makes one of the logit
+            unit = float(deviations) / 0.25  # of cost, which makes one of the logit
             final, beta_u = 1 / (unit * (1 - 0.95**t)), -mean / D
         self.inverse_temperature = final
         self.beta_scale = unit / (D * float(mass.mean().clamp_min(MASS_FLOOR))), unit

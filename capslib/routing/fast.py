@@ -16,7 +16,7 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -100,7 +100,8 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         weight, source = None if weight is None else weight.to(wide), given.to(wide)
         meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
         with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
-            if path == "eager" or torch.compiler.is_compiling():  # a compiler sees the loop itself
+            # A compiler sees the loop itself, and there is nothing to cut where there is no example.
+            if path == "eager" or torch.compiler.is_compiling() or source.numel() == 0:
                 result = definition(_formed(weight, source), **arguments)
             else:
                 lead, source, arguments = _one_batch(weight, source, arguments)
@@ -289,7 +290,7 @@ class _Plan(NamedTuple):
         for chunk, full in _chunks(numbers, rows, _together(self.options)):
             some, this = rows[chunk], run
             if self.compiled and full:
-                options = ((name, o if _hashable(o) else repr(o)) for name, o in self.options.items())
+                options = ((name, o if isinstance(o, Hashable) else repr(o)) for name, o in self.options.items())
                 layout = weight is None or weight.shape, some.shape, some.stride(), some.dtype, some.device
                 this = _compiled_for(run, self.core, self.names, *options, *layout)
             shared = to and (to[0], None if to[1] is None else to[1][chunk])
@@ -297,12 +298,6 @@ class _Plan(NamedTuple):
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         return _of_chunk({**dict(zip(self.names, tensors, strict=True)), **self.options}, chunk)
-
-
-def _hashable(option: object) -> bool:
-    with contextlib.suppress(TypeError):
-        return hash(option) is not None
-    return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ import toys
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.files import leftovers, seal, set_aside, unseal, write_atomically
+from capslib.files import leftovers, set_aside, write_atomically
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store, project_root
 from capslib.recipes import Config
@@ -137,19 +137,6 @@ def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypat
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.warns(UserWarning, match=r"is damaged \(why\); it is not used, and could not be set aside: Read-only"):
         assert set_aside(tmp_path, "why") is None
-
-
-@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 9])
-def test_a_seal_breaks_with_any_byte(data):
-    whole = seal(data)
-    assert unseal(whole) == data
-    for spoilt in (b"", whole[:-1], whole[: len(whole) // 2], whole[1:], whole + b"x", *_with_one_byte_changed(whole)):
-        with pytest.raises(ValueError, match="not what was written"):
-            unseal(spoilt)
-
-
-def _with_one_byte_changed(data: bytes) -> list[bytes]:
-    return [data[:k] + bytes([data[k] ^ 1]) + data[k + 1 :] for k in {0, len(data) // 2, len(data) - 1}]
 
 
 def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, monkeypatch):

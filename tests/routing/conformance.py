@@ -174,6 +174,15 @@ def examples_of_a_batch_know_nothing_of_each_other(name, bias):
 
 
 @check
+def a_batch_may_be_empty(name, bias):
+    for path in ("eager", "fast"):
+        routing = build(name, bias)
+        use_path(routing, path)
+        pose, activation, coupling = routing(*draw(0))
+        assert (pose.shape, activation.shape, coupling.shape) == ((0, PARENTS, DIM), (0, PARENTS), (0, CHILDREN, PARENTS))
+
+
+@check
 @given(seed=seeds, iterations=st.integers(1, 5), dim=st.integers(1, 6))
 def negated_votes_without_a_bias_give_negated_poses_and_with_one_do_not(name, bias, seed, iterations, dim):
     """An odd routing cannot tell votes from their negatives. With a bias it can, and so can one that says it is not odd."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from capslib.errors import UserError
 from capslib.layers import ConvCapsules, DenseCapsules, bounded, with_coordinates
 from capslib.papers.learned_routing.toy import disagreement
 from capslib.routing import make_routing, use_path
@@ -107,6 +108,15 @@ def test_couplings_are_those_of_least_disagreement():
             step = torch.randn(9, generator=GENERATOR, dtype=torch.float64)
             other = c + 1e-3 * (step - step.mean()) * c.min()
             assert disagreement(other, k, log_a, one, two) > least
+
+
+def test_a_transform_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="poses of 16 numbers"):
+        DenseCapsules(6, 3, 8, 8, transform="bounded")
+    with pytest.raises(ValueError, match="poses of 16 numbers"):
+        ConvCapsules(2, 3, pose="vector", transform="bounded")
+    with pytest.raises(UserError, match="Unknown transform 'bound'"):
+        DenseCapsules(6, 3, 16, 16, transform="bound")
 
 
 @pytest.mark.parametrize("routing", ["similarity", "connectionist", "em", "dynamic"])

@@ -41,7 +41,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     shape, _ = recipe.shape()
     network = new_network(recipe, shape, context.seed)
     rival = new_network(recipe.model_copy(update={"routing": "em"}), shape, context.seed)
-    total, routing = network.of_all(), network.of_routing()
+    total, routing = sum(p.numel() for p in network.parameters()), network.of_routing()
     counts = {"parameters": total, "parameters_of_routing": routing, "parameters_without_routing": total - routing}
     metrics = {key: Metric(value=value, n=1, unit="count") for key, value in counts.items()}
     n = recipe.batch_size

@@ -116,8 +116,8 @@ class ConsensusRecipe(Recipe):
 
     def options(self) -> dict[str, Any]:
         shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained", "theta"})
-        own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing)
-        return {**shared, "logits": self.loss == "cross_entropy", "learned": own}
+        own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing, {})
+        return {**shared, **own, "logits": self.loss == "cross_entropy"}
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """For EM routing, set β and λ so that half of the capsules are active on 16 training images."""

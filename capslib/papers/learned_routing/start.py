@@ -28,7 +28,7 @@ class Sight(NamedTuple):
 def sight(start: Start, images: int = 8) -> dict[str, Sight]:
     """Every layer of a new network of the paper's size, on images of noise."""
     with seeded(0):
-        network = ConsensusCapsNet((1, 32, 32), routing="similarity", learned={"start": start})
+        network = ConsensusCapsNet((1, 32, 32), routing="similarity", start=start)
     with seeded(1):
         pose, active = network.primary_capsules(torch.randn(images, 1, 32, 32))
     found = {}
