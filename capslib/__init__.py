@@ -5,7 +5,7 @@ The plan, from the top down. A module imports only from below its own place: fro
     the lab      cli                                              the command line, thin
                  notebooks  progress  chapter                     execute chapters; show how a run goes on; claims on a page
                  review  planning  workers  batch                 check records; plan trials; run them here or on a cluster
-                 judging  claims  frames                          judge a claim by records; all verdicts; records as tables
+                 replicates  judging  claims  frames              records seed by seed; judge a claim; all verdicts; tables
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
 
@@ -22,8 +22,8 @@ The plan, from the top down. A module imports only from below its own place: fro
                  errors  files  registry                          errors that a user sees; files written whole; names
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
-``pip install capslib[lab]``. Sizes: the library at most 5,705 lines, the lab at most 3,770 lines, a paper at most 1,020 lines, a
-file at most 450 lines. ``import capslib`` itself does no work and does not import torch.
+``pip install capslib[lab]``. Sizes: the library at most 5,705 lines, the lab at most 3,720 lines, a paper at most 1,000 lines, a
+file at most 400 lines. ``import capslib`` itself does no work and does not import torch.
 """
 
 __version__ = "0.1.0"

@@ -13,9 +13,10 @@ from dataclasses import replace
 from html import escape
 
 from capslib import papers
-from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Runs, Status, Verdict, judge, tally
+from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
 from capslib.lab.ledger import Claim, ledger, number, span
 from capslib.lab.records import Record
+from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, queries
 

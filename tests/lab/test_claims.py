@@ -27,9 +27,10 @@ from capslib.lab.claims import (
     to_json,
     verdicts,
 )
-from capslib.lab.judging import FAILED, FULL, NOT_RUN, REDUCED, SEEDS, Runs, judge
+from capslib.lab.judging import FULL, NOT_RUN, REDUCED, SEEDS, judge
 from capslib.lab.ledger import number
 from capslib.lab.records import Code, Environment, Record
+from capslib.lab.replicates import FAILED, Runs
 from capslib.lab.store import Store
 from capslib.papers import config, experiments, fields, queries
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
@@ -508,14 +509,14 @@ def test_a_reduced_order_about_the_end_needs_a_run_with_twice_the_budget(query):
 
 def test_each_deciding_arm_needs_its_longer_run_on_one_seed_and_it_has_to_be_sound():
     small = arms(scale="cpu")
-    one, other = longer(small)
+    one, other = sorted(longer(small), key=lambda r: r.config["arm"])
     assert judge(ordered, ORDER, with_longer([*small, one])).status == "undecided"
     elsewhere = record(0.1, arm="b", seed=1, scale="cpu", epochs=8)
     assert judge(ordered, ORDER, with_longer([*small, one, elsewhere])).status == "undecided", "of another seed"
     assert judge(ordered, ORDER, with_longer([*small, one, other])).status == "same order"
     failed = judge(ordered, ORDER, with_longer([*small, one, record(arm="b", scale="cpu", epochs=8, exit="nan")]))
     assert failed.status == "undecided"
-    assert "lies wholly above 0" in failed.reason, "what the grid's own budget says stays"
+    assert "[0.85, 0.85] of the lead over 3 seeds" in failed.reason, "what the grid's own budget says stays"
     assert "but with twice the budget: failed replicates: seed 0 ended in nan" in failed.reason
     guesses = Order(FLOOR, B, "accuracy")
     dead = record(0.95, arm="a", scale="cpu", epochs=8, learned=0.2)

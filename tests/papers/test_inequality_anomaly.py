@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from capslib import data
 from capslib.errors import NotFinite, UserError
-from capslib.lab.judging import Runs, judge, kept
+from capslib.lab.judging import judge, kept
 from capslib.lab.ledger import ledger
+from capslib.lab.replicates import Runs
 from capslib.lab.review import faults
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
