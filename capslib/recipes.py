@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from capslib.data.registry import SETS, dataset
+from capslib.data.registry import SETS
 from capslib.errors import Interrupted, unknown
-from capslib.registry import LOSSES, NETWORKS, ROUTINGS
+from capslib.registry import LOSSES, NETWORKS, ROUTINGS, Registry
 
 if TYPE_CHECKING:
     import torch
@@ -74,17 +74,16 @@ def hash_of(thing: Any) -> str:
     return hashlib.sha256(json.dumps(thing, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _named(known: Mapping[str, Any], kind: str) -> Any:
+def _named(known: Registry) -> Any:
     def check(name: str) -> str:
         if name not in known:
-            raise ValueError(unknown(kind, name, known))
+            raise ValueError(unknown(known.kind, name, known))
         return name
 
     return Annotated[str, AfterValidator(check)]
 
 
-DataName, NetworkName = _named(SETS, "data set"), _named(NETWORKS, "network")
-RoutingName, LossName = _named(ROUTINGS, "routing"), _named(LOSSES, "loss")
+DataName, NetworkName, RoutingName, LossName = map(_named, (SETS, NETWORKS, ROUTINGS, LOSSES))
 
 
 class Recipe(Config):
@@ -150,7 +149,7 @@ class Recipe(Config):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         """What the network sees of one example, (C, H, W), and the number of training examples, by the registry of data sets."""
-        n, channels, *size = dataset(self.data).splits["train"]
+        n, channels, *size = SETS[self.data].splits["train"]
         size = [self.resize] * 2 if self.resize else [side // self.downsample for side in size]
         return (channels, *([self.crop] * 2 if self.crop else size)), min(n, self.images or n)
 
@@ -274,7 +273,7 @@ def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
     from capslib.training import seeded
 
     with seeded(seed):
-        return recipe.build(shape, len(dataset(recipe.data).classes) if recipe.data else 0)
+        return recipe.build(shape, len(SETS[recipe.data].classes) if recipe.data else 0)
 
 
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:

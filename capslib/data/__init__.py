@@ -21,10 +21,10 @@ with warnings.catch_warnings():  # pooch's progress bar asks for notebook widget
     import pooch
 
 from capslib.data import prepared, publishers, standins
-from capslib.data.registry import SETS, DataSet, dataset
+from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, unknown
 
-__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "dataset", "describe", "fetch", "load", "present", "require", "verify"]
+__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "describe", "fetch", "load", "present", "require", "verify"]
 
 
 class Fingerprint(NamedTuple):
@@ -92,7 +92,7 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     >>> train.fingerprint.stand_in  # the fingerprint goes into the record of every run on this data
     True
     """
-    spec = dataset(name)
+    spec = SETS[name]
     _check_split(name, split, spec.splits or [split])  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
@@ -107,7 +107,7 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
     """Check that :func:`load` will find a set, before starting anything long. Raises the same UserErrors."""
-    if not (spec := dataset(name)).stand_in:
+    if not (spec := SETS[name]).stand_in:
         manifest = prepared.check(_folder(spec, data_dir, download))
         for split in spec.splits:
             _check_split(name, split, manifest.splits)
@@ -118,7 +118,7 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
 
     Raises UserError if the download fails (the message says what to do by hand) or the folder holds only a part of the set.
     """
-    spec = dataset(name)
+    spec = SETS[name]
     if spec.stand_in:
         raise UserError(f"There is nothing to fetch: {name} is already installed.")
     folder = _folder(spec, data_dir, download=True)
@@ -135,7 +135,7 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
 
     Raises UserError if the set is missing.
     """
-    spec = dataset(name)
+    spec = SETS[name]
     return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))
 
 

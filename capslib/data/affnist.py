@@ -10,7 +10,7 @@ from filelock import FileLock
 from torch import Tensor
 from torch.nn import functional as F
 
-from capslib.data import DataSplit, Fingerprint, _root, dataset, load, prepared
+from capslib.data import SETS, DataSplit, Fingerprint, _root, load, prepared
 from capslib.errors import UserError
 
 DEGREES, SHEAR, SCALES = 20.0, 0.2, (0.8, 1.2)
@@ -88,7 +88,7 @@ def published(data_dir: str | Path | None = None) -> Path | None:
     """
     folder = _root(data_dir) / "affnist"
     if not prepared.exists(folder) and (file := folder / "test.mat").is_file():
-        mnist, spec = load("mnist", "test", data_dir=data_dir), dataset("affnist")
+        mnist, spec = load("mnist", "test", data_dir=data_dir), SETS["affnist"]
         about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": []}
         try:
             with FileLock(folder.parent / ".affnist.lock"):

@@ -69,6 +69,8 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     try:
         raw = (folder / MANIFEST).read_bytes()
         manifest = Manifest.model_validate_json(raw)
+    except OSError as error:
+        raise UserError(f"{folder / MANIFEST} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         raise _damaged(folder, f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}") from None

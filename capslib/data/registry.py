@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from capslib.data.readers import Shapes, Splits, cifar_splits, idx_splits, lesion_splits, norb_splits
-from capslib.errors import unknown
+from capslib.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,4 @@ _ALL = (
         splits={"all": (16_499, 2, 4, 23)}, arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),
     ),
 )  # fmt: skip
-SETS: dict[str, DataSet] = {s.name: s for s in _ALL}
-
-
-def dataset(name: str) -> DataSet:
-    """The set of that name. Raises :class:`~capslib.errors.UserError` with the nearest name for an unknown one."""
-    if name not in SETS:
-        raise unknown("data set", name, SETS)
-    return SETS[name]
+SETS = Registry("data set", {s.name: s for s in _ALL})

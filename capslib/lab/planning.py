@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from capslib import papers
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
@@ -123,7 +123,7 @@ _steps: dict[tuple, int] = {}
 def _counted(recipe: Recipe) -> tuple[int, int]:
     """FLOPs of a step and the number of steps. Counting takes a moment, so recipes with the same step are counted once."""
     shape, n = recipe.shape()
-    classes = len(dataset(recipe.data).classes) if recipe.data else 0
+    classes = len(SETS[recipe.data].classes) if recipe.data else 0
     key = type(recipe), recipe.model_dump_json(exclude=BUDGET), shape, classes
     if key not in _steps:
         _steps[key] = flops(recipe)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
 from capslib.recipes import Objective
 
@@ -90,7 +90,7 @@ def error_change(trained: Trained) -> dict[str, Metric]:
     """
     history, steps = trained.history, len(trained.history.terms["accuracy"])
     moved = history.change_last_quarter("accuracy", -(-steps // max(1, len(next(iter(history.epochs.values()))))))
-    guessing = 1 - 1 / len(dataset(trained.data[0].name).classes)
+    guessing = 1 - 1 / len(SETS[trained.data[0].name].classes)
     return {"error_change_last_quarter": Metric(value=moved / guessing, n=steps, unit="share of the error of guessing")}
 
 

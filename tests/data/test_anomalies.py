@@ -102,7 +102,7 @@ def test_pairs_of_letters_become_rows_of_one_hot_columns():
 def test_stand_ins_look_like_what_they_stand_for():
     """The same arrays, classes and shapes, but for the size of an image."""
     for name, like in {"tints": "cifar10", "moles": "ham10000", "guides": "crispr"}.items():
-        ours, theirs = data.dataset(name), data.dataset(like)
+        ours, theirs = data.SETS[name], data.SETS[like]
         assert ours.stand_in
         assert not theirs.stand_in
         assert (len(ours.classes), ours.splits.keys()) == (len(theirs.classes), theirs.splits.keys())

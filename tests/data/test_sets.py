@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pooch
@@ -200,7 +201,7 @@ def test_missing_and_offline(tiny, tmp_path):
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "smallnorb", "cifar10", "ham10000"])
 def test_a_missing_set_says_which_files_from_where_and_where_to(publish, tmp_path, name):
-    spec = data.dataset(name)
+    spec = data.SETS[name]
     for call in (data.require, data.verify, lambda n, d: data.load(n, next(iter(spec.splits)), data_dir=d)):
         with pytest.raises(UserError) as caught:
             call(name, tmp_path)
@@ -340,6 +341,16 @@ DAMAGE = {
         "has the shape []",
     ),
 }
+
+
+def test_a_manifest_that_may_not_be_read_is_an_error_with_its_reason(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"manifest.json cannot be read: Permission denied"):
+        data.load("mnist", "train", data_dir=folder.parent)
+    assert data.describe(folder.parent)[0].here == "damaged"
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

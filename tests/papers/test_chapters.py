@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
 from capslib.papers import PAPERS, STEMS, experiments, queries
@@ -82,7 +82,7 @@ def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, 
 def stands_in(config: Config) -> bool | None:
     """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
     data = getattr(config, "data", None)
-    return dataset(data).stand_in if data else None
+    return SETS[data].stand_in if data else None
 
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.common import error_change, in_unit, outcome
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.experiment import Outcome, Scale
@@ -72,7 +72,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     def untargeted(name: str, loss: attacks.Loss, **more: int) -> list[float]:
         return attacks.robustness(networks[name].network, loss, x, y, config.epsilons, **limits, **more)
 
-    reach, classes = MatrixCapsNet.reach(config.crop), range(len(dataset(config.data).classes))
+    reach, classes = MatrixCapsNet.reach(config.crop), range(len(SETS[config.data].classes))
     curves, metrics, sizes = {"epsilons": list(config.epsilons)}, {}, {}
     for name in [n for n in ("capsules", "cnn") if n in networks]:
         net, loss = networks[name].network, cross_entropy(name)

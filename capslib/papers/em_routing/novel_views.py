@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.common import abscissa, error_change, in_unit, outcome
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.experiment import Outcome, Scale
@@ -53,7 +53,7 @@ def after(errors: Sequence[float], epochs: float) -> float:
 def run(config: ViewpointConfig, context: Context) -> Outcome:
     """Train both on familiar viewpoints and compare them on novel ones, at an equal error on familiar ones."""
     both = dict(zip(("cnn", "capsules"), (train(*t, context) for t in trainings(config, context.seed)), strict=False))
-    guessing = 100 * (1 - 1 / len(dataset(config.data).classes))  # the error before the first epoch
+    guessing = 100 * (1 - 1 / len(SETS[config.data].classes))  # the error before the first epoch
     curves = {f"{m}_{name}": t.history.epochs[name] for m, t in both.items() for name in ("familiar", "novel")}
     errors = {name: [guessing, *curve] for name, curve in curves.items()}
     epochs = matched({model: errors[f"{model}_familiar"] for model in both})

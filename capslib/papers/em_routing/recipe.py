@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
@@ -72,7 +72,7 @@ class EMRecipe(Recipe):
         return {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n = dataset(self.data).splits["train"][0] // (1 if self.factor is None else 3)
+        n = SETS[self.data].splits["train"][0] // (1 if self.factor is None else 3)
         return super().shape()[0], min(n, self.images or n)
 
     def options(self) -> dict[str, Any]:

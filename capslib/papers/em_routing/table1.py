@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.common import error_change, in_unit, outcome
 from capslib.papers.em_routing.recipe import COPY, REDUCED, SMALL, EMRecipe
 from capslib.papers.experiment import Metric, Outcome, Scale
@@ -91,7 +91,7 @@ def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tup
     close = histograms[..., : round(CLOSE / WIDTH)].sum(dim=-1)  # mass a class gets from votes that are close, per image
     kinds = {f"{kind}_{t + 1}": (t, k) for t in range(config.iterations) for k, kind in enumerate(("right", "wrong"))}
     metrics = in_unit({f"close_{name}": float(close[at]) for name, at in kinds.items()}, n, "children")
-    of_all = close * torch.tensor([1, len(dataset(config.data).classes) - 1])  # one class is right, the others are wrong
+    of_all = close * torch.tensor([1, len(SETS[config.data].classes) - 1])  # one class is right, the others are wrong
     for t, (right, wrong) in enumerate(of_all.tolist(), start=1):
         if right + wrong > 0:
             name = "right_share_of_close" + (f"_{t}" if t < config.iterations else "")

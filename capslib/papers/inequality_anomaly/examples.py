@@ -9,7 +9,7 @@ import numpy as np
 
 from capslib import data
 from capslib.data import anomalies
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict
     Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
     """
     rng = np.random.default_rng(draw)
-    if "all" in dataset(recipe.data).splits:
+    if "all" in SETS[recipe.data].splits:
         split = data.load(recipe.data, "all", data_dir=data_dir)
         every, test = lesions(split, recipe) if "images" in split.arrays else off_targets(split, recipe)
         train, test = every.some(~test), every.some(test)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator
 
 from capslib.data.anomalies import DIVERSE
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
 from capslib.registry import NETWORKS
@@ -75,7 +75,7 @@ class AnomalyRecipe(Recipe):
             return value
         if (setup in DIVERSE) != (value is not None):
             raise ValueError(f"the setup {setup} {'needs' if value is None else 'has no'} {field}")
-        if field == "kind" and value is not None and value >= len(names := dataset(name).classes):
+        if field == "kind" and value is not None and value >= len(names := SETS[name].classes):
             raise ValueError(f"{name} has the classes 0 ({names[0]}) to {len(names) - 1} ({names[-1]}) only")
         return value
 
@@ -114,7 +114,7 @@ class AnomalyRecipe(Recipe):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         """As the registry knows the set: classes count as equally large."""
-        splits, share = dataset(self.data).splits, 1 / len(dataset(self.data).classes)
+        splits, share = SETS[self.data].splits, 1 / len(SETS[self.data].classes)
         n, channels, *size = splits.get("train") or splits["all"]
         shape = (channels, *(side // self.downsample for side in size))
         if self.percent is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
@@ -93,7 +93,7 @@ class ConsensusRecipe(Recipe):
         }  # fmt: skip
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = dataset(self.data).splits["train"]
+        n, channels, *_ = SETS[self.data].splits["train"]
         if self.held_out:
             n = n * 4 // 5 if channels == 2 else n - n // 10  # five toys of each category
         n = min(n, self.images or n)

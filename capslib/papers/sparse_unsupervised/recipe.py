@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from capslib.data.registry import dataset
+from capslib.data.registry import SETS
 from capslib.papers.experiment import Scale
 from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
 from capslib.registry import NETWORKS
@@ -88,10 +88,10 @@ class SparseRecipe(Recipe):
 
     def frame(self) -> int:
         """The side of the frame in pixels."""
-        return dataset(self.data).splits["train"][2] + 2 * self.edge
+        return SETS[self.data].splits["train"][2] + 2 * self.edge
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = dataset(self.data).splits["train"]
+        n, channels, *_ = SETS[self.data].splits["train"]
         return (channels, *[self.frame() // self.downsample] * 2), min(n, self.images or n)
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
