@@ -458,9 +458,11 @@ plt.show()
 # ```
 
 # %% tags=["hide-input"]
-counted = {r: ConsensusCapsNet((1, 32, 32), routing=r) for r in NAMES}
-every = {NAMES[r]: (sum(p.numel() for p in n.parameters()), n.of_routing()) for r, n in counted.items()}
-sizes = {name: (total - routing, routing) for name, (total, routing) in every.items()}
+sizes = {}
+for routing, name in NAMES.items():
+    network = ConsensusCapsNet((1, 32, 32), routing=routing)
+    own = network.of_routing()
+    sizes[name] = sum(p.numel() for p in network.parameters()) - own, own
 columns = ["parameters without routing", "of routing"]
 display(pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled))
 chapter.table("LR-X-params")

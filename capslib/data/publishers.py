@@ -78,12 +78,9 @@ def _download(spec: DataSet, name: str, folder: Path) -> Path:
     http = pooch.HTTPDownloader(progressbar=True, chunk_size=2**16, timeout=(5, 60), headers=headers)
     failures = ""
     for base in spec.mirrors:
+        address = base + spec.paths.get(name, name)
         try:
-            return Path(
-                pooch.retrieve(
-                    address := base + spec.paths.get(name, name), spec.files[name], fname=name, path=folder, downloader=http
-                )
-            )
+            return Path(pooch.retrieve(address, spec.files[name], fname=name, path=folder, downloader=http))
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
             failures += f"\n  {address}\n    {error}"
     raise UserError(

@@ -15,7 +15,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -190,9 +189,8 @@ def lesion_splits(files: list[Path], shapes: Shapes) -> Splits:
         try:
             there: dict[str, tuple[zipfile.ZipFile, str]] = {}
             for archive in (stack.enter_context(zipfile.ZipFile(path)) for path in archives):
-                there |= {
-                    PurePosixPath(name).stem: (archive, name) for name in archive.namelist() if fnmatch(name, "*ISIC_*.jpg")
-                }
+                paths = [path for path in map(PurePosixPath, archive.namelist()) if path.match("ISIC_*.jpg")]
+                there |= {path.stem: (archive, str(path)) for path in paths}
             if len(rows) != n or {row["image_id"] for row in rows} != there.keys():
                 raise UserError(f"{table} names {len(rows):,} images, the archives hold {len(there):,}; expected the same {n:,}.")
             for k, row in enumerate(tqdm(rows, "ham10000", unit=" images", disable=None)):

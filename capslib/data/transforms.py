@@ -24,7 +24,8 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
     """Subtract the mean of each image and divide by its standard deviation, over its own pixels and channels.
 
     The deviation counts as at least 1/√(C·H·W), so an image of one grey becomes zeros. With ``of`` [B, C, h, w], both are of these
-    images instead. Black and white pixels, standardised by the images, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
+    images instead. Black and white pixels, standardised so, are the valid range of an attack: the ``bounds`` of
+    :mod:`capslib.attacks`.
 
     >>> x = torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]])
     >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)

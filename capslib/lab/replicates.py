@@ -20,8 +20,8 @@ class Runs:
     """The records that may decide a claim, by paper and experiment: on real data, at cpu or paper scale, ended well or failed.
 
     ``budget`` tells a scale's own records (1) from those with twice its epochs (2) and from others (0), such as those of an earlier
-    revision, which mean something else. A training that a rule of the paper stopped before its epochs were over
-    is its own with twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
+    revision, which mean something else. A training that a rule of the paper stopped before its epochs were over is its own with
+    twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
     """
 
     def __init__(self, records: Iterable[Record] = (), budget: Callable[[Record], int] = lambda record: 1):

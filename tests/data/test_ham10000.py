@@ -48,7 +48,11 @@ HALVES = [{f"{name}.jpg": PICTURES[name] for name in half} for half in (NAMES[:3
 @pytest.fixture
 def tiny_ham(publish):
     """Eight pictures of 24 × 18 pixels, two of each lesion; one archive has a folder, as those of some mirrors do."""
-    files = {TABLE: table(NAMES), ONE: zipped(HALVES[0]), TWO: zipped({f"part_2/{k}": v for k, v in HALVES[1].items()})}
+    files = {
+        TABLE: table(NAMES),
+        ONE: zipped(HALVES[0]),
+        TWO: zipped({f"part_2/{k}": v for k, v in HALVES[1].items()} | {"__MACOSX/._ISIC_0000001.jpg": b"x"}),
+    }
     return publish("ham10000", {"all": (8, 3, 3, 4)}, {}, files)
 
 
