@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import warnings
@@ -59,6 +60,12 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(fields := dict(pairs)) < len(pairs):
         raise Damaged("it says something twice: a key occurs again")
     return fields
+
+
+@functools.lru_cache(maxsize=4096)
+def _unchanged(path: Path, *state: int) -> Record:
+    """The record in a file, read once as long as inode, time and size of the file stay the same."""
+    return read_record(path)
 
 
 class Store:
@@ -145,7 +152,8 @@ class Store:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            record = read_record(path)
+            at = path.stat()
+            record = _unchanged(path, at.st_ino, at.st_mtime_ns, at.st_size)
             new = papers.fields(record.trial) if papers.known(record.trial) else {}  # options that its experiment has had since
             return record.model_copy(update={"config": {**new, **record.config}})
         except (FileNotFoundError, NotADirectoryError):

@@ -17,6 +17,7 @@ import toys
 from capslib import papers
 from capslib.errors import UserError
 from capslib.files import leftovers, set_aside, write_atomically
+from capslib.lab import store as storing
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store, project_root
 from capslib.recipes import Config
@@ -190,6 +191,16 @@ def test_a_record_comes_back_as_it_was(store, trial, make_record):
     assert store.get(trial.model_copy(update={"seed": 4})) is None
     assert list(store.records()) == list(store.records("negation_limitation")) == [record]
     assert list(store.records("em_routing")) == []
+
+
+def test_a_file_is_read_again_only_where_it_changed(store, trial, make_record, monkeypatch):
+    first, second = (make_record(trial, wall_seconds=seconds) for seconds in (1.0, 2.0))  # files of one length
+    store.put(first)
+    assert store.get(trial) == first
+    store.put(second)
+    assert store.get(trial) == second
+    monkeypatch.setattr(storing, "read_record", None)
+    assert store.get(trial) == second
 
 
 def test_the_record_of_a_rehearsal_is_there_for_who_asks_for_it(store, trial, make_record):
