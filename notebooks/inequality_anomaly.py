@@ -1261,8 +1261,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # The grid of the skin lesions and of other routings needs the same, by their names.
 #
 # ```shell
-# capslib run inequality_anomaly --scale cpu --experiment detection --seeds 1 --set epochs=20
-# capslib run inequality_anomaly --scale cpu --experiment baselines --seeds 1 \
+# capslib run inequality_anomaly --scale cpu --experiment detection --where seed=0 --set epochs=20
+# capslib run inequality_anomaly --scale cpu --experiment baselines --where seed=0 \
 #   --set abc_epochs=40 --set nl_epochs=20
 # ```
 

@@ -900,9 +900,9 @@ table(rows, heads, "set", "routing", "change")
 #
 # ```shell
 # for routing in connectionist similarity em; do
-#   capslib run learned_routing --scale cpu --experiment errors --seeds 1 \
+#   capslib run learned_routing --scale cpu --experiment errors --where seed=0 \
 #     --where routing=$routing --where trained=true --where data=mnist --set epochs=16
-#   capslib run learned_routing --scale cpu --experiment errors --seeds 1 \
+#   capslib run learned_routing --scale cpu --experiment errors --where seed=0 \
 #     --where routing=$routing --where trained=true --where data=smallnorb --set epochs=8
 # done
 # ```

@@ -265,7 +265,7 @@ def test_the_box_and_the_page_say_what_would_decide_an_order():
         first = EXPERIMENTS[name].grid("cpu")[0]
         fields = getattr(first, "BUDGET", ("epochs",))
         changed = " ".join(f"--set {field}={getattr(doubled(first), field)}" for field in fields)
-        assert f"--scale cpu --experiment {name} --seeds 1 {changed}" in commands
+        assert f"--scale cpu --experiment {name} --where seed=0 {changed}" in commands
 
 
 def test_arms_are_paired_by_seed_and_a_seed_that_lacks_one_does_not_count():
