@@ -464,9 +464,13 @@ def cell(of: str, data: str, share: float) -> dict:
 
 
 def ran(verdicts: list) -> str:
-    """At which scale and how often something ran."""
-    found = sorted({(v.scale, v.n) for v in verdicts if v.ours is not None})
-    return ", ".join(f"{of} scale, n = {n}" for of, n in found) or "not run yet"
+    """At which scale something ran, and with how many seeds: ``cpu scale, n = 1–3``."""
+    found: dict[str, list[int]] = {}
+    for v in verdicts:
+        if v.ours is not None:
+            found.setdefault(v.scale, []).append(v.n)
+    seeds = {of: "–".join(map(str, sorted({min(n), max(n)}))) for of, n in found.items()}
+    return ", ".join(f"{of} scale, n = {n}" for of, n in seeds.items()) or "not run yet"
 
 
 def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH) -> plt.Figure:
