@@ -736,11 +736,11 @@ Markdown(
     f"Both change here. In {falls} of {len(areas)} networks with 10 % of anomalies "
     f"({frames.shown_are(of_tenth)}) the Gini coefficient of the *normal* capsule falls when an "
     f"anomaly comes. Its AUROC is {turned[1]:.3f}, and that of the anomaly capsule is "
-    f"{turned[0]:.3f}: both lie equally far from 0.5 (within {abs(sum(turned) - 1):.3f}). The "
+    f"{turned[0]:.3f}: both lie equally far from 0.5 (within {abs(sum(turned) - 1):.3f}). The mean "
     "total variation between the couplings for normal inputs and for anomalies is "
-    f"{change['anomaly']:.2f} in the anomaly capsule and {change['normal']:.2f} in the normal "
-    f"one, in the mean; in the anomaly capsule it is larger in {more} of the {len(areas)} "
-    "networks. The paper expects the normal capsule hardly to change."
+    f"{change['anomaly']:.2f} in the anomaly capsule and {change['normal']:.2f} in the normal one; "
+    f"in the anomaly capsule it is larger in {more} networks. The paper expects the normal capsule "
+    "hardly to change."
 )
 
 # %% tags=["remove-input"]
