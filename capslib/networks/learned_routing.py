@@ -58,8 +58,8 @@ class ConsensusCapsNet(MatrixCapsNet):
         self, image_shape: tuple[int, int, int], classes: int = 5,
         sizes: tuple[int, int, int, int] = (64, 8, 16, 16), *, routing: str = "connectionist",
         iterations: int = 3, coordinates: bool = True, raw_poses: bool = False,
-        logits: bool = False, trained: bool = True, theta: Literal["types", "columns"] = "types",
-        **options: object,
+        logits: bool = False, trained: bool = True,
+        theta: Literal["types", "columns"] = "types", **options: object,
     ):  # fmt: skip
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes

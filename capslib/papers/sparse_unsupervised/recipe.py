@@ -162,8 +162,8 @@ class Reconstruction(Objective):
         error = squared_error(output, batch.inputs).mean()
         if not recipe.supervised:
             return {"loss": error}
-        terms = self.terms(output.activation, batch.labels)
-        margin = terms["loss"] / (2 * output.activation.shape[1])  # halved, and a mean over the classes
+        terms, classes = self.terms(output.activation, batch.labels), output.activation.shape[1]
+        margin = terms["loss"] / (2 * classes)  # halved, and a mean over the classes
         loss = margin + recipe.reconstruction_weight * error
         return {"loss": loss, "accuracy": terms["accuracy"], "margin": margin, "error": error}
 
