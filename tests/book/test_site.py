@@ -167,14 +167,15 @@ NAMES = ["book/intro", *(file for _, file in NAMES), "search", "genindex", "reco
 FORMS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 820, 390)]
 ASKED = {"rules": {"label-content-name-mismatch": {"enabled": True}}, "resultTypes": ["violations"], "preload": False}
 SPARE = """() => {
-  const seen = new Set(), rows = [...document.querySelectorAll("table.claims tr:nth-child(n+30)")].map((row) => [row, ""]);
+  const alike = "table.claims tr:nth-child(n+30), .cell_output .text_html tr:nth-child(n+12), .claim-why li:nth-child(n+6)";
+  const seen = new Set(), rows = [...document.querySelectorAll(alike)].map((row) => [row, ""]);
   const first = (kind) => !seen.has(kind) && seen.add(kind);
   const kind = (token) => token.className + getComputedStyle(token.closest("pre")).backgroundColor;
   const tokens = [...document.querySelectorAll("pre span[class]")].filter((token) => !first(kind(token))).map((e) => [e, e.textContent]);
   window.spared = [...rows, ...tokens].map(([element, text]) => [element, document.createTextNode(text)]);
   window.spared.forEach(([element, text]) => element.replaceWith(text));
 }"""
-"""Hundreds of rows and thousands of words of code are made alike, and axe takes half a minute for them: it gets a few of each."""
+"""Hundreds of rows and runs and thousands of words of code are made alike, and axe takes half a minute for them: it gets a few of each."""
 BACK = "() => window.spared.forEach(([element, text]) => text.replaceWith(element))"
 FOCUSABLE = """() => [...document.querySelectorAll(".bd-article .output, .bd-article pre")]
   .every((e) => e.scrollWidth <= e.clientWidth || e.tabIndex >= 0)"""
