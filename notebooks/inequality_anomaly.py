@@ -1242,8 +1242,9 @@ frames.fold_smoke(of_draws)
 _, over_draws, over_classes, _ = rows["Gini"]
 display(
     Markdown(
-        f"The AUROC of Gini varies by {over_draws} over the draws and by {over_classes} over the "
-        f"classes (standard deviations, {frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
+        f"The AUROC of Gini varies by {over_draws} over {drawn['draw'].nunique()} draws and by "
+        f"{over_classes} over {drawn['kind'].nunique()} classes (standard deviations, "
+        f"{frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
     )
 )
 
