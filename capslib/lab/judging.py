@@ -54,10 +54,11 @@ class Verdict:
     """What the records say about a claim.
 
     ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison the lead of the better arm (of percentages
-    in points), for a property the worst record. ``listed`` has the values seed by seed in the place of a mean, where a network did
-    not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other
-    claims that use some of them; ``derived`` says how their data differ from the originals. ``parts`` holds the named decisions
-    behind a count. Raises :class:`ValueError` for a word that has not the weight of its scale.
+    in points), for a property the worst record. ``listed`` has the values seed by seed in the place of a mean, where a network
+    did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence.
+    ``records`` holds the keys of the records used, ``shares`` the other claims that use some of them; ``derived`` says how their
+    data differ from the originals. ``parts`` holds the named decisions behind a count. Raises :class:`ValueError` for a word that
+    has not the weight of its scale.
     """
 
     claim: Claim

@@ -186,8 +186,8 @@ def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
     """The device of each worker process of this machine, ``cpu``, ``mps`` or ``cuda:N``, for trials of which this is known.
 
     On CUDA devices as many processes share one as fit by the memory of the largest trial, one where that is not known. On the CPU
-    there is one for every ``settings.threads`` cores, as far as memory allows. At smoke scale starting processes costs more than it gains: one.
-    ``settings.workers`` overrides all of this.
+    there is one for every ``settings.threads`` cores, as far as memory allows. At smoke scale starting processes costs more than
+    it gains: one. ``settings.workers`` overrides all of this.
     """
     from dask.system import cpu_count
 

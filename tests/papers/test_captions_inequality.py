@@ -86,6 +86,15 @@ def test_lengths_are_ahead_of_gini_and_between_gini_and_palma_negatives_and_metr
     assert round(max(cell["gini"] - cell["palma"] for cell in cells), 2) == most
 
 
+def test_the_picture_on_the_front_page_shows_a_lead_of_about_a_hundredth(of_pairs, of_sites):
+    told = "by about 0.01, on all pairs and on sites with the motif, with intervals that stay above zero"
+    assert told in source(STEM)
+    for of in (of_pairs, of_sites):
+        ahead = lead(of, "length")
+        assert round(ahead.mean(), 2) == 0.01
+        assert interval(list(ahead), None)[0] > 0
+
+
 def test_theil_and_atkinson_lead_by_less_than_the_lengths(of_pairs, of_sites):
     assert "above it too, by less, and " in source(STEM)
     for of, score, kind in product((of_pairs, of_sites), ("theil", "atkinson"), ("auroc", "ap")):
