@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from capslib import papers
 from capslib.lab import plots
+from capslib.lab.judging import OPEN
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -206,7 +207,7 @@ def comparisons(found: Iterable[Verdict]) -> str:
     for v in left:
         left += v.parts
         if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
-            every[v.records, v.ours, v.interval] = v.status not in ("inconclusive", "undecided")
+            every[v.records, v.ours, v.interval] = v.status not in OPEN
     runs = {key for records, *_ in every for key in records}
     told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
     often = f"{told} About one 95 % interval in twenty misses its mean by chance."

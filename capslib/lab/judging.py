@@ -44,6 +44,7 @@ WORDS: Mapping[Scale, Mapping[q.Decision, Status]] = {
 }
 KEPT: tuple[Status, ...] = ("reproduced", "same order", "holds")
 AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
+OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
 
 QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property": (Property, Count)}
 SHARES = {"fraction": 1.0, "percent": 100.0}
@@ -160,18 +161,11 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         many = f"{n} seed{'s' * (n > 1)}" + (f" (each on {number(tests)})" if tests > 1 else "")
         if measures:
             return replace(shown, reason=f"The mean of {many}, in a setting smaller than the paper's: it decides nothing.")
-        if query.final is True and scale == "paper":
-            _check_flat(used)
-        if isinstance(query, Value):
-            status, reason = _of_value(claim, query, shown.interval, many)
-            return replace(shown, status=status, reason=reason)
-        decision = query.decide(*shown.interval, factor)
-        lies = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}[decision]
-        reason = f"The 95 % interval {span(shown.interval)} of the {query.mean} over {many} {lies} {query.asked(factor)}"
-        if query.final and scale == "cpu" and decision != "open":
-            decision, said, longer = _at_rest(claim, query, runs, factor, decision)
+        status, reason = _decide(claim, query, shown.interval, factor, scale, many)
+        if query.rests(scale) and status not in OPEN:
+            status, said, longer = _at_rest(claim, query, runs, factor, scale, status)
             reason, shown = f"{reason}{said}", replace(shown, records=(*shown.records, *longer))
-        return replace(shown, status=WORDS[scale][decision], reason=f"{reason}.")
+        return replace(shown, status=status, reason=f"{reason}.")
     except _Waits as why:
         return replace(shown, status="waiting", reason=str(why), ours=None, scale=None)
     except _Unfit as why:
@@ -218,41 +212,39 @@ def _check_fit(query: Value | Order | Above, pairs: list[tuple[Run, ...]]) -> No
         raise _Unfit(f"Decides nothing: {'; '.join(dict.fromkeys(told))}.")
 
 
-def _check_flat(used: list[Run]) -> None:
-    """Raise unless every training has flattened."""
-    changes = {r.keys: next(filter(None, map(r.read, q.CONVERGED)), None) for r in used}
-    if silent := [r for r in used if changes[r.keys] is None]:
-        raise _Open(f"Not known to have converged: {_list(silent)} recorded no convergence check.")
-    if moving := [r for r in used if abs(changes[r.keys].value) > q.CONVERGED_BELOW]:
-        most = max((changes[r.keys] for r in moving), key=lambda metric: abs(metric.value))
-        raise _Open(
-            f"Not converged: over the last quarter {_list(moving)} still moved by up to {abs(most.value):.1%} "
-            f"({most.unit}; the limit is {q.CONVERGED_BELOW:.0%})."
-        )
+def _decide(
+    claim: Claim, query: Value | Order | Above, found: tuple[float, float], factor: float, scale: Scale, many: str = ""
+) -> tuple[Status, str]:
+    """What an interval says, and why, in a sentence without its full stop."""
+    if isinstance(query, Value):
+        return _of_value(claim, query, found, many)
+    decision = query.decide(*found, factor)
+    lies = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}[decision]
+    return WORDS[scale][decision], f"The 95 % interval {span(found)} of the {query.mean} over {many} {lies} {query.asked(factor)}"
 
 
 def _at_rest(
-    claim: Claim, query: Order | Above, runs: Runs, factor: float, decision: q.Decision
-) -> tuple[q.Decision, str, list[str]]:
+    claim: Claim, query: Value | Order | Above, runs: Runs, factor: float, scale: Scale, status: Status
+) -> tuple[Status, str, list[str]]:
     """What is left of a decision after runs with twice the budget, in words, and their keys; one seed of each arm is enough.
 
     A falling learning rate flattens any curve, so a flat curve proves nothing.
     """
-    picked = [runs.pick(claim.paper, select, "cpu", budget=2) for select in query.arms]
-    pairs, every = _pairs(picked), [r for arm in picked for r in arm]
+    picked = [runs.pick(claim.paper, select, scale, budget=2) for select in query.arms]
+    pairs, every, undone = _pairs(picked), [r for arm in picked for r in arm], WORDS[scale]["open"]
     try:
         _check_ended(every)
         _check_fit(query, pairs)
     except _Open as why:
         text = str(why)
         said = f", but with twice the budget: {text[0].lower()}{text[1:].removesuffix('.')}"
-        return "open", said, list(dict.fromkeys(key for r in every for key in r.keys))
+        return undone, said, list(dict.fromkeys(key for r in every for key in r.keys))
     if not pairs:
-        return "open", ", but there is no run with twice the budget yet", []
+        return undone, ", but there is no run with twice the budget yet", []
     again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
-    same, used = query.decide(again, again, factor) == decision, [r for pair in pairs for r in pair]
+    same, used = _decide(claim, query, (again, again), factor, scale)[0] == status, [r for pair in pairs for r in pair]
     said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
-    return decision if same else "open", said, list(dict.fromkeys(key for r in used for key in r.keys))
+    return status if same else undone, said, list(dict.fromkeys(key for r in used for key in r.keys))
 
 
 def _list(runs: list[Run]) -> str:
@@ -278,19 +270,20 @@ def _unit(claim: Claim, query: Value | Above | Order, used: list[Run]) -> tuple[
 
 
 def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str) -> tuple[Status, str]:
+    """:func:`_decide` for a value."""
     low, high = found
     value, tolerance = claim.value or 0.0, claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
     ours = f"our 95 % interval {span(found)} of {many}"
     wide = high - low > WIDEST * slack and f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
     if why := query.unlike or wide:
-        return "inconclusive", f"O{ours[1:]} decides nothing: {why}."
+        return "inconclusive", f"O{ours[1:]} decides nothing: {why}"
     if low - slack <= value <= high + slack:
-        return "reproduced", f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}."
+        return "reproduced", f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}"
     above = low > value
     beaten = query.better_counts and HIGHER_IS_BETTER.get(claim.metric) is above
     where = f"{'below' if above else 'above'} {ours}"
-    reason = f"The paper's {number(value)} lies {where}, by more than the tolerance of {number(tolerance)}."
+    reason = f"The paper's {number(value)} lies {where}, by more than the tolerance of {number(tolerance)}"
     return "better" if beaten else "not reproduced", reason
 
 
@@ -334,9 +327,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     ran = [p for p in parts if p.scale]
     judged: Scale = "cpu" if any(p.scale == "cpu" for p in ran) else "paper"
     words = {**WORDS[judged], **({"for": "holds", "against": "fails"} if claim.kind == "property" else {})}
-    against, waiting, undecided = (
-        [p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, ("inconclusive", "undecided"))
-    )
+    against, waiting, undecided = ([p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, OPEN))
     said = f"{tally(parts)}; the claim needs {need}"
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."

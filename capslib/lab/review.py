@@ -21,7 +21,6 @@ from capslib.lab.records import ABSCISSAS, LISTS, Record
 from capslib.lab.runs import git, hash_of_code
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment
-from capslib.papers.query import CONVERGED
 
 
 class Review(NamedTuple):
@@ -150,7 +149,10 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
         if record.exit == "ok":
-            alike = {k: m.n for k, m in record.metrics.items() if k not in CONVERGED}  # n is steps there; a seed may stop early
+            counted = {
+                k: m for k, m in record.metrics.items() if not k.endswith("last_quarter")
+            }  # there n is steps, and a seed may stop early
+            alike = {k: m.n for k, m in counted.items()}
             measures = {k: (alike.get(k), m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
             arm = record.trial.model_copy(update={"seed": 0}).key
             other, theirs = arms.setdefault(arm, (name, measures))

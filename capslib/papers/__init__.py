@@ -178,18 +178,18 @@ def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
     return _asked(stem, scale, selects)
 
 
-def longer(stem: str) -> dict[str, list[list[tuple[Trial, Trial]]]]:
-    """The trials with twice the budget without which no reduced order about the end of training is decided, for each claim.
+def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]]:
+    """The trials with twice the budget without which no claim about the end of training is decided at this scale, for each claim.
 
     Each list holds those of one seed, behind the trial of the scale's own budget that each doubles; one seed of all arms is enough.
     """
     found: dict[str, list[list[tuple[Trial, Trial]]]] = {}
-    for claim, trials in _asked(stem, "cpu", selects_at_rest).items():
+    for claim, trials in _asked(stem, scale, functools.partial(selects_at_rest, scale=scale)).items():
         seeds: dict[int, list[tuple[Trial, Trial]]] = {}
         for trial in trials:
             if (twice := doubled(config(trial))) is not None:
                 experiment = experiments(stem)[trial.experiment]
-                seeds.setdefault(trial.seed, []).append((trial, experiment.trial("cpu", twice, trial.seed)))
+                seeds.setdefault(trial.seed, []).append((trial, experiment.trial(scale, twice, trial.seed)))
         most = max(map(len, seeds.values()), default=0)  # a seed that lacks an arm compares nothing
         found[claim] = [of for of in seeds.values() if len(of) == most]
     return found
@@ -209,20 +209,26 @@ def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
     """
     records = list(records)
     done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
-    own, longer_ones = _by_key(stem)
     found: dict[str, dict[Scale, Waits]] = {}
-    for claim, seeds in longer_ones.items():
-        paper, cpu = ([t for key, t in own[scale][claim].items() if key not in done] for scale in ("paper", "cpu"))
-        lack = [[t for first, key, t in of if key not in done and first not in stopped] for of in seeds]
-        found[claim] = {"paper": Waits(paper, []), "cpu": Waits(cpu, min(lack, key=len, default=[]))}
+    for scale, (own, longer_ones) in _by_key(stem).items():
+        for claim, seeds in longer_ones.items():
+            lack = [[t for first, key, t in of if key not in done and first not in stopped] for of in seeds]
+            wanted = Waits([t for key, t in own[claim].items() if key not in done], min(lack, key=len, default=[]))
+            found.setdefault(claim, {})[scale] = wanted
     return found
 
 
 @functools.cache
-def _by_key(stem: str) -> tuple[dict[Scale, dict[str, dict[str, Trial]]], dict[str, list[list[tuple[str, str, Trial]]]]]:
+def _by_key(stem: str) -> dict[Scale, tuple[dict[str, dict[str, Trial]], dict[str, list[list[tuple[str, str, Trial]]]]]]:
     """What :func:`needs` and :func:`longer` say, with the keys of the trials, which take a second to hash and never change."""
-    own: dict[Scale, dict] = {s: {c: {t.key: t for t in of} for c, of in needs(stem, s).items()} for s in ("paper", "cpu")}
-    return own, {c: [[(a.key, b.key, b) for a, b in of] for of in seeds] for c, seeds in longer(stem).items()}
+    scales: tuple[Scale, ...] = ("paper", "cpu")
+    return {
+        scale: (
+            {claim: {t.key: t for t in of} for claim, of in needs(stem, scale).items()},
+            {claim: [[(a.key, b.key, b) for a, b in of] for of in seeds] for claim, seeds in longer(stem, scale).items()},
+        )
+        for scale in scales
+    }
 
 
 def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:

@@ -11,12 +11,6 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from capslib.papers.experiment import Metric, Scale
 
-CONVERGED = ("loss_change_last_quarter", "error_change_last_quarter")
-"""Metrics of a record, one of which says how far the training still moved over its last quarter."""
-CONVERGED_BELOW = 0.02
-"""A run at paper scale whose loss still moves by more than this share cannot decide a claim about the end of training."""
-
-
 BOUNDS = {
     "fraction": (0, 1),
     "percent": (0, 100),
@@ -154,7 +148,8 @@ class Value:
     select: Select
     metric: str | Derived
     final: bool = True
-    """Whether it speaks of the end of training, so that a run that has not come to rest cannot decide it."""
+    """Whether it speaks of the end of training, so that twice the budget has to give the same decision. Not where the paper says
+    when it stops."""
     better_counts: bool = True
     """Whether beating the paper's value is *better*. Not where the claim is that something fails: there it is a failure to fail."""
     bounded: bool = True
@@ -167,6 +162,10 @@ class Value:
     def arms(self) -> tuple[Select, ...]:
         """The selections that it compares."""
         return (self.select,)
+
+    def rests(self, scale: Scale) -> bool:
+        """Whether twice the budget has to give the same decision at this scale."""
+        return self.final and scale == "paper"
 
     def replicate(self, values: Sequence[float]) -> float:
         """One replicate, from what each arm measured with one seed."""
@@ -201,6 +200,9 @@ class Order:
     @property
     def arms(self) -> tuple[Select, ...]:
         return (self.better, self.worse, *(self.beyond or ()))
+
+    def rests(self, scale: Scale) -> bool:
+        return self.final is True or (self.final == "reduced" and scale == "cpu")
 
     def replicate(self, values: Sequence[float]) -> float:
         ahead = values[0] - values[1] - (values[2] - values[3] if self.beyond else 0)
@@ -242,6 +244,7 @@ class Above:
     paper_scale_only: str = ""
 
     arms = Value.arms
+    rests = Order.rests
     replicate = Value.replicate
     mean = "mean"
 
@@ -304,8 +307,8 @@ def selects(query: Query) -> Iterator[Select]:
         yield from leaf.arms
 
 
-def selects_at_rest(query: Query) -> Iterator[Select]:
-    """What of it a reduced setting decides only with runs of twice the budget: the arms of orders about the end of training."""
+def selects_at_rest(query: Query, scale: Scale) -> Iterator[Select]:
+    """What of it is decided at this scale only with runs of twice the budget: the arms of what speaks of the end of training."""
     for leaf in leaves(query):
-        if isinstance(leaf, (Order, Above)) and leaf.final and not leaf.paper_scale_only:
+        if not isinstance(leaf, Property) and leaf.rests(scale) and (scale == "paper" or not leaf.paper_scale_only):
             yield from leaf.arms

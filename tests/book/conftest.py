@@ -157,14 +157,13 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
         from capslib.lab.claims import ledger
         from capslib.lab.store import Store
         from capslib.papers.experiment import Metric
-        from capslib.papers.query import CONVERGED
 
         query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
         experiment = papers.experiments("negation_limitation")[query.select.experiment]
         value, keys = ledger()["NEG-T1-rba-bias"].value, []
         for trial in experiment.trials("paper", where=query.select.where, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
-            measured = {query.metric: metric, CONVERGED[0]: Metric(value=0, n=10, unit="fraction")}
+            measured = {query.metric: metric}
             record = make_record(trial, metrics=measured, series={})
             Store(results).put(record)
             keys.append(record.key)

@@ -34,7 +34,7 @@ from capslib.lab.replicates import FAILED, Runs
 from capslib.lab.store import Store
 from capslib.papers import config, experiments, fields, queries
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
-from capslib.papers.query import CONVERGED, Above, Count, Derived, Order, Property, Select, Value
+from capslib.papers.query import Above, Count, Derived, Order, Property, Select, Value
 
 REAL = DataFingerprint(name="mnist", sha256="0" * 64, stand_in=False, complete=True)
 STAND_IN = DataFingerprint(name="digits", sha256="0" * 64, stand_in=True, complete=True)
@@ -42,10 +42,10 @@ DERIVED = DataFingerprint(name="kmnist", sha256="0" * 64, stand_in=False, comple
 
 
 def record(
-    value=None, seed=0, scale="paper", arm="a", exit="ok", data=(REAL,), change=0.0, unit="fraction", config=None, revision=1,
-    paper="negation_limitation", experiment="depth", metrics=None, parameters=7, converged=CONVERGED[0], learned=0.9, epochs=4,
+    value=None, seed=0, scale="paper", arm="a", exit="ok", data=(REAL,), unit="fraction", config=None, revision=1,
+    paper="negation_limitation", experiment="depth", metrics=None, parameters=7, learned=0.9, epochs=4,
 ) -> Record:  # fmt: skip
-    """A record of one made-up trial; ``change`` is its convergence metric, None leaves that out."""
+    """A record of one made-up trial."""
     trial = Trial(
         paper=paper,
         experiment=experiment,
@@ -55,8 +55,6 @@ def record(
         seed=seed,
     )
     found = {} if value is None else {"accuracy": Metric(value=value, n=10_000, unit=unit)}
-    if change is not None:
-        found[converged] = Metric(value=change, n=100, unit="share of the initial loss")
     now = datetime(2024, 1, 1, tzinfo=UTC)
     return Record(
         key=trial.key, trial=trial, config=trial.config, deviations=[], metrics=({} if exit != "ok" else found | (metrics or {})),
@@ -80,8 +78,8 @@ def claim(kind="value", value=None, tolerance=0.5, unit="percent", metric="test 
 
 
 A, B = Select("depth", {"arm": "a"}), Select("depth", {"arm": "b"})
-VALUE = Value(A, "accuracy")
-ORDER = Order(A, B, "accuracy")
+VALUE = Value(A, "accuracy", final=False)
+ORDER = Order(A, B, "accuracy", final="reduced")
 ordered = claim("order", unit="", metric="")
 exact = claim("property", unit="", metric="")
 GOOD, BAD = [0.95, 0.96, 0.955], [0.10, 0.11, 0.105]
@@ -94,7 +92,7 @@ def arms(a=GOOD, b=BAD, **more) -> list[Record]:
 def longer(records, values=None) -> list[Record]:
     """One run of each arm with twice the epochs: the first of each, with its value or another."""
     first = {r.config["arm"]: r.metrics["accuracy"].value for r in reversed(records) if r.trial.seed == 0}
-    return [record(v, arm=arm, scale="cpu", epochs=8) for arm, v in (first | (values or {})).items()]
+    return [record(v, arm=arm, scale=records[0].trial.scale, epochs=8) for arm, v in (first | (values or {})).items()]
 
 
 def with_longer(records) -> Runs:
@@ -226,7 +224,7 @@ def test_a_network_that_guesses_decides_nothing_and_is_listed_seed_by_seed():
 
 
 def test_what_breaks_a_limit_of_its_selection_decides_nothing():
-    above = Above(replace(A, at_most={"familiar": 8}), "accuracy", 0.5)
+    above = Above(replace(A, at_most={"familiar": 8}), "accuracy", 0.5, final=False)
 
     def at(familiar):
         return runs(GOOD, metrics={"familiar": Metric(value=familiar, n=9, unit="percent")})
@@ -240,9 +238,9 @@ def test_what_breaks_a_limit_of_its_selection_decides_nothing():
 
 def test_a_quantity_may_be_computed_from_the_curves_of_a_record():
     last = Derived("the end", lambda r: Metric(value=r.series["batch_accuracy"][-1], n=5, unit="fraction"))
-    found = judge(claim(value=90), Value(A, last), runs(GOOD))
+    found = judge(claim(value=90), Value(A, last, final=False), runs(GOOD))
     assert (found.status, found.ours) == ("reproduced", pytest.approx(90))
-    gone = judge(claim(value=90), Value(A, last), [r.model_copy(update={"series": {}}) for r in runs(GOOD)])
+    gone = judge(claim(value=90), Value(A, last, final=False), [r.model_copy(update={"series": {}}) for r in runs(GOOD)])
     assert (gone.status, "lack the metric 'the end'" in gone.reason) == ("waiting", True)
 
 
@@ -273,25 +271,6 @@ def test_a_claim_whose_runs_all_failed_says_so(end):
     found = judge(claim(value=95.5), VALUE, runs([None] * 3, exit=end, data=[]))
     assert (found.status, found.ours) == ("inconclusive", None)
     assert found.reason == f"Failed replicates: seeds 0, 1, 2 ended in {end}."
-
-
-@pytest.mark.parametrize(
-    ("change", "status"), [(0.0, "reproduced"), (0.02, "reproduced"), (0.021, "inconclusive"), (-0.3, "inconclusive")]
-)
-@pytest.mark.parametrize("converged", CONVERGED)
-def test_a_run_that_has_not_flattened_decides_nothing_about_the_end(change, status, converged):
-    records = [*runs(GOOD[:2]), record(GOOD[2], seed=2, change=change, converged=converged)]
-    for asked, query in ((claim(value=95.5), VALUE), (ordered, Above(A, "accuracy", 0.5)), (ordered, ORDER)):
-        found = judge(asked, query, records + runs(BAD, arm="b"))
-        assert found.status == status
-        assert ("Not converged" in found.reason and "seed 2" in found.reason) == (status == "inconclusive")
-        for no_matter in (False, "reduced"):
-            assert judge(asked, replace(query, final=no_matter), records + runs(BAD, arm="b")).status == "reproduced"
-
-
-def test_a_missing_convergence_check_is_no_convergence():
-    found = judge(claim(value=95.5), VALUE, runs(GOOD, change=None))
-    assert (found.status, "Not known to have converged" in found.reason) == ("inconclusive", True)
 
 
 def test_records_of_different_configurations_are_no_replicates():
@@ -337,7 +316,7 @@ def cells(values, **more) -> list[Record]:
     ]
 
 
-OVER = Value(Select("depth", {"arm": "a"}, over="kind", cells=2), "accuracy")
+OVER = Value(Select("depth", {"arm": "a"}, over="kind", cells=2), "accuracy", final=False)
 
 
 def test_the_mean_over_the_runs_of_a_seed_is_one_replicate():
@@ -418,6 +397,7 @@ def test_an_order_is_decided_by_pairs_of_one_seed():
     ],
 )
 def test_comparisons(query, status):
+    query = replace(query, final="reduced")
     found = judge(ordered, query, arms([0.95, 0.97, 0.96], [0.10, 0.11, 0.12]))  # ahead by 0.85, 0.86, 0.84
     assert (found.status, found.n, found.scale) == (status, 3, "paper")
     assert found.interval is not None
@@ -425,13 +405,13 @@ def test_comparisons(query, status):
 
 def test_a_bound_is_shown_in_the_unit_of_the_paper():
     chance = claim("order", value=20, unit="percent")
-    found = judge(chance, Above(A, "accuracy", 0.2), runs(GOOD))
+    found = judge(chance, Above(A, "accuracy", 0.2, final=False), runs(GOOD))
     assert (found.status, found.ours, found.unit) == ("reproduced", pytest.approx(95.5), "percent")
     assert "above 20." in found.reason
 
 
 def test_a_bound_on_something_else_than_the_claims_number_keeps_its_own_unit():
-    found = judge(claim("order", value=0.2, unit="pixel intensity"), Above(A, "accuracy", 0.96), runs(GOOD))
+    found = judge(claim("order", value=0.2, unit="pixel intensity"), Above(A, "accuracy", 0.96, final=False), runs(GOOD))
     assert (found.status, found.ours, found.unit) == ("inconclusive", pytest.approx(0.955), "fraction")
     assert found.interval is not None
 
@@ -439,10 +419,10 @@ def test_a_bound_on_something_else_than_the_claims_number_keeps_its_own_unit():
 def test_an_interval_stays_in_the_bounds_of_its_metric():
     near = [0.9999, 0.9995, 0.99]
     assert judge(claim(value=99), VALUE, runs(near)).interval[1] < 100
-    assert judge(ordered, Above(A, "accuracy", 0.5), runs(near)).interval[1] < 1
+    assert judge(ordered, Above(A, "accuracy", 0.5, final=False), runs(near)).interval[1] < 1
     assert judge(ordered, ORDER, arms([0.9, 0.1, 0.5], [0.1, 0.9, 0.2])).interval[0] > -1
     assert judge(claim(value=99), replace(VALUE, bounded=False), runs(near)).interval[1] > 100
-    assert judge(ordered, Above(A, "accuracy", 0.5), runs(near, unit="steps")).interval[1] > 1
+    assert judge(ordered, Above(A, "accuracy", 0.5, final=False), runs(near, unit="steps")).interval[1] > 1
 
 
 def test_a_difference_of_percentages_is_in_points():
@@ -450,7 +430,7 @@ def test_a_difference_of_percentages_is_in_points():
     found = judge(claim("order"), ORDER, a + b)
     assert (found.unit, found.ours) == ("points", pytest.approx(100 * (np.mean(GOOD) - np.mean(BAD))))
     for unit in ("points", "percent"):  # a metric that is a difference comes with its unit
-        assert judge(ordered, Above(A, "accuracy", 0), runs(GOOD, unit=unit)).unit == unit
+        assert judge(ordered, Above(A, "accuracy", 0, final=False), runs(GOOD, unit=unit)).unit == unit
 
 
 def test_two_equal_arms_do_not_show_an_order():
@@ -531,9 +511,27 @@ def test_runs_with_twice_the_budget_are_no_replicates_of_the_others():
     assert judge(ordered, Above(A, "accuracy", 0.9), with_longer(many)).n == 3
 
 
-def test_a_flat_curve_is_no_matter_in_a_reduced_setting():
-    moving = arms(scale="cpu", change=0.5)
-    assert judge(ordered, ORDER, with_longer(moving + longer(moving))).status == "same order"
+@pytest.mark.parametrize(("query", "asked"), [(VALUE, claim(value=95.5)), (ORDER, ordered), (Above(A, "accuracy", 0.5), ordered)])
+def test_at_the_papers_size_the_end_of_training_needs_twice_the_budget_unless_the_paper_says_when_it_stops(query, asked):
+    full, query = arms(), replace(query, final=True)
+    found = judge(asked, query, full)
+    assert found.status == "inconclusive"
+    assert found.interval is not None
+    assert "no run with twice the budget yet" in found.reason
+    for where_it_stops in (False,) if isinstance(query, Value) else (False, "reduced"):
+        assert judge(asked, replace(query, final=where_it_stops), full).status == "reproduced"
+    rests = judge(asked, query, with_longer(full + longer(full)))
+    assert (rests.status, "with twice the budget (" in rests.reason, rests.n) == ("reproduced", True, 3)
+    assert set(rests.records) > set(found.records)
+    moved = judge(asked, query, with_longer(full + longer(full, {"a": 0.1, "b": 0.95})))
+    assert (moved.status, "another" in moved.reason) == ("inconclusive", True)
+
+
+@pytest.mark.parametrize(("after", "status"), [(0.94, "not reproduced"), (0.961, "not reproduced"), (0.98, "inconclusive")])
+def test_a_value_that_is_not_the_papers_stays_so_if_twice_the_budget_does_not_bring_it_there(after, status):
+    full = arms()
+    query = replace(VALUE, final=True)
+    assert judge(claim(value=98), query, with_longer(full + longer(full, {"a": after}))).status == status
 
 
 def test_a_nan_in_either_arm_leaves_an_order_open():
@@ -587,10 +585,10 @@ def test_what_both_scales_drew_alike_counts_once():
 
 
 YES, NO, OPEN, NONE = (
-    Above(A, "accuracy", 0.5),
-    Above(B, "accuracy", 0.5),
-    Above(A, "accuracy", 0.955),
-    Above(Select("depth", {"arm": "c"}), "accuracy", 0.5),
+    Above(A, "accuracy", 0.5, final="reduced"),
+    Above(B, "accuracy", 0.5, final="reduced"),
+    Above(A, "accuracy", 0.955, final="reduced"),
+    Above(Select("depth", {"arm": "c"}), "accuracy", 0.5, final="reduced"),
 )
 
 
@@ -798,7 +796,7 @@ def test_without_records_every_claim_is_not_run_and_says_why_and_what_it_waits_f
     assert {v.status for v in found} == set(NOT_RUN)
     assert all(v.reason.endswith(".") for v in found)
     reasons = {v.claim.id: v.reason for v in found}
-    assert reasons["EM-T1-cnn"].endswith("3 trials at paper scale would decide it.")
+    assert reasons["EM-T1-cnn"].endswith("4 trials at paper scale, 1 of them with twice the budget, would decide it.")
     told = "18 trials at paper scale, or 24 trials at cpu scale, 6 of them with twice the budget, would decide it."
     assert reasons["LR-W-1"].endswith(told)
     assert list(counts(found)) == list(STATUSES)
@@ -930,7 +928,7 @@ def test_a_trial_of_the_grid_with_twice_its_epochs_tells_whether_an_order_rests(
 def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a_training_that_stopped_itself():
     """Of the seeds that lacks the fewest; an arm that the claim asks only of the paper's size needs none."""
     stem, claim, own = "learned_routing", "LR-W-1", lambda scale: papers.needs("learned_routing", scale)["LR-W-1"]
-    first, *others = papers.longer(stem)[claim]
+    first, *others = papers.longer(stem, "cpu")[claim]
     assert {two.config["epochs"] / config(one).epochs for one, two in first} == {2}
     assert [len(of) for of in others] == [len(first)] * 2
 
@@ -944,7 +942,11 @@ def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a
     assert waits(*own("cpu"))["cpu"] == (0, k)
     assert waits(*own("cpu"), first[0][1], others[0][0][1], others[0][1][1])["cpu"] == (0, k - 2)
     assert waits(*own("cpu"), stopped=[one for one, _ in first])["cpu"] == (0, 0)
-    assert papers.longer("em_routing")["EM-T1-iter3"] == []
+    assert papers.longer("em_routing", "cpu")["EM-T1-iter3"] == [], "a reduced value is not decided"
+    assert [len(of) for of in papers.longer("em_routing", "paper")["EM-T1-iter3"]] == [1, 1, 1], (
+        "the paper does not say when it stops"
+    )
+    assert papers.longer(stem, "paper")["LR-T3-conn-mnist"] == [], "this one does"
 
 
 def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):

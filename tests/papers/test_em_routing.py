@@ -100,7 +100,6 @@ def records(make_record):
             for trial in experiment.trials(scale):
                 outcome = measured(name, tiny(whole_config(trial)))
                 metrics = {k: m.model_copy(update={"value": m.value + trial.seed / 100}) for k, m in outcome.metrics.items()}
-                metrics |= {name: Metric(value=0, n=9, unit="share") for name in q.CONVERGED if name in metrics}
                 config = whole_config(trial).model_dump(mode="json")
                 series = {**outcome.series, "batch_accuracy": [0.99], "epsilons": [0.0, 0.1, 0.2, 0.5]}
                 series |= {k: [0.9, 0.5, 0.3 + trial.seed / 100, 0.1] for k in series if k.endswith(("_cnn", "_capsules"))}

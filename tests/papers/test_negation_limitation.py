@@ -145,11 +145,9 @@ def test_an_experiment_yields_what_the_claims_ask_of_it(store, name, routing, bi
     trial = experiment.trials("smoke", where=where, change=FAST[name])[0]
     record = run_trial(experiment, trial, store, Context(seed=0))
     metrics = {metric for select, metric, _ in ASKED if select.experiment == name}
-    final = any(getattr(query, "final", False) for select, _, query in ASKED if select.experiment == name)
     assert metrics
     assert record.exit == "ok", record.message
     assert all(q.read(metric, record) for metric in metrics)
-    assert not final or set(q.CONVERGED) & set(record.metrics)
     assert all(len(curve) for curve in record.series.values())
     assert record.real == (name in ("symmetry", "sign"))
     assert (record.parameters > 0) == (name != "symmetry")

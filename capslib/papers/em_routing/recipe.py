@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
 AFTER_EPOCH = 5000  # test images for the error after every epoch; the final error is that of all images
+IMPROVING = 0.02
+"""The change of the training error over the last quarter from which on a training was plainly still improving when it ended."""
 
 
 class EMRecipe(Recipe):
