@@ -149,11 +149,9 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
         if record.exit == "ok":
-            counted = {
-                k: m for k, m in record.metrics.items() if not k.endswith("last_quarter")
-            }  # there n is steps, and a seed may stop early
-            alike = {k: m.n for k, m in counted.items()}
-            measures = {k: (alike.get(k), m.unit) for k, m in record.metrics.items()} | {"parameters": record.parameters}
+            # n of a change over the last quarter counts steps, and a seed may stop early
+            measures = {k: (0 if k.endswith("_last_quarter") else m.n, m.unit) for k, m in record.metrics.items()}
+            measures["parameters"] = record.parameters
             arm = record.trial.model_copy(update={"seed": 0}).key
             other, theirs = arms.setdefault(arm, (name, measures))
             if odd := sorted(k for k in measures.keys() | theirs.keys() if measures.get(k) != theirs.get(k)):
