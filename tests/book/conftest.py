@@ -70,6 +70,8 @@ PAGES = {
 ```
 ```{bibtex}
 ```
+```{claims-table} NEG-T1-rba-bias EM-W-8
+```
 {repository}`GitHub` {count}`claims` claims, {count}`judged of negation_limitation` judged.
 """,
     "book/papers/negation_limitation.md": """# Negation

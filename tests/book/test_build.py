@@ -54,6 +54,8 @@ def test_every_mistake_is_a_warning_and_a_warning_turns_the_build_red(tiny_book)
 ```{claims-table} negation_limitation
 :prefix: NEG-T1, NEG-T7
 ```
+```{claims-table} NEG-W-1 NEG-T6
+```
 ```{verdict-strip} negation
 ```
 ```{live-source} capslib.demo.thrice
@@ -79,6 +81,7 @@ def test_every_mistake_is_a_warning_and_a_warning_turns_the_build_red(tiny_book)
         "count: cannot count 'unicorns'",
         "unicorn",
         "no claim of negation_limitation starts with NEG-T7",
+        "claims-table: no claim NEG-T6",
         "verdict-strip: no paper 'negation'",
         "capslib/demo.py does not define thrice",
         "capslib/demo.py, twice: it has no parameter 'y'",
@@ -107,7 +110,11 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     assert "# FIRST" not in page
     assert "reproduced" in page
     assert "99.71\N{NO-BREAK SPACE}% [" in page
-    assert '<span class="count">1</span> judged' in tiny_book.html("book/intro")
+    front = tiny_book.html("book/intro")
+    assert '<span class="count">1</span> judged' in front
+    row = '<a href="papers/negation_limitation.html#claim-NEG-T1-rba-bias" class="claim-id">'
+    assert row in front, "a table of claims of several papers leads to their chapters"
+    assert "<code>EM-W-8</code>" in front
     for key in keys:
         assert f"records/negation_limitation/sign/{key}.html" in page
         assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.html").is_file()

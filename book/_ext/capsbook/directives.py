@@ -197,15 +197,23 @@ class Scorecard(Evident):
 
 
 class ClaimsTable(Evident):
-    """``{claims-table} STEM``: the claims of a paper as a table. ``:prefix:`` keeps the ids that start with one of its words."""
+    """``{claims-table} STEM``: the claims of a paper as a table. ``:prefix:`` keeps the ids that start with one of its words.
 
-    required_arguments = 1
+    ``{claims-table} ID ID …`` shows these claims, of any papers, with links to their rows in the chapters.
+    """
+
+    required_arguments, optional_arguments = 1, 30
     option_spec: ClassVar = {"prefix": directives.unchanged, "caption": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
+        book, page = self.env.capsbook, self.env.docname
+        if set(self.arguments) <= {*book.evidence.verdicts}:
+            return [self.drawn("table", tuple(self.arguments), frozenset(), self.options.get("caption", ""))]
+        if len(self.arguments) > 1:
+            unknown = [name for name in self.arguments if name not in book.evidence.verdicts]
+            return self.warn(f"claims-table: no claim {', '.join(unknown)}")
         if not (stem := self.stem()):
             return []
-        book, page = self.env.capsbook, self.env.docname
         prefixes = tuple(self.options.get("prefix", "").replace(",", " ").split()) or ("",)
         ids = [v.claim.id for v in book.evidence.of(stem) if v.claim.id.startswith(prefixes)]
         if unmet := [p for p in prefixes if not any(i.startswith(p) for i in ids)]:
@@ -497,8 +505,10 @@ def _strip(evidence: Evidence, links: PageLinks, stem: str) -> str:
 
 
 def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: frozenset[str], caption: str) -> str:
+    places = {i: f"claim-{i}" if i in first else None for i in ids}
     rows = (
-        render.row(evidence.verdicts[i], links, f"claim-{i}" if i in first else None, hours=evidence.hours.get(i)) for i in ids
+        render.row(evidence.verdicts[i], links, at, chapter_link=not first, hours=evidence.hours.get(i))
+        for i, at in places.items()
     )
     return render.table(rows, caption)
 

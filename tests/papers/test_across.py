@@ -1,0 +1,100 @@
+"""The page on what the papers have in common: what it says of claims and networks, against verdicts and records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from capslib.lab import frames
+from capslib.lab.claims import Verdict, verdicts
+from capslib.lab.records import Record
+from capslib.lab.store import Store
+from capslib.papers.em_routing.asks import MAIN, SMALLER_COPY
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def told() -> str:
+    return " ".join((ROOT / "book/across.md").read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Verdict]:
+    return {v.claim.id: v for v in verdicts(store=Store(ROOT / "results"))}
+
+
+def of(stem: str, *arm: str, **fields: object) -> list[Record]:
+    return frames.select(Store(ROOT / "results").records(stem), *arm, **fields)
+
+
+def errors(records: list[Record]) -> list[float]:
+    return frames.values(records, "test_error")
+
+
+def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, judged):
+    one, two, three = (
+        errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t})) for t in (1, 2, 3)
+    )
+    assert "fewer errors with one iteration than with two, and fewer with two than with three" in told
+    assert mean(one) < mean(two) < mean(three)
+    assert "makes fewer errors on small pictures of smallNORB than capsules with three iterations" in told
+    assert judged["EM-W-14"].status == "opposite order"
+    assert "three seeds of reduced networks do not decide" in told
+    assert {judged[name].status for name in ("EM-W-16", "EM-W-2", "EM-W-5")} == {"undecided"}
+
+
+def test_four_layers_without_a_bias_learn_from_another_start(told):
+    shallow = dict(data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1)
+    fades, unit = (
+        frames.values(of("negation_limitation", "depth", "cpu", weight_std=start, **shallow), "test_accuracy")
+        for start in (0.1, "unit")
+    )
+    assert "Reduced RBA networks of four layers without a bias learn" in told
+    assert max(fades) < 0.3 < 0.9 < min(unit)
+
+
+def test_the_other_rows_say_what_their_chapters_say(told):
+    """Tests of these chapters hold the sentences to the records."""
+    sparse, learned, inequality = (
+        " ".join((ROOT / f"notebooks/{stem}.py").read_text(encoding="utf-8").replace("\n# ", " ").split())
+        for stem in ("sparse_unsupervised", "learned_routing", "inequality_anomaly")
+    )
+    assert "supervised encodings are ahead of sparse ones" in told
+    assert "supervised encodings are ahead of sparse ones, whether" in sparse
+    assert "on pixels the classifier is right more often than on sparse encodings" in sparse
+    assert "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules" in sparse
+    assert "make more errors on MNIST than from a steeper kernel" in told
+    assert "both make more errors than the steep one in every seed, at the rate that the pilot chose for the steep one" in learned
+    assert "The starts of the kernel differ in three things at once" in told
+    assert "The starts differ in widths, in $\\lambda_1$ and in $\\theta$ at once" in learned
+    assert "the lengths rank better <inq-lengths>` in every network" in told
+    assert "It beats Gini in every network of the paper's size" in inequality
+    for chapter in (sparse, learned, inequality):
+        assert ("### The softmax over the wrong axis" in chapter) == (chapter is not sparse)
+
+
+def test_which_theorems_fail(told, judged):
+    assert "Two of these fail" in told
+    theorems = ("EM-W-7", "EM-W-8", "NEG-W-1", "NEG-W-2", "NEG-W-3", "SP-W-3", "LR-W-3")
+    assert " ".join(theorems) in told
+    assert [name for name in theorems if judged[name].status == "fails"] == ["EM-W-8", "NEG-W-3"]
+    assert {judged[name].status for name in theorems} == {"holds", "fails"}
+    assert "one of six statements about a bias is wrong for EM layers; the others hold" in told
+    (wrong,) = (p for p in judged["NEG-W-3"].parts if p.status == "fails")
+    assert len(judged["NEG-W-3"].parts) == 6
+    assert wrong.name.startswith("EM")
+
+
+def test_what_the_papers_leave_out(told, judged):
+    assert "whether the error of the CNN decides anything {claim}`EM-T1-cnn`" in told
+    assert judged["EM-T1-cnn"].status == "inconclusive", "once twice the epochs have run, this row goes"
+    assert "INQ-W-7" in told
+    assert judged["INQ-W-7"].status == "reproduced"
+    assert (
+        "that training stops by the loss of the test set | {doc}`Inequality <papers/inequality_anomaly>` | not measured yet"
+        in told
+    )
+    assert not of("inequality_anomaly", "repairs")
