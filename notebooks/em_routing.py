@@ -1220,6 +1220,9 @@ Markdown(
 # capslib data fetch smallnorb mnist cifar10
 # capslib run em_routing --scale cpu
 # capslib run em_routing --scale paper --device cuda
+# # the paper does not say how long it trains: one seed with twice the epochs has to agree
+# capslib run em_routing --experiment test_error --experiment viewpoint --experiment attacks \
+#   --scale paper --device cuda --where seed=0 --set epochs=200
 # capslib execute em_routing -p scale=paper -p device=cuda
 # ```
 #
