@@ -74,7 +74,42 @@ addEventListener("load", () => {
   matchMedia("print").addEventListener("change", (media) => (media.matches ? print() : look()));
 })();
 
-/* The scorecard's filter and sorting. Without this script every row is shown; no other page needs more. */
+/* The routing microscope. Every number was computed when the book was built; without this script one routing is shown at one place. */
+for (const root of document.querySelectorAll(".microscope")) {
+  const form = root.querySelector("form");
+  const data = JSON.parse(root.querySelector("script").textContent);
+  const put = (name, text) => (root.querySelector(`[data-put="${name}"]`).textContent = text);
+  const set = (element, attributes) => Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+  const draw = () => {
+    const { routing, iterations, place } = form.elements;
+    const [name, color, size, frames] = data.routings[routing.value];
+    const [pose, activation, coupling, share] = frames[iterations.value - 1][place.value];
+    const votes = data.moved[place.value];
+    root.style.setProperty("--routing", color);
+    root.querySelectorAll(".microscope-panels > div").forEach((panel, j) => {
+      panel.querySelector("b").textContent = activation[j].toFixed(2);
+      for (const dot of panel.querySelectorAll(".vote")) {
+        const i = dot.dataset.child;
+        set(dot, { r: size * Math.sqrt(coupling[j][i]) });
+        if (j === 0 && votes[i]) set(dot, { cx: votes[i][0], cy: votes[i][1] });
+      }
+      const mark = panel.querySelector(".pose");
+      set(mark, { transform: `translate(${pose[j]})` });
+      mark.style.setProperty("--activation", activation[j]);
+    });
+    const largest = Math.max(...activation), where = data.places[place.value];
+    const said = { name, iterations: iterations.value, place: where, winner: activation.indexOf(largest) + 1 };
+    Object.entries({ ...said, largest: largest.toFixed(2), share: (100 * share).toFixed(0) }).forEach(([of, text]) => put(of, text));
+    form.querySelector("output").textContent = where;
+    place.setAttribute("aria-valuetext", where);
+  };
+  form.addEventListener("input", draw);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+  draw();
+}
+
+/* The scorecard's filter and sorting. Without this script every row is shown. */
 (() => {
   const form = document.querySelector("form.score-filter");
   const table = document.getElementById("scorecard-table");

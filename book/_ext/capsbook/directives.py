@@ -17,6 +17,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+import capslib
 from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
@@ -333,6 +334,18 @@ class Benchmarks(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(text))
 
 
+class Microscope(SphinxDirective):
+    """``{microscope}``: a toy under every routing that needs no training, for a reader who moves its votes."""
+
+    def run(self) -> list[nodes.Node]:
+        from capsbook import microscope  # and torch, which no other page needs
+
+        package = Path(capslib.__file__).parent
+        for source in (*sorted(package.glob("routing/*.py")), package / "registry.py", package / "lab" / "plots.py"):
+            self.env.capsbook.use(self.env.docname, source)
+        return [nodes.raw("", microscope.draw(), format="html")]
+
+
 class Fold(SphinxDirective):
     """``{fold} SUMMARY``: the rest of the section, its cells and sections too, waits in a fold. Links into it open it."""
 
@@ -587,6 +600,7 @@ DIRECTIVES = {
     "masthead": Masthead,
     "record-schema": RecordSchema,
     "fold": Fold,
+    "microscope": Microscope,
     "start": Start,
     "bibtex": Bibtex,
     "live-source": LiveSource,
