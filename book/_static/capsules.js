@@ -172,7 +172,7 @@ for (const root of document.querySelectorAll(".microscope")) {
   /* A column's name sorts by it: numbers as numbers, verdicts in the order of their weight. */
   const keys = [
     ({ row }) => row.querySelector(".claim-id").textContent,
-    ...[1, 2].map((column) => ({ row }) => parseFloat(row.cells[column].textContent)),
+    ...[1, 2].map((column) => ({ row }) => parseFloat(row.cells[column].textContent.replace("−", "-"))),
     ({ place }) => place,
   ];
   const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);

@@ -292,7 +292,7 @@ def test_scorecard_filter(page, site):
 @pytest.mark.browser
 def test_scorecard_sorts(page, site):
     _open(page, site, "book/scorecard.html", "?paper=negation_limitation")
-    values = "rows => rows.filter(r => !r.hidden).map(r => parseFloat(r.cells[1].textContent)).filter(x => !isNaN(x))"
+    values = "rows => rows.filter(r => !r.hidden).map(r => parseFloat(r.cells[1].textContent.replace('−', '-'))).filter(x => !isNaN(x))"
     for direction, rising in (("ascending", True), ("descending", False)):
         page.click("#scorecard-table th:nth-child(2) button")
         assert page.get_attribute("#scorecard-table th:nth-child(2)", "aria-sort") == direction

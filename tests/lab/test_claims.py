@@ -866,12 +866,12 @@ def test_records_in_a_store_become_verdicts_tables_and_json(tmp_path):
     ("value", "text"),
     [
         (4253349, "4 253 349"),
-        (-12345, "-12 345"),
+        (-12345, "−12 345"),
         (68618.0, "68 618"),
         (1024, "1024"),
         (12.345, "12.35"),
         (0.04567, "0.04567"),
-        (-6.14523e-05, "-6.145·10⁻⁵"),
+        (-6.14523e-05, "−6.145·10⁻⁵"),
     ],
 )
 def test_numbers_are_written_for_readers(value, text):

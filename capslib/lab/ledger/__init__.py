@@ -92,9 +92,11 @@ def raised(text: str) -> str:
 
 def number(value: float) -> str:
     """A number for readers: two decimals from ten on, four significant digits below, whole numbers in groups of three digits."""
-    if value == int(value) and abs(value) < 1e9:
+    if value < 0:
+        return f"−{number(-value)}"
+    if value == int(value) and value < 1e9:
         return grouped(f"{int(value)}")
-    return f"{value:.2f}" if abs(value) >= 10 else raised(f"{value:.4g}")
+    return f"{value:.2f}" if value >= 10 else raised(f"{value:.4g}")
 
 
 def span(found: tuple[float, float]) -> str:
