@@ -189,9 +189,9 @@ plots.use_style()
 # the two lengths lie, and not which is longer. The *difference* of the two lengths has both, and the paper does not try it by itself. It beats Gini in every network of the paper's size. It keeps its lead where
 # the network sees only sites with the motif that Cas9 needs.
 #
-# The two baselines that lose nearly everywhere in the paper are not what they are taken for. Its release trains ABC, an autoencoder, to reconstruct *anomalies*, and scores NL, a Boltzmann machine, before it has
-# learned anything. Run just so, both have the paper's numbers on images. Run as their authors mean them, both tell anomalies from normal images ({numref}`fig-inq-outliers`), and with the fewest outliers of
-# MNIST and its like one of them is as good as Gini.
+# The two baselines that lose nearly everywhere in the paper are not what the article describes. There ABC, an autoencoder, reconstructs normal inputs, and NL, a Boltzmann machine, has learned. In the release ABC reconstructs
+# *anomalies*, and NL is scored with new random weights. Run as released, both have the paper's numbers on images. Run as their authors mean them, both tell anomalies from normal images ({numref}`fig-inq-outliers`), and with
+# the fewest outliers of MNIST and its like one of them is as good as Gini.
 #
 # Which of Gini and Palma is ahead depends on the negatives and on the metric. By AUROC, Gini is ahead on all pairs, and no longer on those sites. By average precision, Palma is ahead in most networks on all pairs,
 # and Gini in most on those sites. In the paper's own tables the AUROC of Gini is higher with a tenth of anomalies in all eight cells.

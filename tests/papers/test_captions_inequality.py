@@ -148,7 +148,7 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
     assert len(cells) >= 17
     short = {full: name for name, full in DATA.items()}
     gini = frames.metrics(frames.select(records, "detection", "cpu")).groupby(["setup", "data", "percent"])["auroc_gini"].mean()
-    assert "Run just so, both have the paper's numbers on images" in told
+    assert "Run as released, both have the paper's numbers on images" in told
     assert "with the fewest outliers of MNIST and its like one of them is as good as Gini" in told
     assert "Its release lets ABC " in source(STEM)
     for (setup, data, percent), row in cells.iterrows():
