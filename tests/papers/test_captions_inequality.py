@@ -149,15 +149,19 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
     short = {full: name for name, full in DATA.items()}
     gini = frames.metrics(frames.select(records, "detection", "cpu")).groupby(["setup", "data", "percent"])["auroc_gini"].mean()
     assert "Run as released, both have the paper's numbers on images" in told
-    assert "with the fewest outliers of MNIST and its like one of them is as good as Gini" in told
+    assert "both are good detectors on MNIST and its like" in told
+    assert "with the fewest outliers one of them is as good as Gini there. On CIFAR-10 they are not" in told
     assert "Its release lets ABC " in source(STEM)
     for (setup, data, percent), row in cells.iterrows():
         cell = printed("T2" if setup == "outliers" else "T3", short[data], f"{percent:g}")
         assert abs(row["auroc_abc"] - cell["abc"]) < 0.01
         assert abs(row["auroc_nl_untrained"] - cell["nl"]) < 0.01
-        assert row["auroc_abc_usual"] > max(row["auroc_abc"], 0.5)
         assert row["auroc_nl_error"] > 0.5 > row["auroc_nl"]
-        if (setup, percent) == ("outliers", 0.1) and data != "cifar10":
+        if data == "cifar10":
+            assert max(row["auroc_abc_usual"], row["auroc_nl_error"]) < gini[setup, data, percent] - 0.02
+            continue
+        assert row["auroc_abc_usual"] > row["auroc_abc"] + 0.1
+        if (setup, percent) == ("outliers", 0.1):
             assert max(row["auroc_abc_usual"], row["auroc_nl_error"]) > gini[setup, data, percent] - 0.001
 
 
