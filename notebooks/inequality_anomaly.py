@@ -190,7 +190,7 @@ plots.use_style()
 # the network sees only sites with the motif that Cas9 needs.
 #
 # The two baselines that lose nearly everywhere in the paper are not what the article describes. There ABC, an autoencoder, reconstructs normal inputs, and NL, a Boltzmann machine, has learned. In the release ABC reconstructs
-# *anomalies*, and NL is scored with new random weights. Run as released, both have the paper's numbers on images. Run as their authors mean them, both are good detectors on MNIST and its like ({numref}`fig-inq-outliers`),
+# *anomalies*, and NL is scored with new random weights. Run as released, both have nearly the paper's numbers on images. Run as their authors mean them, both are good detectors on MNIST and its like ({numref}`fig-inq-outliers`),
 # and with the fewest outliers one of them is as good as Gini there. On CIFAR-10 they are not.
 #
 # Which of Gini and Palma is ahead depends on the negatives and on the metric. By AUROC, Gini is ahead on all pairs, and no longer on those sites. By average precision, Palma is ahead in most networks on all pairs,
