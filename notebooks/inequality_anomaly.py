@@ -683,7 +683,7 @@ least = (
 )
 display(
     Markdown(
-        f"{to_see(columns_of('T2'))} {least if leads else ''} {read_usually('T2', 'outliers')}"
+        f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
     )
 )
 chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
@@ -740,7 +740,7 @@ figure.narrow = partial(over_shares, "T3", "inliers", 2, plots.PHONE)
 plt.show()
 
 # %% tags=["remove-input"]
-display(Markdown(f"{to_see(columns_of('T3'))} {read_usually('T3', 'inliers')}"))
+display(Markdown(f"{to_see(columns_of('T3'))}\n\n{read_usually('T3', 'inliers')}"))
 chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 
 # %% [markdown]
@@ -1238,12 +1238,12 @@ ROUTED = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynami
 display(chapter.table("INQ-W-10"))
 of_routings = arms_of(routings, "routings", ROUTED, "routing")
 
+# %% [markdown]
+# ```{fold} The figure, and its numbers: the first arm, and differences to it, paired by seed
+# ```
+
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above has the range for Gini."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
 draw_arms(*of_routings, ROUTED)
-
-# %% [markdown]
-# ```{fold} The figure in numbers: the first arm, and differences to it, paired by seed
-# ```
 
 # %% tags=["hide-input"]
 in_numbers(of_routings[1], ROUTED)
