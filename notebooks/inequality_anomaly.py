@@ -477,7 +477,7 @@ detection = session.run(STEM, "detection")
 # One class is normal, the nine others are anomalies. Which score ranks anomalies above normal images?
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share and lead at ten percent, while Npp falls on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Furthest right, ours: ABC that reconstructs normal images (×) and the error of NL (+). Dotted: guessing.", "name": "fig-inq-outliers"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share and lead at ten percent, while Npp falls on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Furthest right, ours: ABC that reconstructs normal images (crosses) and the error of NL (plus signs). Dotted: guessing.", "name": "fig-inq-outliers"}}
 PERCENTS = (0.1, 1.0, 10.0)
 told = chapter.told
 
