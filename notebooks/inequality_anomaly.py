@@ -62,14 +62,12 @@ READ = {
     "learned": "nl_error",
     "untrained": "nl_untrained",
 }
-machines_of_images = [
-    r for r in frames.select(committed, "baselines", "cpu") if r.config["data"] in DATA.values()
-]
+of_images = [r for r in committed if r.config.get("data") in DATA.values()]
 
 
 def of_baselines(metric: str) -> str:
     """The mean AUROC of a reading over all baselines that ran on images."""
-    found = frames.values(machines_of_images, metric)
+    found = frames.values(frames.select(of_images, "baselines", "cpu"), metric)
     return f"{sum(found) / len(found):.2f}" if found else "nothing yet"
 
 
@@ -213,10 +211,15 @@ def seeds_of(records: list, experiment: str = "detection", *arm: str) -> pd.Data
     return cells.mean(numeric_only=True)[cells["kind"].nunique() == len(classes)].reset_index()
 
 
+def between(counts) -> str:
+    """The least and the most, ``1–3``, or the one number that there is."""
+    return "–".join(map(str, sorted({min(counts), max(counts)})))
+
+
 def seeds_in(of: pd.DataFrame) -> str:
     """How many seeds the columns of a table have: ``1–3 seeds``."""
-    n = sorted({*of.groupby(["data", "setup", "percent"], dropna=False).size()})
-    return f"{'–'.join(map(str, sorted({n[0], n[-1]})))} seed{'s' * (n[-1] > 1)}"
+    n = of.groupby(["data", "setup", "percent"], dropna=False).size()
+    return f"{between(n)} seed{'s' * (max(n) > 1)}"
 
 
 def ahead(metric: str, of: list | pd.DataFrame) -> tuple[list, list, str]:
@@ -227,17 +230,15 @@ def ahead(metric: str, of: list | pd.DataFrame) -> tuple[list, list, str]:
     if of.empty:
         return [], [], "not run yet"
     cells = of.groupby(["data", "setup"])
-    n = "–".join(map(str, sorted({cells.size().min(), cells.size().max()})))
     return (
         [],
         list(cells[metric].mean() - cells[GINI].mean()),
-        f"{of['scale'].iloc[0]} scale, n = {n}",
+        f"{of['scale'].iloc[0]} scale, n = {between(cells.size())}",
     )
 
 
 ROWS = {"CRISPR": (of_pairs, ["INQ-C-auroc"]), "CRISPR, NRG": (of_sites, [])}
 ROWS["skin lesions"] = (seeds_of(committed, "lesions"), [f"INQ-T4-{s}" for s in "ABCD"])
-of_images = [r for r in committed if r.config.get("data") in DATASETS]
 of_ten, of_machines = seeds_of(of_images), seeds_of(of_images, "baselines")
 for share in (10.0, 1.0, 0.1):
     of = of_ten[of_ten["percent"] == share] if len(of_ten) else of_ten
@@ -497,8 +498,8 @@ def ran(verdicts: list) -> str:
     for v in verdicts:
         if v.ours is not None:
             found.setdefault(v.scale, []).append(v.n)
-    seeds = {of: "–".join(map(str, sorted({min(n), max(n)}))) for of, n in found.items()}
-    return ", ".join(f"{of} scale, n = {n}" for of, n in seeds.items()) or "not run yet"
+    sizes = (f"{of} scale, n = {between(n)}" for of, n in found.items())
+    return ", ".join(sizes) or "not run yet"
 
 
 USUAL = {"auroc_abc_usual": ("ABC, usual", "x"), "auroc_nl_error": ("NL, error", "+")}

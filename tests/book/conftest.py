@@ -165,8 +165,7 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
         value, keys = ledger()["NEG-T1-rba-bias"].value, []
         for trial in experiment.trials("paper", where=query.select.where, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
-            measured = {query.metric: metric}
-            record = make_record(trial, metrics=measured, series={})
+            record = make_record(trial, metrics={query.metric: metric}, series={})
             Store(results).put(record)
             keys.append(record.key)
         return keys

@@ -468,23 +468,28 @@ def test_a_claim_may_need_the_scale_of_the_paper():
     assert [p.status for p in judge(ordered, mixed, runs(GOOD, scale="cpu")).parts] == ["same order", "waiting"]
 
 
-# ------------------------------------------------------------------------------------------------- at rest, in a reduced setting
+# ------------------------------------------------------------------------------------------------------------- at rest
+
+
+def assert_decided_only_with_twice_the_budget(asked, query, records, undone, decided) -> None:
+    """And only if the longer runs agree."""
+    found = judge(asked, query, records)
+    assert (found.status, found.interval is not None) == (undone, True)
+    assert "no run with twice the budget yet" in found.reason
+    rests = judge(asked, query, with_longer(records + longer(records)))
+    assert (rests.status, "with twice the budget (" in rests.reason, rests.n) == (decided, True, 3)
+    assert set(rests.records) > set(found.records)
+    moved = judge(asked, query, with_longer(records + longer(records, {"a": 0.1, "b": 0.95})))
+    assert (moved.status, "another" in moved.reason) == (undone, True)
 
 
 @pytest.mark.parametrize(
-    "query", [ORDER, Above(A, "accuracy", 0.5), Above(B, "accuracy", 0.5, below=True), replace(ORDER, final="reduced")]
+    "query", [ORDER, Above(A, "accuracy", 0.5), Above(B, "accuracy", 0.5, below=True), replace(ORDER, final=True)]
 )
 def test_a_reduced_order_about_the_end_needs_a_run_with_twice_the_budget(query):
     small = arms(scale="cpu")
-    found = judge(ordered, query, small)
-    assert (found.status, found.interval is not None) == ("undecided", True)
-    assert "no run with twice the budget yet" in found.reason
+    assert_decided_only_with_twice_the_budget(ordered, query, small, "undecided", "same order")
     assert judge(ordered, replace(query, final=False), small).status == "same order"
-    rests = judge(ordered, query, with_longer(small + longer(small)))
-    assert (rests.status, "with twice the budget" in rests.reason, rests.n) == ("same order", True, 3)
-    assert set(rests.records) > set(found.records)
-    moved = judge(ordered, query, with_longer(small + longer(small, {"a": 0.1, "b": 0.95})))
-    assert (moved.status, "another" in moved.reason) == ("undecided", True)
 
 
 def test_each_deciding_arm_needs_its_longer_run_on_one_seed_and_it_has_to_be_sound():
@@ -513,18 +518,10 @@ def test_runs_with_twice_the_budget_are_no_replicates_of_the_others():
 
 @pytest.mark.parametrize(("query", "asked"), [(VALUE, claim(value=95.5)), (ORDER, ordered), (Above(A, "accuracy", 0.5), ordered)])
 def test_at_the_papers_size_the_end_of_training_needs_twice_the_budget_unless_the_paper_says_when_it_stops(query, asked):
-    full, query = arms(), replace(query, final=True)
-    found = judge(asked, query, full)
-    assert found.status == "inconclusive"
-    assert found.interval is not None
-    assert "no run with twice the budget yet" in found.reason
+    full = arms()
+    assert_decided_only_with_twice_the_budget(asked, replace(query, final=True), full, "inconclusive", "reproduced")
     for where_it_stops in (False,) if isinstance(query, Value) else (False, "reduced"):
         assert judge(asked, replace(query, final=where_it_stops), full).status == "reproduced"
-    rests = judge(asked, query, with_longer(full + longer(full)))
-    assert (rests.status, "with twice the budget (" in rests.reason, rests.n) == ("reproduced", True, 3)
-    assert set(rests.records) > set(found.records)
-    moved = judge(asked, query, with_longer(full + longer(full, {"a": 0.1, "b": 0.95})))
-    assert (moved.status, "another" in moved.reason) == ("inconclusive", True)
 
 
 @pytest.mark.parametrize(("after", "status"), [(0.94, "not reproduced"), (0.961, "not reproduced"), (0.98, "inconclusive")])
