@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -78,13 +77,6 @@ class History:
     epochs: dict[str, list[float]] = field(default_factory=dict)
     routing_path: str = "fast"
     best_epoch: int | None = None  # from 1, whose weights were kept; None where those of the last step were
-
-    def change_last_quarter(self, term: str, window: int) -> float:
-        """How far the mean of ``term`` over ``window`` steps moved in the last quarter of the run; at least 0."""
-        values = self.terms[term]
-        corner = max(1, len(values) * 3 // 4)
-        window = min(window, corner)
-        return abs(fmean(values[corner - window : corner]) - fmean(values[-window:]))
 
 
 class Patience(NamedTuple):

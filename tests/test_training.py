@@ -25,7 +25,6 @@ from capslib.lab.review import review
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.papers import experiments
-from capslib.papers.common import loss_change
 from capslib.training import Context, Examples, History, Patience, accuracy, fit, permutation, seeded
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
@@ -707,23 +706,6 @@ def test_augmentation_and_permutations_draw_from_streams_of_their_own():
     assert shared == epochs
     assert not any(found in epochs for found in order)
     assert len({tuple(found) for found in order}) == 20
-
-
-@pytest.mark.parametrize(
-    ("curve", "change"),
-    [
-        ([1.0] * 400, 0.0),
-        ([1 - k / 400 for k in range(400)], 0.25 / (1 - 9.5 / 400)),  # three windows of 20 steps, the last two 100 apart
-        ([1 + k / 400 for k in range(400)], 0.25 / (1 + 9.5 / 400)),  # a loss that rises has not flattened either
-        ([4.0] * 20 + [2.0] * 280 + [1.0] * 100, 0.25),
-        ([3.0], 0.0),
-        ([2.0, 1.0], 0.5),
-        ([0.0] * 40, 0.0),
-    ],
-    ids=["flat", "falls", "rises", "step", "one step", "two steps", "zero"],
-)
-def test_how_much_the_loss_still_moved(curve, change):
-    assert loss_change(History({"loss": curve}))["loss_change_last_quarter"].value == pytest.approx(change)
 
 
 def test_a_history_is_plain_numbers():

@@ -154,7 +154,7 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
             measures["parameters"] = record.parameters
             arm = record.trial.model_copy(update={"seed": 0}).key
             other, theirs = arms.setdefault(arm, (name, measures))
-            if odd := sorted(k for k in measures.keys() | theirs.keys() if measures.get(k) != theirs.get(k)):
+            if odd := sorted(k for k in measures.keys() & theirs.keys() if measures[k] != theirs[k]):
                 yield f"{name}: not measured like another seed, in {other} ({', '.join(odd)}): raise the experiment's revision"
 
 

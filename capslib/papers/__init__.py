@@ -153,13 +153,7 @@ def known(trial: Trial) -> bool:
 
 def fields(trial: Trial) -> dict[str, Any]:
     """Every field of its configuration, as JSON has them. Raises as :func:`config` does."""
-    experiment = experiments(trial.paper)[trial.experiment]
-    return _fields(experiment.config, json.dumps(trial.config, sort_keys=True))
-
-
-@functools.lru_cache(maxsize=65_536)
-def _fields(model: type[Config], differences: str) -> dict[str, Any]:
-    return _config(model, differences).model_dump(mode="json")
+    return config(trial).model_dump(mode="json")
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -210,25 +204,14 @@ def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
     records = list(records)
     done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
     found: dict[str, dict[Scale, Waits]] = {}
-    for scale, (own, longer_ones) in _by_key(stem).items():
-        for claim, seeds in longer_ones.items():
-            lack = [[t for first, key, t in of if key not in done and first not in stopped] for of in seeds]
-            wanted = Waits([t for key, t in own[claim].items() if key not in done], min(lack, key=len, default=[]))
+    scales: tuple[Scale, ...] = ("paper", "cpu")
+    for scale in scales:
+        own = needs(stem, scale)
+        for claim, seeds in longer(stem, scale).items():
+            lack = [[t for first, t in of if t.key not in done and first.key not in stopped] for of in seeds]
+            wanted = Waits([t for t in own[claim] if t.key not in done], min(lack, key=len, default=[]))
             found.setdefault(claim, {})[scale] = wanted
     return found
-
-
-@functools.cache
-def _by_key(stem: str) -> dict[Scale, tuple[dict[str, dict[str, Trial]], dict[str, list[list[tuple[str, str, Trial]]]]]]:
-    """What :func:`needs` and :func:`longer` say, with the keys of the trials, which take a second to hash and never change."""
-    scales: tuple[Scale, ...] = ("paper", "cpu")
-    return {
-        scale: (
-            {claim: {t.key: t for t in of} for claim, of in needs(stem, scale).items()},
-            {claim: [[(a.key, b.key, b) for a, b in of] for of in seeds] for claim, seeds in longer(stem, scale).items()},
-        )
-        for scale in scales
-    }
 
 
 def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.data.registry import SETS
 from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
 from capslib.recipes import Objective
 
@@ -51,12 +50,11 @@ def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]
 
 def outcome(
     trained: Trained, metrics: Mapping[str, Metric], series: Mapping[str, Sequence[float]] | None = None,
-    curves: Collection[str] = (), *, rest: Mapping[str, Metric] | None = None,
+    curves: Collection[str] = (),
 ) -> Outcome:  # fmt: skip
     """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every experiment records.
 
-    ``curves`` names the metrics to keep for every epoch. ``rest`` tells whether the training had converged; its default is
-    :func:`loss_change`.
+    ``curves`` names the metrics to keep for every epoch.
     """
     from capslib.routing import Routing
 
@@ -66,32 +64,12 @@ def outcome(
         epochs = {"epochs": abscissa(len(next(iter(epochs.values())))), **epochs}
     routed = any(isinstance(module, Routing) for module in trained.network.modules())
     return Outcome(
-        metrics={**metrics, **(loss_change(history) if rest is None else rest)},
+        metrics=dict(metrics),
         series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
         data=[DataFingerprint(**fingerprint._asdict()) for fingerprint in trained.data],
         parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",
     )
-
-
-def loss_change(history: History) -> dict[str, Metric]:
-    """How far the loss moved over the last quarter, as a share of the loss at the start; means over a twentieth of the steps."""
-    losses = history.terms["loss"]
-    window = max(1, len(losses) // 20)
-    start = max(abs(sum(losses[:window]) / window), 1e-12)
-    value = history.change_last_quarter("loss", window) / start
-    return {"loss_change_last_quarter": Metric(value=value, n=len(losses), unit="share of the initial loss")}
-
-
-def error_change(trained: Trained) -> dict[str, Metric]:
-    """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch.
-
-    Use it for losses that rise by themselves, because their margin grows.
-    """
-    history, steps = trained.history, len(trained.history.terms["accuracy"])
-    moved = history.change_last_quarter("accuracy", -(-steps // max(1, len(next(iter(history.epochs.values()))))))
-    guessing = 1 - 1 / len(SETS[trained.data[0].name].classes)
-    return {"error_change_last_quarter": Metric(value=moved / guessing, n=steps, unit="share of the error of guessing")}
 
 
 def thinned(history: History, points: int = 300) -> dict[str, list[float]]:

@@ -209,7 +209,7 @@ def test_two_files_of_one_trial(store, sound):
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"other": Metric(value=1, n=20, unit="x")}}, "other, train_accuracy"), ({"parameters": 8}, "parameters")],
+    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"train_accuracy": Metric(value=1, n=20, unit="x")}}, "train_accuracy"), ({"parameters": 8}, "parameters")],
 )  # fmt: skip
 def test_seeds_of_one_configuration_are_measured_alike(store, sound, changes, what):
     again = changed(SIGN[0], seed=1)

@@ -320,7 +320,7 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     attacked = frames.select(claims.own_records("em_routing", Store()), "attacks", "cpu")
     of = frames.metrics(attacked)
     assert numbers(r"With ε = 0.2 the reduced CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
-        100 * of["cnn_fgsm_accuracy_at_0.2"]
+        100 * np.array([r.series["fgsm_cnn"][r.series["epsilons"].index(0.2)] for r in attacked])
     )
     assert "gradients of the CNN are two to four times as large" in told
     assert (10 ** of["gradient_orders"]).between(2, 4).all()

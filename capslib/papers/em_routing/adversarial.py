@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
 from capslib.data.registry import SETS
-from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
     found = (train(*training, context) for training in trainings(config, context.seed))
     networks = dict(zip(("cnn", "source", "capsules"), found, strict=False))
     last = networks[next(reversed(networks))]
-    test = last.splits["test"]
-    some = test.some(config.attacked)
+    some = last.splits["test"].some(config.attacked)
     x, y = config.seen(some.inputs), some.labels
     pixels = to_float(some.inputs)
     pixels = pixels if config.standardise == "image" else center_crop(pixels, config.crop)
@@ -86,26 +84,16 @@ def run(config: AttackConfig, context: Context) -> Outcome:
         gradient = gradient[..., :reach, :reach]  # the capsules' strides leave out the last rows and columns
         sizes[name] = float(gradient.abs().mean().clamp_min(1e-30))
         metrics |= in_unit({f"zero_share_{name}": attacks.zero_share(gradient)}, len(y), "fraction")
-        metrics |= in_unit({f"{name}_error": config.error(net, test)}, len(test.labels), "percent")
-    accuracies = {"cnn_fgsm_accuracy_at_0.2": curves["fgsm_cnn"][config.epsilons.index(0.2)]} if 0.2 in config.epsilons else {}
-    metrics |= in_unit(accuracies, len(y), "fraction")
     if len(networks) == 1:
-        return outcome(last, metrics, curves, rest=error_change(last))
+        return outcome(last, metrics, curves)
     curves["fgsm_spread_capsules"] = untargeted("capsules", spread)
-
-    def kept(curve: str) -> float:
-        """The share of its accuracy without an attack that a network keeps, mean over the steps."""
-        before, *after = curves[curve]
-        return fmean(after) / before if before else 0.0
-
-    gaps = {f"{attack}_gap": kept(f"{attack}_capsules") - kept(f"{attack}_cnn") for attack in ("fgsm", "bim", "transfer")}
-    gaps["targeted_gap"] = fmean(curves["targeted_cnn"][1:]) - fmean(curves["targeted_capsules"][1:])
-    gaps["zero_gap"] = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
-    accuracies = {"least_fgsm_accuracy": min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])}
-    orders = {"gradient_orders": math.log10(sizes["cnn"] / sizes["capsules"])}
-    for values, unit in ((gaps, "difference of fractions"), (accuracies, "fraction"), (orders, "count")):
-        metrics |= in_unit(values, len(y), unit)
-    return outcome(last, metrics, curves, rest=error_change(last))
+    values = (
+        ("zero_gap", metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value, "difference of fractions"),
+        ("least_fgsm_accuracy", min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"]), "fraction"),
+        ("gradient_orders", math.log10(sizes["cnn"] / sizes["capsules"]), "count"),
+    )
+    metrics |= {name: Metric(value=value, n=len(y), unit=unit) for name, value, unit in values}
+    return outcome(last, metrics, curves)
 
 
 def grid(scale: Scale) -> list[AttackConfig]:

@@ -58,7 +58,7 @@ _ATTACKED, _CNN_ATTACKED = (Select("attacks", network, learned=LEARNED, reduced=
 
 
 def _attacked(name: str, unit: str, of: Callable[[Measured], float]) -> Derived:
-    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["fgsm_gap"].n, unit=unit))
+    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["zero_share_cnn"].n, unit=unit))
 
 
 def _at(record: Measured, curve: str, epsilon: float, share: bool = False) -> float:
@@ -69,8 +69,7 @@ def _at(record: Measured, curve: str, epsilon: float, share: bool = False) -> fl
 
 def _left(epsilon: float) -> Derived:
     """The accuracy of the CNN under FGSM."""
-    of = lambda r: Metric(value=_at(r, "fgsm_cnn", epsilon), n=r.metrics["zero_share_cnn"].n, unit="fraction")  # noqa: E731
-    return Derived(f"accuracy of the CNN at {epsilon}", of)
+    return _attacked(f"accuracy of the CNN at {epsilon}", "fraction", lambda r: _at(r, "fgsm_cnn", epsilon))
 
 
 def _harm(attack: str, epsilon: float, share: bool) -> Derived:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from capslib.data.registry import SETS
-from capslib.papers.common import abscissa, error_change, in_unit, outcome
+from capslib.papers.common import abscissa, in_unit, outcome
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
 from capslib.papers.experiment import Outcome, Scale
 from capslib.recipes import Training, train
@@ -68,7 +68,7 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
         metrics |= in_unit({"novel_gap": cnn - ours}, n, "points")
         metrics |= in_unit({"reduction": 100 * (1 - ours / cnn) if cnn else 0.0}, n, "percent")
     series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
-    return outcome(last, metrics, series, rest=error_change(last))
+    return outcome(last, metrics, series)
 
 
 def grid(scale: Scale) -> list[ViewpointConfig]:

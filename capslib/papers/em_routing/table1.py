@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from capslib.data.registry import SETS
-from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.em_routing.recipe import COPY, REDUCED, SMALL, EMRecipe
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import train
@@ -15,6 +16,7 @@ from capslib.recipes import train
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from capslib.recipes import Trained
     from capslib.training import Context, Examples
 
 
@@ -37,7 +39,17 @@ def run(config: TestErrorConfig, context: Context) -> Outcome:
         metrics |= in_unit(errors, len(some.labels), "percent")
         metrics |= in_unit({"multi_crop_gain": one - several}, len(some.labels), "points")
     found, series = ({}, {}) if config.network == "cnn" else look_inside(config, network, test.some(500))
-    return outcome(trained, metrics | found, series, ["error_of_some"], rest=error_change(trained))
+    return outcome(trained, metrics | found | error_change(trained), series, ["error_of_some"])
+
+
+def error_change(trained: Trained) -> dict[str, Metric]:
+    """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch."""
+    right, epochs = trained.history.terms["accuracy"], max(1, len(next(iter(trained.history.epochs.values()))))
+    corner = max(1, len(right) * 3 // 4)
+    window = min(-(-len(right) // epochs), corner)
+    moved = abs(fmean(right[corner - window : corner]) - fmean(right[-window:]))
+    guessing = 1 - 1 / len(SETS[trained.data[0].name].classes)
+    return {"error_change_last_quarter": Metric(value=moved / guessing, n=len(right), unit="share of the error of guessing")}
 
 
 CLOSE, BINS, WIDTH = 0.05, 40, 0.01

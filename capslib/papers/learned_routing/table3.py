@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from capslib.papers.common import error_change, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import train
@@ -30,7 +30,7 @@ def run(config: ConsensusRecipe, context: Context) -> Outcome:
     network, test = trained.network, trained.splits["test"]
     metrics = in_unit({"test_error": config.error(network, test)}, len(test.labels), "percent")
     found, series = look_inside(config, network, test.some(LOOKED_AT))
-    return outcome(trained, metrics | found, series | learned(network), ["error_of_some"], rest=error_change(trained))
+    return outcome(trained, metrics | found, series | learned(network), ["error_of_some"])
 
 
 def look_inside(
@@ -112,7 +112,7 @@ def rehearse(config: ConsensusRecipe, context: Context) -> Outcome:
     trained = train(config, context.seed, context)
     rest = trained.splits["test"]
     metrics = in_unit({"held_out_error": config.error(trained.network, rest)}, len(rest.labels), "percent")
-    return outcome(trained, metrics, {}, ["error_of_some"], rest=error_change(trained))
+    return outcome(trained, metrics, {}, ["error_of_some"])
 
 
 Arm = dict[str, Any]

@@ -15,7 +15,6 @@ from capslib.papers.sparse_unsupervised.encodings import (
     SUPCAPS,
     SVM,
     EncodingConfig,
-    accuracy,
     classified,
     digits,
     encode,
@@ -89,10 +88,9 @@ def attack(config: AttackConfig, context: Context) -> Outcome:
 
     The released logistic regression, C = 100, stands in for the support vector machine, through which no gradient flows in torch.
     """
-    import torch
     from torch.nn import functional as F
 
-    from capslib.attacks import input_gradient, robustness, zero_share
+    from capslib.attacks import robustness
 
     trained = train(config, context.seed, context)
     network = trained.network
@@ -102,14 +100,8 @@ def attack(config: AttackConfig, context: Context) -> Outcome:
     scores = network if config.network == "cnn" else head(network, config, sets, context.device)
     loss = lambda x, y: F.cross_entropy(scores(x), y)  # noqa: E731
     left = robustness(scores, loss, x, y, EPSILONS, bounds=(0.0, 1.0))
-    blind = zero_share(torch.cat([input_gradient(loss, a, b) for a, b in zip(x.split(100), y.split(100), strict=True)]))
-    metrics = in_unit(
-        {f"attacked_{e:g}": share for e, share in zip(EPSILONS, left, strict=True)} | {"zero_gradient": blind}, len(x), "fraction"
-    )
-    if config.supervised:
-        metrics |= in_unit({"mnist_accuracy": accuracy(network, config, sets["test"])}, len(sets["test"].images), "fraction")
-    metrics["kept"] = Metric(value=left[EPSILONS.index(0.1)] / max(left[0], 1e-9), n=len(x), unit="fraction")
-    return outcome(trained, metrics, {"epsilons": list(EPSILONS), "accuracy_left": left}, [*trained.history.epochs])
+    kept = Metric(value=left[EPSILONS.index(0.1)] / max(left[0], 1e-9), n=len(x), unit="fraction")
+    return outcome(trained, {"kept": kept}, {"epsilons": list(EPSILONS), "accuracy_left": left}, [*trained.history.epochs])
 
 
 def head(network: nn.Module, config: AttackConfig, sets: dict[str, Any], device: str | torch.device) -> Any:

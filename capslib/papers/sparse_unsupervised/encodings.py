@@ -185,13 +185,11 @@ def activity(codes: Mapping[str, Mapping[str, np.ndarray]], n: int) -> tuple[dic
     L = rank.shape[1]
     often = np.stack([(rank == k).mean(axis=0) for k in range(L)], axis=1)  # [capsules, ranks]
     first = often[:, 0]
-    held = first[first > 0]
     metrics = {
         "support_left": Metric(value=float(ranked[1:].mean()), n=n, unit="fraction"),
         "largest_first_share": Metric(value=float(first.max()), n=len(rank), unit="fraction"),
         "smallest_first_share": Metric(value=float(first.min()), n=len(rank), unit="fraction"),
         "winners": Metric(value=float((first > 0.001).sum()), n=L, unit="capsules"),
-        "first_rank_bits": Metric(value=float(-(held * np.log2(held)).sum()), n=len(rank), unit="bits"),
     }
     rounded = {"ranked_support": ranked, "rank_shares": often.flatten()}
     return metrics, {"ranks": [float(k) for k in range(L)], **{k: [round(float(x), 5) for x in v] for k, v in rounded.items()}}

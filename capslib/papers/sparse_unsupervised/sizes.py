@@ -32,16 +32,8 @@ def run(config: SizesConfig, context: Context) -> Outcome:
     whole, partly = int((mask > 0.5).sum()), int(((mask > 0.1) & (mask <= 0.5)).sum())
     with torch.device("meta"):
         network = SparseCapsNet((1, config.side, config.side), capsules=config.capsules)
-    sizes = {name: p.numel() for name, p in network.named_parameters()}
-    found = {
-        "whole": whole,
-        "in_part": partly,
-        "off_one_and_two": abs(whole - 1) + abs(partly - 2),
-        "not_zero": int((mask > 0).sum()),
-        "without_decoder": sum(n for name, n in sizes.items() if not name.startswith("decoder")),
-    }
-    parameters = sum(sizes.values())
-    return Outcome(metrics=in_unit(found, config.capsules, "count"), series={"mask": mask.tolist()}, parameters=parameters)
+    metrics = in_unit({"off_one_and_two": abs(whole - 1) + abs(partly - 2)}, config.capsules, "count")
+    return Outcome(metrics=metrics, series={"mask": mask.tolist()}, parameters=sum(p.numel() for p in network.parameters()))
 
 
 def grid(scale: Scale) -> list[SizesConfig]:
