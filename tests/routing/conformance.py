@@ -207,7 +207,7 @@ def every_path_is_the_definition(name, bias):
         "matrices": ((CHILDREN, PARENTS, 2, 2), (7, CHILDREN, 2, 2)),
     }
     routing, before = build(name, bias), (fast.CHUNK_BYTES["cpu"], fast.BLOCK_BYTES["cpu"], fast.KEPT_BYTES["cpu"])
-    paths = ("fast", "triton", *(() if getattr(type(routing).function, "core", None) else ("compiled",)))
+    paths = ("fast", *(() if getattr(type(routing).function, "core", None) else ("compiled",)))
     for kind, path in itertools.product(shapes, paths):
         given = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes[kind]]
         given.append(torch.rand(7, CHILDREN, generator=generator, dtype=torch.float64))

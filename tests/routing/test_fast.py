@@ -358,17 +358,6 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
     assert layer(torch.randn(2, 4, 2), torch.rand(2, 4)).pose.isfinite().all()
 
 
-def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(module, "_compiler_works", lambda device: False)
-    layer = DenseCapsules(4, 3, 2, 2, routing="em")
-    assert use_path(layer, "triton") == "fast"
-    pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
-    expected = layer(pose, activation).pose
-    layer.routing.path = "triton"  # as in a network that was trained on a GPU and brought home
-    assert torch.equal(layer(pose, activation).pose, expected)
-
-
 @pytest.mark.parametrize(("device", "inside"), [("cuda", "highest"), ("cpu", "high")])
 def test_on_a_gpu_a_routing_takes_no_part_in_tf32(device, inside):
     before = torch.get_float32_matmul_precision()
