@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conformance import assert_close, weighted
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def gradients_and_values(routing: Routing, path: str, votes, activation) -> list
     use_path(routing, path)
     *votes, activation = leaves
     result = routing(LazyVotes(*votes) if len(votes) == 2 else votes[0], activation)
-    sum((t * torch.linspace(-1, 2, t.numel(), dtype=t.dtype).view_as(t)).sum() for t in result).backward()
+    weighted(result).backward()
     return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
 
 
@@ -68,15 +69,6 @@ def draw(kind: str, given: str, dtype=torch.float64, seed: int = 0) -> tuple[tup
 def build(name: str, bias: float | None, dtype=torch.float64, **options: object) -> Routing:
     torch.manual_seed(1)
     return make_routing(name, PARENTS, DIM, bias=bias, **options).to(dtype)
-
-
-def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0) -> None:
-    """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
-    assert len(ours) == len(expected)
-    largest = max(b.abs().max().item() for b in expected)
-    for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
-        scale = max(1e-6 * largest, b.abs().max().item())
-        assert (a - b).abs().max().item() <= tolerance * scale + rounding, f"tensor {number}"
 
 
 @pytest.fixture(params=["one chunk", "chunks of two"])

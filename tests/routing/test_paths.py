@@ -109,22 +109,6 @@ def test_of_several_routings_the_slowest_path_is_reported(monkeypatch):
 # -------------------------------------------------------------------------------------------- iterations are an argument
 
 
-@pytest.mark.parametrize("name", ["dynamic", "em", "em_vector"])
-@each_path
-def test_iterations_can_be_given_for_one_call(name, path):
-    votes, activation = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
-    torch.manual_seed(0)
-    three = make_routing(name, 3, 4, iterations=3)
-    torch.manual_seed(0)
-    two = make_routing(name, 3, 4, iterations=2)
-    three.path = two.path = "fast" if path == "compiled" else path
-    for ours, expected in zip(three(votes, activation, iterations=2), two(votes, activation), strict=True):
-        assert torch.equal(ours, expected)
-    assert three.iterations == 3
-    with pytest.raises(ValueError, match="at least one iteration"):
-        three(votes, activation, iterations=0)
-
-
 def test_a_start_that_fails_changes_nothing():
     """It counted ``iterations`` up, and a failure in between left it wrong."""
     routing, activation = EMRouting(3, 4, iterations=3), torch.rand(2, 5)
