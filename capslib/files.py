@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-import socket
-import sys
 import tempfile
 import time
 import warnings
@@ -27,7 +26,7 @@ def folder(name: Any) -> Any:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file whole or not at all: beside its place, flushed to the disk, then moved there.
 
-    Removes what killed processes left of earlier writes of the same file. Raises :class:`UserError` where the file cannot be
+    Removes what killed processes left of writes of the same file an hour ago or earlier. Raises :class:`UserError` where the file cannot be
     written; what was at ``path`` before is still there then.
     """
     try:
@@ -45,7 +44,7 @@ def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in leftovers(path.parent, path.name):
         left.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-{socket.gethostname()}-{os.getpid()}-", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -71,29 +70,13 @@ def check_writable(folder: Path, what: str, fix: str) -> None:
 
 
 def leftovers(folder: Path, name: str = "") -> list[Path]:
-    """The temporary files that killed processes left in a folder, of the file ``name`` or of all; another machine's after a day."""
+    """The temporary files that killed processes left in a folder, of the file ``name`` or of all: no write takes an hour."""
     found = []
-    for path in folder.glob(".*-*-*-*"):
-        stem, pid, _ = path.name.rsplit("-", 2)
-        with contextlib.suppress(FileNotFoundError, ValueError):  # it is in its place by now; it is none of ours
-            writer, old = int(pid), time.time() - path.stat().st_mtime > 86_400
-            killed = stem.endswith(f"-{socket.gethostname()}") and not _lives(writer)
-            if stem.startswith(f".{name}-" if name else ".") and (old or killed):
+    for path in folder.glob(f".{glob.escape(name) or '*'}.*.part"):
+        with contextlib.suppress(FileNotFoundError):  # it is in its place by now
+            if time.time() - path.stat().st_mtime > 3_600:
                 found.append(path)
     return found
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process of this machine lives. Windows has no harmless way to ask, so there it counts as alive."""
-    if sys.platform == "win32":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it lives, and belongs to somebody else
-    return True
 
 
 def set_aside(path: Path, why: str) -> Path | None:

@@ -43,6 +43,16 @@ def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
     return LazyVotes(bounded(weight).mT, pose.mT)
 
 
+def turned(result: RoutingResult) -> RoutingResult:
+    """With poses [..., J, 16] of bounded votes, which are transposed, as they should be."""
+    return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
+
+
+def near_identity(*shape: int) -> Tensor:
+    """What W [*shape, 4, 4] of bounded votes starts from."""
+    return torch.eye(4) + torch.empty(*shape, 4, 4).uniform_(-0.1, 0.1)
+
+
 def with_coordinates(pose: Tensor) -> Tensor:
     """Poses [N, H, W, I, 4, 4] whose first three entries have row, column and number in 0…1 added.
 
@@ -96,9 +106,7 @@ class DenseCapsules(nn.Module):
     """Every child votes for every parent, û_{j|i} = W_{ij} u_i; then any routing.
 
     Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
-    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``. With the
-    ``transform`` "bounded", d and D are 16, for matrix capsules [N, I, 4, 4], and W starts near
-    the identity. Raises ValueError for other sizes.
+    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``.
 
     >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
@@ -107,30 +115,19 @@ class DenseCapsules(nn.Module):
 
     def __init__(
         self, children: int, parents: int, child_dim: int, parent_dim: int,
-        *, routing: str = "dynamic", weight_std: float = 0.1, transform: Transform = "linear",
-        **options: object,
+        *, routing: str = "dynamic", weight_std: float = 0.1, **options: object,
     ):  # fmt: skip
         super().__init__()
-        self.transform = transform
-        if _is_bounded(transform, child_dim == parent_dim == 16):
-            self.weight = nn.Parameter(_near_identity(children, parents))
-        else:
-            weight = torch.randn(children, parents, parent_dim, child_dim)
-            self.weight = nn.Parameter(weight * weight_std)
+        weight = torch.randn(children, parents, parent_dim, child_dim)
+        self.weight = nn.Parameter(weight * weight_std)
         self.routing = make_routing(routing, parents, parent_dim, **options)
-
-    def lazy_votes(self, pose: Tensor) -> LazyVotes:
-        if self.transform == "bounded":
-            return bounded_votes(self.weight, pose)
-        return LazyVotes(self.weight, pose)
 
     def votes(self, pose: Tensor) -> Tensor:
         """Votes [N, I, J, D] of poses [N, I, d]."""
-        return self.lazy_votes(pose).form()
+        return LazyVotes(self.weight, pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
-        result = self.routing(self.lazy_votes(pose), activation)
-        return _turned(result) if self.transform == "bounded" else result
+        return self.routing(LazyVotes(self.weight, pose), activation)
 
 
 class MatrixPrimaryCapsules(nn.Module):
@@ -186,11 +183,15 @@ class ConvCapsules(nn.Module):
         super().__init__()
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
         self.transform, self.coordinates = transform, coordinates
-        if _is_bounded(transform, pose == "matrix"):
-            self.weight = nn.Parameter(_near_identity(kernel, kernel, types, parents))
-        else:
+        if transform == "linear":
             self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
             _start(self.weight, weight_std)
+        elif transform != "bounded":
+            raise unknown("transform", transform, get_args(Transform))
+        elif pose != "matrix":
+            raise ValueError('the transform "bounded" is for matrix capsules')
+        else:
+            self.weight = nn.Parameter(near_identity(kernel, kernel, types, parents))
         self.routing = make_routing(routing, parents, 16, **options)
         self.normalise = _normaliser(self.routing, routing, normalise)
 
@@ -217,7 +218,7 @@ class ConvCapsules(nn.Module):
         votes, children, competition = self.fields(pose, activation)
         rivals = {} if competition is None else {"competition": competition}
         result = self.routing(votes, children, **rivals)
-        result = _turned(result) if self.transform == "bounded" else result
+        result = turned(result) if self.transform == "bounded" else result
         mu, a, coupling = (t.unflatten(0, (len(pose), *grid)) for t in result)
         coupling = coupling.unflatten(3, self.weight.shape[:3])
         return RoutingResult(mu.unflatten(-1, self.pose), a, coupling)
@@ -293,23 +294,6 @@ def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> 
             centres = centres.unfold(0, kernel, stride).mean(dim=-1)
         axes.append(centres * 0.01)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-
-
-def _turned(result: RoutingResult) -> RoutingResult:
-    """With poses [..., J, 16] of votes that are transposed as they should be."""
-    return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
-
-
-def _is_bounded(transform: str, fits: bool) -> bool:
-    if transform not in get_args(Transform):
-        raise unknown("transform", transform, get_args(Transform))
-    if transform == "bounded" and not fits:
-        raise ValueError('the transform "bounded" is for matrix capsules: poses of 16 numbers')
-    return transform == "bounded"
-
-
-def _near_identity(*shape: int) -> Tensor:
-    return torch.eye(4) + torch.empty(*shape, 4, 4).uniform_(-0.1, 0.1)
 
 
 def _start(weight: Tensor, std: float) -> None:

@@ -14,7 +14,7 @@ import capslib
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(capslib.__path__, "capslib.")
-    if not module.name.startswith("capslib.lab") and module.name not in ("capslib.__main__", "capslib.routing.kernels")
+    if not module.name.startswith("capslib.lab") and module.name != "capslib.__main__"
 ]
 FACE = {
     "capslib.routing": ["dynamic_routing", "em_routing", "make_routing", "squash", "use_path"],

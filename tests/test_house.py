@@ -160,7 +160,7 @@ import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({sorted(set(of_lab) - {"scipy"})}))  # not there; scikit-learn brings scipy
 import capslib
 for module in pkgutil.walk_packages(capslib.__path__, "capslib."):
-    if not module.name.startswith("capslib.lab") and module.name not in ("capslib.__main__", "capslib.routing.kernels"):
+    if not module.name.startswith("capslib.lab") and module.name != "capslib.__main__":
         importlib.import_module(module.name)
 from capslib.papers import experiments
 from capslib.training import Context

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from capslib.errors import UserError
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules, PrimaryCapsules, as_capsules, squash
 from capslib.routing import ROUTINGS, EMRouting
 
@@ -64,11 +63,6 @@ def test_weights_start_with_the_deviation_asked_for():
     assert layer.weight.std().item() == pytest.approx(0.3, rel=0.02)
     assert isinstance(layer.routing, EMRouting)
     assert layer.weight.shape == (50, 10, 16, 8)
-
-
-def test_an_unknown_routing_is_a_user_error():
-    with pytest.raises(UserError, match="Did you mean 'dynamic'"):
-        DenseCapsules(3, 2, 4, 5, routing="dynamik")
 
 
 def test_primary_capsules_of_the_original_network():

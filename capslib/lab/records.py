@@ -17,8 +17,8 @@ from capslib.recipes import Model
 Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
 """Ends that count for nothing: the trial still has to run."""
-RoutingPath = Literal["eager", "fast", "compiled", "triton", "none"]
-"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled or in kernels, or there was none."""
+RoutingPath = Literal["eager", "fast", "compiled", "none"]
+"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled, or there was none."""
 ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps", "quantiles", "log_shares", "ranks")
 """Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
 LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")

@@ -10,8 +10,9 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import ConvCapsules, DenseCapsules, LazyVotes, with_coordinates
+from capslib.layers import ConvCapsules, bounded_votes, near_identity, turned, with_coordinates
 from capslib.networks.em_routing import PRESETS, MatrixCapsNet
+from capslib.routing import LazyVotes, RoutingResult, make_routing
 
 SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "similarity": ({"kernels": 4}, {"kernels": 4}, {"kernels": 10}),
@@ -21,19 +22,25 @@ SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
 """Keywords of the routings of the two convolutional layers and of the class layer (Table 2)."""
 
 
-class FlatCapsules(DenseCapsules):
+class FlatCapsules(nn.Module):
     """Class capsules for a grid: each capsule [N, H, W, types, 4, 4] has matrices of its own."""
 
-    def __init__(self, *sizes: int, coordinates: bool = True, **options: Any):
-        super().__init__(*sizes, 16, 16, transform="bounded", **options)
+    def __init__(self, children: int, parents: int, *, routing: str, coordinates: bool = True, **options: Any):
+        super().__init__()
         self.coordinates = coordinates
+        self.weight = nn.Parameter(near_identity(children, parents))
+        self.routing = make_routing(routing, parents, 16, **options)
 
     def lazy_votes(self, pose: Tensor) -> LazyVotes:
         pose = with_coordinates(pose) if self.coordinates else pose
-        return super().lazy_votes(pose.flatten(1, 3))
+        return bounded_votes(self.weight, pose.flatten(1, 3))
 
-    def forward(self, pose: Tensor, activation: Tensor) -> Any:
-        return super().forward(pose, activation.flatten(1))
+    def votes(self, pose: Tensor) -> Tensor:
+        """Votes [N, I, J, 16], transposed, of a grid."""
+        return self.lazy_votes(pose).form()
+
+    def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
+        return turned(self.routing(self.lazy_votes(pose), activation.flatten(1)))
 
 
 class ConsensusCapsNet(MatrixCapsNet):

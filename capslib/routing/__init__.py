@@ -2,7 +2,6 @@
 
 The files, from the top of the room to its bottom. Each imports only from files below it::
 
-    kernels            cores as Triton kernels, for a GPU
     free_energy        which free energies the updates of EM routing lower
     over_children      dynamic routing, normalised over the children
     consensus          routings that learn what agreement is

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Path = Literal["eager", "fast", "compiled", "triton"]
-"""By its definition; in chunks; in chunks that are compiled; by kernels for a GPU."""
+Path = Literal["eager", "fast", "compiled"]
+"""By its definition; in chunks; in chunks that are compiled."""
 
 
 class RoutingResult(NamedTuple):

@@ -219,7 +219,7 @@ def _shares(coupling: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
     return mass, materialised(r / mass.clamp_min(MASS_FLOOR)[..., None])
 
 
-em_routing.core = Core(_forward, _backward, _finish, "capslib.routing.kernels:")
+em_routing.core = Core(_forward, _backward, _finish)
 
 
 class EMRouting(Routing):

@@ -17,7 +17,6 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
@@ -60,21 +59,12 @@ class Core(NamedTuple):
     it returns ``(outputs, kept)``, two tuples of tensors [n, …], the last output the couplings
     [n, J, I]. ``backward(votes, outputs, kept, gradients, **arguments)`` returns the gradient of
     the votes and, by name, of the other tensors. ``finish(*outputs, **arguments)``, which autograd
-    sees and which gets couplings [n, I, J], makes a :class:`RoutingResult`. ``kernels`` names a
-    module for a GPU, "module:", such as :mod:`capslib.routing.kernels`; importing it needs Triton.
+    sees and which gets couplings [n, I, J], makes a :class:`RoutingResult`.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
     backward: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     finish: Callable[..., RoutingResult]
-    kernels: str | None = None
-
-
-def kernels_of(core: Core, device: torch.device, options: Mapping[str, Any]) -> Any:
-    """The module of a core's kernels, if it has some for this device and these options; else None."""
-    with contextlib.suppress(ImportError):  # Triton is not installed
-        found = core.kernels and resolve_name(core.kernels)
-        return found if found and found.covers(device, **options) else None
 
 
 def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
@@ -175,18 +165,17 @@ def _in_chunks(definition: Callable[..., Tensors], weight: Tensor | None, source
 
 
 def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:
-    compiled, triton = path == "compiled", path == "triton" and source.dtype == torch.float32
-    kernels = kernels_of(core, source.device, arguments) if triton else None
+    compiled = path == "compiled"
     if compiled and source.device.type == "cpu":  # a compiler would take numbers for constants
         lists = {k: v for k, v in arguments.items() if isinstance(v, (list, tuple))}
         numbers = {k: v for k, v in lists.items() if all(isinstance(n, (int, float)) for n in v)}
         arguments = arguments | {k: source.new_tensor(v) for k, v in numbers.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     options = {k: v for k, v in arguments.items() if k not in tensors}
-    plan = _Plan(core, kernels, compiled, options, tuple(tensors), torch.is_grad_enabled())
+    plan = _Plan(core, compiled, options, tuple(tensors), torch.is_grad_enabled())
     if weight is None:
         outputs = _Chunked.apply(plan, None, None, source, *tensors.values())
-    elif source.ndim == 4 and kernels is None:  # matrix capsules: the chunks form their votes
+    elif source.ndim == 4:  # matrix capsules: the chunks form their votes
         weight = rearrange(weight, "i j k b -> j k b i").contiguous()
         source = rearrange(source, "n i a k -> n a k i").contiguous()
         outputs = _Chunked.apply(plan, None, weight, source, *tensors.values())
@@ -274,7 +263,6 @@ class _Plan(NamedTuple):
     """What a batch is run with, beside its tensors."""
 
     core: Core
-    kernels: Any  # a module, or None
     compiled: bool
     options: Mapping[str, Any]
     names: tuple[str, ...]  # of the tensors
@@ -282,9 +270,6 @@ class _Plan(NamedTuple):
 
     def runs(self, direction: str, weight: Tensor | None, rows: Tensor, *to: Tensor | None) -> Iterator[tuple[slice, Callable]]:
         """The chunks, and what runs each "forward" or "backward", ``to`` the gradients of weight and rows."""
-        if self.kernels is not None:
-            yield slice(0, len(rows)), functools.partial(getattr(self.kernels, direction), rows, *to[1:])
-            return
         run = {"forward": _run_forward, "backward": _run_backward}[direction]
         numbers = rows[0].numel() if weight is None else weight[:, 0].numel() * rows.shape[1]
         for chunk, full in _chunks(numbers, rows, _together(self.options)):
@@ -311,7 +296,7 @@ def _compiled_for(run: Callable, *constants: object) -> Callable:
 
 
 class _Chunked(torch.autograd.Function):
-    """Runs a core, or kernels, over ``rows`` in chunks, and once more for the gradient, for which ``lazy`` forms votes again."""
+    """Runs a core over ``rows`` in chunks, and once more for the gradient, for which ``lazy`` forms votes again."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, lazy: LazyVotes | None, weight: Tensor | None, rows: Tensor, *tensors: Tensor) -> Tensors:

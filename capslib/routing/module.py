@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from capslib.routing.base import Path, RoutingResult, at_least_one
 from capslib.routing.competition import Competition
-from capslib.routing.fast import kernels_of
 
 
 class Routing(nn.Module):
@@ -35,7 +34,6 @@ class Routing(nn.Module):
         super().__init__()
         at_least_one(iterations)
         self.iterations = iterations
-        self.options: dict[str, Any] = {}
         self.path: Path = "fast"
         self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
 
@@ -55,17 +53,10 @@ class Routing(nn.Module):
         raise NotImplementedError
 
     def possible_path(self, path: Path, like: Tensor) -> Path:
-        """The fastest path up to ``path`` that can compute this routing for tensors ``like`` this.
-
-        A core and kernels compute neither a learned module nor every option.
-        """
+        """The fastest path up to ``path`` that computes this routing for tensors ``like`` this. A core knows no learned module."""
         core = getattr(type(self).function, "core", None)
-        if path in ("eager", "fast") or core is None or any(True for _ in self.children()):
+        if path != "compiled" or core is None or any(True for _ in self.children()):
             return "eager" if path == "eager" else "fast"
-        if (path == "triton" or like.is_cuda) and like.dtype != torch.float64:
-            kernels = kernels_of(core, like.device, self.options)
-            if kernels is not None and _kernels_agree(kernels.agree, like.device):
-                return "triton"
         return "compiled" if _compiler_works(like.device) else "fast"
 
     def extra_repr(self) -> str:
@@ -75,7 +66,7 @@ class Routing(nn.Module):
 def use_path(network: nn.Module, path: Path) -> Path:
     """Let every routing in ``network`` compute on this path, or on the fastest below it that works.
 
-    On a GPU "compiled" also stands for "triton". Returns the slowest path taken; "fast" if none is.
+    Returns the slowest path taken; "fast" if none is.
 
     >>> from capslib.routing import make_routing
     >>> use_path(make_routing("em", 3, 4), "eager")
@@ -86,14 +77,6 @@ def use_path(network: nn.Module, path: Path) -> Path:
     for routing in routings:
         routing.path = routing.possible_path(path, like)
     return min((routing.path for routing in routings), key=get_args(Path).index, default="fast")
-
-
-@functools.cache
-def _kernels_agree(agree: Callable[[torch.device], bool], device: torch.device) -> bool:
-    """Whether kernels run on this device and compute what they should. Tried once."""
-    with contextlib.suppress(Exception):  # whatever is missing: Triton's compiler, a GPU that it knows
-        return agree(device)
-    return False
 
 
 @functools.cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -227,13 +226,12 @@ def test_a_seed_that_stopped_early_is_measured_like_the_others(store, sound):
     assert not review(store).problems
 
 
-def test_what_a_killed_write_left_is_a_problem(store, sound, monkeypatch):
+def test_what_a_killed_write_left_is_a_problem(store, sound):
     path = store.put(sound())
-    done = subprocess.Popen(["true"])
-    done.wait()
-    left = path.with_name(f".{path.name}-{socket.gethostname()}-{done.pid}-abcd_123")
+    left, written = (path.with_name(f".{path.name}.{drawn}.part") for drawn in ("abcd_123", "efgh_456"))
     left.touch()
-    path.with_name(f".{path.name}-{socket.gethostname()}-{os.getpid()}-abcd_123").touch()  # of a process that lives
+    os.utime(left, times=(0, 0))
+    written.touch()  # just now
     assert review(store).problems == [f"{left.relative_to(store.root)}: left by a write that was killed: delete it"]
 
 

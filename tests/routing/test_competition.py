@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from conformance import assert_close, weighted
 
 from capslib.layers import ClassCapsules, ConvCapsules, field_centres
 from capslib.routing import ROUTINGS, LazyVotes, em_routing, fast, use_path
@@ -131,14 +132,8 @@ def outcome(layer: ConvCapsules, path: str, pose, activation) -> list[torch.Tens
     layer.zero_grad()
     assert use_path(layer, path) == path
     result = layer(*leaves)
-    sum((t * torch.linspace(-1, 2, t.numel(), dtype=t.dtype).view_as(t)).sum() for t in result).backward()
+    weighted(result).backward()
     return [*result, *(torch.zeros_like(t) if t.grad is None else t.grad for t in (*leaves, *layer.parameters()))]
-
-
-def assert_close(ours, expected, tolerance: float) -> None:
-    largest = max(b.abs().max().item() for b in expected)
-    for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
-        assert (a - b).abs().max().item() <= tolerance * max(1e-6 * largest, b.abs().max().item()), f"tensor {number}"
 
 
 @each_geometry

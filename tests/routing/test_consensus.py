@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from capslib.errors import UserError
-from capslib.layers import ConvCapsules, DenseCapsules, bounded, with_coordinates
+from capslib.layers import ConvCapsules, bounded, with_coordinates
+from capslib.networks.learned_routing import FlatCapsules
 from capslib.papers.learned_routing.toy import disagreement
 from capslib.routing import make_routing, use_path
 from capslib.routing.consensus import closed_form
@@ -111,24 +112,22 @@ def test_couplings_are_those_of_least_disagreement():
 
 
 def test_a_transform_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="poses of 16 numbers"):
-        DenseCapsules(6, 3, 8, 8, transform="bounded")
-    with pytest.raises(ValueError, match="poses of 16 numbers"):
+    with pytest.raises(ValueError, match="is for matrix capsules"):
         ConvCapsules(2, 3, pose="vector", transform="bounded")
     with pytest.raises(UserError, match="Unknown transform 'bound'"):
-        DenseCapsules(6, 3, 16, 16, transform="bound")
+        ConvCapsules(2, 3, transform="bound")
 
 
 @pytest.mark.parametrize("routing", ["similarity", "connectionist", "em", "dynamic"])
 def test_a_bounded_layer_transforms_from_the_left_and_lengthens_no_pose(routing):
     torch.manual_seed(0)
-    pose, active = torch.randn(2, 6, 4, 4), torch.rand(2, 6)
-    layer = DenseCapsules(6, 3, 16, 16, routing=routing, transform="bounded")
+    pose, active = torch.randn(2, 1, 3, 2, 4, 4), torch.rand(2, 1, 3, 2)
+    layer = FlatCapsules(6, 3, routing=routing, coordinates=False)
     votes = layer.votes(pose).unflatten(-1, (4, 4)).mT
-    expected = torch.einsum("ijab,nibc->nijac", bounded(layer.weight), pose)
+    expected = torch.einsum("ijab,nibc->nijac", bounded(layer.weight), pose.flatten(1, 3))
     torch.testing.assert_close(votes, expected)
     norms = torch.linalg.matrix_norm
-    assert (norms(votes) <= norms(pose)[:, :, None] + 1e-5).all()
+    assert (norms(votes) <= norms(pose).flatten(1)[:, :, None] + 1e-5).all()
     if routing != "dynamic":  # which squashes
         result = layer(pose, active)
         if routing != "em":  # which weighs by activations

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conformance import assert_close, weighted
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def gradients_and_values(routing: Routing, path: str, votes, activation) -> list
     use_path(routing, path)
     *votes, activation = leaves
     result = routing(LazyVotes(*votes) if len(votes) == 2 else votes[0], activation)
-    sum((t * torch.linspace(-1, 2, t.numel(), dtype=t.dtype).view_as(t)).sum() for t in result).backward()
+    weighted(result).backward()
     return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
 
 
@@ -68,15 +69,6 @@ def draw(kind: str, given: str, dtype=torch.float64, seed: int = 0) -> tuple[tup
 def build(name: str, bias: float | None, dtype=torch.float64, **options: object) -> Routing:
     torch.manual_seed(1)
     return make_routing(name, PARENTS, DIM, bias=bias, **options).to(dtype)
-
-
-def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0) -> None:
-    """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
-    assert len(ours) == len(expected)
-    largest = max(b.abs().max().item() for b in expected)
-    for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
-        scale = max(1e-6 * largest, b.abs().max().item())
-        assert (a - b).abs().max().item() <= tolerance * scale + rounding, f"tensor {number}"
 
 
 @pytest.fixture(params=["one chunk", "chunks of two"])
@@ -356,17 +348,6 @@ def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
         module._compiler_works.cache_clear()
     assert layer.routing.path == "fast"
     assert layer(torch.randn(2, 4, 2), torch.rand(2, 4)).pose.isfinite().all()
-
-
-def test_kernels_for_a_gpu_give_way_to_what_a_cpu_has(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(module, "_compiler_works", lambda device: False)
-    layer = DenseCapsules(4, 3, 2, 2, routing="em")
-    assert use_path(layer, "triton") == "fast"
-    pose, activation = torch.randn(2, 4, 2), torch.rand(2, 4)
-    expected = layer(pose, activation).pose
-    layer.routing.path = "triton"  # as in a network that was trained on a GPU and brought home
-    assert torch.equal(layer(pose, activation).pose, expected)
 
 
 @pytest.mark.parametrize(("device", "inside"), [("cuda", "highest"), ("cpu", "high")])
