@@ -366,8 +366,12 @@ def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
     assert "failures" in done.message
     assert "nan" in done.message
     assert "Traceback" not in done.message
+    assert done.message.replace("\n", "").isprintable(), "what goes to a file is plain lines"
     arms = experiments(CHAPTER)["sign"].trials("smoke", where={"routing": "em_vector"}, change={"weight_std": 1e38})
     assert len(list((tmp_path / "records").rglob("*.json"))) == len(arms)
+    logs = [path.name for path in (tmp_path / "records" / ".logs").iterdir()]
+    assert len(logs) == len(arms)
+    assert all(name in re.sub(r"[\s│]", "", done.message) for name in logs)
 
 
 def test_help_names_the_papers(capslib):
