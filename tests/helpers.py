@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from capslib import papers
 from capslib.errors import UserError
+from capslib.lab import batch
 from capslib.lab.records import Code, Environment, Record
 from capslib.papers.experiment import Metric, Trial
 
@@ -51,3 +53,23 @@ def make_record(trial: Trial, **changes: object) -> Record:
         exit="ok",
     )
     return Record(**{**fields, **changes})
+
+
+class Told(batch.Display):
+    """A display that remembers what it is told, and does something when something is said."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None):
+        self.plans, self.steps, self.ends, self.said, self.then = [], [], [], [], then
+
+    def plan(self, plan):
+        self.plans.append(plan)
+
+    def step(self, trial, step, steps, note):
+        self.steps.append((trial.key, step, steps, note))
+
+    def finish(self, trial, record):
+        self.ends.append((trial.key, record))
+
+    def say(self, text):
+        self.said.append(text)
+        self.then()
