@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import helpers
@@ -9,6 +10,7 @@ import pytest
 import toys
 from hypothesis import settings
 
+from capslib import data
 from capslib.lab.store import Store
 from capslib.papers.experiment import Experiment, Trial
 
@@ -60,6 +62,19 @@ def trial() -> Trial:
 def make_record():
     """A sound record of a trial; keywords replace its fields."""
     return helpers.make_record
+
+
+@pytest.fixture(scope="session")
+def real():
+    """``real("mnist")``: the folder of prepared data, which has this set; where there is none the test is skipped, saying so."""
+
+    def folder(name: str) -> Path:
+        given = os.environ.get("CAPSLIB_DATA")
+        if not given or name not in data.present(Path(given)):
+            pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
+        return Path(given)
+
+    return folder
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -529,16 +527,13 @@ def test_a_rehearsal_computes_as_the_run_would():
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_rehearsal_at_paper_scale(store, name):
+def test_a_rehearsal_at_paper_scale(store, real, name):
     """Two steps of the small network on real pairs, and everything that comes after a training."""
-    root = os.environ.get("CAPSLIB_DATA")
-    if not root or "smallnorb" not in data.present(Path(root)):
-        pytest.skip("real data: smallnorb is not in $CAPSLIB_DATA")
     experiment = EXPERIMENTS[name]
     change = {"sizes": SMALL, "batch_size": 4, "cnn": (4, 4, 8), "epochs": 1, "images": 100}
     change |= {"attacked": 2, "bim_steps": 2} if name == "attacks" else {}
     trial = experiment.trials("paper", seeds=[0], change=change)[0]
-    record = run_trial(experiment, trial, store, Context(seed=0, max_steps=2, data_dir=Path(root)))
+    record = run_trial(experiment, trial, store, Context(seed=0, max_steps=2, data_dir=real("smallnorb")))
     assert (record.exit, record.message) == ("cut", "")
     assert record.real
     assert all(math.isfinite(m.value) for m in record.metrics.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -436,12 +435,9 @@ def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["ham10000", "crispr"])
-def test_the_counts_of_the_paper(name):
+def test_the_counts_of_the_paper(real, name):
     """The images of each class, and the pairs with few mismatches; negatives of CRISPR are substitutes, and are counted so."""
-    root = os.environ.get("CAPSLIB_DATA")
-    if not root or name not in data.present(Path(root)):
-        pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
     (config,) = (c for c in EXPERIMENTS["counts"].grid("cpu") if c.data == name)
-    outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=Path(root)))
+    outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=real(name)))
     off = {metric: found.value for metric, found in outcome.metrics.items() if metric.startswith("off_")}
     assert {metric for metric, value in off.items() if value} <= {"off_normal"}
