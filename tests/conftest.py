@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import os
 from pathlib import Path
 
+import helpers
 import pytest
 import toys
 from hypothesis import settings
-from pydantic import ValidationError
 
-from capslib import papers
-from capslib.errors import UserError
-from capslib.lab.records import Code, Environment, Record
+from capslib import data
 from capslib.lab.store import Store
-from capslib.papers.experiment import Experiment, Metric, Trial
-from capslib.recipes import Config
+from capslib.papers.experiment import Experiment, Trial
 
 # The same examples on every machine, and no deadline: the first call of a torch function is slow anywhere.
 settings.register_profile("capslib", deadline=None, derandomize=True, max_examples=25)
@@ -61,45 +58,23 @@ def trial() -> Trial:
     return Trial(paper="negation_limitation", experiment="sign", revision=1, scale="cpu", config=config, seed=3)
 
 
-def every_field(trial: Trial) -> dict[str, object]:
-    """The whole configuration of a trial; of one that no experiment has, what it says itself."""
-    try:
-        return papers.fields(trial)
-    except (KeyError, ValidationError, UserError):
-        return trial.config
-
-
 @pytest.fixture(scope="session")
 def make_record():
     """A sound record of a trial; keywords replace its fields."""
-
-    def make(trial: Trial, **changes: object) -> Record:
-        moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        fields = dict(
-            key=trial.key,
-            trial=trial,
-            config=every_field(trial),
-            deviations=[],
-            metrics={"train_accuracy": Metric(value=0.5, n=20, unit="fraction")},
-            series={"loss": [0.3, 1 / 3]},
-            data=[],
-            code=Code(revision=None, dirty=None, capslib="0" * 64),
-            environment=Environment(python="3.11.0", torch="2.11.0", device="CPU (x86_64)", threads=1, deterministic=True),
-            routing_path="eager",
-            parameters=7,
-            wall_seconds=1.5,
-            peak_memory_bytes=1,
-            started=moment,
-            finished=moment,
-            exit="ok",
-        )
-        return Record(**{**fields, **changes})
-
-    return make
+    return helpers.make_record
 
 
-class ToyConfig(Config):
-    size: int = 1
+@pytest.fixture(scope="session")
+def real():
+    """``real("mnist")``: the folder of prepared data, which has this set; where there is none the test is skipped, saying so."""
+
+    def folder(name: str) -> Path:
+        given = os.environ.get("CAPSLIB_DATA")
+        if not given or name not in {row.name for row in data.describe(given) if row.folder}:
+            pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
+        return Path(given)
+
+    return folder
 
 
 @pytest.fixture
@@ -112,6 +87,6 @@ def make_experiment():
     """An experiment around a ``run(config, context)``; by default one that measures its own size."""
 
     def make(run=toys.measured, name: str = "toy") -> Experiment:
-        return toys.experiment(ToyConfig, run, name)
+        return toys.experiment(toys.ToyConfig, run, name)
 
     return make

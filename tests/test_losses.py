@@ -56,12 +56,6 @@ def test_spread_loss_worked_by_hand():
     assert spread_loss(a, torch.tensor([0]), margin=0.9).item() == pytest.approx(0.8**2 + 0.3**2)
 
 
-def test_losses_are_zero_where_they_should_be():
-    a, target = torch.tensor([[0.9, 0.1, 0.0]]), torch.tensor([0])
-    assert margin_loss(a, target).item() == 0
-    assert spread_loss(a, target, margin=0.8).item() == pytest.approx(0, abs=1e-12)
-
-
 def test_equal_activations_raise_only_the_right_class():
     """The gradients of both losses raise the right class and lower all others."""
     for loss in (margin_loss, lambda a, t: spread_loss(a, t, 0.5)):

@@ -600,10 +600,6 @@ def test_a_loss_that_is_not_finite_is_enough():
         train(Context(seed=0), loss=infinite)
 
 
-def test_looking_less_often_changes_no_number(undisturbed):
-    assert asdict(train(Context(seed=0), evaluate=evaluation, guard_every=4)) == undisturbed
-
-
 @pytest.mark.parametrize("breaks", [False, True], ids=["captured", "cannot be captured"])
 def test_a_captured_step_changes_no_number(undisturbed, monkeypatch, breaks):
     """Whole batches are replayed after a warm-up, the short one at the end of an epoch is not."""

@@ -11,16 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import lacking
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # as Jupyter Book does, from _config.yml
-
-
-def lacking(what: str) -> None:
-    """Skip, saying so. In CI nothing may be lacking, so there it fails."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} (in CI this may not be lacking)")
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, travel
 from capsbook.notebooks import launch_links, runnable
 
+from capslib.lab.runs import code_hash
+
 ROOT = Path(__file__).parents[2]
 MARKS = re.compile(r"\{[a-z:-]+\}`|^(?:`{3,}|:{3,})\{|^\([\w-]+\)=$", re.M)
 
@@ -125,11 +127,20 @@ def test_the_module_is_installed_unless_just_that_of_the_book_is_there(there, tm
     assert ran.stdout.split("\n")[:-1] == ([] if there == "the same" else ["pip uninstall", "pip install"]), ran.stderr
 
 
-@pytest.mark.parametrize("stem", sorted(p.stem for p in (ROOT / "notebooks").glob("*.py")))
-def test_a_downloaded_notebook_shows_the_box_of_the_book(site, stem, tmp_path, monkeypatch):
-    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+def downloaded(site: Path, stem: str) -> nbformat.NotebookNode:
     notebook = nbformat.read(site / "_static" / "notebooks" / f"{stem}.ipynb", as_version=4)
     assert not [found for c in notebook.cells if c.cell_type == "markdown" and (found := MARKS.search(c.source))]
+    return notebook
+
+
+WHOLE = "learned_routing"
+"""The quickest chapter, of which all cells are run."""
+
+
+@pytest.mark.parametrize("stem", sorted({p.stem for p in (ROOT / "notebooks").glob("*.py")} - {WHOLE}))
+def test_a_downloaded_notebook_shows_the_box_of_the_book(site, stem, tmp_path, monkeypatch):
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    notebook = downloaded(site, stem)
     set_up(notebook.cells[0], stem, tmp_path)
     code = [c for c in notebook.cells if c.cell_type == "code"]
     until = next(n for n, c in enumerate(code) if "chapter.verdict_box(" in c.source)
@@ -148,8 +159,9 @@ def answers(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def test_a_whole_notebook_runs_outside_the_checkout_with_the_module_that_is_built_from_it(site, tmp_path, monkeypatch):
-    """The quickest chapter, in an empty folder. What is built has all code of the checkout, so nothing is installed again."""
-    stem, clean, built = "learned_routing", tmp_path / "clean", tmp_path / "built"
+    """In a folder that has nothing but the smoke runs of one experiment less: those train with what is built. That has all code of
+    the checkout, so nothing is installed again."""
+    clean, built, smoke = tmp_path / "clean", tmp_path / "built", Path("_build", "smoke", code_hash()[:12], WHOLE)
     source = tmp_path / "source"
     shutil.copytree(ROOT / "capslib", source / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -160,16 +172,19 @@ def test_a_whole_notebook_runs_outside_the_checkout_with_the_module_that_is_buil
     assert travel.digest(built / "capslib") == travel.digest(ROOT / "capslib")
 
     clean.mkdir()
+    if (ROOT / smoke).exists():
+        shutil.copytree(ROOT / smoke, clean / smoke, ignore=shutil.ignore_patterns("pilot"))
     for name in [name for name in os.environ if name.startswith("CAPSLIB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(built))
-    notebook = nbformat.read(site / "_static" / "notebooks" / f"{stem}.ipynb", as_version=4)
-    set_up(notebook.cells[0], stem, tmp_path)
+    notebook = downloaded(site, WHOLE)
+    set_up(notebook.cells[0], WHOLE, tmp_path)
     notebook.cells.append(nbformat.v4.new_code_cell("import capslib; print(capslib.__file__)"))
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": clean}}).execute()
     assert notebook.cells[-1].outputs[0].text.startswith(str(built)), "not the checkout"
     assert not notebook.cells[0].outputs, "nothing is installed"
-    page = BeautifulSoup((site / "book" / "papers" / f"{stem}.html").read_text(encoding="utf-8"), "html.parser")
+    assert len(list((clean / smoke / "pilot").glob("*.json"))) >= 2, "it trains"
+    page = BeautifulSoup((site / "book" / "papers" / f"{WHOLE}.html").read_text(encoding="utf-8"), "html.parser")
     told = [part.text for part in page.select(".verdict-box, .cell_output table.claims")]
     assert len(told) > 2
     assert answers(notebook) == told

@@ -1,8 +1,6 @@
 """The real sets, if they are here: known counts and hashes."""
 
 import hashlib
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,31 +18,23 @@ MNIST = {
 }
 
 
-@pytest.fixture(scope="module")
-def root():
-    if not (given := os.environ.get("CAPSLIB_DATA")):
-        pytest.skip("real data: $CAPSLIB_DATA is not set")
-    return Path(given)
-
-
-def load(root, name, split):
-    if name not in data.present(root):
-        pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
-    return data.load(name, split, data_dir=root)
+@pytest.fixture(scope="session")
+def load(real):
+    return lambda name, split: data.load(name, split, data_dir=real(name))
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_complete_sets(root, name, split):
-    found = load(root, name, split)
+def test_complete_sets(load, name, split):
+    found = load(name, split)
     n = {"train": 60_000, "test": 10_000}[split]
     assert found.images.shape == (n, 1, 28, 28)
     assert np.bincount(found.labels).tolist() == (MNIST[split] if name == "mnist" else [n // 10] * 10)
     assert found.fingerprint == (name, data.SETS[name].manifest, False, True, ())  # on every machine
 
 
-def test_kmnist_names_what_is_missing(root):
-    train, test = load(root, "kmnist", "train"), load(root, "kmnist", "test")
+def test_kmnist_names_what_is_missing(load):
+    train, test = load("kmnist", "train"), load("kmnist", "test")
     assert np.bincount(test.labels).tolist() == [1000] * 10
     assert (len(train) == 60_000) == train.fingerprint.complete
     assert bool(train.fingerprint.deviations) != train.fingerprint.complete
@@ -64,8 +54,8 @@ NORB = {  # SHA-256 of the publishers' unpacked label and factor files, which do
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_smallnorb_has_the_publishers_labels_and_factors_in_their_order(root, split):
-    found = load(root, "smallnorb", split)
+def test_smallnorb_has_the_publishers_labels_and_factors_in_their_order(load, split):
+    found = load("smallnorb", split)
     assert found.images.shape == data.SETS["smallnorb"].splits[split]
     info = np.stack([found[name] for name in FACTORS], axis=1)
     files = {"cat": norb_bytes(found.labels.astype(np.int32)), "info": norb_bytes(info.astype(np.int32))}
@@ -73,10 +63,10 @@ def test_smallnorb_has_the_publishers_labels_and_factors_in_their_order(root, sp
     assert found.fingerprint.deviations  # at least, the images are smaller
 
 
-def test_smallnorb_is_split_by_instance_and_every_view_of_a_toy_is_there_once(root):
+def test_smallnorb_is_split_by_instance_and_every_view_of_a_toy_is_there_once(load):
     instances = {}
     for split in ("train", "test"):
-        found = load(root, "smallnorb", split)
+        found = load("smallnorb", split)
         toys, counts = np.unique(np.stack([found.labels, found["instance"]]), axis=1, return_counts=True)
         assert counts.tolist() == [972] * 25
         instances[split] = {toy for _, toy in toys.T.tolist()}
@@ -89,15 +79,15 @@ def test_smallnorb_is_split_by_instance_and_every_view_of_a_toy_is_there_once(ro
     assert instances == {"train": {4, 6, 7, 8, 9}, "test": {0, 1, 2, 3, 5}}  # no toy is in both
 
 
-def test_ham10000_has_the_images_of_table_1_and_their_lesions(root):
-    found = load(root, "ham10000", "all")
+def test_ham10000_has_the_images_of_table_1_and_their_lesions(load):
+    found = load("ham10000", "all")
     ours = {name: int((found.labels == k).sum()) for k, name in enumerate(found.classes)}
     assert ours == {"akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142}
     assert len(np.unique(found["lesion"])) == 7470
 
 
-def test_crispr_has_the_papers_off_targets_and_its_mismatches_are_right(root):
-    found = load(root, "crispr", "all")
+def test_crispr_has_the_papers_off_targets_and_its_mismatches_are_right(load):
+    found = load("crispr", "all")
     assert found.labels[found["mismatches"] < 6].sum() == 615
     np.testing.assert_array_equal((found["guide"] != found["target"]).sum(axis=1), found["mismatches"])
     pam = (found["target"][:, -1] == 2) & np.isin(found["target"][:, -2], (0, 2))
@@ -105,13 +95,12 @@ def test_crispr_has_the_papers_off_targets_and_its_mismatches_are_right(root):
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_cifar10(root, split):
-    found = load(root, "cifar10", split)
+def test_cifar10(load, split):
+    found = load("cifar10", split)
     assert found.images.shape == data.SETS["cifar10"].splits[split]
     assert np.bincount(found.labels).tolist() == [len(found) // 10] * 10
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "smallnorb", "cifar10"])
-def test_verify(root, name):
-    load(root, name, "test")
-    assert data.verify(name, root) == []
+def test_verify(real, name):
+    assert data.verify(name, real(name)) == []

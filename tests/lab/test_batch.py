@@ -13,6 +13,7 @@ import distributed  # its configuration has to be there before a test changes a 
 import pytest
 import torch
 import toys
+from helpers import Told
 
 from capslib import papers
 from capslib.errors import UserError
@@ -32,25 +33,6 @@ STEM = "negation_limitation"
 def tiny() -> list[Trial]:
     """All arms of the sign experiment on twenty points; no data set is needed."""
     return papers.experiments(STEM)["sign"].trials("cpu", seeds=[0], change={"points": 20, "epochs": 2})
-
-
-class Told(batch.Display):
-    """A display that remembers what it is told."""
-
-    def __init__(self):
-        self.plans, self.steps, self.ends, self.said = [], [], [], []
-
-    def plan(self, plan):
-        self.plans.append(plan)
-
-    def step(self, trial, step, steps, note):
-        self.steps.append((trial.key, step, steps, note))
-
-    def finish(self, trial, record):
-        self.ends.append((trial.key, record))
-
-    def say(self, text):
-        self.said.append(text)
 
 
 def run(
@@ -197,16 +179,10 @@ def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
 
 
 @pytest.fixture
-def toy(monkeypatch, tmp_path):
-    """``toy("well", "raises", …)``: trials that do this, in this process or in workers."""
-    monkeypatch.setitem(papers.experiments(STEM), "toy", toys.TOY)
-
-    def make(*does: str, scale: str = "cpu", seed: int = 0) -> list[Trial]:
-        configs = [toys.ToyConfig(does=what, size=n, folder=str(tmp_path)) for n, what in enumerate(does, start=1)]
-        return [toys.TOY.trial(scale, config, seed) for config in configs]
-
+def toy(toy):
+    """Workers know them."""
     with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
-        yield make
+        yield toy
 
 
 def times_run(folder: Path) -> dict[str, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from capslib.lab.claims import (
 )
 from capslib.lab.judging import FULL, NOT_RUN, REDUCED, SEEDS, judge
 from capslib.lab.ledger import number
-from capslib.lab.records import Code, Environment, Record
+from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Runs
 from capslib.lab.store import Store
 from capslib.papers import config, experiments, fields, queries
@@ -55,13 +55,9 @@ def record(
         seed=seed,
     )
     found = {} if value is None else {"accuracy": Metric(value=value, n=10_000, unit=unit)}
-    now = datetime(2024, 1, 1, tzinfo=UTC)
-    return Record(
-        key=trial.key, trial=trial, config=trial.config, deviations=[], metrics=({} if exit != "ok" else found | (metrics or {})),
-        series={"batch_accuracy": [learned]}, data=list(data),
-        code=Code(revision=None, dirty=None, capslib="0" * 64), routing_path="eager", parameters=parameters, wall_seconds=1,
-        environment=Environment(python="3.12", torch="2.13", device="CPU", threads=1, deterministic=True),
-        peak_memory_bytes=1, started=now, finished=now, exit=exit,
+    return make_record(
+        trial, config=trial.config, metrics=({} if exit != "ok" else found | (metrics or {})), series={"batch_accuracy": [learned]},
+        data=list(data), parameters=parameters, exit=exit,
     )  # fmt: skip
 
 

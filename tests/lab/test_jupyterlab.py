@@ -75,11 +75,12 @@ def test_it_opens_on_the_notebooks(lab):
     assert {child["name"] for child in lab("GET", "api/contents/notebooks")["content"]} >= {path.name for path in CHAPTERS}
 
 
-KERNELS = [None, "of this environment", {"name": "caps", "display_name": "Py 3.14 (caps)", "language": "python"}]
+FOREIGN = {"name": "caps", "display_name": "Py 3.14 (caps)", "language": "python"}
+OPENED = [pytest.param(path, FOREIGN, id=f"{path.stem}, run by a kernel of another name") for path in CHAPTERS]
+OPENED += [pytest.param(CHAPTERS[0], None, id="not run"), pytest.param(CHAPTERS[0], "of this environment", id="run")]
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=["not run", "run", "run by a kernel of another name"])
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(("path", "kernel"), OPENED)
 def test_a_chapter_that_is_opened_and_saved_is_the_same_file(lab, path, kernel):
     url = f"api/contents/notebooks/{path.name}"
     notebook = lab("GET", f"{url}?type=notebook")["content"]

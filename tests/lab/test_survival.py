@@ -87,11 +87,12 @@ def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(capslib, tmp_p
     assert len(list(store.root.glob(".trainings/*.pt"))) == workers
     until(lambda: not any(child.is_running() for child in children))
 
-    (tmp_path / "go").touch()
-    again = capslib(*toy(tmp_path, "waits"), "--workers", workers)
-    _, said = again.communicate(timeout=300)
-    assert again.returncode == 0, said
-    assert len(list(store.records())) == 3
+    if workers == 1:  # that workers take up what was begun is tested with kills
+        (tmp_path / "go").touch()
+        again = capslib(*toy(tmp_path, "waits"), "--workers", 1)
+        _, said = again.communicate(timeout=300)
+        assert again.returncode == 0, said
+        assert len(list(store.records())) == 3
 
 
 def test_workers_end_when_their_parent_is_killed(capslib, tmp_path):
@@ -136,24 +137,9 @@ def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
     assert len(pids(tmp_path)) == 6, "a trial ran twice"
 
 
-def test_what_goes_to_a_file_is_plain_lines(capslib, tmp_path):
-    running = capslib(*toy(tmp_path, "raises"), "--workers", 2)
-    _, said = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert said.isprintable() or not {c for c in said if not c.isprintable()} - {"\n"}
-    lines = said.splitlines()
-    assert lines[0] == "3 trials at scale smoke: 0 have a record, 3 to run."
-    assert sum(line.startswith("start  toy size=") for line in lines) == 3
-    assert sum(line.startswith("error  toy size=") and "out of luck" in line for line in lines) == 3
-    assert any("3/3" in line for line in lines)
-    assert "3 failures" in said
-    for log in (tmp_path / "results" / ".logs").iterdir():
-        assert log.name in said.replace("\n", "").replace("│", "").replace(" ", "")
-
-
 # ---------------------------------------------------------------------------------------------------------------- soak
 
-KILLS = int(os.environ.get("CAPSLIB_KILLS", 7))
+KILLS = int(os.environ.get("CAPSLIB_KILLS", 6))  # one round of each kind: two workers, both and their parent, the group
 SIGN = {"points": 256, "epochs": 20 if KILLS < 30 else 500}  # 40 steps or 1,000 compiled ones, with a checkpoint after each
 SEEDS = 2
 

@@ -374,16 +374,3 @@ def test_a_trial_out_of_range_does_not_start(store, make_experiment):
     with pytest.raises(ValidationError):
         run_trial(experiment, trial, store, Context(seed=0))
     assert list(store.records()) == []
-
-
-def test_configurations_and_records_need_no_torch():
-    code = """
-import sys
-from capslib import papers
-from capslib.lab import batch, claims, cli, records, settings, store
-from capslib.papers import query
-papers.experiments("negation_limitation")["depth"].trials("paper")
-records.Record.model_json_schema()
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,14 +20,13 @@ import dask
 import distributed
 import pytest
 import toys
+from helpers import Told
 from toys import until
 
 import capslib
-from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.lab import batch, workers
 from capslib.lab.settings import Settings
-from capslib.papers.experiment import Trial
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -50,18 +49,6 @@ def own_cluster(n_workers: int = 1, threads: int = 1) -> distributed.LocalCluste
     """A cluster as a user may start it, in threads of this process: nothing here has to import torch again."""
     options = dict(processes=False, protocol="tcp", dashboard_address=None)
     return distributed.LocalCluster(n_workers=n_workers, threads_per_worker=threads, **options)
-
-
-@pytest.fixture
-def toy(monkeypatch, tmp_path):
-    """``toy("well", …)``: trials that do this, here or in workers."""
-    monkeypatch.setitem(papers.experiments(toys.STEM), "toy", toys.TOY)
-
-    def make(*does: str) -> list[Trial]:
-        configs = [toys.ToyConfig(does=what, size=n, folder=str(tmp_path)) for n, what in enumerate(does, start=1)]
-        return [toys.TOY.trial("cpu", config, 0) for config in configs]
-
-    return make
 
 
 # ------------------------------------------------------------------------------------------------- dask's own profiler
@@ -131,17 +118,6 @@ def test_a_worker_of_many_threads_is_refused(toy, store):
 # ------------------------------------------------------------------------------------- a scheduler that is none, or no more
 
 
-class Said(batch.Display):
-    """A display that remembers what it is told, and does something then."""
-
-    def __init__(self, then=lambda: None):
-        self.said, self.then = [], then
-
-    def say(self, text):
-        self.said.append(text)
-        self.then()
-
-
 @contextlib.contextmanager
 def server(answer: bytes) -> Iterator[str]:
     """A server of another kind: it answers with this whatever it is sent, or with nothing for as long as the test takes."""
@@ -183,7 +159,7 @@ def test_the_address_of_a_worker_is_no_schedulers(toy, store):
 def test_the_first_signal_ends_the_wait_for_an_answer(toy, store, monkeypatch):
     monkeypatch.setattr(workers, "ANSWER", 1e6)
     with server(b"") as address:
-        told = Said()
+        told = Told()
         told.plan = lambda plan: threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(Interrupted) as stopped:
             batch.run(toy("well"), store, on(address), display=told)
@@ -192,7 +168,7 @@ def test_the_first_signal_ends_the_wait_for_an_answer(toy, store, monkeypatch):
 
 def test_a_scheduler_without_workers_is_said_and_waited_for(toy, store):
     with own_cluster(0) as cluster:
-        told = Said(then=lambda: cluster.scale(1))
+        told = Told(then=lambda: cluster.scale(1))
         (record,) = batch.run(toy("well"), store, on(cluster.scheduler_address), display=told)
         assert record.exit == "ok"
     assert len(told.said) == 1
@@ -206,7 +182,7 @@ def test_a_scheduler_that_gets_no_worker_is_not_waited_for_for_ever(toy, store, 
 
 
 def test_a_signal_ends_the_wait_for_a_worker(toy, store):
-    told = Said(then=lambda: len(told.said) == 1 and signal.raise_signal(signal.SIGINT))
+    told = Told(then=lambda: len(told.said) == 1 and signal.raise_signal(signal.SIGINT))
     with own_cluster(0) as cluster, pytest.raises(Interrupted):
         batch.run(toy("well"), store, on(cluster.scheduler_address), display=told)
 
@@ -232,7 +208,7 @@ def test_a_scheduler_that_is_killed_in_mid_run(toy, store, tmp_path):
     with process("-m", "distributed.cli.dask_scheduler", *words, folder=tmp_path) as scheduler:
         until(lambda: file.exists() and file.stat().st_size)
         address = json.loads(file.read_text())["address"]
-        told = Said()
+        told = Told()
         told.step = lambda *_: scheduler.kill()  # the trial runs, and says so
         with worker_of(address), contextlib.ExitStack() as ends:
             ends.callback((tmp_path / "go").touch)

@@ -7,9 +7,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-import test_captions
+from captions import NOTEBOOKS, drawn, figure, numbers, prose
 from sklearn.metrics import roc_auc_score
-from test_captions import drawn, figure, numbers, prose
 
 from capslib.inequality import gini
 from capslib.lab import claims, frames, planning
@@ -22,14 +21,13 @@ from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import DATA, SCORES
 from capslib.papers.inequality_anomaly.recipe import REDUCED
 
-no_window = test_captions.no_window
 TENTH = [(table, data) for table in ("T2", "T3") for data in DATA]
 GIVEN = dict(NORMAL="C0", ANOMALY="C1", CHILDREN="C2", GINI="auroc_gini", PALMA="auroc_palma", LONGER="auroc_length")
 
 
 def source(stem: str) -> str:
     """The notebook as it is written, with the sentences that its cells compute."""
-    return (test_captions.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8")
+    return (NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8")
 
 
 def printed(table: str, data: str, percent: str) -> pd.Series:
@@ -274,11 +272,6 @@ def test_how_much_three_letters_give_away(records):
     of = frames.metrics(frames.select(records, "off_targets", "paper", sees="pam"))
     assert "They alone reach most of the AUROC" in prose(STEM)
     assert (of["auroc_gini"] > 0.85).all()
-
-
-def test_the_order_on_the_front_page(of_pairs, of_sites):
-    """The alternative text of the small figure: lengths above Gini on all pairs and on sites with the motif."""
-    assert all(lead(of, "length").mean() > 0 for of in (of_pairs, of_sites))
 
 
 def test_how_few_outliers_are_the_least(records):

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
-from test_captions import NOTEBOOKS, figure, numbers, prose
-from test_captions import drawn as drawn_by
+from captions import NOTEBOOKS, figure, numbers, prose
+from captions import drawn as drawn_by
 
 from capslib.lab import claims, frames
 from capslib.lab.chapter import Chapter
@@ -32,12 +31,6 @@ def record(scale: str) -> SimpleNamespace:
 
 def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
     return drawn_by(stem, name, of_encodings=[record("smoke")], **COLORS | given)
-
-
-@pytest.fixture(autouse=True)
-def no_window(monkeypatch):
-    plt.switch_backend("agg")
-    monkeypatch.setattr(plt, "show", lambda: None)
 
 
 def test_whose_best_coupling_counts():

@@ -7,14 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import lacking
 
 from capslib.data.registry import SETS
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
+from capslib.lab.review import faults
+from capslib.lab.runs import code_hash
+from capslib.lab.store import Store
 from capslib.papers import PAPERS, STEMS, experiments, queries
 from capslib.papers import query as q
 from capslib.papers.experiment import SCALES
 from capslib.recipes import Config
+
+ROOT = Path(__file__).parents[2]
 
 
 def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
@@ -35,14 +41,19 @@ def test_queries_and_ledger_agree(stem):
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_selection_finds_one_configuration_in_the_chapter(stem):
     """A field that does not exist selects nothing for ever; one that is left open would mix configurations."""
+    index = q.Index(
+        (name, scale, fields, fields)
+        for name, experiment in experiments(stem).items()
+        for scale in ("paper", "cpu")
+        for fields in (config.model_dump(mode="json") for config in experiment.grid(scale))
+    )
     for name, query in queries(stem).items():
         for select, plain in selects(query):
             experiment = experiments(stem)[select.experiment]
             assert {*select.where, *select.reduced} <= set(experiment.config.model_fields), f"{name}: {select}"
             may_lack = isinstance(plain, q.Value) or plain.paper_scale_only  # at cpu scale
             for scale in ("paper", "cpu"):
-                configs = [c.model_dump(mode="json") for c in experiment.grid(scale)]
-                found = q.Index((select.experiment, scale, c, c) for c in configs).of(select, scale)
+                found = index.of(select, scale)
                 enough = (
                     len(found) == select.cells
                     or (isinstance(plain, q.Property) and found)
@@ -50,19 +61,19 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
                 )
                 assert enough, f"{name} at {scale} scale: {select}"
                 if select.over:
-                    assert len({c.pop(select.over) for c in found}) == len(found), f"{name}: {select.over} repeats"
-                    assert all(c == found[0] for c in found), f"{name}: {select}"
+                    assert len({c[select.over] for c in found}) == len(found), f"{name}: {select.over} repeats"
+                    rest = [{k: v for k, v in c.items() if k != select.over} for c in found]
+                    assert all(c == rest[0] for c in rest), f"{name}: {select}"
 
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_test_that_a_claim_names_exists(stem):
-    root = Path(__file__).parents[2]
     asked = [plain for query in queries(stem).values() for _, plain in selects(query)]
     named = {plain.test for plain in asked if isinstance(plain, q.Property)}
     assert named
     for test in named:
         file, _, function = test.partition("::")
-        tree = ast.parse((root / file).read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         assert function in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], test
 
 
@@ -79,13 +90,27 @@ def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, 
     assert {stands_in(c) for c in configs} <= {None, scale == "smoke"}
 
 
+@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)])
+def test_every_smoke_run_left_a_small_and_sound_record(stem, name):
+    """Those that the chapters of the book have trained, or read, with the code at hand."""
+    store = Store(ROOT / "_build" / "smoke" / code_hash()[:12])
+    for trial in experiments(stem)[name].trials("smoke"):
+        record = store.get(trial)
+        if record is None:
+            lacking(f"not every smoke run of {stem}/{name} has a record of this code: run `make book` first")
+        assert record.exit == "ok", record.message
+        assert list(faults(record)) == []
+        assert store.path(trial).stat().st_size < (100_000 if stem == "sparse_unsupervised" else 40_000)
+        for metric, found in record.metrics.items():
+            assert found.unit == "count" or not metric.startswith(("auroc", "ap")) or 0 <= found.value <= 1, metric
+
+
 def stands_in(config: Config) -> bool | None:
     """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
     data = getattr(config, "data", None)
     return SETS[data].stand_in if data else None
 
 
-ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
 
 

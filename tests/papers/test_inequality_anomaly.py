@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from capslib.errors import NotFinite, UserError
 from capslib.lab.judging import judge, kept
 from capslib.lab.ledger import ledger
 from capslib.lab.replicates import Runs
-from capslib.lab.review import faults
-from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.inequality_anomaly import AnomalyOutput
 from capslib.papers import budget, experiments
@@ -327,19 +324,6 @@ def test_a_network_learns_to_tell_digits_apart():
     assert judged({"length": found["length"]}, trained.splits["test"].labels.numpy())["auroc_length"] > 0.9
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_leaves_a_small_record_that_can_be_read_again(name, tmp_path):
-    experiment, store = EXPERIMENTS[name], Store(tmp_path)
-    trial = experiment.trials("smoke")[0]
-    record = run_trial(experiment, trial, store, Context(seed=trial.seed))
-    assert record.exit == "ok", record.message
-    assert store.get(trial) == record
-    assert list(faults(record)) == []
-    assert store.path(trial).stat().st_size < 40_000
-    for metric, found in record.metrics.items():
-        assert found.unit == "count" or not metric.startswith(("auroc", "ap")) or 0 <= found.value <= 1
-
-
 # ----------------------------------------------------------------------------------------------------------- claims
 
 
@@ -451,12 +435,9 @@ def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["ham10000", "crispr"])
-def test_the_counts_of_the_paper(name):
+def test_the_counts_of_the_paper(real, name):
     """The images of each class, and the pairs with few mismatches; negatives of CRISPR are substitutes, and are counted so."""
-    root = os.environ.get("CAPSLIB_DATA")
-    if not root or name not in data.present(Path(root)):
-        pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
     (config,) = (c for c in EXPERIMENTS["counts"].grid("cpu") if c.data == name)
-    outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=Path(root)))
+    outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=real(name)))
     off = {metric: found.value for metric, found in outcome.metrics.items() if metric.startswith("off_")}
     assert {metric for metric, value in off.items() if value} <= {"off_normal"}

@@ -9,11 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from capslib.lab import claims, frames
-from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.papers.experiment import Metric
-from capslib.papers.learned_routing import EXPERIMENTS, QUERIES, costs, limits, shown, start, table3, toy
+from capslib.papers.learned_routing import QUERIES, costs, limits, shown, start, table3, toy
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, margin_at
 from capslib.papers.query import Index, selects
 from capslib.recipes import new_network
@@ -359,10 +358,3 @@ def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():
     assert all(set(of) == set(table3.RATES) for of in rates.values())
     share = shown.share_of_steps(table3.pilot_grid("cpu"), table3.grid("cpu"))
     assert share == {"smallNORB": pytest.approx(314 / 1252), "MNIST": pytest.approx(395 / 1256)}
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_at_smoke_scale(name, tmp_path):
-    for trial in EXPERIMENTS[name].trials("smoke")[:2]:
-        record = run_trial(EXPERIMENTS[name], trial, Store(tmp_path), Context(seed=trial.seed))
-        assert record.exit == "ok", record.message

@@ -1,0 +1,75 @@
+"""What several test files call, and what is no fixture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from capslib import papers
+from capslib.errors import UserError
+from capslib.lab import batch
+from capslib.lab.records import Code, Environment, Record
+from capslib.papers.experiment import Metric, Trial
+
+
+def lacking(what: str) -> None:
+    """Skip, saying so. In CI nothing may be lacking, so there it fails."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} (in CI this may not be lacking)")
+    pytest.skip(what)
+
+
+def every_field(trial: Trial) -> dict[str, object]:
+    """The whole configuration of a trial; of one that no experiment has, what it says itself."""
+    try:
+        return papers.fields(trial)
+    except (KeyError, ValidationError, UserError):
+        return trial.config
+
+
+def make_record(trial: Trial, **changes: object) -> Record:
+    """A sound record of a trial; keywords replace its fields."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    fields = dict(
+        key=trial.key,
+        trial=trial,
+        config=changes["config"] if "config" in changes else every_field(trial),
+        deviations=[],
+        metrics={"train_accuracy": Metric(value=0.5, n=20, unit="fraction")},
+        series={"loss": [0.3, 1 / 3]},
+        data=[],
+        code=Code(revision=None, dirty=None, capslib="0" * 64),
+        environment=Environment(python="3.11.0", torch="2.11.0", device="CPU (x86_64)", threads=1, deterministic=True),
+        routing_path="eager",
+        parameters=7,
+        wall_seconds=1.5,
+        peak_memory_bytes=1,
+        started=moment,
+        finished=moment,
+        exit="ok",
+    )
+    return Record(**{**fields, **changes})
+
+
+class Told(batch.Display):
+    """A display that remembers what it is told, and does something when something is said."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None):
+        self.plans, self.steps, self.ends, self.said, self.then = [], [], [], [], then
+
+    def plan(self, plan):
+        self.plans.append(plan)
+
+    def step(self, trial, step, steps, note):
+        self.steps.append((trial.key, step, steps, note))
+
+    def finish(self, trial, record):
+        self.ends.append((trial.key, record))
+
+    def say(self, text):
+        self.said.append(text)
+        self.then()
