@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -62,6 +62,8 @@ def grid(scale: Scale) -> list[ToyConfig]:
 
 class NegationConfig(Config):
     """A routing of random votes and of their negatives."""
+
+    ARM: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     routing: RoutingName
     bias: bool = Field(False, title="bias")
