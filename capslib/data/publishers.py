@@ -9,6 +9,7 @@ import pooch
 from filelock import FileLock
 
 from capslib.data import prepared
+from capslib.data.readers import Splits
 from capslib.data.registry import DataSet
 from capslib.errors import UserError
 
@@ -59,10 +60,20 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
             if not prepared.exists(folder):  # another process may have been quicker
                 files = [sound.get(name) or _download(spec, name, folder) for name in spec.files]
                 about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": list(spec.deviations)}
-                prepared.write(folder, about, spec.read(files, spec.splits))
+                prepared.write(folder, about, _read(spec, files))
     except OSError as error:
         raise UserError(f"{spec.name} cannot be prepared in {root}: {error}.") from None
     return folder
+
+
+def _read(spec: DataSet, files: list[Path]) -> Splits:
+    """The arrays of one split after another. Raises UserError where the files have another form than the publishers'."""
+    try:
+        yield from spec.read(files, spec.splits)
+    except Exception as error:  # whatever the bytes of a foreign file happen to break
+        raise UserError(
+            f"The files of {spec.name} in {files[0].parent} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _read_only(place: Path) -> bool:

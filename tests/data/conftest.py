@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from writers import cifar_records, idx_bytes, norb_bytes, tar_gz
 
+from capslib import data
 from capslib.data import registry
+from capslib.errors import UserError
 
 
 @dataclasses.dataclass
@@ -46,6 +48,22 @@ def publish(monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)  # the mirrors of these tests run on this machine
+    return use
+
+
+@pytest.fixture
+def refused(publish, tmp_path):
+    """``refused(tiny, changed)``: files of another form with the right hashes are an error that says what broke, and leave nothing."""
+
+    def use(tiny, changed):
+        name, place = tiny.spec.name, tmp_path / tiny.spec.name
+        publish(name, tiny.spec.splits, {}, tiny.files | changed).put(place)
+        with pytest.raises(UserError) as caught:
+            data.require(name, tmp_path)
+        assert str(caught.value).startswith(f"The files of {name} in {place} cannot be read: ")
+        assert {p.name for p in place.iterdir()} == set(tiny.files)  # nothing half-written, nothing extracted
+        return str(caught.value)
+
     return use
 
 
