@@ -93,7 +93,7 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     True
     """
     spec = SETS[name]
-    _check_split(name, split, spec.splits or [split])  # before any file is looked for
+    _check_split(name, split, spec.splits)  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
         return DataSplit(name, split, splits[split], spec.classes, Fingerprint(name, standins.sha256(splits), True, True, ()))

@@ -18,12 +18,12 @@ def survey(spec: DataSet, root: Path) -> tuple[dict[str, Path], list[str]]:
     """Paths of the sound files below ``root`` by name, and one line for each missing or damaged file."""
     sound, problems = {}, []
     for name, known in spec.files.items():
-        algorithm, expected = known.split(":")
+        algorithm, _, expected = known.partition(":")
         places = (root / spec.name / name, root / spec.name.replace("_", "-") / name)  # some publishers write a hyphen
         path = next((p for p in places if p.is_file()), None)
         if path is None:
             problems.append(f"{name} is missing")
-        elif (found := pooch.file_hash(path, algorithm)) == expected:
+        elif not known or (found := pooch.file_hash(path, algorithm)) == expected:
             sound[name] = path
         else:
             size = f"{path.stat().st_size:,} bytes"
@@ -45,12 +45,13 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
         )
     try:
         sound, problems = survey(spec, root)
-        if problems and not download:
+        if problems and not (download and spec.mirrors):
             lines = "".join(f"\n  {line}" for line in problems)
+            how = f"Run `capslib data fetch {spec.name}`, or put them" if spec.mirrors else "Get them by hand, and put them"
             raise UserError(
-                f"The data set {spec.name} is missing from {root}, or incomplete.{lines}\nThe files come from {' or '.join(spec.mirrors)}\n"
-                f"Run `capslib data fetch {spec.name}`, or put them into {place}. "
-                "Name another data folder with --data-dir or $CAPSLIB_DATA."
+                f"The data set {spec.name} is missing from {root}, or incomplete.{lines}\n"
+                f"The files come from {' or '.join(spec.mirrors or [spec.source])}\n"
+                f"{how} into {place}. Name another data folder with --data-dir or $CAPSLIB_DATA."
             )
         if problems and _read_only(place):
             raise UserError(f"{place} cannot be written. Choose another folder with --data-dir or $CAPSLIB_DATA.")

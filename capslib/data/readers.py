@@ -1,4 +1,4 @@
-"""Read the publishers' files. :mod:`capslib.data.publishers` has checked their hashes, so their bytes are the published ones.
+"""Read the publishers' files. :mod:`capslib.data.publishers` has checked what hashes they have, so their bytes are the published ones.
 
 A function ``…_splits(files, shapes)`` takes a publisher's files in the registry's order and yields the arrays of one split after
 another. ``shapes`` are the shapes of the resulting images, [N, C, H, W] by split. Nothing is extracted to disk. A file of another
@@ -11,6 +11,7 @@ import contextlib
 import csv
 import gzip
 import io
+import math
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -118,3 +119,32 @@ def lesion_splits(files: list[Path], shapes: Shapes) -> Splits:
                 image[:] = shrink(np.asarray(picture)).transpose(2, 0, 1)
     (_, labels), (_, lesions) = (np.unique([row[of] for row in rows], return_inverse=True) for of in ("dx", "lesion_id"))
     yield split, {"images": images, "labels": labels.astype(np.int64), "lesion": lesions.astype(np.int64)}
+
+
+VARIANTS = 32  # of each test digit of MNIST, in affNIST
+
+
+def affnist_splits(files: list[Path], shapes: Shapes) -> Splits:
+    """affNIST's ``test.mat``: images as columns of pixels, row by row, and labels. Yields them variant by variant.
+
+    The file has no published hash. Raises ValueError for another form, and for digits in neither of the two orders that tell which
+    images show the same digit.
+    """
+    from scipy.io import loadmat
+
+    [path], [(split, shape)] = files, shapes.items()
+    fields = loadmat(path)["affNISTdata"][0, 0]
+    columns, labels = np.asarray(fields["image"]), np.asarray(fields["label_int"]).ravel().astype(np.int64)
+    count, pixels = shape[0], math.prod(shape[1:])
+    if columns.dtype != np.uint8 or columns.shape != (pixels, count) or len(labels) != count:
+        found = f"{columns.dtype} {list(columns.shape)} for {len(labels)} labels"
+        raise ValueError(f"the images of {path.name} are {found}, expected uint8 {[pixels, count]}")
+    rows = np.arange(count)
+    for order in (rows.reshape(VARIANTS, -1), rows.reshape(-1, VARIANTS).T):  # [variant, digit]  by variant or by digit
+        if (labels[order] == labels[order[0]]).all():
+            digit = np.tile(rows[: count // VARIANTS], VARIANTS)
+            yield split, {"images": columns.T[order.ravel()].reshape(shape), "labels": labels[order.ravel()], "digit": digit}
+            return
+    raise ValueError(
+        f"{path.name} has its digits neither variant by variant nor digit by digit, so no image tells which it shows"
+    )

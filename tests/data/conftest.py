@@ -33,13 +33,14 @@ def publish(monkeypatch, tmp_path):
     """``publish(name, splits, arrays, files)`` replaces the real set of that name by a tiny one."""
 
     def use(name, splits, arrays, files):
+        real = registry.SETS[name]
         spec = dataclasses.replace(
-            registry.SETS[name],
+            real,
             splits=splits,
-            files={name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in files.items()},
-            mirrors=("http://127.0.0.1:9/nobody-listens/",),
+            files={name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}" for name, known in real.files.items()},
+            mirrors=real.mirrors and ("http://127.0.0.1:9/nobody-listens/",),
         )
-        assert list(files) == list(registry.SETS[name].files)
+        assert list(files) == list(real.files)
         monkeypatch.setitem(registry.SETS, name, spec)
         return Tiny(spec, arrays, files)
 
