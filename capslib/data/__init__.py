@@ -177,10 +177,8 @@ def _row(spec: DataSet, root: Path) -> Row:
             shapes = {k: (a.get("images") or next(iter(a.values()))).shape for k, a in manifest.splits.items()}
         except UserError:
             here = "damaged"
-    elif spec.files:
-        sound, problems = publishers.survey(spec, root)
-        if not problems:
-            here, folder = "to prepare", next(iter(sound.values())).parent
+    elif spec.files and not publishers.survey(spec, root):
+        here = "to prepare"
     place = "" if spec.stand_in or here == "no" else str(folder)
     splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
     return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place)

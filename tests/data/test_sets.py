@@ -1,6 +1,5 @@
 """Named sets: finding, checking and loading them, and the errors when that fails."""
 
-import dataclasses
 import hashlib
 import json
 import pickle
@@ -69,38 +68,11 @@ def test_where_data_is_looked_for(tiny, folder, tmp_path, monkeypatch):
         data.load("mnist", "train")
 
 
-def test_hyphenated_folder(tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(data.SETS, "fashion_mnist", dataclasses.replace(tiny.spec, name="fashion_mnist"))
-    tiny.put(tmp_path / "fashion-mnist")
-    assert len(data.load("fashion_mnist", "test", data_dir=tmp_path)) == 10
-    assert (tmp_path / "fashion_mnist" / "manifest.json").exists()
-    assert tree(tmp_path / "fashion-mnist") == set(tiny.files)
-
-
-def test_read_only_folder_is_left_alone_and_the_cache_used(tiny, tmp_path):
-    place = tiny.put(tmp_path / "shared" / "mnist")
-    for each in (place, place.parent):
-        each.chmod(0o555)  # root could still write, but must respect the mark
-    found = data.load("mnist", "train", data_dir=tmp_path / "shared")
-    assert len(found) == 20
-    assert tree(tmp_path / "shared") == {"mnist", *(f"mnist/{name}" for name in tiny.files)}
-    cached = tmp_path / "cache" / "capslib" / "mnist"
-    first = (cached / "manifest.json").stat().st_mtime_ns
-    assert found.fingerprint == data.load("mnist", "test", data_dir=tmp_path / "shared").fingerprint
-    assert (cached / "manifest.json").stat().st_mtime_ns == first  # prepared once
-    place.chmod(0o755)
-    (place / "t10k-images-idx3-ubyte.gz").write_bytes(b"")
-    with pytest.raises(UserError, match=r"truncated or corrupted.*\(0 bytes\)"):  # the cache does not hide damage
-        data.load("mnist", "test", data_dir=tmp_path / "shared")
-
-
-def test_nowhere_to_write(tiny, tmp_path, monkeypatch):
-    place = tiny.put(tmp_path / "mnist", without=["t10k-labels-idx1-ubyte.gz"])
-    place.chmod(0o555)
-    with pytest.raises(UserError, match="Choose another folder"):
-        data.fetch("mnist", tmp_path)
+def test_nowhere_to_write(tiny, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be prepared"):
+    with pytest.raises(
+        UserError, match=r"cannot be prepared in .*file.below.mnist: .*Choose another data folder with --data-dir"
+    ):
         data.fetch("mnist", tmp_path / "file" / "below")
 
 
@@ -449,7 +421,7 @@ def test_full_disk(tiny, tmp_path, monkeypatch):
 
     tiny.put(tmp_path / "mnist")
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match=r"No space left on device.*\$CAPSLIB_DATA"):
         data.load("mnist", "train", data_dir=tmp_path)
     assert tree(tmp_path / "mnist") == set(tiny.files)
 
