@@ -146,6 +146,7 @@ _ALL = (
         licence="CC BY-NC 4.0",
         classes=_LESIONS,
         splits={"all": (10_015, 3, 75, 100)},
+        arrays=("images", "labels", "lesion"),
         files={
             "HAM10000_metadata.csv": "md5:8f85fb1aa29d80a2797247e434deb79d",
             "HAM10000_images_part_1.zip": "md5:4639bfa73ab251610530a97c898e6e46",

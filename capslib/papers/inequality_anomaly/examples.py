@@ -62,7 +62,7 @@ def against_all(split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Gen
 
 def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Rows, np.ndarray]:
     """The images of a setup of HAM10000, and which of them to test on: a quarter of the lesions."""
-    test, labels = anomalies.held_out_groups(anomalies.lesion_table(split)), anomalies.lesions(split, recipe.setup)
+    test, labels = anomalies.held_out_groups(split["lesion"]), anomalies.lesions(split, recipe.setup)
     rows = labels >= 0
     return Rows(split.images[rows], labels[rows]), test[rows]
 
