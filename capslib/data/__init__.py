@@ -24,7 +24,7 @@ from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, unknown
 
-__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "describe", "fetch", "load", "present", "require", "verify"]
+__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "describe", "fetch", "load", "require", "verify"]
 
 
 class Fingerprint(NamedTuple):
@@ -142,11 +142,6 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
 def describe(data_dir: str | Path | None = None) -> list[Row]:
     """All sets, here or not. Reads headers only, but hashes publishers' files that are not prepared yet."""
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
-
-
-def present(data_dir: str | Path | None = None) -> list[str]:
-    """Names of the real sets that :func:`verify` can read, sound or not."""
-    return [row.name for row in describe(data_dir) if row.folder]
 
 
 def _check_split(name: str, split: str, known: Iterable[str]) -> None:

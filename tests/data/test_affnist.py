@@ -134,9 +134,11 @@ def test_fetch_prepares_the_file_without_a_network_and_says_where_it_comes_from(
         for part in ("test.mat is missing", tiny_affnist.spec.source, str(tmp_path / "affnist")):
             assert part in str(caught.value)
         assert "data fetch" not in str(caught.value)
-    assert "affnist" not in data.present(tmp_path)
+    rows = {row.name: row for row in data.describe(tmp_path)}
+    assert (rows["affnist"].here, rows["affnist"].folder) == ("no", "")
     tiny_affnist.put(tmp_path / "affnist")
-    assert "affnist" in data.present(tmp_path)
+    rows = {row.name: row for row in data.describe(tmp_path)}
+    assert (rows["affnist"].here, rows["affnist"].folder) == ("to prepare", str(tmp_path / "affnist"))
     assert data.fetch("affnist", tmp_path) == tmp_path / "affnist"
     assert data.verify("affnist", tmp_path) == []
     assert len(data.load("affnist", "test", data_dir=tmp_path)) == 160

@@ -30,6 +30,10 @@ def tree(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.name.endswith(".lock")}
 
 
+def present(root):
+    return [row.name for row in data.describe(root) if row.folder]
+
+
 # ------------------------------------------------------------------------------------------------------- the right way
 
 
@@ -128,7 +132,7 @@ def test_describe(tiny, folder, tmp_path):
     assert rows["digits"][:4] == ("digits", "stand-in", "yes", "train 1,433×1×8×8, test 364×1×8×8")
     assert (rows["kmnist"].here, rows["kmnist"].folder) == ("no", "")
     assert all(row.licence for row in rows.values())
-    assert data.present(folder.parent) == ["mnist"]
+    assert present(folder.parent) == ["mnist"]
 
     reshaped(folder, (19, 1, 4, 5))
     change_manifest(folder, complete=False, deviations=["a few"])
@@ -136,7 +140,7 @@ def test_describe(tiny, folder, tmp_path):
     assert len(data.load("mnist", "train", data_dir=folder.parent)) == 19
     tiny.put(tmp_path / "two" / "mnist", without=["train-labels-idx1-ubyte.gz"])
     assert data.describe(tmp_path / "two")[0].here == "no"
-    assert data.present(tmp_path / "two") == []
+    assert present(tmp_path / "two") == []
     tiny.put(tmp_path / "two" / "mnist")
     row = data.describe(tmp_path / "two")[0]
     assert (row.here, row.folder) == ("to prepare", str(tmp_path / "two" / "mnist"))
@@ -336,7 +340,7 @@ def test_damaged_prepared_folder(folder, damage):
         assert "capslib data fetch mnist" in str(caught.value)
     assert what in " ".join(data.verify("mnist", folder.parent))
     assert data.describe(folder.parent)[0].here == "damaged"
-    assert data.present(folder.parent) == ["mnist"]
+    assert present(folder.parent) == ["mnist"]
     (folder / "manifest.json").unlink()  # as the message says; the publishers' files are in the same folder
     data.fetch("mnist", folder.parent)
     assert data.verify("mnist", folder.parent) == []

@@ -532,7 +532,7 @@ def test_a_rehearsal_computes_as_the_run_would():
 def test_a_rehearsal_at_paper_scale(store, name):
     """Two steps of the small network on real pairs, and everything that comes after a training."""
     root = os.environ.get("CAPSLIB_DATA")
-    if not root or "smallnorb" not in data.present(Path(root)):
+    if not root or "smallnorb" not in {row.name for row in data.describe(root) if row.folder}:
         pytest.skip("real data: smallnorb is not in $CAPSLIB_DATA")
     experiment = EXPERIMENTS[name]
     change = {"sizes": SMALL, "batch_size": 4, "cnn": (4, 4, 8), "epochs": 1, "images": 100}
