@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capslib.data import SETS, Fingerprint, _root, load, prepared
+from capslib.data import SETS, DataFingerprint, _root, load, prepared
 from capslib.data.readers import VARIANTS
 from capslib.errors import UserError
 
@@ -56,7 +56,9 @@ def _maps(count: int, variant: int) -> Tensor:
     return torch.from_numpy(rotation @ upper)
 
 
-def affnist(digits: str, count: int, side: int, data_dir: str | Path | None = None) -> tuple[Tensor, Tensor, Tensor, Fingerprint]:
+def affnist(
+    digits: str, count: int, side: int, data_dir: str | Path | None = None
+) -> tuple[Tensor, Tensor, Tensor, DataFingerprint]:
     """The first ``count`` test images, uint8 [count, 1, side, side], their labels, the numbers of their digits, and the fingerprint.
 
     For MNIST the publisher's images are taken, where they are; else images are generated, and the fingerprint says so. Variant by
@@ -77,5 +79,5 @@ def affnist(digits: str, count: int, side: int, data_dir: str | Path | None = No
     variants = [affine_variants(images, variant, side) for variant in range(-(-count // each))]
     base = torch.arange(count) % each
     about = f"affNIST generated from {digits} by the published ranges: the publisher's file was not there"
-    mark = split.fingerprint._replace(complete=False, deviations=(*split.fingerprint.deviations, about))
+    mark = split.fingerprint.model_copy(update={"complete": False, "deviations": (*split.fingerprint.deviations, about)})
     return torch.cat(variants)[:count], torch.tensor(np.asarray(split.labels))[base], base, mark

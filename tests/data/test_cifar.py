@@ -20,7 +20,7 @@ def test_batches_become_splits_in_their_order(tiny_cifar, tmp_path, split):
     np.testing.assert_array_equal(found.images, images, strict=True)
     np.testing.assert_array_equal(found.labels, labels, strict=True)
     assert found.classes[3] == "cat"
-    assert found.fingerprint[2:] == (False, True, ())
+    assert (found.fingerprint.stand_in, found.fingerprint.complete, found.fingerprint.deviations) == (False, True, ())
     assert data.verify("cifar10", tmp_path) == []
 
 

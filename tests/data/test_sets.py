@@ -15,7 +15,6 @@ import pytest
 from capslib import data
 from capslib.data import prepared
 from capslib.errors import UserError
-from capslib.papers.experiment import DataFingerprint
 
 
 @pytest.fixture
@@ -51,14 +50,9 @@ def test_publishers_files_are_prepared_on_first_use(tiny, tmp_path, split):
     ours = {"manifest.json", "test", "test/images.npy", "test/labels.npy", "train", "train/images.npy", "train/labels.npy"}
     assert tree(tmp_path / "mnist") == ours | set(tiny.files)  # the publishers' files are still there
     raw = (tmp_path / "mnist" / "manifest.json").read_bytes()
-    assert found.fingerprint == ("mnist", hashlib.sha256(raw).hexdigest(), False, True, ())
+    sha256 = hashlib.sha256(raw).hexdigest()
+    assert found.fingerprint == data.DataFingerprint(name="mnist", sha256=sha256, stand_in=False, complete=True)
     assert data.verify("mnist", tmp_path) == []
-
-
-def test_fingerprint_goes_into_a_record(folder):
-    fingerprint = data.load("mnist", "test", data_dir=folder.parent).fingerprint
-    record = DataFingerprint(**fingerprint._asdict())
-    assert record.model_dump() == {**fingerprint._asdict(), "deviations": []}
 
 
 def test_where_data_is_looked_for(tiny, folder, tmp_path, monkeypatch):
@@ -117,7 +111,7 @@ def test_a_folder_that_somebody_prepared_loads_with_what_it_has_beside(tmp_path)
     found = data.load("affnist", "test", data_dir=tmp_path)
     np.testing.assert_array_equal(found["angle"], np.arange(6))
     assert found.classes == ("even", "odd")
-    assert found.fingerprint[2:] == (False, False, ("six images",))
+    assert (found.fingerprint.complete, found.fingerprint.deviations) == (False, ("six images",))
     with pytest.raises(UserError, match=r"Did you mean 'angle'\?"):
         found["angles"]
     with pytest.raises(UserError, match="split of affnist 'train'"):

@@ -29,7 +29,7 @@ class Rows(NamedTuple):
         return Rows(self.inputs[rows], self.labels[rows])
 
 
-def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Rows], data.Fingerprint]:
+def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Rows], data.DataFingerprint]:
     """``train`` and ``test``, and ``stop`` where a part of the training examples is held out for early stopping.
 
     Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
