@@ -7,7 +7,6 @@ import math
 import time
 import zipfile
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run of so many ``steps``: everything that has to survive a kill. What it writes is whole when it is left."""
+    """A run of so many ``steps``: everything that has to survive a kill."""
 
-    STATE = ("step", "finished", "terms", "epochs", "best_epoch", "best", "resumed_from")
+    STATE = ("step", "finished", "terms", "epochs", "best", "resumed_from")
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, device: torch.device, context: Context):
         self.model, self.optimizer, self.device, self.context = model, optimizer, device, context
@@ -33,21 +32,10 @@ class Run:
         self.steps, self.step, self.finished, self.found = steps, 0, False, False
         self.terms: dict[str, Tensor] = {}  # every term of every step, left on the device
         self.epochs: dict[str, list[float]] = {}
-        self.best_epoch: int | None = None
-        self.best: dict[str, object] = {}  # the weights of that epoch
+        self.best: dict[str, object] = {}  # the weights of the best epoch, if patience keeps them
         self.order: Tensor | None = None
         self.started = self.saved = time.perf_counter()
         self.earlier, self.resumed_from = 0.0, []
-        self.writer = ThreadPoolExecutor(1, "checkpoint")
-        self.writing: Future | None = None
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.writer.shutdown()  # whoever takes the checkpoint away has to find it whole
-        if not any(error):
-            self._written()
 
     def log(self, values: Tensor, names: Sequence[str]) -> None:
         """Keep the terms of this step."""
@@ -63,7 +51,7 @@ class Run:
         over = since >= patience.epochs
         if patience.keep == "best":
             if since == 0:
-                self.best_epoch, self.best = len(values), _copied(self.model.state_dict(), self.device)
+                self.best = _copied(self.model.state_dict(), self.device)
             if over or self.step == self.steps:
                 self.model.load_state_dict(self.best)
         return over
@@ -135,7 +123,6 @@ class Run:
         if stop or time.perf_counter() - self.saved >= self.context.checkpoint_seconds:
             self._save(self.path)
         if stop:
-            self._written()
             raise Interrupted
 
     def finish(self) -> None:
@@ -152,21 +139,11 @@ class Run:
 
     def _save(self, path: Path | None, **changes: Any) -> None:
         if path is not None:
-            self._written()
-            state = _copied(self.state() | changes, torch.device("cpu"))  # the next step changes it; the disk can take its time
-            self.writing, self.saved = self.writer.submit(_write, path, state), time.perf_counter()
-
-    def _written(self) -> None:
-        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
-        if self.writing is not None:
-            self.writing.result()
+            torch.save(self.state() | changes, file := io.BytesIO())
+            write_atomically(path, file.getvalue())
+            self.saved = time.perf_counter()
 
 
 def _copied(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """The same state with tensors of its own on ``device``."""
     return tree_map_only(Tensor, lambda t: t.detach().to(device, copy=True), state)
-
-
-def _write(path: Path, state: dict[str, Any]) -> None:
-    torch.save(state, file := io.BytesIO())
-    write_atomically(path, file.getvalue())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from capslib.data import DataSplit, Fingerprint
+    from capslib.data import DataFingerprint, DataSplit
     from capslib.training import Context, Examples, History, Patience
 
 
@@ -124,7 +124,7 @@ class Recipe(Config):
         """Last changes to all parts, such as other labels; their inputs are what :meth:`seen` takes."""
         return parts
 
-    def splits(self, context: Context) -> tuple[dict[str, Examples], list[Fingerprint]]:
+    def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
         """``train`` and what to test on, on the device, and the fingerprint of the data. Images stay uint8 if batches are augmented.
 
         A rehearsal trains on all images, for their number decides how it computes, but tests on two batches.
@@ -265,7 +265,7 @@ class Trained(NamedTuple):
     network: nn.Module
     history: History
     splits: dict[str, Examples]
-    data: list[Fingerprint]
+    data: list[DataFingerprint]
 
 
 def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:

@@ -76,7 +76,6 @@ class History:
     terms: dict[str, list[float]]
     epochs: dict[str, list[float]] = field(default_factory=dict)
     routing_path: str = "fast"
-    best_epoch: int | None = None  # from 1, whose weights were kept; None where those of the last step were
 
 
 class Patience(NamedTuple):
@@ -161,7 +160,8 @@ def fit(
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(memory_format=torch.channels_last)
-    with seeded(context.seed), float32_products(device, "high"), Run(model, optimizer, steps, device, context) as run:
+    with seeded(context.seed), float32_products(device, "high"):
+        run = Run(model, optimizer, steps, device, context)
         path = use_path(model, path_of(whole))  # a rehearsal takes that of the run
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
@@ -209,7 +209,7 @@ def fit(
                 run.save_if_due()
         run.finish()
         terms = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
-        return History(terms, run.epochs, path, run.best_epoch)
+        return History(terms, run.epochs, path)
 
 
 class _Gradients:

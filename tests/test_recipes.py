@@ -197,7 +197,6 @@ def test_a_recipe_may_stop_early(tmp_path):
             return {"train_accuracy": 0.5}
 
     trained = train(Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path))
-    assert trained.history.best_epoch == 1
     assert len(trained.history.epochs["train_accuracy"]) == 2
 
 

@@ -665,7 +665,7 @@ def stopping(errors: list[float], model: nn.Module, kept: list) -> dict:
 def test_it_stops_when_patience_ends_and_keeps_the_best_weights(errors, best, ran):
     model, kept = network(), []
     history = train(Context(seed=0), **stopping(errors, model, kept))
-    assert (history.best_epoch, len(kept)) == (best, ran)
+    assert len(kept) == ran
     assert history.epochs["error"] == errors[:ran]
     assert len(history.terms["loss"]) == ran * PER_EPOCH
     assert all(torch.equal(t, kept[best - 1][name]) for name, t in model.state_dict().items())
@@ -674,8 +674,8 @@ def test_it_stops_when_patience_ends_and_keeps_the_best_weights(errors, best, ra
 def test_patience_can_keep_the_last_weights():
     model, kept = network(), []
     options = stopping([5, 3, 4, 4, 1], model, kept)
-    history = train(Context(seed=0), **{**options, "patience": Patience("error", 2, keep="last")})
-    assert (history.best_epoch, len(kept)) == (None, 4)
+    train(Context(seed=0), **{**options, "patience": Patience("error", 2, keep="last")})
+    assert len(kept) == 4
     assert all(torch.equal(t, kept[-1][name]) for name, t in model.state_dict().items())
 
 

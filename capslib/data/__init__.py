@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 with warnings.catch_warnings():  # pooch's progress bar asks for notebook widgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -24,17 +25,18 @@ from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, unknown
 
-__all__ = ["SETS", "DataSplit", "Fingerprint", "Row", "describe", "fetch", "load", "present", "require", "verify"]
+__all__ = ["SETS", "DataFingerprint", "DataSplit", "Row", "describe", "fetch", "load", "require", "verify"]
 
 
-class Fingerprint(NamedTuple):
-    """Which data a run saw. ``sha256`` hashes the manifest of a real set, or the arrays of a stand-in."""
+class DataFingerprint(BaseModel):
+    """The data that a trial saw. ``sha256`` is that of the set's manifest, or of the arrays of a stand-in."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     sha256: str
     stand_in: bool
     complete: bool
-    deviations: tuple[str, ...]
+    deviations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class DataSplit:
     split: str
     arrays: Mapping[str, np.ndarray]
     classes: tuple[str, ...]
-    fingerprint: Fingerprint
+    fingerprint: DataFingerprint
 
     @property
     def images(self) -> np.ndarray:
@@ -93,16 +95,17 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     True
     """
     spec = SETS[name]
-    _check_split(name, split, spec.splits or [split])  # before any file is looked for
+    _check_split(name, split, spec.splits)  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
-        return DataSplit(name, split, splits[split], spec.classes, Fingerprint(name, standins.sha256(splits), True, True, ()))
+        mark = DataFingerprint(name=name, sha256=standins.sha256(splits), stand_in=True, complete=True)
+        return DataSplit(name, split, splits[split], spec.classes, mark)
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
     _check_split(name, split, manifest.splits)
-    fingerprint = Fingerprint(name, sha256, False, manifest.complete, tuple(manifest.deviations))
+    mark = DataFingerprint(name=name, sha256=sha256, stand_in=False, complete=manifest.complete, deviations=manifest.deviations)
     arrays = prepared.open_split(folder, manifest, split)
-    return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, fingerprint)
+    return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, mark)
 
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
@@ -144,11 +147,6 @@ def describe(data_dir: str | Path | None = None) -> list[Row]:
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
 
 
-def present(data_dir: str | Path | None = None) -> list[str]:
-    """Names of the real sets that :func:`verify` can read, sound or not."""
-    return [row.name for row in describe(data_dir) if row.folder]
-
-
 def _check_split(name: str, split: str, known: Iterable[str]) -> None:
     if split not in known:
         raise unknown(f"split of {name}", split, known)
@@ -177,10 +175,8 @@ def _row(spec: DataSet, root: Path) -> Row:
             shapes = {k: (a.get("images") or next(iter(a.values()))).shape for k, a in manifest.splits.items()}
         except UserError:
             here = "damaged"
-    elif spec.files:
-        sound, problems = publishers.survey(spec, root)
-        if not problems:
-            here, folder = "to prepare", next(iter(sound.values())).parent
+    elif spec.files and not publishers.survey(spec, root):
+        here = "to prepare"
     place = "" if spec.stand_in or here == "no" else str(folder)
     splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
     return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place)

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.nn import functional as F
 
-from capslib.data import SETS, DataSplit, Fingerprint, _root, load, prepared
+from capslib.data import SETS, DataFingerprint, _root, load, prepared
+from capslib.data.readers import VARIANTS
 from capslib.errors import UserError
 
 DEGREES, SHEAR, SCALES = 20.0, 0.2, (0.8, 1.2)
 """Rotations, shears and scales of each axis are uniform within these; digits stay inside the frame."""
-VARIANTS = 32
 
 
 def affine_variants(images: Tensor, variant: int, side: int) -> Tensor:
@@ -57,69 +56,28 @@ def _maps(count: int, variant: int) -> Tensor:
     return torch.from_numpy(rotation @ upper)
 
 
-def affnist(digits: str, count: int, side: int, data_dir: str | Path | None = None) -> tuple[Tensor, Tensor, Tensor, Fingerprint]:
+def affnist(
+    digits: str, count: int, side: int, data_dir: str | Path | None = None
+) -> tuple[Tensor, Tensor, Tensor, DataFingerprint]:
     """The first ``count`` test images, uint8 [count, 1, side, side], their labels, the numbers of their digits, and the fingerprint.
 
-    For MNIST the publisher's images are taken, where they are (see :func:`published`); else images are generated, and the fingerprint
-    says so. Variant by variant, each has every test digit once. Raises UserError for more than 32 variants, and for a published set
-    that is damaged or smaller.
+    For MNIST the publisher's images are taken, where they are; else images are generated, and the fingerprint says so. Variant by
+    variant, each has every test digit once. Raises UserError for more than 32 variants, and for a published set that is damaged
+    or smaller.
     """
-    if digits == "mnist" and (folder := published(data_dir)) is not None:
-        split = load("affnist", "test", data_dir=folder.parent, download=False)
+    folder = _root(data_dir) / "affnist"
+    if digits == "mnist" and any((folder / name).is_file() for name in (prepared.MANIFEST, *SETS["affnist"].files)):
+        split = load("affnist", "test", data_dir=data_dir)
         if len(split) < count:
             raise UserError(f"{folder} holds {len(split):,} test images, and {count:,} are wanted.")
         arrays = (torch.as_tensor(np.array(split[name][:count])) for name in ("images", "labels", "digit"))
         return *arrays, split.fingerprint
-    split: DataSplit = load(digits, "test", data_dir=data_dir)
+    split = load(digits, "test", data_dir=data_dir)
     each, images = len(split), torch.tensor(np.asarray(split.images))
     if count > VARIANTS * each:
         raise UserError(f"affNIST has {VARIANTS} variants of each of {each:,} test digits, not {count:,} images.")
     variants = [affine_variants(images, variant, side) for variant in range(-(-count // each))]
     base = torch.arange(count) % each
     about = f"affNIST generated from {digits} by the published ranges: the publisher's file was not there"
-    mark = split.fingerprint._replace(complete=False, deviations=(*split.fingerprint.deviations, about))
+    mark = split.fingerprint.model_copy(update={"complete": False, "deviations": (*split.fingerprint.deviations, about)})
     return torch.cat(variants)[:count], torch.tensor(np.asarray(split.labels))[base], base, mark
-
-
-def published(data_dir: str | Path | None = None) -> Path | None:
-    """The prepared folder ``affnist``, made from the publisher's ``affnist/test.mat`` if only that lies there; None without both.
-
-    Raises UserError for a file of another form, and where MNIST, which tells the order of its digits, is missing.
-    """
-    folder = _root(data_dir) / "affnist"
-    if not prepared.exists(folder) and (file := folder / "test.mat").is_file():
-        mnist, spec = load("mnist", "test", data_dir=data_dir), SETS["affnist"]
-        about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": []}
-        try:
-            with FileLock(folder.parent / ".affnist.lock"):
-                if not prepared.exists(folder):  # another process may have been quicker
-                    prepared.write(folder, about, [("test", read_mat(file, np.asarray(mnist.labels)))])
-        except OSError as error:
-            raise UserError(f"affnist cannot be prepared in {folder}: {error}.") from None
-    return folder if prepared.exists(folder) else None
-
-
-def read_mat(path: Path, digits: np.ndarray) -> dict[str, np.ndarray]:
-    """``images`` uint8 [N, 1, 40, 40], ``labels`` and ``digit`` of the publisher's test.mat; ``digits`` are the labels of MNIST's test set.
-
-    The file holds images as columns of 1,600 pixels, row by row. Raises UserError for another form, and for digits in another order
-    than MNIST's, variant by variant or digit by digit.
-    """
-    from scipy.io import loadmat
-
-    try:
-        fields = loadmat(path)["affNISTdata"][0, 0]
-        columns, labels = np.asarray(fields["image"]), np.asarray(fields["label_int"]).ravel().astype(np.int64)
-    except Exception as error:  # whatever the bytes of a foreign file happen to break
-        raise UserError(f"{path} is not affNIST's test.mat: {type(error).__name__}: {error}") from None
-    if columns.dtype != np.uint8 or columns.shape != (1600, len(labels)):
-        found = f"{columns.dtype} {list(columns.shape)} for {len(labels)} labels"
-        raise UserError(f"{path} is not affNIST's test.mat: its images are {found}, expected uint8 [1600, N].")
-    count, n = len(labels), len(digits)
-    variants, images = max(1, count // n), columns.T.reshape(-1, 1, 40, 40)
-    by_variant = np.arange(count)
-    by_digit = by_variant.reshape(-1, variants).T.ravel() if count % variants == 0 else by_variant
-    for order in (by_variant, by_digit):
-        if np.array_equal(digits[np.arange(count) % n], labels[order]):
-            return {"images": images[order], "labels": labels[order], "digit": np.arange(count) % n}
-    raise UserError(f"{path} has its digits in another order than MNIST's test set, so no image tells which digit it shows.")

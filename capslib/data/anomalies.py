@@ -82,16 +82,6 @@ def held_out_groups(groups: Sequence[int] | np.ndarray, seed: int = 1010) -> np.
     return np.isin(groups, test)
 
 
-def lesion_table(split: DataSplit) -> np.ndarray:
-    """Which lesion each image shows, int64 [N]. Raises UserError where the prepared folder was made without that table."""
-    if "lesion" not in split.arrays:
-        raise UserError(
-            f"{split.name} was prepared without lesion.npy, which is made from the column lesion_id of HAM10000_metadata.csv: several "
-            "images show the same lesion, so they cannot be split without it. Prepare the set again with its metadata."
-        )
-    return split["lesion"]
-
-
 LETTERS = 4
 
 

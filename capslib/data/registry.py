@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capslib.data.readers import Shapes, Splits, cifar_splits, idx_splits, lesion_splits, norb_splits
+from capslib.data.readers import Shapes, Splits, affnist_splits, cifar_splits, idx_splits, lesion_splits, norb_splits
 from capslib.registry import Registry
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set. ``files`` is empty if ``fetch`` cannot get it, ``splits`` if only the prepared folder knows them."""
+    """A named data set. ``files`` is empty if it can be loaded from a prepared folder only."""
 
     name: str
     source: str  # goes into the manifest, as ``licence`` does
@@ -21,10 +21,12 @@ class DataSet:
     stand_in: bool = False
     splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
     arrays: tuple[str, ...] = ("images", "labels")  # what each split has at least; the first has those shapes
-    files: dict[str, str] = field(default_factory=dict)  # the publishers' files and hashes: ``md5:`` if they publish no other
+    files: dict[str, str] = field(
+        default_factory=dict
+    )  # the publishers' files and hashes: ``md5:`` if they publish no other, empty if none
     read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
-    mirrors: tuple[str, ...] = ()  # base addresses, tried in this order
+    mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand
     paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
 
@@ -144,6 +146,7 @@ _ALL = (
         licence="CC BY-NC 4.0",
         classes=_LESIONS,
         splits={"all": (10_015, 3, 75, 100)},
+        arrays=("images", "labels", "lesion"),
         files={
             "HAM10000_metadata.csv": "md5:8f85fb1aa29d80a2797247e434deb79d",
             "HAM10000_images_part_1.zip": "md5:4639bfa73ab251610530a97c898e6e46",
@@ -157,8 +160,10 @@ _ALL = (
             "HAM10000_images_part_2.zip": "3172584",
         },
     ),
-    # We can load the prepared folders of these but not download them.
-    DataSet("affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789")),
+    DataSet(  # Tieleman; 32 variants of each test digit of MNIST
+        "affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789"),
+        splits={"test": (320_000, 1, 40, 40)}, arrays=("images", "labels", "digit"), files={"test.mat": ""}, read=affnist_splits,
+    ),
     DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
         "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article", _OFF_TARGETS,
         splits={"all": (16_499, 2, 4, 23)}, arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),

@@ -198,7 +198,7 @@ def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME
     """Hash every array of the prepared sets again. Status 1 if one differs from its manifest."""
     from capslib import data
 
-    if not (names := names or data.present(data_dir)):
+    if not (names := names or [row.name for row in data.describe(data_dir) if row.folder]):
         raise UserError("There is no data set: check --data-dir and $CAPSLIB_DATA, or use `capslib data fetch NAME`.")
     problems = [p for name in names for p in data.verify(name, data_dir=data_dir)]
     for problem in problems:

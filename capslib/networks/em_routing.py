@@ -133,14 +133,14 @@ class BaselineCNN(nn.Module):
 
     def __init__(
         self, image_shape: tuple[int, int, int], classes: int = 5,
-        sizes: tuple[int, int, int] = (32, 64, 1024), dropout: float = 0.5,
+        sizes: tuple[int, int, int] = (32, 64, 1024),
     ):  # fmt: skip
         super().__init__()
         (channels, height, width), (first, second, hidden) = image_shape, sizes
         self.conv1 = nn.Conv2d(channels, first, 5, padding="same")
         self.conv2 = nn.Conv2d(first, second, 5, padding="same")
         self.hidden = nn.Linear(second * (height // 4) * (width // 4), hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout()
         self.classes = nn.Linear(hidden, classes)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -72,11 +72,11 @@ class SignNetwork(CapsuleStack):
 
 
 class CapsNetOutput(NamedTuple):
-    """Class poses [N, C, D], activations [N, C]; reconstructions [N, pixels] if decoded."""
+    """Class poses [N, C, 16], activations [N, C] and reconstructions [N, pixels]."""
 
     pose: Tensor
     activation: Tensor
-    reconstruction: Tensor | None
+    reconstruction: Tensor
 
 
 class DeepCapsNet(nn.Module):
@@ -94,22 +94,22 @@ class DeepCapsNet(nn.Module):
 
     def __init__(
         self, image_shape: tuple[int, int, int], *, depth: int, classes: int = 10,
-        filters: int = 256, kernel: int = 9, stride: int = 1, primary_types: int = 32,
-        primary_kernel: int = 9, hidden: tuple[int, int] = (16, 12), class_dim: int = 16,
-        decoder: tuple[int, ...] = (512, 1024), odd: bool = False, **options: object,
+        filters: int = 256, kernel: int = 9, primary_types: int = 32, primary_kernel: int = 9,
+        hidden: tuple[int, int] = (16, 12), decoder: tuple[int, ...] = (512, 1024),
+        odd: bool = False, **options: object,
     ):  # fmt: skip
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
-        self.conv = nn.Conv2d(image_shape[0], filters, kernel, stride, bias=not odd)
+        self.conv = nn.Conv2d(image_shape[0], filters, kernel, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
         self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
         with torch.no_grad():
             shapes = self.primary(self.conv(torch.zeros(1, *image_shape)))[0].shape  # [1, I, 8]
-        capsules = [shapes[1:], *[hidden] * (depth - 2), (classes, class_dim)]
+        capsules = [shapes[1:], *[hidden] * (depth - 2), (classes, 16)]
         self.capsules = CapsuleStack(capsules, **options)
-        self.decoder = dense_decoder(classes * class_dim, decoder, image_shape) if decoder else None
+        self.decoder = dense_decoder(classes * 16, decoder, image_shape)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -122,5 +122,4 @@ class DeepCapsNet(nn.Module):
 
     def forward(self, images: Tensor) -> CapsNetOutput:
         pose, activation = self.capsules(self.primary_capsules(images))
-        reconstruction = None if self.decoder is None else self.decoder(pose.flatten(1))
-        return CapsNetOutput(pose, activation, reconstruction)
+        return CapsNetOutput(pose, activation, self.decoder(pose.flatten(1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
+from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import Objective
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def outcome(
     return Outcome(
         metrics=dict(metrics),
         series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
-        data=[DataFingerprint(**fingerprint._asdict()) for fingerprint in trained.data],
+        data=list(trained.data),
         parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",
     )

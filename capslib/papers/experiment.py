@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from capslib.data import DataFingerprint
 from capslib.errors import UserError
 from capslib.recipes import Config, Model, Recipe, Training, hash_of
 
@@ -62,16 +63,6 @@ class Metric(Model):
     value: float
     n: int = Field(ge=0)
     unit: str
-
-
-class DataFingerprint(Model):
-    """The data that a trial saw. ``sha256`` is that of the set's manifest, or of the arrays of a stand-in."""
-
-    name: str
-    sha256: str
-    stand_in: bool
-    complete: bool
-    deviations: list[str] = Field([])
 
 
 @dataclass

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from writers import cifar_records, idx_bytes, norb_bytes, tar_gz
 
+from capslib import data
 from capslib.data import registry
+from capslib.errors import UserError
 
 
 @dataclasses.dataclass
@@ -31,13 +33,14 @@ def publish(monkeypatch, tmp_path):
     """``publish(name, splits, arrays, files)`` replaces the real set of that name by a tiny one."""
 
     def use(name, splits, arrays, files):
+        real = registry.SETS[name]
         spec = dataclasses.replace(
-            registry.SETS[name],
+            real,
             splits=splits,
-            files={name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in files.items()},
-            mirrors=("http://127.0.0.1:9/nobody-listens/",),
+            files={name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}" for name, known in real.files.items()},
+            mirrors=real.mirrors and ("http://127.0.0.1:9/nobody-listens/",),
         )
-        assert list(files) == list(registry.SETS[name].files)
+        assert list(files) == list(real.files)
         monkeypatch.setitem(registry.SETS, name, spec)
         return Tiny(spec, arrays, files)
 
@@ -46,6 +49,22 @@ def publish(monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)  # the mirrors of these tests run on this machine
+    return use
+
+
+@pytest.fixture
+def refused(publish, tmp_path):
+    """``refused(tiny, changed)``: files of another form with the right hashes are an error that says what broke, and leave nothing."""
+
+    def use(tiny, changed):
+        name, place = tiny.spec.name, tmp_path / tiny.spec.name
+        publish(name, tiny.spec.splits, {}, tiny.files | changed).put(place)
+        with pytest.raises(UserError) as caught:
+            data.require(name, tmp_path)
+        assert str(caught.value).startswith(f"The files of {name} in {place} cannot be read: ")
+        assert {p.name for p in place.iterdir()} == set(tiny.files)  # nothing half-written, nothing extracted
+        return str(caught.value)
+
     return use
 
 

@@ -1,12 +1,16 @@
-"""Generated affNIST: digits under affine maps, each by itself, inside the frame, and called what they are."""
+"""affNIST, generated (digits under affine maps, each by itself, inside the frame, and called what they are) or read from its file."""
 
 from __future__ import annotations
+
+import io
 
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from capslib import data
+from capslib.data import prepared
 from capslib.data.affnist import DEGREES, SCALES, SHEAR, _maps, affine_variants, affnist
 from capslib.errors import UserError
 
@@ -78,69 +82,84 @@ def test_generated_images_are_called_so_and_have_the_labels_of_their_digits():
 
 
 def test_a_prepared_set_is_taken_for_mnist(tmp_path):
-    from capslib.data import prepared
-
     arrays = {"images": np.full((3, 1, 40, 40), 7, np.uint8), "labels": np.arange(3), "digit": np.arange(3)}
-    about = {"source": "a test", "licence": "none", "complete": True, "deviations": []}
+    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["the first three"]}
     prepared.write(tmp_path / "affnist", about, [("test", arrays)])
     images, _, _, fingerprint = affnist("mnist", 2, 40, tmp_path)
     assert images.shape == (2, 1, 40, 40)
-    assert (fingerprint.name, fingerprint.complete) == ("affnist", True)
+    assert (fingerprint.name, fingerprint.complete, fingerprint.deviations) == ("affnist", False, ("the first three",))
+    with pytest.raises(UserError, match="holds 3 test images, and 4 are wanted"):
+        affnist("mnist", 4, 40, tmp_path)
 
 
-def mat(path, images, labels):
+LABELS = np.array([3, 1, 4, 1, 5])
+NUMBER = np.arange(32 * 5)  # of an image, variant by variant
+
+
+def mat(images, labels):
     """A file as the publisher writes it: a structure whose images are columns."""
-    from scipy.io import savemat
-
     columns = images.reshape(len(images), -1).T
-    savemat(path, {"affNISTdata": {"image": columns, "label_int": labels[None].astype(np.uint8), "affine_params": np.zeros(3)}})
+    fields = {"image": columns, "label_int": labels[None].astype(np.uint8), "affine_params": np.zeros(3)}
+    savemat(file := io.BytesIO(), {"affNISTdata": fields})
+    return file.getvalue()
 
 
-def mnist_of(folder, labels):
-    """A prepared MNIST whose test set has these labels."""
-    from capslib.data import prepared
+@pytest.fixture(params=["variant by variant", "digit by digit"])
+def tiny_affnist(publish, request):
+    """affNIST with 32 variants of 5 digits, in one or the other order; each image has its number in the upper right corner."""
+    images = np.zeros((160, 40, 40), np.uint8)
+    images[:, 2, 30] = NUMBER
+    order = NUMBER if request.param == "variant by variant" else NUMBER.reshape(32, 5).T.ravel()
+    return publish("affnist", {"test": (160, 1, 40, 40)}, {}, {"test.mat": mat(images[order], LABELS[order % 5])})
 
-    arrays = {"images": np.zeros((len(labels), 1, 28, 28), np.uint8), "labels": labels}
-    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["few"]}
-    prepared.write(folder / "mnist", about, [("test", arrays)])
 
-
-@pytest.mark.parametrize("order", ["variant by variant", "digit by digit"])
-def test_the_publishers_file_is_prepared_upright_and_variant_by_variant(tmp_path, order):
-    labels = np.array([3, 1, 4, 1, 5])
-    mnist_of(tmp_path, labels)
-    number = np.arange(10)  # of an image, variant by variant
-    images = np.zeros((10, 40, 40), np.uint8)
-    images[:, 2, 30] = 100 + number  # in the upper right corner
-    file = number if order == "variant by variant" else number.reshape(2, 5).T.ravel()
-    (tmp_path / "affnist").mkdir()
-    mat(tmp_path / "affnist" / "test.mat", images[file], labels[file % 5])
-    found, theirs, digit, fingerprint = affnist("mnist", 10, 40, tmp_path)
-    assert found[:, 0, 2, 30].tolist() == (100 + number).tolist()
-    assert theirs.tolist() == [*labels, *labels]
-    assert digit.tolist() == [0, 1, 2, 3, 4] * 2
+def test_the_publishers_file_is_prepared_upright_and_variant_by_variant(tiny_affnist, tmp_path):
+    tiny_affnist.put(tmp_path / "affnist")
+    found, theirs, digit, fingerprint = affnist("mnist", 160, 40, tmp_path)
+    assert found[:, 0, 2, 30].tolist() == NUMBER.tolist()
+    assert theirs.tolist() == [*LABELS] * 32
+    assert digit.tolist() == [0, 1, 2, 3, 4] * 32
     assert (fingerprint.name, fingerprint.complete, fingerprint.deviations) == ("affnist", True, ())
-    with pytest.raises(UserError, match="holds 10 test images, and 11 are wanted"):
-        affnist("mnist", 11, 40, tmp_path)
-
-
-def test_a_foreign_or_damaged_file_is_an_error_and_not_replaced_by_generated_images(tmp_path):
-    labels = np.array([3, 1, 4])
-    mnist_of(tmp_path, labels)
-    (tmp_path / "affnist").mkdir()
-    file = tmp_path / "affnist" / "test.mat"
-    file.write_bytes(b"no matrix")
-    with pytest.raises(UserError, match=r"is not affNIST's test\.mat"):
-        affnist("mnist", 3, 40, tmp_path)
-    mat(file, np.zeros((3, 30, 30), np.uint8), labels)
-    with pytest.raises(UserError, match=r"its images are uint8 \[900, 3\] for 3 labels"):
-        affnist("mnist", 3, 40, tmp_path)
-    mat(file, np.zeros((3, 40, 40), np.uint8), labels[::-1].copy())
-    with pytest.raises(UserError, match="in another order than MNIST's"):
-        affnist("mnist", 3, 40, tmp_path)
-    assert not (tmp_path / "affnist" / "manifest.json").exists()
-    mat(file, np.zeros((3, 40, 40), np.uint8), labels)
-    affnist("mnist", 3, 40, tmp_path)
+    with pytest.raises(UserError, match="holds 160 test images, and 161 are wanted"):
+        affnist("mnist", 161, 40, tmp_path)
     (tmp_path / "affnist" / "test" / "labels.npy").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):  # and not replaced by generated images
+        affnist("mnist", 3, 40, tmp_path)
+
+
+def test_fetch_prepares_the_file_without_a_network_and_says_where_it_comes_from(tiny_affnist, tmp_path):
+    for call in (data.fetch, data.require, lambda n, d: data.load(n, "test", data_dir=d, download=True)):
+        with pytest.raises(UserError) as caught:
+            call("affnist", tmp_path)
+        for part in ("test.mat is missing", tiny_affnist.spec.source, str(tmp_path / "affnist")):
+            assert part in str(caught.value)
+        assert "data fetch" not in str(caught.value)
+    rows = {row.name: row for row in data.describe(tmp_path)}
+    assert (rows["affnist"].here, rows["affnist"].folder) == ("no", "")
+    tiny_affnist.put(tmp_path / "affnist")
+    rows = {row.name: row for row in data.describe(tmp_path)}
+    assert (rows["affnist"].here, rows["affnist"].folder) == ("to prepare", str(tmp_path / "affnist"))
+    assert data.fetch("affnist", tmp_path) == tmp_path / "affnist"
+    assert data.verify("affnist", tmp_path) == []
+    assert len(data.load("affnist", "test", data_dir=tmp_path)) == 160
+
+
+BLACK = np.zeros((160, 40, 40), np.uint8)
+REFUSED = {
+    "no matrix": (b"no matrix", "truncated"),
+    "empty": (b"", "MatReadError"),
+    "another size": (mat(np.zeros((160, 30, 30), np.uint8), LABELS[NUMBER % 5]), "are uint8 [900, 160] for 160 labels, expected uint8 [1600, 160]"),
+    "fewer images": (mat(BLACK[:155], LABELS[NUMBER[:155] % 5]), "are uint8 [1600, 155] for 155 labels"),
+    "fewer labels": (mat(BLACK, LABELS[NUMBER[:155] % 5]), "are uint8 [1600, 160] for 155 labels"),
+    "floats": (mat(BLACK / 255, LABELS[NUMBER % 5]), "are float64 [1600, 160]"),
+    "another order": (mat(BLACK, np.roll(np.repeat(LABELS, 32), 1)), "neither variant by variant nor digit by digit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("tiny_affnist", ["variant by variant"], indirect=True)
+def test_refused_and_not_replaced_by_generated_images(tiny_affnist, refused, tmp_path, what):
+    content, message = REFUSED[what]
+    assert message in refused(tiny_affnist, {"test.mat": content})
+    with pytest.raises(UserError, match="files of affnist"):
         affnist("mnist", 3, 40, tmp_path)

@@ -72,18 +72,18 @@ def test_setups_of_lesions():
 
 
 def test_no_lesion_is_trained_and_tested_on():
-    lesion = anomalies.lesion_table(data.load("moles", "all"))
+    lesion = data.load("moles", "all")["lesion"]
     test = anomalies.held_out_groups(lesion)
     assert 0.2 < test.mean() < 0.3
     assert not set(lesion[test]) & set(lesion[~test])
 
 
-def test_a_folder_without_the_lesion_table_is_refused(tmp_path):
+def test_a_folder_without_lesions_is_refused(tmp_path):
     about = {"source": "here", "licence": "none", "complete": False, "deviations": [], "classes": ["akiec"]}
     group = {"images": np.zeros((2, 3, 75, 100), np.uint8), "labels": np.zeros(2, np.int64)}
     prepared.write(tmp_path / "ham10000", about, [("all", group)])
-    with pytest.raises(UserError, match=r"without lesion.npy.*HAM10000_metadata.csv.*Prepare the set again"):
-        anomalies.lesion_table(data.load("ham10000", "all", data_dir=tmp_path))
+    with pytest.raises(UserError, match=r"all lacks lesion\. Delete .* prepare the set again.*capslib data fetch ham10000"):
+        data.load("ham10000", "all", data_dir=tmp_path)
 
 
 def test_pairs_of_letters_become_rows_of_one_hot_columns():

@@ -30,7 +30,7 @@ def count(network: nn.Module) -> int:
 @pytest.mark.parametrize("bias", [None, 0.1])
 @pytest.mark.parametrize("depth", [2, 3, 5])
 def test_parameters_of_a_small_capsnet(routing, bias, depth):
-    network = DeepCapsNet((1, 8, 8), depth=depth, classes=10, class_dim=16, routing=routing, bias=bias, **SMALL)
+    network = DeepCapsNet((1, 8, 8), depth=depth, classes=10, routing=routing, bias=bias, **SMALL)
     places = ((8 - 3 + 1) - 3) // 2 + 1  # 6 × 6 maps, then a kernel of 3 in steps of 2
     sizes = [(2 * places**2, 8), *[(4, 6)] * (depth - 2), (10, 16)]
     convolutions = (1 * 9 + 1) * 8 + (8 * 9 + 1) * 16
@@ -51,17 +51,11 @@ def test_parameters_of_the_capsnet_at_paper_size(bias):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_shapes_of_its_output(channels):
-    network = DeepCapsNet((channels, 8, 8), depth=3, classes=5, class_dim=7, **SMALL)
+    network = DeepCapsNet((channels, 8, 8), depth=3, classes=5, **SMALL)
     pose, activation, reconstruction = network(torch.randn(2, channels, 8, 8))
-    assert (pose.shape, activation.shape, reconstruction.shape) == ((2, 5, 7), (2, 5), (2, channels * 64))
+    assert (pose.shape, activation.shape, reconstruction.shape) == ((2, 5, 16), (2, 5), (2, channels * 64))
     assert ((reconstruction >= 0) & (reconstruction <= 1)).all()
     torch.testing.assert_close(activation, pose.norm(dim=-1))
-
-
-def test_without_a_decoder_there_is_no_reconstruction():
-    network = DeepCapsNet((1, 8, 8), depth=2, **{**SMALL, "decoder": ()})
-    assert network.decoder is None
-    assert network(torch.randn(2, 1, 8, 8)).reconstruction is None
 
 
 @pytest.mark.parametrize("depth", [1, 0, -3])

@@ -174,7 +174,7 @@ USES = {
     ),
     "DeepCapsNet": (
         lambda **o: DeepCapsNet(
-            (1, 8, 8), depth=3, filters=4, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(), **o
+            (1, 8, 8), depth=3, filters=4, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(4,), **o
         ),
         (torch.randn(2, 1, 8, 8, generator=ALWAYS),),
     ),

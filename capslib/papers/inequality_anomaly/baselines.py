@@ -10,7 +10,7 @@ from pydantic import Field
 
 from capslib.errors import Interrupted
 from capslib.papers.common import in_unit
-from capslib.papers.experiment import DataFingerprint, Outcome, Scale
+from capslib.papers.experiment import Outcome, Scale
 from capslib.papers.inequality_anomaly import detection
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
@@ -60,8 +60,7 @@ def run(config: BaselineConfig, context: Context) -> Outcome:
     found = {name: (e if name in ("abc_usual", "nl_error") else (-e).exp()).numpy() for name, e in wide.items()}
     metrics = in_unit({"nl_epochs": epochs, **detection.composition(flat)}, 1, "count")
     metrics |= in_unit(judged(found, labels), len(labels), "fraction")
-    data = [DataFingerprint(**fingerprint._asdict()) for fingerprint in fingerprints]
-    return Outcome(metrics=metrics, series=thinned(found, labels), data=data)
+    return Outcome(metrics=metrics, series=thinned(found, labels), data=fingerprints)
 
 
 def error_of(reconstruct: Any, inputs: Tensor) -> Tensor:

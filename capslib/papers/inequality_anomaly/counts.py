@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capslib.papers.common import in_unit
-from capslib.papers.experiment import DataFingerprint, Outcome, Scale
+from capslib.papers.experiment import Outcome, Scale
 from capslib.recipes import Config, DataName
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(config: CountsConfig, context: Context) -> Outcome:
         found = {name: int((split.labels == k).sum()) for k, name in enumerate(split.classes)}
     printed = PRINTED.get(config.data, found)  # a stand-in has no paper to differ from
     metrics = {**found, **{f"off_{name}": abs(count - printed[name]) for name, count in found.items()}}
-    return Outcome(metrics=in_unit(metrics, len(split), "count"), data=[DataFingerprint(**split.fingerprint._asdict())])
+    return Outcome(metrics=in_unit(metrics, len(split), "count"), data=[split.fingerprint])
 
 
 def grid(scale: Scale) -> list[CountsConfig]:

@@ -29,7 +29,7 @@ class Rows(NamedTuple):
         return Rows(self.inputs[rows], self.labels[rows])
 
 
-def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Rows], data.Fingerprint]:
+def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Rows], data.DataFingerprint]:
     """``train`` and ``test``, and ``stop`` where a part of the training examples is held out for early stopping.
 
     Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
@@ -62,7 +62,7 @@ def against_all(split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Gen
 
 def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Rows, np.ndarray]:
     """The images of a setup of HAM10000, and which of them to test on: a quarter of the lesions."""
-    test, labels = anomalies.held_out_groups(anomalies.lesion_table(split)), anomalies.lesions(split, recipe.setup)
+    test, labels = anomalies.held_out_groups(split["lesion"]), anomalies.lesions(split, recipe.setup)
     rows = labels >= 0
     return Rows(split.images[rows], labels[rows]), test[rows]
 

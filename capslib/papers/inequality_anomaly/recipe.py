@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from capslib.data import Fingerprint
+    from capslib.data import DataFingerprint
     from capslib.training import Context, Examples, Patience
 
 Setup = Literal["outliers", "inliers", "A", "B", "C", "D", "off_targets"]
@@ -84,7 +84,7 @@ class AnomalyRecipe(Recipe):
 
     # ------------------------------------------------------------------------------------------------------------- data
 
-    def splits(self, context: Context) -> tuple[dict[str, Examples], list[Fingerprint]]:
+    def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
         """``train``, ``test`` and what early stopping looks at, ``stop``, on the device; labels are 1 for anomalies.
 
         A rehearsal tests on two batches.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from capslib.papers.common import in_unit, outcome
-from capslib.papers.experiment import DataFingerprint, Metric, Outcome, Scale
+from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.sparse_unsupervised.encodings import (
     CNN,
     DENSE,
@@ -59,7 +59,7 @@ def run(config: CodeConfig, context: Context) -> Outcome:
         coded = seen
     codes = {name: x.cpu().numpy() for name, x in coded.items()}
     metrics |= classified(codes, sets, config, "_raw", context)
-    return Outcome(metrics=metrics, data=[DataFingerprint(**fingerprint._asdict())])
+    return Outcome(metrics=metrics, data=[fingerprint])
 
 
 def components(config: SparseRecipe, framed: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from capslib.data import Fingerprint
+    from capslib.data import DataFingerprint
     from capslib.training import Context
 
 FOLLOWS = 0.01
@@ -44,7 +44,7 @@ class Digits(NamedTuple):
         return Digits(*(t[rows] for t in self))
 
 
-def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], Fingerprint]:
+def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], DataFingerprint]:
     """``train`` and ``test`` in the middle of the frame, and ``affnist``: seven variants of each test digit, as many as the paper uses.
 
     In a rehearsal about a thousand of each.
@@ -70,8 +70,6 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], F
 
 def run(config: EncodingConfig, context: Context) -> Outcome:
     """Train one network, encode MNIST and affNIST with it, fit the classifiers, and look at who is active."""
-    from capslib.papers.experiment import DataFingerprint
-
     trained = train(config, context.seed, context)
     sets, fingerprint = digits(config, context)
     network, metrics, series, curves = trained.network, {}, {}, [*trained.history.epochs]
@@ -95,7 +93,7 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
             if context.seed == 0:
                 series |= pictures(network, config, sets["test"])
     result = outcome(trained, metrics, series, curves)
-    result.data.append(DataFingerprint(**fingerprint._asdict()))
+    result.data.append(fingerprint)
     return result
 
 
