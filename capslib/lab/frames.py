@@ -10,7 +10,6 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
-from capslib.lab import plots
 from capslib.lab.judging import OPEN
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
@@ -20,7 +19,6 @@ from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import Config, matches
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
 
@@ -122,36 +120,6 @@ def standing(records: Sequence[Record]) -> str:
     smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
     count = f"{len(records)} record{'s' * (len(records) > 1)}"
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
-
-
-NOT_YET = "Smoke scale only: networks that trained for seconds on a stand-in"
-
-
-def fold_smoke(records: Sequence[Record]) -> None:
-    """Put what a cell shows from here on into a fold, where all that can be shown is a smoke run, which decides nothing."""
-    from IPython.display import Markdown, display
-
-    if all(r.trial.scale == "smoke" for r in records):
-        display(Markdown(f"```{{fold}} {NOT_YET}\n```"))
-
-
-def show(figure: Figure, records: Sequence[Record]) -> None:
-    """Show a figure of these records; that of a smoke run in a fold, in its wide and its narrow form."""
-    from base64 import b64encode
-
-    import matplotlib.pyplot as plt
-    from IPython.display import HTML, display
-
-    if any(r.trial.scale != "smoke" for r in records):
-        return plt.show()
-    forms = (b64encode(plots.svg(form).encode()).decode() for form in (figure, plots.narrow(figure)))
-    wide, narrow = (f"data:image/svg+xml;base64,{form}#.svg" for form in forms)
-    plt.close(figure)
-    drawn = f'<picture><source media="(max-width: 640px)" srcset="{narrow}"><img src="{wide}" alt="{SMOKE_ALT}"></picture>'
-    display(HTML(f'<details class="fold"><summary style="text-align: left">{NOT_YET}</summary>{drawn}</details>'))
-
-
-SMOKE_ALT = "The figure of the caption, from the smoke run: it decides nothing."
 
 
 def shown_are(records: Iterable[Record]) -> str:
