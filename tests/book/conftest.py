@@ -86,11 +86,7 @@ PAGES = {
 :test: tests/test_demo.py::test_twice
 ```
 
-{claim}`NEG-T1-rba-bias` says {theirs}`NEG-T1-rba-bias`, we {ours}`NEG-T1-rba-bias` {cite}`peer2021`.
-
-```{claims-table} negation_limitation
-:prefix: NEG-T1
-```
+{claim}`NEG-T1-rba-bias` is of {cite}`peer2021`.
 
 ```{claims-table} negation_limitation
 ```

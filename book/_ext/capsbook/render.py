@@ -237,10 +237,9 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
     )
 
 
-def table(rows: Iterable[str], caption: str = "", class_: str = "", **attributes: object) -> str:
+def table(rows: Iterable[str], class_: str = "", **attributes: object) -> str:
     head = "".join(tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
-    title = tag("caption", escape(caption)) if caption else ""
-    body = f"{title}{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
+    body = f"{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
     return tag("div", tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
 
 
