@@ -59,8 +59,8 @@ def verdict() -> Verdict:
 
 
 def test_every_verdict_has_a_sign_and_a_colour():
-    assert list(evidence.GLYPHS) == list(claims.STATUSES)
-    assert len(set(evidence.GLYPHS.values())) == len(claims.STATUSES) - 2, "only holds and fails, which are round, share a sign"
+    assert list(claims.GLYPHS) == list(claims.STATUSES)
+    assert len(set(claims.GLYPHS.values())) == len(claims.STATUSES) - 2, "only holds and fails, which are round, share a sign"
     style = (Path(evidence.__file__).parents[2] / "_static" / "capsules.css").read_text()
     for status in claims.STATUSES:
         assert f".v-{status.replace(' ', '-')} " in style, status
@@ -83,13 +83,14 @@ def test_numbers_as_text(verdict):
 
 
 def test_square_names_its_claim(verdict):
-    html = render.square(verdict, Links())
+    html = claims.seal(verdict)
     assert 'href="#claim-NEG-T1-rba-bias"' in html
+    assert 'href="other.html?a&amp;b#c"' in claims.seal(verdict, "other.html?a&b#c")
     assert 'class="vq v-reproduced"' in html
     assert "aria-label=" in html
     assert "99.81\N{NO-BREAK SPACE}%" in html
     assert ">✓<" in html
-    (named,) = BeautifulSoup(render.square(verdict, Links(), CLAIM.id), "html.parser").select("a")
+    (named,) = BeautifulSoup(claims.seal(verdict, named=True), "html.parser").select("a")
     assert named.code.text == CLAIM.id, "the id is part of the link"
     assert named.select_one(".v-reproduced")
 

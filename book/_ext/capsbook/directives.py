@@ -22,7 +22,7 @@ from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
-from capslib.lab import planning
+from capslib.lab import claims, planning
 from capslib.lab.claims import STATUSES, number
 from capslib.lab.judging import EXACT, FULL, REDUCED
 from capslib.lab.records import Record
@@ -478,7 +478,7 @@ def count(evidence: Evidence, text: str) -> int | None:
     what, _, stem = text.partition(" of ")
     if what not in (*COUNTED, *STATUSES) or stem not in ("", *PAPERS):
         return None
-    return COUNTED[what](evidence, stem or None) if what in COUNTED else evidence.counts(stem or None)[what]
+    return COUNTED[what](evidence, stem or None) if what in COUNTED else claims.counts(evidence.of(stem or None))[what]
 
 
 # ------------------------------------------------------------------------------------- what is drawn when a page is written
@@ -498,7 +498,7 @@ def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], anchors: 
 
 
 def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
-    return render.square(evidence.verdicts[name], links, name)
+    return claims.seal(evidence.verdicts[name], links.row(name), named=True)
 
 
 def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> str:

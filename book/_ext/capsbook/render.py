@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from capsbook.evidence import GLYPHS, Evidence
-from capslib.lab import frames
-from capslib.lab.claims import GROUPS, STATUSES, basis, describe, number, ours, theirs
+from capsbook.evidence import Evidence
+from capslib.lab import claims, frames
+from capslib.lab.claims import GLYPHS, GROUPS, basis, number, ours, theirs
 from capslib.lab.judging import EXACT, FULL, NOT_RUN, REDUCED
 from capslib.papers import PAPERS
 
@@ -49,37 +49,30 @@ def mark(status: str) -> str:
     return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
-def square(verdict: Verdict, links: Links, name: str = "") -> str:
-    """The square of a verdict, with the ``name`` of its claim beside it. It links to the verdict's row, and describes the verdict on
-    hover and focus."""
-    text, href = describe(verdict), links.row(verdict.claim.id)
-    if name:
-        return link(href, mark(verdict.status) + tag("code", name), class_="claim-ref", data_tip=text, aria_description=text)
-    return link(href, GLYPHS[verdict.status], class_=f"vq v-{_slug(verdict.status)}", data_tip=text, aria_label=text)
-
-
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
     """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
-    of = ([square(v, links) for word in words for v in found if v.status == word] for words in (FULL, EXACT, REDUCED, NOT_RUN))
+    of = (
+        [claims.seal(v, links.row(v.claim.id)) for word in words for v in found if v.status == word]
+        for words in (FULL, EXACT, REDUCED, NOT_RUN)
+    )
     groups = (tag("span", "".join(inside), class_="verdict-group") for inside in of if inside)
     return tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
 def bar(verdicts: Sequence[Verdict]) -> str:
     """A stacked bar of how many claims have each verdict; groups stand apart."""
-    found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
-    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
-    said = ", ".join(f"{n} {s}" for s, n in found if n)
+    found = {status: n for status, n in claims.counts(verdicts).items() if n}
+    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found.items()]
+    said = ", ".join(f"{n} {s}" for s, n in found.items())
     return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
 
 
 def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
-    lines = []
+    lines, counts = [], claims.counts(verdicts)
     for group, words in GROUPS.items():
-        counts = {status: sum(v.status == status for v in verdicts) for status in words}
-        items = (f"{mark(s)} {s} {tag('b', str(n))}" for s, n in counts.items() if n or every)
+        items = (f"{mark(s)} {s} {tag('b', str(counts[s]))}" for s in words if counts[s] or every)
         if inside := "".join(tag("li", item) for item in items):
             lines.append(tag("div", tag("span", group, class_="group-name") + tag("ul", inside), class_="verdict-line"))
     return tag("div", "".join(lines), class_="verdict-legend")
@@ -100,8 +93,7 @@ def matrix(evidence: Evidence, links: Links) -> str:
         name = link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
         note = plural(len(found), "claim")
         if all(v.status in NOT_RUN for v in found):
-            counts = {status: sum(v.status == status for v in found) for status in NOT_RUN}
-            said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+            said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in claims.counts(found).items() if n)
             cells = tag("div", link(links.score(f"paper={stem}"), said), class_="matrix-still")
         else:
             cells, note = squares(stem, found, links), note + ", folded by table" * (len(found) > FOLD)

@@ -170,12 +170,3 @@ def claims_csv(found: Iterable[Verdict]) -> str:
         row = (v.claim.paper, *claims.row(v), v.claim.where, v.claim.statement, v.reason, " ".join(v.records))
         rows.writerow(f"'{cell}" if re.match(r"[=+\-@](?!\d)", cell) else cell for cell in row)  # a spreadsheet would run it
     return file.getvalue()
-
-
-def used_by(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    """By record: the verdicts that use it."""
-    users: dict[str, list[Verdict]] = {}
-    for v in found:
-        for key in v.records:
-            users.setdefault(key, []).append(v)
-    return users
