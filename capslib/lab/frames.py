@@ -140,19 +140,20 @@ def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping
     used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
     fields = [name for name in used if name not in arm]
     table = pd.DataFrame(
-        {scale: [_plain(getattr(config, name)) for name in fields] for scale, config in first.items()},
+        {scale: [text(getattr(config, name)) for name in fields] for scale, config in first.items()},
         index=[experiment.config.model_fields[name].title or name for name in fields],
     )
     table.loc["seeds"] = [str(len(experiment.seeds[name.partition(",")[0]])) for name in first]
     return table.rename_axis("setting")
 
 
-def _plain(value: object) -> str:
+def text(value: object) -> str:
+    """A value of a configuration or a record for readers: numbers as one would write them, lists in their order."""
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, float):
-        return raised(f"{value:g}")
-    return " · ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return raised(f"{value + 0.0:g}")  # and no negative zero
+    return " · ".join(map(text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:

@@ -83,6 +83,10 @@ def test_the_configuration_of_every_scale_beside_the_papers():
     assert table.loc["seeds", "cpu, copy"] == table.loc["seeds", "cpu"]
 
 
+def test_a_value_of_a_record_is_written_as_a_reader_would():
+    assert frames.text([1e-5, 0.25, -0.0, True, None, "dense", 512]) == "1·10⁻⁵ · 0.25 · 0 · yes · – · dense · 512"
+
+
 def test_a_figure_shows_the_scale_with_most_records_and_smoke_only_alone(records):
     smoke = [r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "smoke"})}) for r in records]
     paper = records[0].model_copy(update={"trial": records[0].trial.model_copy(update={"scale": "paper"})})

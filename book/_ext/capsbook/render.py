@@ -235,6 +235,13 @@ def table(rows: Iterable[str], class_: str = "", **attributes: object) -> str:
     return tag("div", tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
 
 
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are HTML already."""
+    body = "".join(tag("tr", "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True))) for row in rows)
+    top = tag("thead", tag("tr", "".join(tag("th", name, scope="col") for name in head)))
+    return tag("div", tag("table", top + tag("tbody", body), class_="claims schema"), class_="claims-wrap", tabindex="0")
+
+
 def scorecard(evidence: Evidence, links: Links) -> str:
     """Every claim of every paper as a table, decided ones first. A script adds filter and sorting; without scripts all rows are visible."""
 
@@ -345,23 +352,12 @@ def schema(model: dict, href: str) -> str:
 
     def fields(name: str, part: dict) -> str:
         needed = part.get("required", [])
-        rows = "".join(
-            tag(
-                "tr",
-                tag("td", tag("code", field), data_label="Field")
-                + tag("td", kind(what), data_label="Holds")
-                + tag(
-                    "td",
-                    escape(plain(what.get("description", ""))) + ("" if field in needed else " (optional)"),
-                    data_label="Means",
-                ),
-            )
+        rows = (
+            (tag("code", field), kind(what), escape(plain(what.get("description", ""))) + " (optional)" * (field not in needed))
             for field, what in part.get("properties", {}).items()
         )
-        head = tag("thead", tag("tr", "".join(tag("th", t, scope="col") for t in ("Field", "Holds", "Means"))))
-        about = plain(part.get("description", ""))
-        body = tag("table", head + tag("tbody", rows), class_="claims schema")
-        return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{tag('div', body, class_='claims-wrap')}"
+        about, shown = plain(part.get("description", "")), plain_table(("Field", "Holds", "Means"), rows)
+        return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{shown}"
 
     parts = {model["title"]: model, **model.get("$defs", {})}
     link = tag("p", tag("a", "The JSON Schema as a file", href=href))
