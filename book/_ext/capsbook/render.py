@@ -85,19 +85,15 @@ def legend(verdicts: Sequence[Verdict]) -> str:
 
 
 def matrix(evidence: Evidence, links: Links) -> str:
-    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper. A paper of which nothing was run is a line."""
+    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper."""
     everything = evidence.of()
     rows = [tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
     for stem, paper in PAPERS.items():
         found = evidence.of(stem)
-        name = link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
-        note = plural(len(found), "claim")
-        if all(v.status in NOT_RUN for v in found):
-            said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in claims.counts(found).items() if n)
-            cells = tag("div", link(links.score(f"paper={stem}"), said), class_="matrix-still")
-        else:
-            cells, note = squares(stem, found, links), note + ", folded by table" * (len(found) > FOLD)
-        rows.append(tag("div", tag("div", f"{name} {tag('small', note)}") + cells, class_="matrix-row"))
+        name = link(links.chapter(stem), escape(paper.short), class_="matrix-name")
+        note = plural(len(found), "claim") + ", folded by table" * (len(found) > FOLD)
+        head = tag("div", f"{name} {tag('small', note)}")
+        rows.append(tag("div", head + squares(stem, found, links), class_="matrix-row"))
     return tag("div", "".join(rows), class_="verdict-matrix")
 
 
@@ -146,23 +142,19 @@ def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple
 
 
 def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | None]) -> str:
-    """A card per chapter: its figure, the paper's claim and the counts. Papers without a chapter follow, a line each."""
-    found, lines = [], []
+    """A card per chapter: its figure, the paper's claim and the counts."""
+    found = []
     for stem, paper in PAPERS.items():
-        verdicts, chapter = evidence.of(stem), links.chapter(stem)
-        by, total = f"{escape(paper.authors)}, {paper.year}", plural(len(verdicts), "claim")
-        if not chapter:
-            title = link(links.score(f"paper={stem}"), escape(paper.title))
-            lines.append(tag("li", f"{title} ({by}). {escape(paper.claim)} {tag('small', f'{total}; chapter to come')}"))
-            continue
-        counts = tag("div", f"{bar(verdicts)} {total}{totals(verdicts, every=False)}", class_="card-counts")
-        head = tag("h3", link(chapter, escape(paper.title))) + tag("p", by, class_="card-by")
-        found.append(
-            tag("article", picture(pictures.get(stem)) + head + tag("p", escape(paper.claim)) + counts, class_="chapter-card")
+        verdicts = evidence.of(stem)
+        counts = f"{bar(verdicts)} {plural(len(verdicts), 'claim')}{totals(verdicts, every=False)}"
+        about = (
+            tag("h3", link(links.chapter(stem), escape(paper.title))),
+            tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by"),
+            tag("p", escape(paper.claim)),
+            tag("div", counts, class_="card-counts"),
         )
-    return tag("div", "".join(found), class_="chapter-cards") + (
-        tag("ul", "".join(lines), class_="chapters-to-come") if lines else ""
-    )
+        found.append(tag("article", picture(pictures.get(stem)) + "".join(about), class_="chapter-card"))
+    return tag("div", "".join(found), class_="chapter-cards")
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
