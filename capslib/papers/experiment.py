@@ -68,7 +68,7 @@ class DataFingerprint(Model):
     """The data that a trial saw. ``sha256`` is that of the set's manifest, or of the arrays of a stand-in."""
 
     name: str
-    sha256: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     stand_in: bool
     complete: bool
     deviations: list[str] = Field([])

@@ -73,8 +73,8 @@ def records(make_record) -> tuple[list[Record], set[str]]:
             metrics={asked.metric: Metric(value=0.5, n=9, unit="u")},
             message="message",
             deviations=[Deviation(what="what", paper="paper", ours="ours", why="why")],
-            data=[DataFingerprint(name="d", sha256="0", stand_in=False, complete=False, deviations=["text"])],
-            code={"revision": "a", "dirty": False, "capslib": "b"},
+            data=[DataFingerprint(name="d", sha256="0" * 64, stand_in=False, complete=False, deviations=["text"])],
+            code={"revision": "a" * 40, "dirty": False, "capslib": "0" * 64},
         )
         record, found = hostile(record)
         made.append(record)
