@@ -14,17 +14,11 @@ from html import escape
 
 from capslib import papers
 from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
-from capslib.lab.ledger import Claim, ledger, number, span
+from capslib.lab.ledger import ledger, number, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, queries
-
-__all__ = [
-    "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "by_record", "counts", "describe", "ledger", "number",
-    "our_interval", "our_value", "ours", "own_records", "row", "seal", "tally", "theirs", "to_json", "verdicts",
-    "with_unit",
-]  # fmt: skip
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:

@@ -10,7 +10,7 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
-from capslib.lab.judging import OPEN
+from capslib.lab.judging import OPEN, Verdict
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -21,8 +21,6 @@ from capslib.recipes import Config, matches
 if TYPE_CHECKING:
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
-
-    from capslib.lab.claims import Verdict
 
 
 def styled(table: DataFrame) -> Styler:

@@ -152,7 +152,7 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
 
     def add(results: Path) -> list[str]:
         from capslib import papers
-        from capslib.lab.claims import ledger
+        from capslib.lab.ledger import ledger
         from capslib.lab.store import Store
         from capslib.papers.experiment import Metric
 

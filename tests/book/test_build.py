@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 
-from capslib.lab import claims
+from capslib.lab.ledger import ledger
 
 CHAPTER = "book/papers/negation_limitation.md"
 
@@ -29,8 +29,8 @@ def assert_sound(tiny_book) -> None:
     published = nbformat.read(built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4)
     assert re.search(r'SOURCE = "https://github.com/.*/archive/.*\.zip"', published.cells[0].source)
     assert not any(cell.get("outputs") for cell in published.cells)
-    assert len(json.loads((built / "_static" / "claims.json").read_text())) == len(claims.ledger())
-    assert (built / "_static" / "claims.csv").read_text().count("\n") > len(claims.ledger())
+    assert len(json.loads((built / "_static" / "claims.json").read_text())) == len(ledger())
+    assert (built / "_static" / "claims.csv").read_text().count("\n") > len(ledger())
     assert json.loads((built / "_static" / "record.schema.json").read_text())["title"] == "Record"
 
 

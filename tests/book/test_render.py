@@ -11,10 +11,11 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, folding, render, sources
 
 from capslib.lab import claims
-from capslib.lab.claims import Verdict
+from capslib.lab.judging import GROUPS, STATUSES, Verdict
+from capslib.lab.ledger import ledger
 from capslib.papers import PAPERS
 
-CLAIM = claims.ledger()["NEG-T1-rba-bias"]
+CLAIM = ledger()["NEG-T1-rba-bias"]
 
 
 class Links:
@@ -59,10 +60,10 @@ def verdict() -> Verdict:
 
 
 def test_every_verdict_has_a_sign_and_a_colour():
-    assert list(claims.GLYPHS) == list(claims.STATUSES)
-    assert len(set(claims.GLYPHS.values())) == len(claims.STATUSES) - 2, "only holds and fails, which are round, share a sign"
+    assert list(claims.GLYPHS) == list(STATUSES)
+    assert len(set(claims.GLYPHS.values())) == len(STATUSES) - 2, "only holds and fails, which are round, share a sign"
     style = (Path(evidence.__file__).parents[2] / "_static" / "capsules.css").read_text()
-    for status in claims.STATUSES:
+    for status in STATUSES:
         assert f".v-{status.replace(' ', '-')} " in style, status
 
 
@@ -122,11 +123,11 @@ def test_row_leads_to_records_and_parts(verdict):
 def test_every_claim_is_on_the_scorecard_and_the_matrix(nothing):
     score = render.scorecard(nothing, Links())
     ids = re.findall(r'<tr id="claim-([^"]+)"', score)
-    assert sorted(ids) == sorted(claims.ledger())
+    assert sorted(ids) == sorted(ledger())
     matrix = render.matrix(nothing, Links())
     squares = len(re.findall(r'<a [^>]*class="vq', matrix))
     tiles = [int(n) for n in re.findall(r"verdict-tile\".*?<b>(\d+)</b>", matrix)]
-    assert squares + sum(tiles) == len(claims.ledger())
+    assert squares + sum(tiles) == len(ledger())
     for paper in PAPERS.values():
         assert paper.short in matrix
         assert paper.title in render.cards(nothing, Links(), {})
@@ -159,9 +160,9 @@ def test_decided_claims_come_first(nothing):
 def test_totals_stand_group_by_group_and_are_never_added_up(verdict):
     some = [verdict, *(Verdict(CLAIM, "same order", "", scale="cpu"),) * 3, Verdict(CLAIM, "quoted", "")]
     lines = re.findall(r'group-name">([^<]+)<.*?<ul>(.*?)</ul>', render.totals(some))
-    assert [name for name, _ in lines] == list(claims.GROUPS)
+    assert [name for name, _ in lines] == list(GROUPS)
     counts = {status: int(n) for _, items in lines for status, n in re.findall(r"</span> ([a-z ]+) <b>(\d+)</b>", items)}
-    assert counts == {status: {"reproduced": 1, "same order": 3, "quoted": 1}.get(status, 0) for status in claims.STATUSES}
+    assert counts == {status: {"reproduced": 1, "same order": 3, "quoted": 1}.get(status, 0) for status in STATUSES}
     assert "4" not in re.sub(r"<[^>]*>", "", render.totals(some))
     few = render.totals(some, every=False)
     assert "contradicted" not in few

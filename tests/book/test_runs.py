@@ -13,6 +13,7 @@ from capsbook import evidence, notebooks, runs
 
 from capslib import papers
 from capslib.lab import claims
+from capslib.lab.ledger import ledger
 from capslib.papers.experiment import Deviation
 
 
@@ -68,7 +69,7 @@ def test_the_claims_as_files(tmp_path, add_records):
     keys = add_records(tmp_path)
     found = evidence.load(tmp_path).of()
     rows = list(csv.DictReader(runs.claims_csv(found).splitlines()))
-    assert [row["Claim"] for row in rows] == list(claims.ledger())
+    assert [row["Claim"] for row in rows] == list(ledger())
     (row,) = (row for row in rows if row["Claim"] == "NEG-T1-rba-bias")
     assert row["Records"].split() == keys
     assert row["Verdict"] == "reproduced"

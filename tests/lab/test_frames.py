@@ -10,7 +10,8 @@ import pytest
 
 from capslib import papers
 from capslib.lab import frames, plots
-from capslib.lab.claims import Verdict, ledger
+from capslib.lab.judging import Verdict
+from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
 from capslib.papers.em_routing.recipe import COPY

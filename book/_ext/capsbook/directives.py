@@ -23,8 +23,8 @@ from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
 from capslib.lab import claims, planning
-from capslib.lab.claims import STATUSES, number
-from capslib.lab.judging import EXACT, FULL, REDUCED
+from capslib.lab.judging import EXACT, FULL, REDUCED, STATUSES
+from capslib.lab.ledger import number
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import PAPERS

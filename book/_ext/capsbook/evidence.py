@@ -14,7 +14,7 @@ from capslib.lab.store import Store, read_record
 from capslib.papers import PAPERS, needs
 
 if TYPE_CHECKING:
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
 
 

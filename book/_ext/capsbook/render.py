@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from capsbook.evidence import Evidence
 from capslib.lab import claims, frames
-from capslib.lab.claims import GLYPHS, GROUPS, basis, number, ours, theirs
-from capslib.lab.judging import EXACT, FULL, NOT_RUN, REDUCED
+from capslib.lab.claims import GLYPHS, basis, ours, theirs
+from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, REDUCED
+from capslib.lab.ledger import number
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
     from capsbook.directives import PageLinks as Links
     from capsbook.notebooks import Picture
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
 
 FOLD = 200
 """A paper with more claims than this is shown as one tile per table, instead of one square per claim."""

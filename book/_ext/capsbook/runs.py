@@ -16,7 +16,7 @@ from capslib.lab.records import ABSCISSAS, LISTS
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
 
 
