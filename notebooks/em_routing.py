@@ -24,7 +24,7 @@ data_dir = None
 results_dir = None
 
 # %% tags=["remove-input"]
-from capslib.lab import claims, frames, plots
+from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.em_routing import EXPERIMENTS, STEM
 from capslib.papers.em_routing.asks import MAIN
@@ -120,6 +120,7 @@ from torch.nn import functional as F
 from capslib import data
 from capslib.attacks import fgsm
 from capslib.lab.batch import Session
+from capslib.lab.ledger import ledger, number
 from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
@@ -135,7 +136,7 @@ session = Session.start(
 )  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
-ledger = claims.ledger(STEM)
+claimed = ledger(STEM)
 ONE, TWO, *_ = plots.ARM_COLORS
 ROLES = plots.ROLE_COLORS
 
@@ -165,7 +166,7 @@ figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
 rows = {}
 for name, (normalise, color) in RULES.items():
     runs = frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise})
-    paper = ledger["EM-T1-iter3"].value if normalise == "types+positions" else None
+    paper = claimed["EM-T1-iter3"].value if normalise == "types+positions" else None
     rows[name] = (color, paper, frames.values(runs, "test_error"))
 plots.errors(axis, rows)
 plt.show()
@@ -490,7 +491,7 @@ def row(records: list, claim: str | None, difference: dict) -> tuple:
     """A row of a figure of errors: its colour, the paper's value and ours of each seed."""
     color = CNN if "network" in difference else CAPSULES
     ours = frames.values(arm(records, difference), "test_error")
-    return color, claim and ledger[claim].value, ours
+    return color, claim and claimed[claim].value, ours
 
 
 every = frames.best([*committed, *test_error], "test_error")
@@ -515,7 +516,7 @@ for claim, difference in zip(ROWS, ABLATIONS, strict=True):
     if len(runs):
         runs = runs[runs["parameters"] == runs["parameters"].max()]
         moved = 100 * runs["error_change_last_quarter"].abs().max()
-        size = claims.number(runs["parameters"].max())
+        size = number(runs["parameters"].max())
         if told[claim].scale == "cpu":
             beside[claim] = f"{size} parameters; moved {moved:.1f} %"
 orders = {
@@ -641,7 +642,7 @@ for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
             ]
             shown[f"{view} {factor}, {model}"] = (
                 color,
-                ledger[f"EM-T2-{short}-{view}-{name}"].value,
+                claimed[f"EM-T2-{short}-{view}-{name}"].value,
                 list(ours),
             )
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.5))
@@ -1208,7 +1209,7 @@ ratio = starts["mean gradient"]["calibrated"] / starts["mean gradient"]["release
 Markdown(
     f"With the constants of the released code, the five class activations vary by "
     f"{starts.iloc[1, 3]:.0e} over 16 images (standard deviation). The gradient is "
-    f"{claims.number(round(ratio))} times smaller than with the calibrated start. "
+    f"{number(round(ratio))} times smaller than with the calibrated start. "
     "Adam divides a gradient by its size, so this alone does not decide who learns. "
     "The arms `released` and `printed` of the first experiment start from the other two."
 )

@@ -1181,10 +1181,8 @@ def against(seeds: pd.DataFrame, scores: list) -> pd.DataFrame:
     return pd.concat(found) if found else pd.DataFrame(columns=[*scores, "place", "arm"])
 
 
-def arms_of(
-    records: list, experiment: str, names: dict, *fields: str
-) -> tuple[list, pd.DataFrame]:
-    """The records of all arms and :func:`against` of them; in words how Gini differs."""
+def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
+    """:func:`against` of the records of all arms; in words how Gini differs, and of which records."""
     of = frames.best([*committed, *records], experiment)
     seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
     arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
@@ -1198,10 +1196,10 @@ def arms_of(
     smoke = {r.trial.scale for r in of} == {"smoke"}
     said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
     display(Markdown(" ".join([*said, frames.standing(of)])))
-    return of, apart
+    return apart
 
 
-def draw_arms(of: list, apart: pd.DataFrame, names: dict) -> None:
+def draw_arms(apart: pd.DataFrame, names: dict) -> None:
     """How the scores of each arm differ from those of the first, a panel for each score."""
     arms = list(names.values())[1:]
     size = dict(height=1.0 + 0.28 * len(arms), sharex=True, sharey=True)
@@ -1222,7 +1220,7 @@ def draw_arms(of: list, apart: pd.DataFrame, names: dict) -> None:
     axes[0].set_yticks(range(len(arms)), arms)
     axes[0].set_ylim(len(arms) - 0.5, -0.5)
     figure.supxlabel("AUROC minus that of the first arm", fontsize=10.5, color=plots.INK)
-    frames.show(figure, of)
+    plt.show()
 
 
 def in_numbers(apart: pd.DataFrame, names: dict) -> Styler:
@@ -1243,11 +1241,11 @@ of_routings = arms_of(routings, "routings", ROUTED, "routing")
 # ```{fold} The figure, and its numbers: the first arm, and differences to it, paired by seed
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above has the range for Gini."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
-draw_arms(*of_routings, ROUTED)
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
+draw_arms(of_routings, ROUTED)
 
 # %% tags=["hide-input"]
-in_numbers(of_routings[1], ROUTED)
+in_numbers(of_routings, ROUTED)
 
 # %% [markdown]
 # ### What leaks when early stopping sees the test set
@@ -1272,11 +1270,11 @@ of_repairs = arms_of(repairs, "repairs", RULES, "stop_on", "keep", "divisor")
 # ```{fold} The figure, and its numbers: as released, and differences to it, paired by seed
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each repair. Marks to the right of the line: a higher AUROC than as released. The sentence above has the range for Gini."}, "figure": {"caption": "What does a look at the test set bring? Drawn as {numref}`fig-inq-routings`; the line is the network as released.", "name": "fig-inq-repairs"}}
-draw_arms(*of_repairs, RULES)
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each repair. Marks to the right of the line: a higher AUROC than as released. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "What does a look at the test set bring? Drawn as {numref}`fig-inq-routings`; the line is the network as released.", "name": "fig-inq-repairs"}}
+draw_arms(of_repairs, RULES)
 
 # %% tags=["hide-input"]
-in_numbers(of_repairs[1], RULES)
+in_numbers(of_repairs, RULES)
 
 # %% [markdown]
 # (inq-draws)=
@@ -1299,7 +1297,6 @@ for score in SHOWN:
         *("–" if s != s else f"{s:.3f}" for s in over),
     ]
 spreads = ["AUROC", "spread over draws", "over classes", "over ten classes, paper"]
-frames.fold_smoke(of_draws)
 _, over_draws, over_classes, _ = rows["Gini"]
 display(
     Markdown(

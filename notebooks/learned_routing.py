@@ -508,13 +508,12 @@ for axis, name in zip(axes[0], sets, strict=True):
     axis.set_xticks(range(len(NAMES)), NAMES.values())
     axis.set_xlim(-0.5, len(NAMES) - 0.5)
 axes[0, 0].set_ylabel("test error (%)")
-frames.show(figure, of_errors)
+plt.show()
 
 # %% [markdown]
 # Is a learned routing better than its own start frozen? The difference, paired by seed, says what training the routing brings; below zero it errs less. Seeds count whose networks both learned.
 
 # %% tags=["hide-input"]
-frames.fold_smoke(of_errors)
 rows = {
     arm: [frames.mean(of, 1, None), len(of)]
     for arm, of in shown.trained_against_frozen(of_errors).items()
@@ -592,7 +591,7 @@ def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
         axis.set_title(place, fontsize=9)
     figure.supylabel("weight × number of children", fontsize=9)
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4)
-    frames.show(figure, of_errors)
+    plt.show()
 
 
 follow(iterations=(3,))
@@ -854,7 +853,7 @@ for axis, (data, routing) in zip(axes.flat, places, strict=True):
     axis.set_xlabel("test error minus that of Table 3 (points)")
     own = frames.select(of_variants, "variants", routing=routing)
     axis.set_title(f"{data}, {NAMES[routing]}\n{frames.shown_are(own)}", fontsize=9.5)
-frames.show(figure, of_variants)
+plt.show()
 
 # %% tags=["remove-input"]
 every = {arm: more for arm, (_, more) in changed.items() if arm[2] != shown.UNCHANGED}

@@ -94,6 +94,7 @@ from matplotlib import pyplot as plt
 
 from capslib.data import load
 from capslib.lab.batch import Session
+from capslib.lab.ledger import ledger
 from capslib.lab.statistics import interval
 from capslib.layers import PrimaryCapsules, squash
 from capslib.losses import margin_loss
@@ -107,7 +108,7 @@ session = Session.start(
 )  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
-ledger = claims.ledger(STEM)
+claimed = ledger(STEM)
 
 
 # %% [markdown]
@@ -393,7 +394,7 @@ points = frames.curves(trained, "epochs", "train_accuracy")
 figure, axes = plots.panels(2, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em_vector"), strict=True):
     color = plots.routing_color(routing)
-    axis.axhline(ledger[PRINTED[routing, True]].value, color=color, ls=":", lw=1)
+    axis.axhline(claimed[PRINTED[routing, True]].value, color=color, ls=":", lw=1)
     of_routing = points[points["routing"] == routing]
     for (bias, _), line in of_routing.groupby(["bias", "seed"]):
         style = dict(color=color, alpha=0.45, lw=1.2, ls="-" if bias else (0, (4, 2)))
@@ -451,8 +452,8 @@ def draw_depth(
             axis.plot(means.index, means, color=color)
         stem = f"{table}-{'bias' if bias else 'nobias'}-"
         printed = {
-            int(c.rsplit("-", 1)[1]): ledger[c].value
-            for c in ledger
+            int(c.rsplit("-", 1)[1]): claimed[c].value
+            for c in claimed
             if table and c.startswith(stem)
         }
         if printed:
@@ -537,12 +538,12 @@ def cell(claim: str) -> str:
     verdict = found[claim]
     values = verdict.listed if verdict.ours is None else [verdict.ours]
     ours = " / ".join(f"{value:.1f}" for value in values) or "–"
-    return f"{ledger[claim].printed} · {ours} {claims.seal(verdict)}"
+    return f"{claimed[claim].printed} · {ours} {claims.seal(verdict)}"
 
 
 found = chapter.told
 cells = pd.DataFrame(
-    [(*c.rsplit("-", 4)[1:], c) for c in ledger if c.startswith(("NEG-T2", "NEG-T3"))]
+    [(*c.rsplit("-", 4)[1:], c) for c in claimed if c.startswith(("NEG-T2", "NEG-T3"))]
 )
 cells.columns = ["table", "data", "arm", "layers", "claim"]
 display(

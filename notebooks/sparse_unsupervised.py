@@ -440,7 +440,6 @@ def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
     return table.fillna("–").rename_axis(None).pipe(frames.styled)
 
 
-frames.fold_smoke(of_encodings)
 display(Markdown(frames.standing(of_encodings)))
 display(shares({name: arm(name) for name in DRAW}))
 apart = told["SP-T1-affnist-a"].claim.value - told["SP-T1-affnist-unmasked-a"].claim.value
@@ -470,7 +469,7 @@ axis.set(
     xlabel=f"epoch ({frames.shown_are(of_encodings)})", ylabel="squared error", ylim=(0, None)
 )
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-frames.show(figure, of_encodings)
+plt.show()
 
 # %% [markdown]
 # The paper writes that the masked capsules feed the classifier; the released files hold them without their mask, and the tables above follow these.
@@ -559,7 +558,7 @@ for row, (name, record) in zip(axes, shown.items(), strict=False):
             axis.set_title(title, loc="left", fontsize=9)
     row[0].set_ylabel(name.replace(" ", "\n"), fontsize=9, rotation=0, ha="right", va="center")
 figure.supxlabel(f"{of_encodings[0].trial.scale} scale, first seed", fontsize=9)
-frames.show(figure, of_encodings)
+plt.show()
 
 # %% tags=["hide-input"]
 display(chapter.table("SP-W-1", "SP-X-"))
@@ -604,7 +603,7 @@ axes[0].set(ylabel="support (share of rank 0)", ylim=(0, 1.05))
 axes[0].set_xlabel(f"rank ({frames.shown_are(of_encodings)})")
 axes[0].set_xticks(range(0, 16, 5))
 draw_first_ranks(axes[1], {name: arm(name) for name in ("no boosting", "sparse")})
-frames.show(figure, of_encodings)
+plt.show()
 
 # %% tags=["hide-input"]
 sizes = session.run(STEM, "sizes")
@@ -647,7 +646,7 @@ for axis in axes:
     axis.title.set_fontsize(9.5)
     axis.xaxis.set_major_locator(MaxNLocator(3))
 figure.supxlabel(f"step ({frames.shown_are([longest])})", fontsize=9.5)
-frames.show(figure, [longest])
+plt.show()
 
 # %% [markdown]
 # ```{fold} Figure 4 as the paper draws it: how often each capsule has each rank
@@ -710,7 +709,6 @@ if "sparse" in shown:
     turned = shown["sparse"]
     grey = bytes(int(v) for v in turned.series["turned"]).hex()
     side = drawn(turned, "picture").shape[1]
-    frames.fold_smoke([turned])
     display(plots.widget(WIDGET, {"side": side, "grey": grey}))
     tell(
         [turned],
@@ -963,7 +961,7 @@ for record in of_beyond:
 axes[1].set(ylabel="largest share", ylim=(0, 1.02))
 axes[1].set_xlabel(f"epoch ({frames.shown_are(of_beyond)})")
 axes[1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
-frames.show(figure, of_beyond)
+plt.show()
 
 # %% tags=["remove-input"]
 tell(
@@ -993,7 +991,6 @@ alike = frames.select([*committed, *beyond], "beyond", size, network="autoencode
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
 for name, code in CODES.items():
     codes[name] = [r for r in of_codes if r.config["code"] == code]
-frames.fold_smoke(of_codes)
 display(Markdown(frames.standing(of_codes)), shares(codes))
 parameters = " and ".join(
     f"{records[0].parameters:,} ({name})"
@@ -1030,7 +1027,7 @@ for record in of_attacks:
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
 axis.set(xlabel=f"ε ({frames.shown_are(of_attacks)})", ylabel="accuracy (%)", ylim=(0, 102))
 axis.xaxis.set_major_locator(MaxNLocator(2))
-frames.show(figure, of_attacks)
+plt.show()
 
 # %% tags=["hide-input"]
 tell(of_attacks, f"Attacked are {of_attacks[0].metrics['kept'].n:,} digits.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from capslib.lab import claims
+from capslib.lab.judging import GROUPS
 from capslib.lab.store import Store
 from capslib.papers import PAPERS
 
@@ -17,10 +18,10 @@ README = (ROOT / "README.md").read_text()
 
 def verdict_table() -> str:
     """The table of verdicts as the README shows it: a column for each group, whose words are never added to another's."""
-    lines = [f"| paper | claims | {' | '.join(claims.GROUPS)} |", "|---" * (len(claims.GROUPS) + 2) + "|"]
+    lines = [f"| paper | claims | {' | '.join(GROUPS)} |", "|---" * (len(GROUPS) + 2) + "|"]
     for paper in PAPERS.values():
         counts = claims.counts(claims.verdicts(paper.stem, store=Store(ROOT / "results")))
-        cells = (", ".join(f"{counts[s]} {s}" for s in words if counts[s]) or "–" for words in claims.GROUPS.values())
+        cells = (", ".join(f"{counts[s]} {s}" for s in words if counts[s]) or "–" for words in GROUPS.values())
         lines.append(f"| {paper.title} | {sum(counts.values())} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 with warnings.catch_warnings():  # pooch's progress bar asks for notebook widgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -33,7 +33,7 @@ class DataFingerprint(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
-    sha256: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     stand_in: bool
     complete: bool
     deviations: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class Chapter:
 
         def cell(name: str) -> str:
             v = found[name]
-            theirs, seal = v.claim.value, claims.seal(v, "../scorecard.html")
+            theirs, seal = v.claim.value, claims.seal(v, f"../scorecard.html#claim-{name}")
             if v.ours is None:
                 return f'<span id="at-{name}">{theirs:.{digits}f} {seal}</span>'
             near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)

@@ -14,17 +14,11 @@ from html import escape
 
 from capslib import papers
 from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
-from capslib.lab.ledger import Claim, ledger, number, span
+from capslib.lab.ledger import ledger, number, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, queries
-
-__all__ = [
-    "COLUMNS", "GLYPHS", "GROUPS", "STATUSES", "Claim", "Status", "Verdict", "basis", "counts", "describe", "ledger", "number",
-    "our_interval", "our_value", "ours", "own_records", "row", "seal", "tally", "theirs", "to_json", "verdicts",
-    "with_unit",
-]  # fmt: skip
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
@@ -47,12 +41,18 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
             ]
             said = f" {', or '.join(many)} would decide it." if many and verdict.status == "waiting" else ""
             answers.append(replace(verdict, reason=verdict.reason + said))
-    users: dict[str, list[str]] = {}
-    for v in answers:
-        for key in v.records:
-            users.setdefault(key, []).append(v.claim.id)
-    others = (dict.fromkeys(name for key in v.records for name in users[key] if name != v.claim.id) for v in answers)
+    users = by_record(answers)
+    others = (dict.fromkeys(u.claim.id for key in v.records for u in users[key] if u is not v) for v in answers)
     return [replace(v, shares=tuple(names)) for v, names in zip(answers, others, strict=True)]
+
+
+def by_record(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts that use each record, by its key."""
+    users: dict[str, list[Verdict]] = {}
+    for v in found:
+        for key in v.records:
+            users.setdefault(key, []).append(v)
+    return users
 
 
 def own_records(paper: str, store: Store) -> list[Record]:
@@ -114,16 +114,19 @@ def describe(verdict: Verdict) -> str:
 
 
 GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
-"""A sign per verdict, so that nobody needs to tell the colours apart."""
+"""A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
+reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
 
 
-def seal(verdict: Verdict, page: str = "", *, named: bool = False) -> str:
-    """The square of a verdict as HTML for the output of a cell: it describes the verdict, and links to the claim's row on a page.
+def seal(verdict: Verdict, href: str | None = None, *, named: bool = False) -> str:
+    """The square of a verdict as HTML: it describes the verdict, and links to ``href``, by default the claim's row on its own page.
     ``named`` puts the claim's id beside it."""
     told, kind, name = escape(describe(verdict)), f"vq v-{verdict.status.replace(' ', '-')}", verdict.claim.id
-    here, sign = f'href="{page}#claim-{name}" data-tip="{told}"', GLYPHS[verdict.status]
+    href, sign = escape(href or f"#claim-{name}"), GLYPHS[verdict.status]
+    here = f'href="{href}" data-tip="{told}"'
     if named:
-        return f'<a class="claim-ref" {here} aria-description="{told}"><span class="{kind}">{sign}</span><code>{name}</code></a>'
+        square = f'<span class="{kind}" aria-hidden="true">{sign}</span>'
+        return f'<a class="claim-ref" {here} aria-description="{told}">{square}<code>{name}</code></a>'
     return f'<a class="{kind}" {here} aria-label="{told}">{sign}</a>'
 
 

@@ -122,19 +122,20 @@ def run(
 @app.command()
 def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] = False, results_dir: ResultsDir = None) -> None:
     """Show every claim: id, the paper's value, ours with its interval, n, scale and verdict."""
-    from capslib.lab import claims as judging
+    from capslib.lab import claims
+    from capslib.lab.judging import GROUPS
     from capslib.lab.store import Store
 
-    verdicts = judging.verdicts(stem, store=Store(results_dir).check_there())
+    verdicts = claims.verdicts(stem, store=Store(results_dir).check_there())
     if as_json:
-        print(judging.to_json(verdicts))
+        print(claims.to_json(verdicts))
         return
-    shown = Table(*(column.lower() for column in judging.COLUMNS), box=None, header_style="bold")
+    shown = Table(*(column.lower() for column in claims.COLUMNS), box=None, header_style="bold")
     for verdict in verdicts:
-        shown.add_row(*map(escape, judging.row(verdict)))
+        shown.add_row(*map(escape, claims.row(verdict)))
     out.print(shown)
-    counts = judging.counts(verdicts)
-    for group, words in judging.GROUPS.items():
+    counts = claims.counts(verdicts)
+    for group, words in GROUPS.items():
         out.print(f"{group}: {'  '.join(f'{word} {counts[word]}' for word in words)}", highlight=False)
 
 

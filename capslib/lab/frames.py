@@ -10,8 +10,7 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
-from capslib.lab import plots
-from capslib.lab.judging import OPEN
+from capslib.lab.judging import OPEN, Verdict
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -20,11 +19,8 @@ from capslib.papers.experiment import SCALES, Experiment
 from capslib.recipes import Config, matches
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
-
-    from capslib.lab.claims import Verdict
 
 
 def styled(table: DataFrame) -> Styler:
@@ -124,36 +120,6 @@ def standing(records: Sequence[Record]) -> str:
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
-NOT_YET = "Smoke scale only: networks that trained for seconds on a stand-in"
-
-
-def fold_smoke(records: Sequence[Record]) -> None:
-    """Put what a cell shows from here on into a fold, where all that can be shown is a smoke run, which decides nothing."""
-    from IPython.display import Markdown, display
-
-    if all(r.trial.scale == "smoke" for r in records):
-        display(Markdown(f"```{{fold}} {NOT_YET}\n```"))
-
-
-def show(figure: Figure, records: Sequence[Record]) -> None:
-    """Show a figure of these records; that of a smoke run in a fold, in its wide and its narrow form."""
-    from base64 import b64encode
-
-    import matplotlib.pyplot as plt
-    from IPython.display import HTML, display
-
-    if any(r.trial.scale != "smoke" for r in records):
-        return plt.show()
-    forms = (b64encode(plots.svg(form).encode()).decode() for form in (figure, plots.narrow(figure)))
-    wide, narrow = (f"data:image/svg+xml;base64,{form}#.svg" for form in forms)
-    plt.close(figure)
-    drawn = f'<picture><source media="(max-width: 640px)" srcset="{narrow}"><img src="{wide}" alt="{SMOKE_ALT}"></picture>'
-    display(HTML(f'<details class="fold"><summary style="text-align: left">{NOT_YET}</summary>{drawn}</details>'))
-
-
-SMOKE_ALT = "The figure of the caption, from the smoke run: it decides nothing."
-
-
 def shown_are(records: Iterable[Record]) -> str:
     """Scale and seeds of what a figure shows: ``cpu scale, 3 seeds``."""
     scales, n = sorted({r.trial.scale for r in records}), len({r.trial.seed for r in records})
@@ -172,19 +138,20 @@ def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping
     used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
     fields = [name for name in used if name not in arm]
     table = pd.DataFrame(
-        {scale: [_plain(getattr(config, name)) for name in fields] for scale, config in first.items()},
+        {scale: [text(getattr(config, name)) for name in fields] for scale, config in first.items()},
         index=[experiment.config.model_fields[name].title or name for name in fields],
     )
     table.loc["seeds"] = [str(len(experiment.seeds[name.partition(",")[0]])) for name in first]
     return table.rename_axis("setting")
 
 
-def _plain(value: object) -> str:
+def text(value: object) -> str:
+    """A value of a configuration or a record for readers: numbers as one would write them, lists in their order."""
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, float):
-        return raised(f"{value:g}")
-    return " · ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return raised(f"{value + 0.0:g}")  # and no negative zero
+    return " · ".join(map(text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:

@@ -28,9 +28,9 @@ LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 class Code(Model):
     """``revision`` and ``dirty`` are git's, where the code runs from a checkout; ``capslib`` hashes the package's own files."""
 
-    revision: str | None
+    revision: str | None = Field(pattern=r"^[0-9a-f]{40}$")
     dirty: bool | None
-    capslib: str
+    capslib: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Environment(Model):

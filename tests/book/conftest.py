@@ -80,11 +80,7 @@ PAGES = {
 :test: tests/test_demo.py::test_twice
 ```
 
-{claim}`NEG-T1-rba-bias` says {theirs}`NEG-T1-rba-bias`, we {ours}`NEG-T1-rba-bias` {cite}`peer2021`.
-
-```{claims-table} negation_limitation
-:prefix: NEG-T1
-```
+{claim}`NEG-T1-rba-bias` is of {cite}`peer2021`.
 
 ```{claims-table} negation_limitation
 ```
@@ -150,7 +146,7 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
 
     def add(results: Path) -> list[str]:
         from capslib import papers
-        from capslib.lab.claims import ledger
+        from capslib.lab.ledger import ledger
         from capslib.lab.store import Store
         from capslib.papers.experiment import Metric
 

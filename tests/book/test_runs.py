@@ -13,6 +13,7 @@ from capsbook import evidence, notebooks, runs
 
 from capslib import papers
 from capslib.lab import claims
+from capslib.lab.ledger import ledger
 from capslib.papers.experiment import Deviation
 
 
@@ -21,6 +22,7 @@ def record(make_record):
     query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
     experiment = papers.experiments("negation_limitation")["sign"]
     trial, *_ = experiment.trials("paper", where=query.select.where, seeds=[3])
+    trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
     curves = {
         "epochs": [1, 2, 3],
         "train_accuracy": [0.5, 0.75, 1.0],
@@ -39,6 +41,7 @@ def test_a_page_says_all_that_the_record_says(record, tmp_path):
     assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
     cells = {tuple(td.text for td in tr.select("td")) for tr in page.select("tbody tr")}
     assert ("train accuracy", "0.5", "20", "fraction") in cells
+    assert ("learning_rate", "1·10⁻⁵") in cells, "as the tables of a chapter have it"
     assert ("epochs", "50", "5", "budget") in cells
     named = {name for name, *_ in cells}
     assert set(record.config) <= named, "every field, differing or not"
@@ -59,14 +62,14 @@ def test_the_list_has_a_row_for_each_configuration_and_a_link_for_each_seed(tmp_
     page = BeautifulSoup(runs.listing(found.runs, {key: f"records/{key}.html" for key in keys}), "html.parser")
     (row,) = page.select("tbody tr")
     assert [(a.text, a["href"]) for a in row.select("a")] == [(str(n), f"records/{key}.html") for n, key in enumerate(keys)]
-    assert "3 runs" in page.summary.text
+    assert "3 runs, 4.5 s" in page.summary.text
 
 
 def test_the_claims_as_files(tmp_path, add_records):
     keys = add_records(tmp_path)
     found = evidence.load(tmp_path).of()
     rows = list(csv.DictReader(runs.claims_csv(found).splitlines()))
-    assert [row["Claim"] for row in rows] == list(claims.ledger())
+    assert [row["Claim"] for row in rows] == list(ledger())
     (row,) = (row for row in rows if row["Claim"] == "NEG-T1-rba-bias")
     assert row["Records"].split() == keys
     assert row["Verdict"] == "reproduced"

@@ -14,7 +14,8 @@ from test_claims import answered
 from capslib.errors import UserError
 from capslib.lab import claims
 from capslib.lab.chapter import BOX, Chapter
-from capslib.lab.claims import Verdict, ledger
+from capslib.lab.judging import Verdict
+from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 

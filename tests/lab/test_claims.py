@@ -15,20 +15,9 @@ from hypothesis import strategies as st
 from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import claims
-from capslib.lab.claims import (
-    COLUMNS,
-    GROUPS,
-    STATUSES,
-    Claim,
-    Verdict,
-    counts,
-    ledger,
-    our_value,
-    to_json,
-    verdicts,
-)
-from capslib.lab.judging import FULL, NOT_RUN, REDUCED, SEEDS, judge
-from capslib.lab.ledger import number
+from capslib.lab.claims import COLUMNS, counts, our_value, to_json, verdicts
+from capslib.lab.judging import FULL, GROUPS, NOT_RUN, REDUCED, SEEDS, STATUSES, Verdict, judge, tally
+from capslib.lab.ledger import Claim, ledger, number
 from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Runs
 from capslib.lab.store import Store
@@ -874,8 +863,8 @@ def test_numbers_are_written_for_readers(value, text):
 def test_a_tally_says_how_many_parts_hold_are_open_and_fail():
     claim = ledger()["NEG-W-4"]
     parts = [Verdict(claim, status, "", scale="cpu") for status in ("same order", "same order", "undecided", "opposite order")]
-    assert claims.tally(parts[:2]) == "2 of 2 parts hold"
-    assert claims.tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 parts hold, 1 against, 1 open, 1 waiting"
+    assert tally(parts[:2]) == "2 of 2 parts hold"
+    assert tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 parts hold, 1 against, 1 open, 1 waiting"
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from capslib import papers
 from capslib.lab import frames, plots
-from capslib.lab.claims import Verdict, ledger
+from capslib.lab.judging import Verdict
+from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
 from capslib.papers.em_routing.recipe import COPY
@@ -85,6 +84,10 @@ def test_the_configuration_of_every_scale_beside_the_papers():
     assert table.loc["seeds", "cpu, copy"] == table.loc["seeds", "cpu"]
 
 
+def test_a_value_of_a_record_is_written_as_a_reader_would():
+    assert frames.text([1e-5, 0.25, -0.0, True, None, "dense", 512]) == "1·10⁻⁵ · 0.25 · 0 · yes · – · dense · 512"
+
+
 def test_a_figure_shows_the_scale_with_most_records_and_smoke_only_alone(records):
     smoke = [r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "smoke"})}) for r in records]
     paper = records[0].model_copy(update={"trial": records[0].trial.model_copy(update={"scale": "paper"})})
@@ -115,21 +118,10 @@ def test_a_deviation_that_the_ledger_says_anew_is_told_as_today(records):
     assert set(frames.deviations([old])["why"]) == {d.why for d in today}
 
 
-def test_smoke_runs_stand_in_folds_until_there_are_records(records, monkeypatch):
-    shown = []
-    monkeypatch.setattr("IPython.display.display", lambda what: shown.append(what.data))
-    monkeypatch.setattr(plt, "show", lambda: shown.append("the figure"))
-    smoke = records[0].model_copy(update={"trial": records[0].trial.model_copy(update={"scale": "smoke"})})
-    for some in ([smoke, records[0]], records, [smoke]):
-        shown.clear()
-        frames.fold_smoke(some)
-        frames.show(plt.figure(figsize=(1, 1)), some)
-        assert (shown == ["the figure"]) is (some != [smoke])
-    table, picture = shown
-    assert table.startswith("```{fold} Smoke scale only")
-    assert re.match('<details class="fold"><summary[^>]*>Smoke scale only', picture)
-    assert picture.count("data:image/svg+xml") == 2, "a wide and a narrow form"
-    plt.close("all")
+def test_what_a_figure_shows_is_said_and_that_smoke_runs_decide_nothing(records):
+    smoke = [r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "smoke"})}) for r in records]
+    assert "they decide nothing" in frames.standing(smoke)
+    assert "they decide nothing" not in frames.standing([*smoke, *records])
     assert frames.shown_are(records) == "cpu scale, 2 seeds"
 
 

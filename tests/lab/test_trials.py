@@ -149,7 +149,7 @@ def test_the_schema_can_be_published():
 
 
 def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
-    real, stand_in = (DataFingerprint(name="x", sha256="0", stand_in=s, complete=True) for s in (False, True))
+    real, stand_in = (DataFingerprint(name="x", sha256="0" * 64, stand_in=s, complete=True) for s in (False, True))
     assert make_record(trial).real
     assert make_record(trial, data=[real]).real
     assert not make_record(trial, data=[real, stand_in]).real

@@ -8,7 +8,8 @@ from statistics import mean
 import pytest
 
 from capslib.lab import frames
-from capslib.lab.claims import Verdict, verdicts
+from capslib.lab.claims import verdicts
+from capslib.lab.judging import Verdict
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers.em_routing.asks import MAIN, SMALLER_COPY

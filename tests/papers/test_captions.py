@@ -9,6 +9,7 @@ from captions import drawn, figure, numbers, prose, recorded, rounded
 
 from capslib import data
 from capslib.lab import claims, frames, plots
+from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -234,7 +235,7 @@ def test_what_sentences_say_about_the_cnn_of_the_papers_size():
     ours, theirs = numbers(r"errs on ([\d.]+) % of the test images, more than the paper's ([\d.]+) % by more", told)
     epochs, length, before = numbers(r"With (\d+) epochs in place of (\d+) the same network errs on ([\d.]+) %", told)
     assert round(np.mean([r.metrics["test_error"].value for r in runs]), 1) == ours
-    assert claims.ledger("em_routing")["EM-T1-cnn"].value == theirs
+    assert ledger("em_routing")["EM-T1-cnn"].value == theirs
     assert {r.config["epochs"] for r in runs} == {length}
     shorter = MAIN | SMALLER_COPY | {"epochs": int(epochs), "network": "cnn", "cnn": list(FULL)}
     shorter = frames.select(Store().records("em_routing"), "test_error", "cpu", **shorter)

@@ -226,11 +226,11 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
     if error is not None or app.builder.format != "html":
         return
     site, evidence = Path(app.outdir), app.env.capsbook.evidence
-    users = runs.used_by(evidence.of())
+    users = claims.by_record(evidence.of())
     for record in (r for of in evidence.runs.values() for r in of):
         path = evidence.records[record.key]
         target = site / "records" / path.relative_to(evidence.root)
-        notebooks.copy_if_changed(path, target)
+        notebooks.write_if_changed(target, path.read_bytes())
         up = "../" * len(target.relative_to(site).parents[:-1])
         page = runs.page(record, users.get(record.key, ()), up, target.name)
         notebooks.write_if_changed(target.with_suffix(".html"), page.encode())

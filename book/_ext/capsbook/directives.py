@@ -22,9 +22,9 @@ from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
-from capslib.lab import planning
-from capslib.lab.claims import STATUSES, basis, number, ours, theirs
-from capslib.lab.judging import EXACT, FULL, REDUCED
+from capslib.lab import claims, planning
+from capslib.lab.judging import EXACT, FULL, REDUCED, STATUSES
+from capslib.lab.ledger import number
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import PAPERS
@@ -176,15 +176,6 @@ class ChapterCards(Evident):
     draw = "cards"
 
 
-class VerdictStrip(Evident):
-    """``{verdict-strip} STEM``: one square per claim of a paper."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        return [self.drawn("strip", stem)] if (stem := self.stem()) else []
-
-
 class Scorecard(Evident):
     """``{scorecard}``: every claim of every paper. One page of the book has it, and links to claims lead there."""
 
@@ -198,31 +189,25 @@ class Scorecard(Evident):
 
 
 class ClaimsTable(Evident):
-    """``{claims-table} STEM``: the claims of a paper as a table. ``:prefix:`` keeps the ids that start with one of its words.
+    """``{claims-table} STEM``: the claims of a paper as a table, to whose rows links to a claim lead.
 
     ``{claims-table} ID ID …`` shows these claims, of any papers, with links to their rows in the chapters.
     """
 
     required_arguments, optional_arguments = 1, 30
-    option_spec: ClassVar = {"prefix": directives.unchanged, "caption": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         book, page = self.env.capsbook, self.env.docname
         if set(self.arguments) <= {*book.evidence.verdicts}:
-            return [self.drawn("table", tuple(self.arguments), frozenset(), self.options.get("caption", ""))]
+            return [self.drawn("table", tuple(self.arguments), False)]
         if len(self.arguments) > 1:
             unknown = [name for name in self.arguments if name not in book.evidence.verdicts]
             return self.warn(f"claims-table: no claim {', '.join(unknown)}")
         if not (stem := self.stem()):
             return []
-        prefixes = tuple(self.options.get("prefix", "").replace(",", " ").split()) or ("",)
-        ids = [v.claim.id for v in book.evidence.of(stem) if v.claim.id.startswith(prefixes)]
-        if unmet := [p for p in prefixes if not any(i.startswith(p) for i in ids)]:
-            return self.warn(f"claims-table: no claim of {stem} starts with {', '.join(unmet)}")
-        # Links to a claim lead to the first table that shows it: the one beside its experiment.
-        first = [i for i in ids if i not in book.places]
-        book.places.update({i: (page, f"claim-{i}") for i in first})
-        return [self.drawn("table", tuple(ids), frozenset(first), self.options.get("caption", ""))]
+        ids = tuple(v.claim.id for v in book.evidence.of(stem))
+        book.places.update({i: (page, f"claim-{i}") for i in ids})
+        return [self.drawn("table", ids, True)]
 
 
 class Masthead(Evident):
@@ -448,26 +433,12 @@ class LiveSource(SphinxDirective):
 class ClaimRole(SphinxRole):
     """``{claim}`ID```: the id beside the square of its verdict, linked to its row."""
 
-    draw = "claim"
-
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.capsbook.use(self.env.docname, "verdicts")
         if self.text not in self.env.capsbook.evidence.verdicts:
             logger.warning(f"{self.name}: the ledger has no claim {self.text!r}", location=self.get_location(), type="capsbook")
             return [nodes.literal(self.rawtext, self.text)], []
-        return [evidence_html(draw=self.draw, of=(self.text,))], []
-
-
-class OursRole(ClaimRole):
-    """``{ours}`ID```: our value with its interval, from the records."""
-
-    draw = "ours"
-
-
-class TheirsRole(ClaimRole):
-    """``{theirs}`ID```: the paper's value, from the ledger."""
-
-    draw = "theirs"
+        return [evidence_html(draw="claim", of=(self.text,))], []
 
 
 class RepositoryRole(SphinxRole):
@@ -507,7 +478,7 @@ def count(evidence: Evidence, text: str) -> int | None:
     what, _, stem = text.partition(" of ")
     if what not in (*COUNTED, *STATUSES) or stem not in ("", *PAPERS):
         return None
-    return COUNTED[what](evidence, stem or None) if what in COUNTED else evidence.counts(stem or None)[what]
+    return COUNTED[what](evidence, stem or None) if what in COUNTED else claims.counts(evidence.of(stem or None))[what]
 
 
 # ------------------------------------------------------------------------------------- what is drawn when a page is written
@@ -517,22 +488,17 @@ def _strip(evidence: Evidence, links: PageLinks, stem: str) -> str:
     return render.squares(stem, evidence.of(stem), links)
 
 
-def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], first: frozenset[str], caption: str) -> str:
-    places = {i: f"claim-{i}" if i in first else None for i in ids}
+def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], anchors: bool) -> str:
+    """Claims as a table, whose rows are the places of these claims, or lead there."""
     rows = (
-        render.row(evidence.verdicts[i], links, at, chapter_link=not first, hours=evidence.hours.get(i))
-        for i, at in places.items()
+        render.row(evidence.verdicts[i], links, f"claim-{i}" if anchors else None, not anchors, evidence.hours.get(i))
+        for i in ids
     )
-    return render.table(rows, caption)
+    return render.table(rows)
 
 
 def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
-    return render.square(evidence.verdicts[name], links, name)
-
-
-def _ours(evidence: Evidence, links: PageLinks, name: str) -> str:
-    verdict = evidence.verdicts[name]
-    return f'<span class="claim-ours" title="{escape(basis(verdict))}">{escape(ours(verdict))}</span>'
+    return claims.seal(evidence.verdicts[name], links.row(name), named=True)
 
 
 def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> str:
@@ -579,19 +545,15 @@ DRAW: dict[str, Callable[..., str]] = {
     "cards": _cards,
     "findings": _findings,
     "runs": _runs,
-    "strip": _strip,
     "scorecard": render.scorecard,
     "table": _table,
     "masthead": _masthead,
     "schema": _schema,
     "claim": _claim,
-    "ours": _ours,
-    "theirs": lambda evidence, links, name: escape(theirs(evidence.verdicts[name])),
 }
 
 DIRECTIVES = {
     "verdict-matrix": VerdictMatrix,
-    "verdict-strip": VerdictStrip,
     "chapter-cards": ChapterCards,
     "findings": Findings,
     "runs": Runs,
@@ -607,7 +569,7 @@ DIRECTIVES = {
     "benchmarks": Benchmarks,
     "costs": Costs,
 }
-ROLES = {"claim": ClaimRole, "ours": OursRole, "theirs": TheirsRole, "count": CountRole, "repository": RepositoryRole}
+ROLES = {"claim": ClaimRole, "count": CountRole, "repository": RepositoryRole}
 
 
 def schema_json() -> str:

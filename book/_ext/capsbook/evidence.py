@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +14,8 @@ from capslib.lab.store import Store, read_record
 from capslib.papers import PAPERS, needs
 
 if TYPE_CHECKING:
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
-
-GLYPHS = claims.GLYPHS
-"""A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
-reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +32,6 @@ class Evidence:
     def of(self, stem: str | None = None) -> list[Verdict]:
         """The verdicts of one paper, or of all."""
         return [v for v in self.verdicts.values() if stem in (None, v.claim.paper)]
-
-    def counts(self, stem: str | None = None) -> Counter[str]:
-        """How many claims have each verdict."""
-        return Counter(v.status for v in self.of(stem))
 
     def cited(self, stem: str | None = None) -> list[Path]:
         """The record files that the verdicts use, each once."""

@@ -15,8 +15,8 @@ OPEN = object()
 """The value of an expression that depends on more than the given options."""
 OPERATORS: dict[type, Callable] = {
     ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Not: operator.not_, ast.USub: operator.neg,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 }  # fmt: skip
 NEUTRAL = {ast.Add: (0, "left right"), ast.Sub: (0, "right"), ast.Mult: (1, "left right")}
 """What an operation may drop, and on which side."""
@@ -40,7 +40,8 @@ def fold(text: str, given: Mapping[str, str]) -> str:
     """The source of a function, or of a class with an ``__init__``, for options ``given`` as literals.
 
     Leaves out these parameters, what only passes them on, the branches that they make dead, and comments on lines of their own that
-    name one. Raises ValueError for a parameter that is not there, or that the code sets to something else.
+    name one. Raises ValueError for a parameter that is not there or that the code sets to something else, and for code that would need
+    more than this: a branch that is taken or has another beside it, an operand of ``and``, ``or``, ``not`` or ``in``.
     """
     top = ast.parse(text).body[0]
     methods = [top] if not isinstance(top, ast.ClassDef) else [n for n in top.body if getattr(n, "name", "") == "__init__"]
@@ -91,17 +92,14 @@ class _Step:
 
     def edits(self) -> Iterator[Edit]:
         for node in ast.walk(self.top):  # what is around comes before what is inside
-            for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-                for before, after in itertools.pairwise(body if isinstance(body, list) else ()):
-                    if isinstance(before, ast.Return | ast.Raise):
-                        yield self.starts[after.lineno - 1], self.starts[body[-1].end_lineno], b""
             match node:
                 case ast.If() if self.value(node.test) is not OPEN:
-                    yield self.branch(node, bool(self.value(node.test)))
+                    yield self.dead(node)
                 case ast.IfExp() if self.value(node.test) is not OPEN:
                     yield self.instead(node, node.body if self.value(node.test) else node.orelse)
-                case ast.BoolOp():
-                    yield from self.operand(node)
+                case ast.BoolOp() | ast.UnaryOp() | ast.Compare(ops=[ast.In() | ast.NotIn()]):
+                    if any(self.value(part) is not OPEN for part in ast.iter_child_nodes(node)):
+                        raise ValueError(f"cannot leave out a part of {ast.unparse(node)}")
                 case ast.BinOp() if type(node.op) in NEUTRAL:
                     nothing, sides = NEUTRAL[type(node.op)]
                     for side, other in (("left", "right"), ("right", "left")):
@@ -133,26 +131,15 @@ class _Step:
         match node:
             case ast.Constant():
                 return node.value
-            case ast.Tuple():
-                found = tuple(map(self._value, node.elts))
-                return OPEN if OPEN in found else found
-            case ast.UnaryOp() if type(node.op) in OPERATORS:
-                found = self._value(node.operand)
-                return OPEN if found is OPEN else OPERATORS[type(node.op)](found)
             case ast.BinOp() if type(node.op) in OPERATORS:
                 sides = self._value(node.left), self._value(node.right)
                 if isinstance(node.op, ast.Mult) and any(side is not OPEN and side == 0 for side in sides):
                     return 0
                 return OPEN if OPEN in sides else OPERATORS[type(node.op)](*sides)
-            case ast.Compare():
+            case ast.Compare() if all(type(op) in OPERATORS for op in node.ops):
                 found = [self._value(n) for n in (node.left, *node.comparators)]
                 told = (OPERATORS[type(op)](*of) for op, of in zip(node.ops, itertools.pairwise(found), strict=True))
                 return OPEN if any(f is OPEN for f in found) else all(told)
-            case ast.BoolOp():
-                decides, found = isinstance(node.op, ast.Or), list(map(self._value, node.values))
-                if any(f is not OPEN and bool(f) is decides for f in found):
-                    return decides
-                return OPEN if any(f is OPEN for f in found) else not decides
             case ast.IfExp() if (test := self._value(node.test)) is not OPEN:
                 return self._value(node.body if test else node.orelse)
         return OPEN
@@ -193,44 +180,11 @@ class _Step:
 
     # --------------------------------------------------------------------------------------------------------- edits
 
-    def branch(self, node: ast.If, taken: bool) -> Edit:
-        """Leave the branches out that are dead."""
-        first, last = self.starts[node.lineno - 1], self.starts[node.end_lineno]
-        other, inner = self.code[self.span(node)[0] :].startswith(b"elif"), node.orelse
-        if taken:
-            start = self.starts.index(self.code.index(b"\n", self.span(node.test)[1]) + 1)
-            block = self.code[self.starts[start] : self.starts[node.body[-1].end_lineno]]
-            if not block or node.body[0].lineno <= start:
-                raise ValueError(f"line {node.lineno} has condition and branch in one line")
-            return first, last, b" " * node.col_offset + b"else:\n" + block if other else _less(block, node.body[0], node)
-        if not inner:
-            return first, last, b""
-        start, rest = (
-            self.starts[inner[0].lineno - 1],
-            len(inner) == 1 and self.code[self.span(inner[0])[0] :].startswith(b"elif"),
-        )
-        if rest:
-            return first, last, self.code[start:last] if other else self.code[start:last].replace(b"elif", b"if", 1)
-        header = self.code[:start].rindex(b"else:")
-        header = self.code.rindex(b"\n", 0, header) + 1
-        if other:
-            return first, header, b""
-        return first, last, _less(self.code[self.code.index(b"\n", header) + 1 : last], inner[0], node)
-
-    def operand(self, node: ast.BoolOp) -> Iterator[Edit]:
-        """Leave operands of ``and`` and ``or`` out that decide nothing."""
-        decides = isinstance(node.op, ast.Or)
-        for n, (operand, value) in enumerate(zip(node.values, map(self.value, node.values), strict=True)):
-            if value is OPEN:
-                continue
-            if bool(value) is decides:
-                yield self.span(node.values[0])[0], self.span(node)[1], self.code[self.span(node)[0] : self.span(operand)[1]]
-            elif len(node.values) == 2:
-                yield self.instead(node, node.values[1 - n])
-            elif n:
-                yield self.span(node.values[n - 1])[1], self.span(operand)[1], b""
-            else:
-                yield self.span(operand)[0], self.span(node.values[1])[0], b""
+    def dead(self, node: ast.If) -> Edit:
+        """Leave a branch out that is dead. Raises ValueError for one that is taken, or that has another beside it."""
+        if self.value(node.test) or node.orelse or self.code[self.span(node)[0] :].startswith(b"elif"):
+            raise ValueError(f"cannot leave out one of the branches of {ast.unparse(node.test)}")
+        return self.starts[node.lineno - 1], self.starts[node.end_lineno], b""
 
     def assignment(self, node: ast.Assign) -> Iterator[Edit]:
         """Leave out what an assignment sets to an option, or to itself."""
@@ -257,8 +211,3 @@ class _Step:
                     if [arg] == args.kwonlyargs and not args.vararg:
                         start = self.code.rindex(b"*", 0, start)
                     yield self.without(start, end)
-
-
-def _less(block: bytes, inside: ast.stmt, outside: ast.stmt) -> bytes:
-    """A block as far to the left as the statement that held it."""
-    return re.sub(rb"(?m)^ {%d}" % (inside.col_offset - outside.col_offset), b"", block)

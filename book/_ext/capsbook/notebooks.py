@@ -132,13 +132,8 @@ def narrow(executed: Path) -> dict[str, bytes]:
     return found
 
 
-def copy_if_changed(source: Path, target: Path) -> None:
-    """Copy a file into the site unless an equal one is there, so that an unchanged build writes nothing."""
-    write_if_changed(target, source.read_bytes())
-
-
 def write_if_changed(target: Path, content: bytes) -> None:
-    """Write a file of the site unless it is there with that content."""
+    """Write a file of the site unless it is there with that content: an unchanged build writes nothing."""
     if not target.is_file() or target.read_bytes() != content:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)

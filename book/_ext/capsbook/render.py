@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from capsbook.evidence import GLYPHS, Evidence
-from capslib.lab import frames
-from capslib.lab.claims import GROUPS, STATUSES, basis, describe, number, ours, theirs
-from capslib.lab.judging import EXACT, FULL, NOT_RUN, REDUCED
+from capsbook.evidence import Evidence
+from capslib.lab import claims, frames
+from capslib.lab.claims import GLYPHS, basis, ours, theirs
+from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, REDUCED
+from capslib.lab.ledger import number
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
     from capsbook.directives import PageLinks as Links
     from capsbook.notebooks import Picture
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
 
 FOLD = 200
 """A paper with more claims than this is shown as one tile per table, instead of one square per claim."""
@@ -49,37 +50,30 @@ def mark(status: str) -> str:
     return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
 
 
-def square(verdict: Verdict, links: Links, name: str = "") -> str:
-    """The square of a verdict, with the ``name`` of its claim beside it. It links to the verdict's row, and describes the verdict on
-    hover and focus."""
-    text, href = describe(verdict), links.row(verdict.claim.id)
-    if name:
-        return link(href, mark(verdict.status) + tag("code", name), class_="claim-ref", data_tip=text, aria_description=text)
-    return link(href, GLYPHS[verdict.status], class_=f"vq v-{_slug(verdict.status)}", data_tip=text, aria_label=text)
-
-
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
     """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
-    of = ([square(v, links) for word in words for v in found if v.status == word] for words in (FULL, EXACT, REDUCED, NOT_RUN))
+    of = (
+        [claims.seal(v, links.row(v.claim.id)) for word in words for v in found if v.status == word]
+        for words in (FULL, EXACT, REDUCED, NOT_RUN)
+    )
     groups = (tag("span", "".join(inside), class_="verdict-group") for inside in of if inside)
     return tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
 
 
 def bar(verdicts: Sequence[Verdict]) -> str:
     """A stacked bar of how many claims have each verdict; groups stand apart."""
-    found = [(status, sum(v.status == status for v in verdicts)) for status in STATUSES]
-    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found if n]
-    said = ", ".join(f"{n} {s}" for s, n in found if n)
+    found = {status: n for status, n in claims.counts(verdicts).items() if n}
+    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found.items()]
+    said = ", ".join(f"{n} {s}" for s, n in found.items())
     return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
 
 
 def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
-    lines = []
+    lines, counts = [], claims.counts(verdicts)
     for group, words in GROUPS.items():
-        counts = {status: sum(v.status == status for v in verdicts) for status in words}
-        items = (f"{mark(s)} {s} {tag('b', str(n))}" for s, n in counts.items() if n or every)
+        items = (f"{mark(s)} {s} {tag('b', str(counts[s]))}" for s in words if counts[s] or every)
         if inside := "".join(tag("li", item) for item in items):
             lines.append(tag("div", tag("span", group, class_="group-name") + tag("ul", inside), class_="verdict-line"))
     return tag("div", "".join(lines), class_="verdict-legend")
@@ -92,20 +86,15 @@ def legend(verdicts: Sequence[Verdict]) -> str:
 
 
 def matrix(evidence: Evidence, links: Links) -> str:
-    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper. A paper of which nothing was run is a line."""
+    """The front page's answer to *did it reproduce?*: the counts, then a row of squares per paper."""
     everything = evidence.of()
     rows = [tag("div", bar(everything) + legend(everything), class_="verdict-totals")]
     for stem, paper in PAPERS.items():
         found = evidence.of(stem)
-        name = link(links.chapter(stem) or links.score(f"paper={stem}"), escape(paper.short), class_="matrix-name")
-        note = plural(len(found), "claim")
-        if all(v.status in NOT_RUN for v in found):
-            counts = {status: sum(v.status == status for v in found) for status in NOT_RUN}
-            said = "nothing run yet: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-            cells = tag("div", link(links.score(f"paper={stem}"), said), class_="matrix-still")
-        else:
-            cells, note = squares(stem, found, links), note + ", folded by table" * (len(found) > FOLD)
-        rows.append(tag("div", tag("div", f"{name} {tag('small', note)}") + cells, class_="matrix-row"))
+        name = link(links.chapter(stem), escape(paper.short), class_="matrix-name")
+        note = plural(len(found), "claim") + ", folded by table" * (len(found) > FOLD)
+        head = tag("div", f"{name} {tag('small', note)}")
+        rows.append(tag("div", head + squares(stem, found, links), class_="matrix-row"))
     return tag("div", "".join(rows), class_="verdict-matrix")
 
 
@@ -154,23 +143,19 @@ def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple
 
 
 def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | None]) -> str:
-    """A card per chapter: its figure, the paper's claim and the counts. Papers without a chapter follow, a line each."""
-    found, lines = [], []
+    """A card per chapter: its figure, the paper's claim and the counts."""
+    found = []
     for stem, paper in PAPERS.items():
-        verdicts, chapter = evidence.of(stem), links.chapter(stem)
-        by, total = f"{escape(paper.authors)}, {paper.year}", plural(len(verdicts), "claim")
-        if not chapter:
-            title = link(links.score(f"paper={stem}"), escape(paper.title))
-            lines.append(tag("li", f"{title} ({by}). {escape(paper.claim)} {tag('small', f'{total}; chapter to come')}"))
-            continue
-        counts = tag("div", f"{bar(verdicts)} {total}{totals(verdicts, every=False)}", class_="card-counts")
-        head = tag("h3", link(chapter, escape(paper.title))) + tag("p", by, class_="card-by")
-        found.append(
-            tag("article", picture(pictures.get(stem)) + head + tag("p", escape(paper.claim)) + counts, class_="chapter-card")
+        verdicts = evidence.of(stem)
+        counts = f"{bar(verdicts)} {plural(len(verdicts), 'claim')}{totals(verdicts, every=False)}"
+        about = (
+            tag("h3", link(links.chapter(stem), escape(paper.title))),
+            tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by"),
+            tag("p", escape(paper.claim)),
+            tag("div", counts, class_="card-counts"),
         )
-    return tag("div", "".join(found), class_="chapter-cards") + (
-        tag("ul", "".join(lines), class_="chapters-to-come") if lines else ""
-    )
+        found.append(tag("article", picture(pictures.get(stem)) + "".join(about), class_="chapter-card"))
+    return tag("div", "".join(found), class_="chapter-cards")
 
 
 def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
@@ -237,11 +222,17 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
     )
 
 
-def table(rows: Iterable[str], caption: str = "", class_: str = "", **attributes: object) -> str:
+def table(rows: Iterable[str], class_: str = "", **attributes: object) -> str:
     head = "".join(tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
-    title = tag("caption", escape(caption)) if caption else ""
-    body = f"{title}{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
+    body = f"{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
     return tag("div", tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
+
+
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are HTML already."""
+    body = "".join(tag("tr", "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True))) for row in rows)
+    top = tag("thead", tag("tr", "".join(tag("th", name, scope="col") for name in head)))
+    return tag("div", tag("table", top + tag("tbody", body), class_="claims schema"), class_="claims-wrap", tabindex="0")
 
 
 def scorecard(evidence: Evidence, links: Links) -> str:
@@ -354,23 +345,12 @@ def schema(model: dict, href: str) -> str:
 
     def fields(name: str, part: dict) -> str:
         needed = part.get("required", [])
-        rows = "".join(
-            tag(
-                "tr",
-                tag("td", tag("code", field), data_label="Field")
-                + tag("td", kind(what), data_label="Holds")
-                + tag(
-                    "td",
-                    escape(plain(what.get("description", ""))) + ("" if field in needed else " (optional)"),
-                    data_label="Means",
-                ),
-            )
+        rows = (
+            (tag("code", field), kind(what), escape(plain(what.get("description", ""))) + " (optional)" * (field not in needed))
             for field, what in part.get("properties", {}).items()
         )
-        head = tag("thead", tag("tr", "".join(tag("th", t, scope="col") for t in ("Field", "Holds", "Means"))))
-        about = plain(part.get("description", ""))
-        body = tag("table", head + tag("tbody", rows), class_="claims schema")
-        return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{tag('div', body, class_='claims-wrap')}"
+        about, shown = plain(part.get("description", "")), plain_table(("Field", "Holds", "Means"), rows)
+        return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{shown}"
 
     parts = {model["title"]: model, **model.get("$defs", {})}
     link = tag("p", tag("a", "The JSON Schema as a file", href=href))

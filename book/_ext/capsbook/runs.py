@@ -10,35 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from capsbook.render import mark, plural, tag
-from capslib.lab import claims
+from capsbook.render import mark, plain_table, plural, tag
+from capslib.lab import claims, frames, progress
 from capslib.lab.records import ABSCISSAS, LISTS
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capslib.lab.claims import Verdict
+    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
-
-
-def _text(value: object) -> str:
-    """A value of a record as text: numbers as one would write them, lists in their order."""
-    if isinstance(value, bool) or value is None:
-        return {None: "–", True: "yes", False: "no"}[value]
-    if isinstance(value, float):
-        return f"{value + 0.0:.6g}".replace("e-0", "e-")
-    return ", ".join(map(_text, value)) if isinstance(value, list) else escape(str(value))
 
 
 def _name(of: str) -> str:
     """What a metric, a series or an experiment is called where nothing says it better."""
     return escape(of.replace("_", " "))
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose cells are HTML already."""
-    body = "".join(tag("tr", "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True))) for row in rows)
-    top = tag("thead", tag("tr", "".join(tag("th", name, scope="col") for name in head)))
-    return tag("div", tag("table", top + tag("tbody", body), class_="claims schema"), class_="claims-wrap", tabindex="0")
 
 
 def _fold(summary: str, inside: str, open_: bool = False) -> str:
@@ -87,18 +71,18 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
         )
         for v in used_by
     )
-    differs = [(tag("code", escape(k)), _text(v)) for k, v in trial.config.items()]
-    others = [(tag("code", escape(k)), _text(v)) for k, v in record.config.items() if k not in trial.config]
+    differs = [(tag("code", escape(k)), escape(frames.text(v))) for k, v in trial.config.items()]
+    others = [(tag("code", escape(k)), escape(frames.text(v))) for k, v in record.config.items() if k not in trial.config]
     about = {
         "ended": f"{escape(record.exit)}{': ' + escape(record.message) if record.message else ''}",
         "ran": f"{record.started:%Y-%m-%d %H:%M} to {record.finished:%Y-%m-%d %H:%M}, {record.wall_seconds:,.0f} s",
-        "taken up again at": _text([str(step) for step in record.resumed_from]) or "never",
+        "taken up again at": frames.text(record.resumed_from) or "never",
         "machine": f"{escape(at.device)}, {plural(at.threads, 'thread')}, {record.peak_memory_bytes / 2**20:,.0f} MiB",
         "software": f"Python {escape(at.python)}, torch {escape(at.torch)}, routing path {escape(record.routing_path)}",
         "code": f"revision {tag('code', escape(code.revision or 'unknown'))}{' with uncommitted changes' if code.dirty else ''}",
         "trainable parameters": f"{record.parameters:,}",
     }
-    measured = ((_name(k), _text(m.value), str(m.n), escape(m.unit)) for k, m in record.metrics.items())
+    measured = ((_name(k), frames.text(m.value), str(m.n), escape(m.unit)) for k, m in record.metrics.items())
     data = (
         (
             escape(d.name),
@@ -112,12 +96,12 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
     parts = (
         tag("p", f"{escape(known.title if known else trial.paper)} · {escape(trial.scale)} scale · record {tag('code', escape(record.key))} · {tag('a', 'JSON', href=file)} · {tag('a', 'all runs', href=f'{up}book/records.html#runs')}", class_="run-of"),
         tag("h2", "Claims that rest on this run") + tag("ul", users, class_="run-claims") if users else tag("p", "No claim rests on this run."),
-        tag("h2", "Measured") + _table(("metric", "value", "n", "unit"), measured) + _curves(record.series),
-        tag("h2", "Configuration") + (_table(("option that differs from its default", "value"), differs) if differs else ""),
-        _fold(f"{len(others)} options with their defaults", _table(("option", "value"), others) if others else ""),
-        (tag("h2", "Deviations from the paper") + _table(("what", "paper", "here", "why"), deviations)) if record.deviations else "",
-        (tag("h2", "Data") + _table(("set", "SHA-256", "kind", "how it differs"), data)) if record.data else "",
-        tag("h2", "Run") + _table(("", "this run"), ((k, v) for k, v in about.items())),
+        tag("h2", "Measured") + plain_table(("metric", "value", "n", "unit"), measured) + _curves(record.series),
+        tag("h2", "Configuration") + (plain_table(("option that differs from its default", "value"), differs) if differs else ""),
+        _fold(f"{len(others)} options with their defaults", plain_table(("option", "value"), others) if others else ""),
+        (tag("h2", "Deviations from the paper") + plain_table(("what", "paper", "here", "why"), deviations)) if record.deviations else "",
+        (tag("h2", "Data") + plain_table(("set", "SHA-256", "kind", "how it differs"), data)) if record.data else "",
+        tag("h2", "Run") + plain_table(("", "this run"), ((k, v) for k, v in about.items())),
     )  # fmt: skip
     head = (
         f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(name)} · Capsules, reproduced</title>'
@@ -140,22 +124,15 @@ def listing(records: Mapping[str, Sequence[Record]], href: Mapping[str, str]) ->
         for (experiment, scale), runs in sorted(groups.items()):
             arms: dict[str, list[Record]] = {}
             for r in sorted(runs, key=lambda r: (json.dumps(r.trial.config, sort_keys=True), r.trial.seed)):
-                arm = ", ".join(f"{escape(k)} = {_text(v)}" for k, v in sorted(r.trial.config.items()))
+                arm = ", ".join(f"{escape(k)} = {escape(frames.text(v))}" for k, v in sorted(r.trial.config.items()))
                 arms.setdefault(arm or "as the paper", []).append(r)
             rows = [
                 (arm, " ".join(tag("a", f"{r.trial.seed}{'' if r.exit == 'ok' else ' ' + escape(r.exit)}", href=href[r.key], class_="run-seed") for r in of))
                 for arm, of in arms.items()
             ]  # fmt: skip
-            seconds = sum(r.wall_seconds for r in runs)
-            took = (
-                f"{seconds / 3600:.1f} h"
-                if seconds >= 3600
-                else f"{seconds / 60:.0f} min"
-                if seconds >= 60
-                else f"{seconds:.0f} s"
-            )
+            took = progress.duration(sum(r.wall_seconds for r in runs))
             said = f"{_name(experiment)}, {escape(scale)} scale: {plural(len(runs), 'run')}, {took}"
-            folds.append(_fold(said, _table(("options that differ from their defaults", "seeds"), rows)))
+            folds.append(_fold(said, plain_table(("options that differ from their defaults", "seeds"), rows)))
         title = escape(PAPERS[stem].title)
         shown.append(tag("h3", title) + (tag("div", "".join(folds), class_="run-list") if folds else tag("p", "No runs yet.")))
     return "".join(shown)
@@ -170,12 +147,3 @@ def claims_csv(found: Iterable[Verdict]) -> str:
         row = (v.claim.paper, *claims.row(v), v.claim.where, v.claim.statement, v.reason, " ".join(v.records))
         rows.writerow(f"'{cell}" if re.match(r"[=+\-@](?!\d)", cell) else cell for cell in row)  # a spreadsheet would run it
     return file.getvalue()
-
-
-def used_by(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    """By record: the verdicts that use it."""
-    users: dict[str, list[Verdict]] = {}
-    for v in found:
-        for key in v.records:
-            users.setdefault(key, []).append(v)
-    return users

@@ -8,7 +8,6 @@ import inspect
 import pathlib
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,9 +96,8 @@ def _directive(book: Book, fence: str, name: str, of: str, options: str, body: s
         case "masthead":
             return f"{citation(of)}."
         case "claims-table":
-            prefixes = tuple(option.get("prefix", "").replace(",", " ").split()) or ("",)
-            rows = [claims.row(v) for v in book.evidence.of(of) if v.claim.id.startswith(prefixes)]
-            cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (claims.COLUMNS, *rows)]
+            rows = (claims.COLUMNS, *map(claims.row, book.evidence.of(of)))
+            cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
             return "\n".join([cells[0], "|---" * len(claims.COLUMNS) + "|", *cells[1:]])
         case "fold":
             return f"*{of}*"
@@ -118,12 +116,9 @@ def _role(book: Book, name: str, of: str) -> str:
         from capsbook.directives import count
 
         return str(count(book.evidence, of))
-    told: dict[str, Callable[[claims.Verdict], str]] = {
-        "claim": lambda v: f"**{of}** ({v.status})",
-        "ours": claims.ours,
-        "theirs": claims.theirs,
-    }
-    return told[name](book.evidence.verdicts[of]) if name in told else (text.strip() or target)
+    if name == "claim":
+        return f"**{of}** ({book.evidence.verdicts[of].status})"
+    return text.strip() or target
 
 
 @functools.cache
