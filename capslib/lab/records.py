@@ -28,7 +28,7 @@ LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 class Code(Model):
     """``revision`` and ``dirty`` are git's, where the code runs from a checkout; ``capslib`` hashes the package's own files."""
 
-    revision: str | None = Field(pattern=r"^[0-9a-f]{40}$")
+    revision: str | None = Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")
     dirty: bool | None
     capslib: str = Field(pattern=r"^[0-9a-f]{64}$")
 
