@@ -112,7 +112,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 from matplotlib.patches import Ellipse
 from torch.nn import functional as F
@@ -218,8 +218,7 @@ plt.show()
 # A tight cluster makes the votes inside it likely and all other votes unlikely, so each iteration sharpens the result of the one before. A parent becomes active when the cost of describing its votes is below
 # a threshold $\beta_a$. The threshold is learned in a network; here it is zero. Parent 3 keeps the votes that no other parent takes. Its cost is a sum over
 # these few votes and goes to zero with them, so its activation goes to one half.
-
-# %% [markdown]
+#
 # ```{fold} Why votes still agree after a change of viewpoint
 # ```
 
@@ -319,7 +318,7 @@ loss = spread_loss(network(images), labels, margin=0.2)
 loss.backward()
 optimizer.step()
 after = spread_loss(network(images), labels, margin=0.2)
-Markdown(
+frames.say(
     f"Spread loss of {len(labels)} toys: {loss:.3f} before the step, {after:.3f} after it."
 )
 
@@ -419,8 +418,7 @@ Markdown(
 # smallNORB {cite:p}`lecun2004` was made for this question. It has stereo pairs of fifty toys, photographed from 18 azimuths and 9 elevations under 6 lightings. The toys in the test set are not in the training set.
 # The set is free for research only, so at smoke scale our own stand-in `toys` takes its place; it has the same factors (see {doc}`/book/data`). The committed records saw all pairs of the real set, in a
 # copy that had been compressed as JPEG.
-
-# %% [markdown]
+#
 # ```{fold} What a network sees: the stand-in
 # ```
 
@@ -509,7 +507,7 @@ for y, of in enumerate(COPIES.values()):
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing([*of_norb, *copies])))
+frames.say(frames.standing([*of_norb, *copies]))
 beside = {}
 for claim, difference in zip(ROWS, ABLATIONS, strict=True):
     runs = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
@@ -585,8 +583,7 @@ frames.configuration(
 # ### Other crops, other data (§5)
 #
 # Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`?
-
-# %% [markdown]
+#
 # ```{fold} The claims of section 5
 # ```
 
@@ -650,11 +647,9 @@ plots.errors(axis, shown)
 plt.show()
 
 # %% tags=["hide-input"]
-display(
-    Markdown(
-        frames.standing(
-            frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
-        )
+frames.say(
+    frames.standing(
+        frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
     )
 )
 beside = {}
@@ -688,8 +683,7 @@ frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 # ### Do votes find each other? (Figures 2 and B.2)
 #
 # How close are the votes for a class to its mean, and does routing separate right classes from wrong ones? Each vote counts with its mass $c_{ij} a_i$.
-
-# %% [markdown]
+#
 # The coarser setting cannot answer, so {claim}`EM-W-1` is asked at paper scale only. On its last grid of 2 × 2 positions the added coordinates lie so close together that almost every vote counts as close.
 #
 # ```{fold} The votes of the reduced network
@@ -714,7 +708,7 @@ plots.key(axes[2], {"right class": CAPSULES, "wrong": plots.INK})
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(inside)))
+frames.say(frames.standing(inside))
 chapter.table("EM-W-1")
 
 # %% [markdown]
@@ -724,8 +718,7 @@ chapter.table("EM-W-1")
 # ### Dead capsules and the margin (§4.1)
 #
 # Does a small initial margin keep capsules alive? We call a capsule type dead if no test image raises its activation above 0.05.
-
-# %% [markdown]
+#
 # ```{fold} Dead capsules, by margin
 # ```
 
@@ -746,7 +739,7 @@ table = frames.means(found, of_margin, {"test_error": "test error (%)"}).join(
 table.insert(
     0, "grows", [f"{margin_at(0, m):.2f}–{margin_at(1, m):.2f}" for m, _ in table.index]
 )
-display(Markdown("Share of dead capsule types, by schedule of the margin:"))
+frames.say("Share of dead capsule types, by schedule of the margin:")
 display(table.reset_index().pipe(frames.styled).format(precision=2).hide(axis="index"))
 chapter.table("EM-W-6")
 
@@ -800,7 +793,7 @@ plots.key(axes[0][0], {"capsules": CAPSULES, "CNN": CNN})
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(found)))
+frames.say(frames.standing(found))
 resisting = {
     "EM-W-2": "FGSM harms the CNN much more than capsules",
     "EM-W-3": "So does the basic iterative method",
@@ -940,9 +933,7 @@ table = (
     .set_axis(["M-step", "logistic", "E-step"], axis=1)
 )
 table["draws that rise (%)"] = 100 * found.groupby("form")["share_that_rises"].mean()
-display(
-    Markdown("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
-)
+frames.say("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
 display(table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}"))
 
 # %% [markdown]
@@ -1161,8 +1152,7 @@ plt.show()
 
 # %% [markdown]
 # A normal distribution in sixteen dimensions that is fitted to three or four points may say little about the next image.
-
-# %% [markdown]
+#
 # ### Does the start decide?
 #
 # We take the reduced network and 16 images before any training. How many capsules are active, and how large is the gradient that reaches the first convolution?
@@ -1206,7 +1196,7 @@ display(
     .format("{:.1e}", subset=starts.columns[3:])
 )
 ratio = starts["mean gradient"]["calibrated"] / starts["mean gradient"]["released"]
-Markdown(
+frames.say(
     f"With the constants of the released code, the five class activations vary by "
     f"{starts.iloc[1, 3]:.0e} over 16 images (standard deviation). The gradient is "
     f"{number(round(ratio))} times smaller than with the calibrated start. "

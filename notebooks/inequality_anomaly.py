@@ -151,7 +151,7 @@ from itertools import product
 import pandas as pd
 import torch
 from pandas.io.formats.style import Styler
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -277,7 +277,7 @@ if len(of_ten):
         f"behind it lies on {DATASETS[worst['data']]} with {worst['percent']:g} % of "
         f"{worst['setup']}, by {-lead.min():.3f}."
     )
-Markdown(
+frames.say(
     f"AUROC minus that of Gini on all pairs: {frames.mean(margins(of_pairs, LONGER), 4, None)} "
     f"for the difference of lengths, {frames.mean(margins(of_pairs, PALMA), 4, None)} for "
     f"Palma.{on_images}"
@@ -367,7 +367,7 @@ loss.backward()
 torch.nn.utils.clip_grad_norm_(network.parameters(), 0.1)
 optimizer.step()
 after = margin_loss(network(images)[0], labels)
-Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
+frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}, "figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}}
 of_set = frames.best(committed, "detection", setup="outliers", percent=10.0, data="mnist")
@@ -415,7 +415,6 @@ plt.show()
 # :test: tests/routing/conformance.py::couplings_sum_to_one
 # ```
 #
-# %% [markdown]
 # ### Two measures of inequality
 #
 # Of the couplings $c_1 \dots c_I$ of the anomaly capsule, sorted as $c_{(1)} \le \dots \le c_{(I)}$, with quantiles $Q$:
@@ -439,7 +438,6 @@ plt.show()
 # :test: tests/test_inequality.py::test_palma_has_interpolated_quantiles
 # ```
 #
-# %% [markdown]
 # ### The other scores
 #
 # *Plain* is the predicted class. *A* is the length of the normal capsule minus that of the anomaly capsule, plus the reconstruction error {cite:p}`piciarelli2019`. We use the release's sign; a variant flips it.
@@ -580,7 +578,8 @@ def agreement(of: pd.DataFrame) -> pd.DataFrame:
 
 def every_cell(about: str, of: pd.DataFrame) -> None:
     """A table cell by cell, and how the columns that have run agree with the paper's."""
-    display(Markdown(f"{about}:"), chapter.side_by_side(of))
+    frames.say(f"{about}:")
+    display(chapter.side_by_side(of))
     if len(found := agreement(of)):
         display(found.pipe(frames.styled).hide(axis="index"))
 
@@ -682,10 +681,8 @@ least = (
     "With 0.1 % the paper sees A, Npp and Nre ahead of both measures on all sets but CIFAR-10. So it "
     f"is here for {both(there) or 'none'}, and not for {both(gone) or 'any'}; the others are undecided."
 )
-display(
-    Markdown(
-        f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
-    )
+frames.say(
+    f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
 )
 chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
 
@@ -720,11 +717,9 @@ HOW_TO_READ = (
     "square for the interval over seeds"
 )
 display(where_scales_differ("detection"))
-display(
-    Markdown(
-        "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
-        f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}."
-    )
+frames.say(
+    "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
+    f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}."
 )
 every_cell(HOW_TO_READ, table("T2", FULL_NAMES, SHARES))
 about = "Average precision (Supplementary Table 1); guessing has 0.9"
@@ -741,7 +736,7 @@ figure.narrow = partial(over_shares, "T3", "inliers", 2, plots.PHONE)
 plt.show()
 
 # %% tags=["remove-input"]
-display(Markdown(f"{to_see(columns_of('T3'))}\n\n{read_usually('T3', 'inliers')}"))
+frames.say(f"{to_see(columns_of('T3'))}\n\n{read_usually('T3', 'inliers')}")
 chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 
 # %% [markdown]
@@ -797,7 +792,7 @@ change = {
     of: sum(moved(r, of) for r in of_tenth) / len(of_tenth) for of in ("anomaly", "normal")
 }
 more = sum(moved(r, "anomaly") > moved(r, "normal") for r in of_tenth)
-Markdown(
+frames.say(
     f"Both change here. In {falls} of {len(areas)} networks with 10 % of anomalies "
     f"({frames.shown_are(of_tenth)}) the Gini coefficient of the *normal* capsule falls when an "
     f"anomaly comes. Its AUROC is {turned[1]:.3f}, and that of the anomaly capsule is "
@@ -833,7 +828,7 @@ more = (
     "*Nre* lies about two points above the base rate, here "
     f"{min(above, default=0):.0f} to {max(above, default=0):.0f}."
 )
-display(Markdown(f"{to_see(of_setups)} {more if above else ''}"))
+frames.say(f"{to_see(of_setups)} {more if above else ''}")
 chapter.table("INQ-W-6")
 
 # %% [markdown]
@@ -889,7 +884,7 @@ untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained'
 chapter.table(*list(rows_of)[: len(SCORES)], "INQ-W-7", names=rows_of, beside=untrained)
 
 # %% tags=["remove-input"]
-Markdown(
+frames.say(
     "The scores A and Nre are far better here. Both are the error of reconstruction and "
     "little else, and the substitutes explain most of it: on sites with the motif alone A has "
     f"{ours(of_sites, 'a')} and Nre {ours(of_sites, 'nre')}, where the paper has "
@@ -902,8 +897,7 @@ Markdown(
 # %% [markdown]
 # Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
 # motif (NRG). Another sees the three letters in its place and nothing else. They alone reach most of the AUROC, so these verdicts partly measure how the substitutes were chosen.
-
-# %% [markdown]
+#
 # ```{fold} The three arms, average precisions, settings, and agreement by column
 # ```
 
@@ -920,13 +914,13 @@ columns = {
     PALMA: "of Palma",
     "ap_gini": "average precision of Gini",
 }
-display(Markdown(frames.standing(every)))
+frames.say(frames.standing(every))
 display(frames.means(measured, "CRISPR", columns, 3, (0, 1)).pipe(frames.styled))
 no_match = (
     f"Average precisions do not compare: guessing has {base[1]:.3f} here and {base[0]:.3f} in "
     "the paper, whose set has more negatives. So they are *inconclusive*, wherever they lie."
 )
-display(Markdown(no_match))
+frames.say(no_match)
 display(chapter.table(*list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
 display(where_scales_differ("off_targets"))
 every_cell("CRISPR", table("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()}))
@@ -959,8 +953,7 @@ found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
 #
 # The printed numbers of NL are those of random weights, which the released evaluation draws anew. A ranking that does not depend on the class has a mean AUROC of 0.5 over ten
 # classes of equal size. All cells of NL on CIFAR-10, KMNIST and Fashion-MNIST are 0.5000, for every share of anomalies and in both setups.
-
-# %% [markdown]
+#
 # ```{fold} All errata with what shows them, and every cell that differs
 # ```
 #
@@ -993,11 +986,9 @@ slips = pd.DataFrame(
 in_tables = slips[slips["where"].str.match("Table [234]")]
 shown = in_tables["notebook"].str.extract(r"(\d\.\d{4}) ± (\d\.\d{4})").astype(float)
 apart = (shown - in_tables[["article", "±"]].to_numpy()).abs().max(axis=1)
-display(
-    Markdown(
-        f"Of the cells of Tables 2 to 4, {len(apart)} differ from the notebooks, "
-        f"{(apart > 0.00095).sum()} by 0.001 or more in the mean or the standard deviation."
-    )
+frames.say(
+    f"Of the cells of Tables 2 to 4, {len(apart)} differ from the notebooks, "
+    f"{(apart > 0.00095).sum()} by 0.001 or more in the mean or the standard deviation."
 )
 slips.pipe(frames.styled).format(precision=4).hide(axis="index")
 
@@ -1049,7 +1040,7 @@ exact, near = scores(perfect, torch.tensor([1.0, 0.5]).view(2, 1, 1, 1).expand(2
 ]
 with seeded(0), torch.no_grad():
     start = Detector()(images)[0][:, 1].mean()
-Markdown(
+frames.say(
     "*Nre* is 1/(x + 0.00001) of an x that is zero or below. A perfect reconstruction scores "
     f"{exact:,.0f} and a bad one −{-near:.2f}: the sign flips, and the best is called the worst "
     "(`test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none`). "
@@ -1097,16 +1088,14 @@ if len(images_of):
         f"in {len(images_of)} means over ten classes, and lengths lead in "
         f"{(apart['length'] > 0).sum()} of them."
     )
-display(
-    Markdown(
-        "On all pairs the AUROC of the lengths lies "
-        f"{frames.mean(margins(of_pairs, LONGER), 4, None)} above that of Gini, and above it in "
-        f"{wins(of_pairs, LONGER)} of {len(of_pairs)} networks. "
-        f"{both([name for name, above in others.items() if above]) or 'No other measure'} lie "
-        "above it too, by less, and "
-        f"{both([name for name, above in others.items() if not above]) or 'none'} below. "
-        f"The negatives are substitutes.{said}"
-    )
+frames.say(
+    "On all pairs the AUROC of the lengths lies "
+    f"{frames.mean(margins(of_pairs, LONGER), 4, None)} above that of Gini, and above it in "
+    f"{wins(of_pairs, LONGER)} of {len(of_pairs)} networks. "
+    f"{both([name for name, above in others.items() if above]) or 'No other measure'} lie "
+    "above it too, by less, and "
+    f"{both([name for name, above in others.items() if not above]) or 'none'} below. "
+    f"The negatives are substitutes.{said}"
 )
 
 # %% [markdown]
@@ -1116,7 +1105,7 @@ display(
 # %% tags=["hide-input"]
 if said:
     about = f"On images: {where}; a mean over sets and setups, and in how many Gini is behind."
-    display(Markdown(about))
+    frames.say(about)
 for kind, name in (("auroc", "AUROC"), ("ap", "Average precision")):
     found = {
         on: [lead(of, f"{kind}_{score}", f"{kind}_gini") for score in RIVALS]
@@ -1126,7 +1115,7 @@ for kind, name in (("auroc", "AUROC"), ("ap", "Average precision")):
         apart = [of[f"{kind}_{score}"] - of[f"{kind}_gini"] for score in RIVALS]
         told_of = [f"{x.mean():z.4f}, {(x > 0).sum()} of {len(x)}" for x in apart]
         found[f"images, {share:g} %"] = [text.replace("-", "−") for text in told_of]
-    display(Markdown(f"{name} above that of Gini:"))
+    frames.say(f"{name} above that of Gini:")
     display(pd.DataFrame(found, index=list(RIVALS.values())).pipe(frames.styled))
 
 # %% [markdown]
@@ -1195,7 +1184,7 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.Dat
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
     smoke = {r.trial.scale for r in of} == {"smoke"}
     said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
-    display(Markdown(" ".join([*said, frames.standing(of)])))
+    frames.say(" ".join([*said, frames.standing(of)]))
     return apart
 
 
@@ -1298,12 +1287,10 @@ for score in SHOWN:
     ]
 spreads = ["AUROC", "spread over draws", "over classes", "over ten classes, paper"]
 _, over_draws, over_classes, _ = rows["Gini"]
-display(
-    Markdown(
-        f"The AUROC of Gini varies by {over_draws} over {drawn['draw'].nunique()} draws and by "
-        f"{over_classes} over {drawn['kind'].nunique()} classes (standard deviations, "
-        f"{frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
-    )
+frames.say(
+    f"The AUROC of Gini varies by {over_draws} over {drawn['draw'].nunique()} draws and by "
+    f"{over_classes} over {drawn['kind'].nunique()} classes (standard deviations, "
+    f"{frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
 )
 
 # %% [markdown]
@@ -1342,7 +1329,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # %% tags=["remove-input"]
 every_trial = [t for e in EXPERIMENTS.values() for t in e.trials("paper")]
 hours = sum(work(t)[1] for t in every_trial) / CARD / 3600
-Markdown(
+frames.say(
     f"At {CARD / 1e12:.0f} TFLOP/s, which nobody has measured, all networks of the paper’s size "
     f"take one large card {hours:.0f} hours, if none stops early. So half an hour does *not* "
     f"finish a third of the grid, but {0.5 / hours:.1%}".replace("%", " %")

@@ -89,7 +89,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -188,8 +188,7 @@ plt.show()
 # %% [markdown]
 # The numbers are the lengths of the parents, which are their activations. Without a bias ({numref}`fig-toy`), each colour shows the same number twice: the
 # activations cannot say which of the two inputs the routing saw.
-
-# %% [markdown]
+#
 # ## The method
 #
 # ### The network
@@ -246,7 +245,7 @@ loss = margin_loss(network(images), labels)
 loss.backward()
 optimizer.step()
 after = margin_loss(network(images), labels)
-Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
+frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
 # %% [markdown]
 # ### Routing by agreement (RBA)
@@ -519,12 +518,10 @@ if len(late):
         f"{100 * of.test_accuracy:.1f} % after {100 * of.best_test_accuracy:.1f} %"
         for of in fell.itertuples()
     )
-    display(
-        Markdown(
-            f"These are accuracies after the last epoch. Of {len(late)} reduced networks with a bias, {len(fell)} "
-            f"end more than five points below their best epoch ({runs}); "
-            f"all others within {100 * late['fall'].drop(fell.index).max():.1f} points."
-        )
+    frames.say(
+        f"These are accuracies after the last epoch. Of {len(late)} reduced networks with a bias, {len(fell)} "
+        f"end more than five points below their best epoch ({runs}); "
+        f"all others within {100 * late['fall'].drop(fell.index).max():.1f} points."
     )
 
 # %% [markdown]
@@ -546,17 +543,16 @@ cells = pd.DataFrame(
     [(*c.rsplit("-", 4)[1:], c) for c in claimed if c.startswith(("NEG-T2", "NEG-T3"))]
 )
 cells.columns = ["table", "data", "arm", "layers", "claim"]
-display(
-    Markdown(
-        "Test accuracy in percent: *paper · ours at cpu scale: the mean of 3 seeds, or each seed where one did not learn*."
-    )
+frames.say(
+    "Test accuracy in percent: *paper · ours at cpu scale: the mean of 3 seeds, or each seed where one did not learn*."
 )
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})
     shown = shown.pivot(index=["data", "arm"], columns="layers", values="claim")
     shown = shown.rename_axis(index={"data": "", "arm": "bias"})
     squares = frames.styled(shown).format(cell, na_rep="")
-    display(Markdown(title), squares.set_properties(**{"white-space": "nowrap"}))
+    frames.say(title)
+    display(squares.set_properties(**{"white-space": "nowrap"}))
 
 # %% [markdown]
 # The cells are claims about the paper's own setting. Beside them stands what a smaller network reaches, until the full one runs on a GPU.
@@ -573,10 +569,8 @@ if len(late):
     late["start"] = late["steps_to_20_percent"].map(
         lambda steps: f"{steps:,.0f}" if steps < length else "never"
     )
-    display(
-        Markdown(
-            f"Seven EM layers without a bias: the step, of {length:,.0f}, at which the accuracy, as a mean of 20 batches, is first above 20 %."
-        )
+    frames.say(
+        f"Seven EM layers without a bias: the step, of {length:,.0f}, at which the accuracy, as a mean of 20 batches, is first above 20 %."
     )
     display(late.pivot(index="data", columns="seed", values="start").pipe(frames.styled))
 
@@ -918,11 +912,9 @@ if len(near):
     ends = frames.means(near, "arm", {"percent": "accuracy"})["accuracy"]
     learned = (near["percent"] > 50).sum()
     text = "; ".join(f"{arm}: {value.replace('[', '% [', 1)}" for arm, value in ends.items())
-    display(
-        Markdown(
-            f"{learned} of {len(near)} reduced networks on MNIST with weights near the identity and no bias learn. "
-            f"Test accuracy by arm, mean of {near['seed'].nunique()} seeds: {text}."
-        )
+    frames.say(
+        f"{learned} of {len(near)} reduced networks on MNIST with weights near the identity and no bias learn. "
+        f"Test accuracy by arm, mean of {near['seed'].nunique()} seeds: {text}."
     )
 
 # %% [markdown]
@@ -1051,7 +1043,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 first, last = (walks["offset 10⁻⁸"][step] for step in (0, -1))
-Markdown(
+frames.say(
     f"With the offset, the first step moves the median weight by {100 * first.median():.1g} % of the learning rate. "
     f"After {len(walks['offset 10⁻⁸'])} steps {(last > 1).sum()} of {len(last)} weights are more than "
     f"one learning rate from their start, the farthest {last.max():.0f}."
@@ -1063,11 +1055,9 @@ offsets = frames.metrics(
 )
 offsets["offset"] = offsets["length_offset"].map({1e-8: "10⁻⁸", 0.0: "none"})
 shown = 100 * offsets.pivot_table(index="offset", columns="seed", values="train_accuracy")
-display(
-    Markdown(
-        "Training accuracy in percent of EM with bias at "
-        f"{offsets['scale'].iloc[0]} scale, by seed:"
-    )
+frames.say(
+    "Training accuracy in percent of EM with bias at "
+    f"{offsets['scale'].iloc[0]} scale, by seed:"
 )
 shown.assign(mean=shown.mean(axis=1)).pipe(frames.styled).format("{:.1f}")
 

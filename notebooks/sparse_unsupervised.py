@@ -184,12 +184,10 @@ few = frames.select(seen, "encodings", **ARMS["sparse"])
 if few:
     pixels, recipe = papers.config(few[0].trial).shape()[0], few[0].config
     rates = {n: frames.mean(on_affnist(n, A), unit="%") for n in ("pixels", "sparse", *CODES)}
-    display(
-        Markdown(
-            f"In (a) the classifier gets {rates['pixels']} from the {np.prod(pixels)} pixels of an image, "
-            f"{rates['sparse']} from the {recipe['capsules'] * recipe['dim']} numbers of a sparse encoding, and "
-            f"{rates['principal components']} from as many principal components."
-        )
+    frames.say(
+        f"In (a) the classifier gets {rates['pixels']} from the {np.prod(pixels)} pixels of an image, "
+        f"{rates['sparse']} from the {recipe['capsules'] * recipe['dim']} numbers of a sparse encoding, and "
+        f"{rates['principal components']} from as many principal components."
     )
 
 # %% [markdown]
@@ -322,7 +320,7 @@ for batch in batches:
     if len(curve) == 1:
         after = squared_error(network.eval(), small[batch]).item()
         network.train()
-Markdown(
+frames.say(
     f"Squared error of 32 digits: {curve[0]:.2f} before the first step, {after:.2f} after it."
 )
 
@@ -349,8 +347,7 @@ plt.show()
 # ```{live-source} capslib.papers.sparse_unsupervised.recipe.Reconstruction
 # :test: tests/papers/test_sparse_unsupervised.py::test_losses_by_hand
 # ```
-
-# %% [markdown]
+#
 # ## Experiments
 #
 # ### Table 1: does the encoding carry over to affNIST?
@@ -422,7 +419,7 @@ def lead(one: list, other: list, metric: str) -> str:
 def tell(records: list, *words: str) -> None:
     """Say what records show; a smoke run shows nothing."""
     if records[0].trial.scale != "smoke":
-        display(Markdown(" ".join(words).replace(" %", "\N{NO-BREAK SPACE}%")))
+        frames.say(" ".join(words).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
 def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
@@ -440,7 +437,7 @@ def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
     return table.fillna("–").rename_axis(None).pipe(frames.styled)
 
 
-display(Markdown(frames.standing(of_encodings)))
+frames.say(frames.standing(of_encodings))
 display(shares({name: arm(name) for name in DRAW}))
 apart = told["SP-T1-affnist-a"].claim.value - told["SP-T1-affnist-unmasked-a"].claim.value
 theirs = {k: f"{told[f'SP-T1-affnist-{k}'].claim.printed} %" for k in ("supcaps", "convnet")}
@@ -500,11 +497,9 @@ display(shares(rows, ACTIVE | {"affnist_a_masked": "masked (a) (%)"}))
 if "sparse" in both:
     most = {m: max(abs(np.diff(moved(name, m)).item()) for name in both) for m in (A, B)}
     before, after = moved("sparse", "affnist_a_masked")
-    display(
-        Markdown(
-            f"Twice the epochs move raw encodings by at most {most[A]:.1f} points in (a) and {most[B]:.1f} in (b). "
-            f"Masked, sparse ones go from {before:.1f} to {after:.1f} % in (a)."
-        )
+    frames.say(
+        f"Twice the epochs move raw encodings by at most {most[A]:.1f} points in (a) and {most[B]:.1f} in (b). "
+        f"Masked, sparse ones go from {before:.1f} to {after:.1f} % in (a)."
     )
 
 # %% tags=["hide-input"]
@@ -750,7 +745,8 @@ tell(
 # ```
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(of_options)), shares(tables))
+frames.say(frames.standing(of_options))
+display(shares(tables))
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
@@ -932,7 +928,8 @@ tell(
 # ```
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(of_layouts)), shares(layouts, ACTIVE))
+frames.say(frames.standing(of_layouts))
+display(shares(layouts, ACTIVE))
 
 # %% [markdown]
 # (sp-relative)=
@@ -991,7 +988,8 @@ alike = frames.select([*committed, *beyond], "beyond", size, network="autoencode
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
 for name, code in CODES.items():
     codes[name] = [r for r in of_codes if r.config["code"] == code]
-display(Markdown(frames.standing(of_codes)), shares(codes))
+frames.say(frames.standing(of_codes))
+display(shares(codes))
 parameters = " and ".join(
     f"{records[0].parameters:,} ({name})"
     for name, records in codes.items()
@@ -1065,13 +1063,11 @@ for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
         f"{flops / planning.CARD / 60:.0f}",
     )
 TAKES = ("steps", "million parameters", "GB of votes a step", "PFLOP", "card-minutes a seed")
-display(
-    Markdown(
-        f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
-        f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
-    ),
-    pd.DataFrame.from_dict(rows, orient="index", columns=TAKES).pipe(frames.styled),
+frames.say(
+    f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
+    f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
 )
+display(pd.DataFrame.from_dict(rows, orient="index", columns=TAKES).pipe(frames.styled))
 
 # %% [markdown]
 # ## Exercises

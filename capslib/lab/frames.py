@@ -120,6 +120,13 @@ def standing(records: Sequence[Record]) -> str:
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
+def say(*sentences: str) -> None:
+    """Show sentences as Markdown."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(" ".join(sentences)))
+
+
 def shown_are(records: Iterable[Record]) -> str:
     """Scale and seeds of what a figure shows: ``cpu scale, 3 seeds``."""
     scales, n = sorted({r.trial.scale for r in records}), len({r.trial.seed for r in records})

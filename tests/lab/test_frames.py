@@ -125,6 +125,13 @@ def test_what_a_figure_shows_is_said_and_that_smoke_runs_decide_nothing(records)
     assert frames.shown_are(records) == "cpu scale, 2 seeds"
 
 
+def test_sentences_are_shown_as_one_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    frames.say("One sentence.", "And *another*.")
+    assert [text.data for text in shown] == ["One sentence. And *another*."]
+
+
 def test_comparisons_count_each_interval_and_each_run_once():
     def verdict(status, *keys, ours=0.5, **more):
         return Verdict(CLAIM, status, "", ours=ours, interval=(0.4, 0.6), records=keys, scale="cpu", **more)
