@@ -370,17 +370,17 @@ sign = session.run(STEM, "sign")
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
 trained = frames.best([*committed, *sign], "sign", length_offset=1e-8)
-points = frames.curves(trained, "epochs", "train_accuracy")
 figure, axes = plots.panels(2, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em_vector"), strict=True):
     color = plots.routing_color(routing)
     axis.axhline(claimed[PRINTED[routing, True]].value, color=color, ls=":", lw=1)
-    of_routing = points[points["routing"] == routing]
-    for (bias, _), line in of_routing.groupby(["bias", "seed"]):
-        style = dict(color=color, alpha=0.45, lw=1.2, ls="-" if bias else (0, (4, 2)))
-        axis.plot(line["epochs"], 100 * line["train_accuracy"], **style)
-    n, size = of_routing["seed"].nunique(), trained[0].trial.scale
-    axis.set(title=f"{plots.routing_name(routing)}, {size} scale, {n} seeds", xlabel="epoch")
+    own = frames.select(trained, "sign", routing=routing)
+    for r in own:
+        percent = 100 * np.array(r.series["train_accuracy"])
+        style = "-" if r.config["bias"] else (0, (4, 2))
+        axis.plot(r.series["epochs"], percent, color=color, alpha=0.45, lw=1.2, ls=style)
+    axis.set_title(f"{plots.routing_name(routing)}, {frames.shown_are(own)}")
+    axis.set_xlabel("epoch")
     axis.annotate("with bias", (0.97, 0.72), xycoords="axes fraction", ha="right", color=color)
     axis.annotate("without", (0.97, 0.24), xycoords="axes fraction", ha="right", color=color)
 axes[0].set(ylabel="training accuracy (%)", ylim=(40, 103))
