@@ -114,7 +114,7 @@ plots.dots(
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
@@ -178,17 +178,6 @@ figure.supxlabel(
     fontsize=9.5,
 )
 plt.show()
-
-# %% tags=["remove-input"]
-few = frames.select(seen, "encodings", **ARMS["sparse"])
-if few:
-    pixels, recipe = papers.config(few[0].trial).shape()[0], few[0].config
-    rates = {n: frames.mean(on_affnist(n, A), unit="%") for n in ("pixels", "sparse", *CODES)}
-    frames.say(
-        f"In (a) the classifier gets {rates['pixels']} from the {np.prod(pixels)} pixels of an image, "
-        f"{rates['sparse']} from the {recipe['capsules'] * recipe['dim']} numbers of a sparse encoding, and "
-        f"{rates['principal components']} from as many principal components."
-    )
 
 # %% [markdown]
 # ## The idea on a toy
@@ -397,11 +386,6 @@ def name_of(config: dict) -> str:
     return next(n for n, a in ARMS.items() if all(config[k] == v for k, v in a.items()))
 
 
-def side_of(record: object) -> int:
-    """Pixels along a side of what a network sees."""
-    return papers.config(record.trial).shape()[0][1]
-
-
 def percent(records: list, metric: str) -> str:
     return frames.mean([100 * value for value in frames.values(records, metric)])
 
@@ -424,17 +408,12 @@ def tell(records: list, *words: str) -> None:
 
 def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
     """Means in percent, a row for each arm."""
-    rows = [
-        frames.metrics(records).assign(row=name) for name, records in arms.items() if records
-    ]
-    if not rows:
-        return Markdown("No record of these arms yet.")
-    measured = pd.concat(rows)
-    for column in columns:
-        measured[column] *= 100
-    table = frames.means(measured, "row", columns).reindex(list(arms))
-    table["seeds"] = table["seeds"].fillna(0).astype(int)
-    return table.fillna("–").rename_axis(None).pipe(frames.styled)
+    rows = {
+        name: [len(of), *(percent(of, metric) for metric in columns)]
+        for name, of in arms.items()
+    }
+    heads = ["seeds", *columns.values()]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=heads).pipe(frames.styled)
 
 
 frames.say(frames.standing(of_encodings))
@@ -524,21 +503,20 @@ chapter.table("SP-T2-")
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
-def with_pictures(name: str) -> bool:
-    """Whether an arm has the record that holds pictures, that of its first seed."""
-    return any("picture" in record.series for record in arm(name)[:1])
-
-
 def drawn(record: object, name: str) -> np.ndarray:
     """Pictures of a record, as [many, side, side]."""
     side = round(len(record.series["picture"]) ** 0.5)
     return np.reshape(record.series[name], (-1, side, side))
 
 
-shown = {n: arm(n)[0] for n in ("dense", "no boosting", "sparse") if with_pictures(n)}
+shown = {  # the record of the first seed has the pictures
+    n: record
+    for n in ("dense", "no boosting", "sparse")
+    for record in arm(n)[:1]
+    if "picture" in record.series
+}
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
-size = (plots.WIDTH, 1.05 * max(1, len(shown)))
-figure, axes = plt.subplots(max(1, len(shown)), 8, figsize=size, squeeze=False)
+figure, axes = plots.panels(8, rows=max(1, len(shown)), height=1.05, squeeze=False)
 for row, (name, record) in zip(axes, shown.items(), strict=False):
     whole = drawn(record, "picture_of_all")
     left = drawn(record, "picture_without_each")
@@ -561,7 +539,7 @@ tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
     of_sixteen(arm("dense"), "contributing"), "contribute to an image in a dense network, and", of_sixteen(arm("sparse"), "contributing"),
-    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {side_of(of_encodings[0]) ** 2:,} pixels, the paper’s {28**2} on MNIST and "
+    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {papers.config(of_encodings[0].trial).shape()[0][1] ** 2:,} pixels, the paper’s {28**2} on MNIST and "
     f"{40**2:,} on affNIST, so the two cannot be compared.",
 )  # fmt: skip
 
@@ -995,13 +973,14 @@ parameters = " and ".join(
     for name, records in codes.items()
     if records and records[0].parameters
 )
+pixels = np.prod(papers.config(of_codes[0].trial).shape()[0])
 tell(
     of_codes,
     "The classifier adds much by itself: in (a) it is right on", percent(codes["pixels"], A), "% of affNIST",
-    "from pixels, and on", percent(codes["principal components"], A), "% from principal components.",
-    "Pixels have no seed: their fits are alike.",
+    f"from the {pixels} pixels of an image, on", percent(codes["sparse capsules"], A), "% from a sparse encoding,",
+    "and on", percent(codes["principal components"], A), "% from as many principal components as that has numbers.",
+    "So a high number in (a) need not come from the encoder. Pixels have no seed: their fits are alike.",
     f"The networks have {parameters} parameters.",
-    "So a high number in (a) need not come from the encoder.",
 )  # fmt: skip
 
 # %% [markdown]
