@@ -649,18 +649,13 @@ def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, 
     """A panel for each column of claims, a row for each score: the paper's open, ours filled."""
     figure, axes = plots.panels(len(columns), height=height, sharey=True)
     for axis, (name, prefix) in zip(axes, columns.items(), strict=True):
-        for y, score in enumerate(SCORES):
-            v, ink = told[f"{prefix}-{score}"], dict(color=COLORS[score])
-            axis.plot(v.claim.value, y, "o", mfc="none", ms=8, **ink)
-            if v.ours is not None:
-                axis.plot(
-                    v.interval or [], [y] * len(v.interval or []), lw=5, alpha=0.35, **ink
-                )
-                axis.plot(v.ours, y, "o", ms=4.5, **ink)
+        rows = {}
+        for score in SCORES:
+            v = told[f"{prefix}-{score}"]
+            ours = [] if v.ours is None else [v.ours]
+            rows[NAMES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
+        plots.rows(axis, rows)
         axis.set(xlim=(0, 1), xlabel=name)
-        axis.grid(True, axis="both")
-    axes[0].set_yticks(range(len(SCORES)), [NAMES[score] for score in SCORES])
-    axes[0].invert_yaxis()
     return figure, axes
 
 

@@ -837,17 +837,11 @@ figure, axes = plots.panels(2, height=2.4, rows=len(tried), squeeze=False)
 places = itertools.product(tried, shown.LEARNERS)
 for axis, (data, routing) in zip(axes.flat, places, strict=True):
     place, color = (data, NAMES[routing]), plots.routing_color(routing)
-    rows = {arm[2]: more for arm, (_, more) in changed.items() if arm[:2] == place}
-    rows.pop(shown.UNCHANGED, None)
+    arms = {arm[2]: more for arm, (_, more) in changed.items() if arm[:2] == place}
+    arms.pop(shown.UNCHANGED, None)
     axis.axvline(0, color=color, lw=1.4)
-    for y, more in enumerate(rows.values()):
-        between, mean = interval(more) or (), [statistics.fmean(more)] if more else []
-        axis.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3)
-        axis.plot(more, [y] * len(more), "o", color=color, ms=3.5, alpha=0.6, mew=0)
-        axis.plot(mean, [y] * len(mean), "o", color=color, ms=7)
-    axis.set_yticks(range(len(rows)), rows)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.grid(True, axis="both")
+    rows = {arm: (color, None, more, interval(more) or ()) for arm, more in arms.items()}
+    plots.rows(axis, rows)
     axis.set_xlabel("test error minus that of Table 3 (points)")
     own = frames.select(of_variants, "variants", routing=routing)
     axis.set_title(f"{data}, {NAMES[routing]}\n{frames.shown_are(own)}", fontsize=9.5)

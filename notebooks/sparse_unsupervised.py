@@ -161,17 +161,14 @@ THEIRS = {
 }  # fmt: skip
 figure, axes = plots.panels(3, height=2.6, sharex=True, sharey=True)
 for axis, (title, metric) in zip(axes, COLUMNS.items(), strict=True):
-    for y, name in enumerate(ROWS):
-        ours, color = on_affnist(name, metric), INKS.get(name, plots.INK)
-        axis.plot(ours, [y] * len(ours), "o", color=color, ms=3, alpha=0.5, mew=0)
-        axis.plot([np.mean(ours)] if ours else [], [y] if ours else [], "o", color=color, ms=7)
-        if (name, metric) in THEIRS:
-            theirs = told[f"SP-T1-affnist-{THEIRS[name, metric]}"].claim.value
-            axis.plot(theirs, y, "o", color=color, mfc="none", ms=8)
+    rows = {}
+    for name in ROWS:
+        claim = told.get(f"SP-T1-affnist-{THEIRS.get((name, metric))}")
+        values = claim and claim.claim.value, on_affnist(name, metric), ()
+        rows[name.replace(" ", "\n")] = (INKS.get(name, plots.INK), *values)
+    plots.rows(axis, rows)
     axis.set_title(title, fontsize=9.5)
-    axis.grid(True, axis="both")
-axes[0].set_yticks(range(len(ROWS)), [name.replace(" ", "\n") for name in ROWS])
-axes[0].set(xlim=(0, 102), ylim=(len(ROWS) - 0.5, -0.5))
+axes[0].set_xlim(0, 102)
 seen = frames.select(committed, "encodings", "cpu")
 figure.supxlabel(
     f"accuracy on affNIST (%); ours: {frames.shown_are(seen) if seen else 'not run yet'}",
