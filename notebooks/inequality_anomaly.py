@@ -266,23 +266,6 @@ axes[0].set_yticks(range(len(ROWS)), sizes, fontsize=8.5)
 axes[0].set_ylim(len(ROWS) - 0.5, -0.5)
 plt.show()
 
-# %% tags=["remove-input"]
-on_images = ""
-if len(of_ten):
-    lead = of_ten[LONGER] - of_ten[GINI]
-    worst = of_ten.loc[lead.idxmin()]
-    on_images = (
-        f" On images, at {of_ten['scale'].iloc[0]} scale, the difference of lengths leads in {(lead > 0).sum()} of "
-        f"{len(of_ten)} means over ten classes, from {seeds_in(of_ten)}; furthest "
-        f"behind it lies on {DATASETS[worst['data']]} with {worst['percent']:g} % of "
-        f"{worst['setup']}, by {-lead.min():.3f}."
-    )
-frames.say(
-    f"AUROC minus that of Gini on all pairs: {frames.mean(margins(of_pairs, LONGER), 4, None)} "
-    f"for the difference of lengths, {frames.mean(margins(of_pairs, PALMA), 4, None)} for "
-    f"Palma.{on_images}"
-)
-
 # %% [markdown]
 # Equation {eq}`eq-over-children` offers a reason why Gini and lengths tell much the same. A coupling grows by agreements $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$, and none of these exceeds $\lVert \mathbf v_j \rVert \lVert \hat{\mathbf u}_{j|i} \rVert$. So a short parent leaves its couplings nearly equal,
 # and Gini may measure the length once more. {ref}`A table <inq-lengths>` has the numbers.
@@ -442,7 +425,7 @@ plt.show()
 #
 # *Plain* is the predicted class. *A* is the length of the normal capsule minus that of the anomaly capsule, plus the reconstruction error {cite:p}`piciarelli2019`. We use the release's sign; a variant flips it.
 # *Npp* and *Nre* {cite:p}`li2019` measure how unsure the network is of any class, and how badly it reconstructs. Two baselines have no capsules: ABC, an autoencoding binary classifier, and NL, a Boltzmann machine that also unlearns anomalies
-# (negative learning). The release reads both the other way round: its ABC reconstructs anomalies, and its NL calls an anomaly what the machine reconstructs well.
+# (negative learning).
 #
 # With $\Delta = \lVert \mathbf v_\text{anomaly} \rVert - \lVert \mathbf v_\text{normal} \rVert$ the largest softmax of the two lengths is the sigmoid of $|\Delta|$. So *Npp* as released ranks by $-|\Delta|$. *A* has
 # $-\Delta$ as its first term, and the *lengths* of our figures rank by $\Delta$. `test_npp_as_released_ranks_by_how_close_both_lengths_are_and_the_difference_by_its_sign_too` holds them together.
@@ -545,43 +528,31 @@ plt.show()
 
 
 # %% tags=["hide-input"]
-def table(of: str, rows: dict, columns: dict, scores: tuple = SCORES) -> pd.DataFrame:
-    """The claims of a table of the paper, by set and score and by share."""
-    cells = {
-        (name, NAMES[s]): [f"INQ-{of}-{r}{c}{s}" for c in columns]
-        for r, name in rows.items()
-        for s in scores
-    }
-    found = pd.DataFrame.from_dict(cells, orient="index", columns=list(columns.values()))
-    found.index = pd.MultiIndex.from_tuples(found.index, names=["", "score"])
-    return found
+FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
+SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}
 
 
-def agreement(of: pd.DataFrame) -> pd.DataFrame:
-    """How our scores agree with the paper's in each column of a set: it decides nothing."""
-    rows = []
-    for (name, cells), column in product(of.groupby(level=0, sort=False), of):
-        pairs = [(v.claim.value, v.ours) for v in map(told.get, cells[column])]
-        pairs = pd.DataFrame(
-            [pair for pair in pairs if pair[1] is not None], columns=list("ab")
-        )
-        if len(pairs) > 2:
-            apart, rank = (
-                (pairs["a"] - pairs["b"]).abs(),
-                pairs["a"].corr(pairs["b"], "spearman"),
-            )
+def every_cell(about: str, of: str, sets: dict, columns: dict) -> None:
+    """A table of the paper cell by cell, and how its columns agree: that decides nothing."""
+    ids, alike = {}, {}
+    for (short, name), (column, head) in product(sets.items(), columns.items()):
+        cells = [f"INQ-{of}-{short}{column}{s}" for s in SCORES]
+        ids.setdefault(head, []).extend(cells)
+        here = [v for v in map(told.get, cells) if v.ours is not None]
+        ours = pd.Series([v.ours for v in here])
+        theirs = pd.Series([v.claim.value for v in here])
+        if len(here) > 2:
+            rank, apart = f"{ours.corr(theirs, 'spearman'):.2f}", (ours - theirs).abs()
             near = f"{(apart <= ALIKE).sum()} of {len(apart)}"
-            rows.append((f"{name}, {column}", f"{rank:.2f}", f"{apart.max():.3f}", near))
-    names = ["column", "rank correlation", "largest difference", f"scores within {ALIKE:g}"]
-    return pd.DataFrame(rows, columns=names)
-
-
-def every_cell(about: str, of: pd.DataFrame) -> None:
-    """A table cell by cell, and how the columns that have run agree with the paper's."""
+            alike[f"{name}, {head}"] = rank, f"{apart.max():.3f}", near
+    rows = product(sets.values(), (NAMES[s] for s in SCORES))
+    index = pd.MultiIndex.from_tuples(rows, names=["", "score"])
     frames.say(f"{about}:")
-    display(chapter.side_by_side(of))
-    if len(found := agreement(of)):
-        display(found.pipe(frames.styled).hide(axis="index"))
+    display(chapter.side_by_side(pd.DataFrame(ids, index)))
+    names = ["rank correlation", "largest difference", f"scores within {ALIKE:g}"]
+    if alike:
+        found = pd.DataFrame.from_dict(alike, orient="index", columns=names)
+        display(found.rename_axis("column").pipe(frames.styled))
 
 
 def to_see(columns: dict[str, dict]) -> str:
@@ -659,10 +630,6 @@ def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, 
     return figure, axes
 
 
-FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
-SHARES = {"0.1pct-": "0.1 %", "1pct-": "1 %", "10pct-": "10 %"}
-
-
 leads = {p.name: p.status for p in told["INQ-W-2"].parts if p.ours is not None}
 there, gone = (
     [
@@ -716,9 +683,9 @@ frames.say(
     "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
     f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}."
 )
-every_cell(HOW_TO_READ, table("T2", FULL_NAMES, SHARES))
+every_cell(HOW_TO_READ, "T2", FULL_NAMES, SHARES)
 about = "Average precision (Supplementary Table 1); guessing has 0.9"
-every_cell(about, table("S1", FULL_NAMES, SHARES))
+every_cell(about, "S1", FULL_NAMES, SHARES)
 
 # %% [markdown]
 # ### Diverse inliers (Table 3)
@@ -739,9 +706,9 @@ chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 # ```
 
 # %% tags=["hide-input"]
-every_cell(HOW_TO_READ, table("T3", FULL_NAMES, SHARES))
+every_cell(HOW_TO_READ, "T3", FULL_NAMES, SHARES)
 about = "Average precision (Supplementary Table 2); guessing has 0.1"
-every_cell(about, table("S2", FULL_NAMES, SHARES))
+every_cell(about, "S2", FULL_NAMES, SHARES)
 
 # %% [markdown]
 # ### What the couplings look like (Figure 2)
@@ -839,9 +806,8 @@ plt.show()
 # %% tags=["hide-input"]
 letters = {f"{letter}-": letter for letter in "ABCD"}
 display(where_scales_differ("lesions"))
-every_cell("AUROC (Table 4)", table("T4", {"": "HAM10000"}, letters))
-about = "Average precision (Supplementary Table 3)"
-every_cell(about, table("S3", {"": "HAM10000"}, letters))
+every_cell("AUROC (Table 4)", "T4", {"": "HAM10000"}, letters)
+every_cell("Average precision (Supplementary Table 3)", "S3", {"": "HAM10000"}, letters)
 counts = session.run(STEM, "counts")
 chapter.table("INQ-T1-")
 
@@ -918,7 +884,7 @@ no_match = (
 frames.say(no_match)
 display(chapter.table(*list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
 display(where_scales_differ("off_targets"))
-every_cell("CRISPR", table("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()}))
+every_cell("CRISPR", "C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
 
 # %% [markdown]
 # ## Deviations
@@ -1020,7 +986,7 @@ plt.show()
 # ### Scores that say less, or the reverse
 #
 # *Plain* is a hard label. An AUROC of 0.5000 ± 0.0000 says that no input was ever called an anomaly. It does not say that the network knows nothing: {ref}`the lengths of its capsules <inq-lengths>` rank inputs better.
-# ABC as released points the other way round. So does a trained NL, and *Nre* where a reconstruction is perfect. `test_in_which_direction_every_score_points` holds each score to its direction.
+# *Nre* points the other way round where a reconstruction is perfect. `test_in_which_direction_every_score_points` holds each score to its direction.
 #
 # ```{fold} Three more mistakes, and what they do
 # ```
@@ -1078,10 +1044,13 @@ if len(images_of):
     where = f"{images_of['scale'].iloc[0]} scale, {seeds_in(images_of)}"
     apart = {s: images_of[f"auroc_{s}"] - images_of[GINI] for s in RIVALS}
     far = max(apart[s].abs().max() for s in ("theil", "atkinson", "hoover"))
+    worst = images_of.loc[apart["length"].idxmin()]
     said = (
         f" On images ({where}) Theil, Atkinson and Hoover differ from Gini by at most {far:.4f} "
         f"in {len(images_of)} means over ten classes, and lengths lead in "
-        f"{(apart['length'] > 0).sum()} of them."
+        f"{(apart['length'] > 0).sum()} of them; furthest behind they lie on "
+        f"{DATASETS[worst['data']]} with {worst['percent']:g} % of {worst['setup']}, by "
+        f"{-apart['length'].min():.3f}."
     )
 frames.say(
     "On all pairs the AUROC of the lengths lies "
