@@ -1080,7 +1080,7 @@ plt.show()
 
 # %%
 def start(preset: str) -> list[float]:
-    """Shares of active capsules by layer, spread of classes, mean gradient of the first weights."""
+    """Active capsules by layer, spread of classes, mean gradient of the first weights."""
     network, images = untrained(preset=preset)
     layers = [of.activation for of in network.layers(images.inputs).values()]
     spread_loss(layers[-1], images.labels, margin=0.2).backward()

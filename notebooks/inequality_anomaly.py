@@ -526,7 +526,6 @@ figure = over_shares("T2", "outliers")
 figure.narrow = partial(over_shares, "T2", "outliers", 2, plots.PHONE)
 plt.show()
 
-
 # %% tags=["hide-input"]
 FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
 SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}

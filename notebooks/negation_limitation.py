@@ -484,9 +484,9 @@ cells = pd.DataFrame(
 )
 cells.columns = ["table", "data", "arm", "layers", "claim"]
 frames.say(
-    "Test accuracy in percent: *paper, sign, ours at cpu scale*, a mean of 3 seeds: `=` where they "
-    "differ by at most half a point (0.3 where the paper has over 97), `<` where ours is higher, "
-    "`>` where it is lower. Where a network did not learn there is no mean: each seed stands there."
+    "Test accuracy in percent: *paper, sign, ours at cpu scale*, a mean of 3 seeds: `=` where "
+    "they differ by at most half a point (0.3 where the paper has over 97), `<` where ours is "
+    "higher, `>` where it is lower. Where a network did not learn, each seed stands in its place."
 )
 for title, of_table in (("Table 2, RBA:", "T2"), ("Table 3, EM:", "T3")):
     shown = cells[cells["table"] == of_table].replace({"arm": {"nobias": "none"}})

@@ -532,11 +532,12 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(chapter.table("SP-W-1", "SP-X-"))
+pixels = np.prod(papers.config(of_encodings[0].trial).shape()[0])
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
     of_sixteen(arm("dense"), "contributing"), "contribute to an image in a dense network, and", of_sixteen(arm("sparse"), "contributing"),
-    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {papers.config(of_encodings[0].trial).shape()[0][1] ** 2:,} pixels, the paper’s {28**2} on MNIST and "
+    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {pixels:,} pixels, the paper’s {28**2} on MNIST and "
     f"{40**2:,} on affNIST, so the two cannot be compared.",
 )  # fmt: skip
 
@@ -973,12 +974,16 @@ parameters = " and ".join(
 pixels = np.prod(papers.config(of_codes[0].trial).shape()[0])
 tell(
     of_codes,
-    "The classifier adds much by itself: in (a) it is right on", percent(codes["pixels"], A), "% of affNIST",
-    f"from the {pixels} pixels of an image, on", percent(codes["sparse capsules"], A), "% from a sparse encoding,",
-    "and on", percent(codes["principal components"], A), "% from as many principal components as that has numbers.",
-    "So a high number in (a) need not come from the encoder. Pixels have no seed: their fits are alike.",
-    f"The networks have {parameters} parameters.",
-)  # fmt: skip
+    "The classifier adds much by itself: in (a) it is right on",
+    percent(codes["pixels"], A),
+    f"% of affNIST from the {pixels} pixels of an image, on",
+    percent(codes["sparse capsules"], A),
+    "% from a sparse encoding, and on",
+    percent(codes["principal components"], A),
+    "% from as many principal components as that has numbers.",
+    "So a high number in (a) need not come from the encoder.",
+    f"Pixels have no seed: their fits are alike. The networks have {parameters} parameters.",
+)
 
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
