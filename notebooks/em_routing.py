@@ -34,11 +34,16 @@ from capslib.papers.em_routing.table1 import FULL, MATCHED
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.told
 coarser = {"data": "smallnorb", "crop": REDUCED["cpu"]["crop"], **MAIN}
-runs = {
-    name: frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise})
-    for name, normalise in (("printed", "types+positions"), ("released", "positions-per-type"))
+RULES = {  # who competes for a child: the normaliser, what it is, and its name in figures
+    "types+positions": ("printed", "as printed"),
+    "types-per-position": ("mistake", "one window only"),
+    "positions-per-type": ("released", "one type only"),
 }
-competing = {name: frames.values(of, "test_error") for name, of in runs.items()}
+runs = {
+    role: frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise})
+    for normalise, (role, _) in RULES.items()
+}
+competing = {role: frames.values(of, "test_error") for role, of in runs.items()}
 moved = frames.values(runs["printed"], "error_change_last_quarter")
 copied = frames.select(committed, "test_error", "cpu", crop=COPY["crop"])
 counted = {(r.config["network"], *r.config["cnn"]): r.parameters for r in copied}
@@ -96,12 +101,8 @@ plots.dots(
 # %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with one competition for each type, after the released code."}}
 plots.dots(
     {
-        name: (competing[role], plots.ROLE_COLORS[role])
-        for name, role in (
-            ("competition as printed", "printed"),
-            ("competition per type", "released"),
-        )
-        if competing[role]
+        "competition as printed": (competing["printed"], plots.ROLE_COLORS["printed"]),
+        "competition per type": (competing["released"], plots.ROLE_COLORS["released"]),
     },
     end=50,
 )
@@ -112,7 +113,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 from matplotlib.patches import Ellipse
 from torch.nn import functional as F
@@ -156,18 +157,10 @@ ROLES = plots.ROLE_COLORS
 # So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. The rest needs the paper's own network. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. One type: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
-RULES = {  # normaliser: what it is, and its colour
-    "printed: all parents": ("types+positions", ROLES["printed"]),
-    "mistake: one window": ("types-per-position", ROLES["mistake"]),
-    "after the release: one type": ("positions-per-type", ROLES["released"]),
-}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
-rows = {}
-for name, (normalise, color) in RULES.items():
-    runs = frames.select(committed, "test_error", "cpu", **{**coarser, "normalise": normalise})
-    paper = claimed["EM-T1-iter3"].value if normalise == "types+positions" else None
-    rows[name] = (color, paper, frames.values(runs, "test_error"))
+paper = {"printed": claimed["EM-T1-iter3"].value}
+rows = {name: (ROLES[role], paper.get(role), competing[role]) for role, name in RULES.values()}
 plots.errors(axis, rows)
 plt.show()
 
@@ -218,8 +211,7 @@ plt.show()
 # A tight cluster makes the votes inside it likely and all other votes unlikely, so each iteration sharpens the result of the one before. A parent becomes active when the cost of describing its votes is below
 # a threshold $\beta_a$. The threshold is learned in a network; here it is zero. Parent 3 keeps the votes that no other parent takes. Its cost is a sum over
 # these few votes and goes to zero with them, so its activation goes to one half.
-
-# %% [markdown]
+#
 # ```{fold} Why votes still agree after a change of viewpoint
 # ```
 
@@ -319,7 +311,7 @@ loss = spread_loss(network(images), labels, margin=0.2)
 loss.backward()
 optimizer.step()
 after = spread_loss(network(images), labels, margin=0.2)
-Markdown(
+frames.say(
     f"Spread loss of {len(labels)} toys: {loss:.3f} before the step, {after:.3f} after it."
 )
 
@@ -399,7 +391,7 @@ Markdown(
 # |---|---|
 # | Initial $\beta_u$ and $\beta_a$; λ and its schedule | Not in the paper. The released code has the schedule above and constants for each layer; `preset="released"` gives them in the symbols of the paper. |
 # | The same constants in a network of another size | The authors chose the standard deviations of their initial weights so that half of all capsules are active. `preset="calibrated"`, our default, sets β and λ on 16 images to reach the same state; `"printed"` is Procedure 1 with β = 0. |
-# | Who competes for a child? | The text says: all parents that see it. In the convolutional layers of the released code {cite:p}`hinton2018code` only the positions of one type compete, so types do not: [these lines](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L123-L145) put every pair of child and parent type on a grid of its own (`c_prior`) and sum over places alone (`sum_prior`). Our main network has one competition per type over positions, after the release; a second arm follows the text. |
+# | Who competes for a child? | The text says: all parents that see it. The convolutional layers of the released code {cite:p}`hinton2018code` [put every pair of child and parent type on a grid of its own](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L123-L145) (`c_prior`) and sum over places alone (`sum_prior`). Our main network follows the code; a second arm follows the text. |
 # | What if no parent explains a child? | As printed, it still gives one unit. The release subtracts [one maximum for each pair of types](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L111-L122), over all positions of an image, and [adds ε = 10⁻⁷ to each sum](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L143-L144). A child some 16 nats below the best one gives half a unit, and one further below next to nothing. Ours has a maximum for each child and no ε; no run measures the effect. |
 # | Who competes where windows have stride two? | The index arithmetic of the code is correct for stride one only; in the first capsule layer it groups the wrong positions. We did not copy it. |
 # | Zero variances | Not mentioned. The released code [adds `min_var`](https://github.com/google-research/google-research/blob/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em/em_layers.py#L92), 5·10⁻⁴. |
@@ -419,8 +411,7 @@ Markdown(
 # smallNORB {cite:p}`lecun2004` was made for this question. It has stereo pairs of fifty toys, photographed from 18 azimuths and 9 elevations under 6 lightings. The toys in the test set are not in the training set.
 # The set is free for research only, so at smoke scale our own stand-in `toys` takes its place; it has the same factors (see {doc}`/book/data`). The committed records saw all pairs of the real set, in a
 # copy that had been compressed as JPEG.
-
-# %% [markdown]
+#
 # ```{fold} What a network sees: the stand-in
 # ```
 
@@ -509,7 +500,7 @@ for y, of in enumerate(COPIES.values()):
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing([*of_norb, *copies])))
+frames.say(frames.standing([*of_norb, *copies]))
 beside = {}
 for claim, difference in zip(ROWS, ABLATIONS, strict=True):
     runs = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
@@ -585,23 +576,14 @@ frames.configuration(
 # ### Other crops, other data (§5)
 #
 # Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`?
-
-# %% [markdown]
+#
 # ```{fold} The claims of section 5
 # ```
 
 # %% tags=["hide-input"]
-texts = (
-    "center-crop",
-    "multi-crop",
-    "reduction",
-    "small-68k",
-    "mnist",
-    "cifar10",
-    "norb",
-    "sabour",
-)
-chapter.table("EM-W-17", *(f"EM-X-{name}" for name in texts))
+crops = ("center-crop", "multi-crop", "reduction", "small-68k")
+others = ("mnist", "cifar10", "norb", "sabour")
+chapter.table("EM-W-17", *(f"EM-X-{name}" for name in (*crops, *others)))
 
 # %% [markdown]
 # Averaging 13 crops lowers the error of the reduced network with every seed; the row of {claim}`EM-W-17` has the gain. In the paper it lowers the error of the main network by 0.4 points. On MNIST
@@ -630,42 +612,25 @@ chapter.table("EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 viewpoint = session.run(STEM, "viewpoint")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}, "figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours, three seeds on smallNORB at cpu scale. Brown: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}}
-found = frames.metrics(
-    frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
-)
-shown = {}
-for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
-    for view in ("familiar", "novel"):
-        for model, name, color in (("CNN", "cnn", CNN), ("capsules", "caps", CAPSULES)):
-            ours = found.loc[
-                found["factor"] == factor, f"{'cnn' if name == 'cnn' else 'capsules'}_{view}"
-            ]
-            shown[f"{view} {factor}, {model}"] = (
-                color,
-                claimed[f"EM-T2-{short}-{view}-{name}"].value,
-                list(ours),
-            )
+of_views = frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
+shown, beside = {}, {}
+both = (("CNN", "cnn", CNN), ("capsules", "capsules", CAPSULES))
+cells = product(("azimuth", "elevation"), ("familiar", "novel"), both)
+for factor, view, (model, name, color) in cells:
+    own = frames.select(of_views, "viewpoint", factor=factor)
+    claim = f"EM-T2-{factor[:3]}-{view}-{name[:4]}"
+    errors = frames.values(own, f"{name}_{view}")
+    shown[f"{view} {factor}, {model}"] = color, claimed[claim].value, errors
+    if own:
+        epoch = np.mean(frames.values(own, f"{name}_epoch"))
+        text = f"{np.mean(errors):.1f} % where both are matched, after epoch {epoch:.1f}"
+        beside[claim] = f"at its end; {text}" if name == "cnn" else text
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.5))
 plots.errors(axis, shown)
 plt.show()
 
 # %% tags=["hide-input"]
-display(
-    Markdown(
-        frames.standing(
-            frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
-        )
-    )
-)
-beside = {}
-for factor, short in (("azimuth", "azi"), ("elevation", "ele")):
-    rows = found[found["factor"] == factor]
-    for view in ("familiar", "novel") if len(rows) else ():
-        for key, name in (("cnn", "cnn"), ("capsules", "caps")):
-            error, epoch = rows[f"{key}_{view}"].mean(), rows[f"{key}_epoch"].mean()
-            text = f"{error:.1f} % where both are matched, after epoch {epoch:.1f}"
-            text = f"at its end; {text}" if name == "cnn" else text
-            beside[f"EM-T2-{short}-{view}-{name}"] = text
+frames.say(frames.standing(of_views))
 matched = {"EM-W-16": "Errors on novel viewpoints, at equal ones on familiar: capsules < CNN"}
 chapter.table(*matched, names=matched)
 
@@ -688,8 +653,7 @@ frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 # ### Do votes find each other? (Figures 2 and B.2)
 #
 # How close are the votes for a class to its mean, and does routing separate right classes from wrong ones? Each vote counts with its mass $c_{ij} a_i$.
-
-# %% [markdown]
+#
 # The coarser setting cannot answer, so {claim}`EM-W-1` is asked at paper scale only. On its last grid of 2 × 2 positions the added coordinates lie so close together that almost every vote counts as close.
 #
 # ```{fold} The votes of the reduced network
@@ -700,12 +664,12 @@ inside = frames.select(of_norb, "test_error", **MAIN)
 figure, axes = plots.panels(3, sharey=True)
 farthest = 0.1
 for t, axis in enumerate(axes, start=1):
-    for kind, color in (("right", CAPSULES), ("wrong", plots.INK)):
-        points = frames.curves(inside, "distances", f"votes_{kind}_{t}")
-        if len(points):
-            mean = points.groupby("distances")[f"votes_{kind}_{t}"].mean()
-            farthest = max(farthest, mean[mean > 0.01 * mean.max()].index.max() + 0.01)
-            axis.stairs(mean, [*mean.index, mean.index[-1] + 0.01], color=color, lw=1.6)
+    for kind, color in (("right", CAPSULES), ("wrong", plots.INK)) if inside else ():
+        mean = np.mean([r.series[f"votes_{kind}_{t}"] for r in inside], axis=0)
+        left = inside[0].series["distances"]
+        edges = np.append(left, left[-1] + 0.01)
+        farthest = max(farthest, edges[1:][mean > 0.01 * mean.max()].max())
+        axis.stairs(mean, edges, color=color, lw=1.6)
     axis.axvline(0.05, color=plots.INK, lw=1, ls=":")
     axis.set(title=f"iteration {t}", xlabel="distance", xlim=(0, farthest))
     axis.locator_params(axis="x", nbins=2)
@@ -714,18 +678,17 @@ plots.key(axes[2], {"right class": CAPSULES, "wrong": plots.INK})
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(inside)))
+frames.say(frames.standing(inside))
 chapter.table("EM-W-1")
 
 # %% [markdown]
 # The distance includes the coordinates of a child, and a class has one mean for all positions. At `cpu` scale the last grid has 2 × 2 positions, each 0.028 from the centre. Coordinates alone then put nearly every vote
-# between 0.02 and 0.05, so closeness says nothing about poses. In the paper's 4 × 4 grid, positions lie up to 0.085 from the centre. {claim}`EM-W-1` is therefore asked at paper scale only.
+# between 0.02 and 0.05, so closeness says nothing about poses. In the paper's 4 × 4 grid, positions lie up to 0.085 from the centre.
 #
 # ### Dead capsules and the margin (§4.1)
 #
 # Does a small initial margin keep capsules alive? We call a capsule type dead if no test image raises its activation above 0.05.
-
-# %% [markdown]
+#
 # ```{fold} Dead capsules, by margin
 # ```
 
@@ -746,7 +709,7 @@ table = frames.means(found, of_margin, {"test_error": "test error (%)"}).join(
 table.insert(
     0, "grows", [f"{margin_at(0, m):.2f}–{margin_at(1, m):.2f}" for m, _ in table.index]
 )
-display(Markdown("Share of dead capsule types, by schedule of the margin:"))
+frames.say("Share of dead capsule types, by schedule of the margin:")
 display(table.reset_index().pipe(frames.styled).format(precision=2).hide(axis="index"))
 chapter.table("EM-W-6")
 
@@ -777,30 +740,21 @@ for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
         ("cnn", CNN, "-"),
         ("spread_capsules", CAPSULES, "--"),
     ):
-        points = frames.curves(found, "epsilons", f"{attack}_{name}")
-        if len(points):
-            for _, line in points.groupby("seed"):
-                axis.plot(
-                    line["epsilons"],
-                    100 * line[f"{attack}_{name}"],
-                    style,
-                    color=color,
-                    lw=1,
-                    alpha=0.4,
-                )
-            mean = 100 * points.groupby("epsilons")[f"{attack}_{name}"].mean()
-            axis.plot(mean.index, mean, style, color=color)
+        own = [r for r in found if f"{attack}_{name}" in r.series]
+        percent = 100 * np.array([r.series[f"{attack}_{name}"] for r in own])
+        for r, line in zip(own, percent, strict=True):
+            axis.plot(r.series["epsilons"], line, style, color=color, lw=1, alpha=0.4)
+        if own:
+            axis.plot(own[0].series["epsilons"], percent.mean(axis=0), style, color=color)
     axis.axhline(20, color=plots.INK, lw=1, ls=":")
     axis.set(title=title, ylim=(0, 103))
-for axis in axes[1]:
-    axis.set_xlabel("ε")
-for axis in axes[:, 0]:
-    axis.set_ylabel("images (%)")
+plt.setp(axes[1], xlabel="ε")
+plt.setp(axes[:, 0], ylabel="images (%)")
 plots.key(axes[0][0], {"capsules": CAPSULES, "CNN": CNN})
 plt.show()
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(found)))
+frames.say(frames.standing(found))
 resisting = {
     "EM-W-2": "FGSM harms the CNN much more than capsules",
     "EM-W-3": "So does the basic iterative method",
@@ -838,25 +792,17 @@ networks = {name: train(recipe.recipe(network=net), 0, context)
             for name, net in (("capsules", "matrix_capsnet"), ("CNN", "cnn"))}  # fmt: skip
 two = networks["CNN"].splits["test"][[5, -5]]
 pixels = recipe.seen(two.inputs)
-figure, axes = plots.panels(6, rows=2, height=1.25)
+bare = dict(xticks=[], yticks=[], frame_on=False)
+figure, axes = plots.panels(6, rows=2, height=1.25, subplot_kw=bare)
 for row, (name, trained) in zip(axes, networks.items(), strict=True):
 
-    def loss(
-        images: torch.Tensor, labels: torch.Tensor, network=trained.network
-    ) -> torch.Tensor:
+    def loss(images, labels, network=trained.network):
         return F.cross_entropy(network(images), labels)
 
-    after = [fgsm(loss, pixels, two.labels, epsilon) for epsilon in (0, 0.1, 0.4)]
-    for axis, (k, (image, epsilon)) in zip(
-        row, product((0, 1), zip(after, (0, 0.1, 0.4), strict=True)), strict=True
-    ):
-        axis.imshow(image[k, 0].cpu(), cmap="gray", vmin=pixels[k].min(), vmax=pixels[k].max())
-        axis.set(
-            xticks=[],
-            yticks=[],
-            frame_on=False,
-            title=f"ε = {epsilon}" if name == "capsules" else "",
-        )
+    for axis, (k, epsilon) in zip(row, product((0, 1), (0, 0.1, 0.4)), strict=True):
+        image = fgsm(loss, pixels, two.labels, epsilon)[k, 0].cpu()
+        axis.imshow(image, cmap="gray", vmin=pixels[k].min(), vmax=pixels[k].max())
+        axis.set_title(f"ε = {epsilon}" if name == "capsules" else "")
     row[0].set_ylabel(name)
 plots.show_pixels(figure)
 
@@ -900,49 +846,24 @@ KINDS = {
     ("weighted", "matched"): ("weighted, matched E-step", ONE),
 }  # fmt: skip
 figure, axes = plots.panels(2, rows=2, height=1.7, sharex=True)
+drawn = dict(children=32, parents=4, dim=2, spread=1.0)
 for axis, ((form, e_step), (name, color)) in zip(axes.flat, KINDS.items(), strict=True):
-    chosen = frames.select(
-        found,
-        "free_energy",
-        form=form,
-        e_step=e_step,
-        children=32,
-        parents=4,
-        dim=2,
-        spread=1.0,
-    )
-    mean = (
-        frames.curves(chosen, "half_steps", "mean_energy")
-        .groupby("half_steps")["mean_energy"]
-        .mean()
-    )
-    axis.plot(
-        mean.index,
-        mean,
-        color=color,
-        ls="--" if e_step == "matched" else "-",
-        marker="o",
-        ms=2.5,
-        lw=1.2,
-    )
+    own = frames.select(found, "free_energy", form=form, e_step=e_step, **drawn)
+    mean = np.mean([r.series["mean_energy"] for r in own], axis=0)
+    style = "o--" if e_step == "matched" else "o-"
+    axis.plot(own[0].series["half_steps"], mean, style, color=color, ms=2.5, lw=1.2)
     axis.set(title=name, ylabel="nats")
-for axis in axes[1]:
-    axis.set_xlabel("step")
+plt.setp(axes[1], xlabel="step")
 plt.show()
 
 # %% tags=["hide-input"]
 found = frames.metrics(found)
 found["form"] = [KINDS[f, e][0] for f, e in zip(found["form"], found["e_step"], strict=True)]
-steps = [f"largest_rise_{step}" for step in ("M-step", "logistic", "E-step")]
-table = (
-    found.groupby("form", sort=False)[steps]
-    .max()
-    .set_axis(["M-step", "logistic", "E-step"], axis=1)
-)
-table["draws that rise (%)"] = 100 * found.groupby("form")["share_that_rises"].mean()
-display(
-    Markdown("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
-)
+steps = {f"largest_rise_{step}": step for step in ("M-step", "logistic", "E-step")}
+by_form = found.groupby("form")
+table = by_form[list(steps)].max().rename(columns=steps)
+table["draws that rise (%)"] = 100 * by_form["share_that_rises"].mean()
+frames.say("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
 display(table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}"))
 
 # %% [markdown]
@@ -966,20 +887,14 @@ frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.s
 #
 # ### Competition inside one window only
 #
-# The most common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it. In the released code the
-# *positions* of one type compete. So they do in our main network, where a child gives a whole unit to every type; in the release some give less. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both ({ref}`their effect <em-competition>`).
+# The most common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it, and
+# in our main network once for every type. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both ({ref}`their effect <em-competition>`).
 #
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
+
 # %%
-NORMALISERS = {
-    "types+positions": "as printed",
-    "types-per-position": "one window only",
-    "positions-per-type": "one type only",
-}
-
-
 def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) -> torch.Tensor:
     """How much each place of the grid gives away in total, [size, size]; random poses."""
     with seeded(0), torch.no_grad():
@@ -987,19 +902,13 @@ def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) 
         coupling = layer(
             torch.randn(1, size, size, types, 4, 4), torch.rand(1, size, size, types)
         ).coupling[0]
-    total = torch.zeros(size, size)
-    for (h, w), window in zip(
-        np.ndindex(*coupling.shape[:2]), coupling.flatten(0, 1), strict=True
-    ):
-        total[h : h + 3, w : w + 3] += window.sum(dim=-1).mean(
-            dim=-1
-        )  # over the parents, of the types
-    return total
+    given = coupling.sum(dim=-1).mean(dim=-1)  # over the parents, of the types: [H', W', 3, 3]
+    return F.fold(given.reshape(1, -1, 9).mT, size, kernel_size=3)[0, 0]
 
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-competition"}}
 figure, axes = plots.panels(3, height=2.6)
-for axis, (normalise, name) in zip(axes, NORMALISERS.items(), strict=True):
+for axis, (normalise, (_, name)) in zip(axes, RULES.items(), strict=True):
     total = given_away(normalise)
     axis.imshow(total, cmap="Oranges", vmin=0, vmax=14)
     for (h, w), value in np.ndenumerate(total.numpy()):
@@ -1088,7 +997,7 @@ plt.show()
 # (em-competition)=
 # ### Who should compete for a child?
 #
-# Three rules say who competes for a child: the printed one, that of our main network and a common mistake. As printed, a child has one unit to give to parents of all types and at all positions. Parents
+# We compare the printed rule, that of our main network and the common mistake. As printed, parents
 # grow narrower from iteration to iteration. A narrow parent is very dense in sixteen dimensions, so it attracts its children even more; in the end a few children make up a parent. With one competition per type,
 # no type takes a child from another. We count the children of a parent by $1 / \sum_i q_{ij}^2$, where $q_{ij} = c_{ij} a_i / m_j$ are the shares of its mass, in the first capsule layer of untrained networks.
 # The printed rule differs from the first iteration on, because its first couplings are shared among all positions, too; the other two start alike.
@@ -1096,7 +1005,7 @@ plt.show()
 # %% tags=["hide-input"]
 setting = {k: v for k, v in MAIN.items() if k not in ("normalise", "iterations")}
 errors = frames.metrics(frames.select(of_norb, "test_error", **setting))
-errors["competition"] = errors["normalise"].map(NORMALISERS)
+errors["competition"] = [RULES[normalise][1] for normalise in errors["normalise"]]
 errors["error change in the last quarter (%)"] = 100 * errors["error_change_last_quarter"].abs()
 errors["runs still improving"] = (
     errors["error change in the last quarter (%)"] >= 100 * IMPROVING
@@ -1152,17 +1061,15 @@ some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows])
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-children"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
-colors = dict(zip(NORMALISERS.values(), ("printed", "mistake", "released"), strict=True))
-for normalise, name in NORMALISERS.items():
-    axis.plot(range(1, 6), children_per_parent(normalise), "o-", color=ROLES[colors[name]])
+for normalise, (role, _) in RULES.items():
+    axis.plot(range(1, 6), children_per_parent(normalise), "o-", color=ROLES[role])
 axis.set(xlabel="iterations", ylabel="children of a parent", xticks=range(1, 6), ylim=(0, None))
-plots.key(axis, {name: ROLES[role] for name, role in colors.items()})
+plots.key(axis, {name: ROLES[role] for role, name in RULES.values()})
 plt.show()
 
 # %% [markdown]
 # A normal distribution in sixteen dimensions that is fitted to three or four points may say little about the next image.
-
-# %% [markdown]
+#
 # ### Does the start decide?
 #
 # We take the reduced network and 16 images before any training. How many capsules are active, and how large is the gradient that reaches the first convolution?
@@ -1172,41 +1079,28 @@ plt.show()
 
 
 # %%
-def start(preset: str) -> dict[str, float]:
-    """Shares of active capsules, spread of classes, mean gradient of the first weights."""
+def start(preset: str) -> list[float]:
+    """Active capsules by layer, spread of classes, mean gradient of the first weights."""
     network, images = untrained(preset=preset)
-    layers = network.layers(images.inputs)
-    spread_loss(layers["classes"].activation, images.labels, margin=0.2).backward()
-    active = {
-        name: float((result.activation > 0.5).float().mean()) for name, result in layers.items()
-    }
-    spread = float(layers["classes"].activation.detach().std())
-    return {
-        **active,
-        "spread": spread,
-        "gradient": float(network.conv.weight.grad.abs().mean()),
-    }
+    layers = [of.activation for of in network.layers(images.inputs).values()]
+    spread_loss(layers[-1], images.labels, margin=0.2).backward()
+    active = [(of > 0.5).float().mean() for of in layers]
+    of_start = [*active, layers[-1].detach().std(), network.conv.weight.grad.abs().mean()]
+    return list(map(float, of_start))
 
 
-starts = pd.DataFrame(
-    {preset: start(preset) for preset in ("printed", "released", "calibrated")}
-).T
+presets = ("printed", "released", "calibrated")
+columns = ["first layer", "second layer", "classes", "spread of classes", "mean gradient"]
+starts = pd.DataFrame(map(start, presets), presets, columns)
 
 # %% tags=["hide-input"]
-starts.columns = [
-    "first layer",
-    "second layer",
-    "classes",
-    "spread of classes",
-    "mean gradient",
-]
 display(
     starts.pipe(frames.styled)
     .format("{:.0%}", subset=starts.columns[:3])
     .format("{:.1e}", subset=starts.columns[3:])
 )
 ratio = starts["mean gradient"]["calibrated"] / starts["mean gradient"]["released"]
-Markdown(
+frames.say(
     f"With the constants of the released code, the five class activations vary by "
     f"{starts.iloc[1, 3]:.0e} over 16 images (standard deviation). The gradient is "
     f"{number(round(ratio))} times smaller than with the calibrated start. "

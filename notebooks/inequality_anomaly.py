@@ -151,7 +151,7 @@ from itertools import product
 import pandas as pd
 import torch
 from pandas.io.formats.style import Styler
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -266,23 +266,6 @@ axes[0].set_yticks(range(len(ROWS)), sizes, fontsize=8.5)
 axes[0].set_ylim(len(ROWS) - 0.5, -0.5)
 plt.show()
 
-# %% tags=["remove-input"]
-on_images = ""
-if len(of_ten):
-    lead = of_ten[LONGER] - of_ten[GINI]
-    worst = of_ten.loc[lead.idxmin()]
-    on_images = (
-        f" On images, at {of_ten['scale'].iloc[0]} scale, the difference of lengths leads in {(lead > 0).sum()} of "
-        f"{len(of_ten)} means over ten classes, from {seeds_in(of_ten)}; furthest "
-        f"behind it lies on {DATASETS[worst['data']]} with {worst['percent']:g} % of "
-        f"{worst['setup']}, by {-lead.min():.3f}."
-    )
-Markdown(
-    f"AUROC minus that of Gini on all pairs: {frames.mean(margins(of_pairs, LONGER), 4, None)} "
-    f"for the difference of lengths, {frames.mean(margins(of_pairs, PALMA), 4, None)} for "
-    f"Palma.{on_images}"
-)
-
 # %% [markdown]
 # Equation {eq}`eq-over-children` offers a reason why Gini and lengths tell much the same. A coupling grows by agreements $\langle \mathbf v_j, \hat{\mathbf u}_{j|i} \rangle$, and none of these exceeds $\lVert \mathbf v_j \rVert \lVert \hat{\mathbf u}_{j|i} \rVert$. So a short parent leaves its couplings nearly equal,
 # and Gini may measure the length once more. {ref}`A table <inq-lengths>` has the numbers.
@@ -367,7 +350,7 @@ loss.backward()
 torch.nn.utils.clip_grad_norm_(network.parameters(), 0.1)
 optimizer.step()
 after = margin_loss(network(images)[0], labels)
-Markdown(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
+frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}, "figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}}
 of_set = frames.best(committed, "detection", setup="outliers", percent=10.0, data="mnist")
@@ -415,7 +398,6 @@ plt.show()
 # :test: tests/routing/conformance.py::couplings_sum_to_one
 # ```
 #
-# %% [markdown]
 # ### Two measures of inequality
 #
 # Of the couplings $c_1 \dots c_I$ of the anomaly capsule, sorted as $c_{(1)} \le \dots \le c_{(I)}$, with quantiles $Q$:
@@ -439,12 +421,11 @@ plt.show()
 # :test: tests/test_inequality.py::test_palma_has_interpolated_quantiles
 # ```
 #
-# %% [markdown]
 # ### The other scores
 #
 # *Plain* is the predicted class. *A* is the length of the normal capsule minus that of the anomaly capsule, plus the reconstruction error {cite:p}`piciarelli2019`. We use the release's sign; a variant flips it.
 # *Npp* and *Nre* {cite:p}`li2019` measure how unsure the network is of any class, and how badly it reconstructs. Two baselines have no capsules: ABC, an autoencoding binary classifier, and NL, a Boltzmann machine that also unlearns anomalies
-# (negative learning). The release reads both the other way round: its ABC reconstructs anomalies, and its NL calls an anomaly what the machine reconstructs well.
+# (negative learning).
 #
 # With $\Delta = \lVert \mathbf v_\text{anomaly} \rVert - \lVert \mathbf v_\text{normal} \rVert$ the largest softmax of the two lengths is the sigmoid of $|\Delta|$. So *Npp* as released ranks by $-|\Delta|$. *A* has
 # $-\Delta$ as its first term, and the *lengths* of our figures rank by $\Delta$. `test_npp_as_released_ranks_by_how_close_both_lengths_are_and_the_difference_by_its_sign_too` holds them together.
@@ -545,44 +526,32 @@ figure = over_shares("T2", "outliers")
 figure.narrow = partial(over_shares, "T2", "outliers", 2, plots.PHONE)
 plt.show()
 
-
 # %% tags=["hide-input"]
-def table(of: str, rows: dict, columns: dict, scores: tuple = SCORES) -> pd.DataFrame:
-    """The claims of a table of the paper, by set and score and by share."""
-    cells = {
-        (name, NAMES[s]): [f"INQ-{of}-{r}{c}{s}" for c in columns]
-        for r, name in rows.items()
-        for s in scores
-    }
-    found = pd.DataFrame.from_dict(cells, orient="index", columns=list(columns.values()))
-    found.index = pd.MultiIndex.from_tuples(found.index, names=["", "score"])
-    return found
+FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
+SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}
 
 
-def agreement(of: pd.DataFrame) -> pd.DataFrame:
-    """How our scores agree with the paper's in each column of a set: it decides nothing."""
-    rows = []
-    for (name, cells), column in product(of.groupby(level=0, sort=False), of):
-        pairs = [(v.claim.value, v.ours) for v in map(told.get, cells[column])]
-        pairs = pd.DataFrame(
-            [pair for pair in pairs if pair[1] is not None], columns=list("ab")
-        )
-        if len(pairs) > 2:
-            apart, rank = (
-                (pairs["a"] - pairs["b"]).abs(),
-                pairs["a"].corr(pairs["b"], "spearman"),
-            )
+def every_cell(about: str, of: str, sets: dict, columns: dict) -> None:
+    """A table of the paper cell by cell, and how its columns agree: that decides nothing."""
+    ids, alike = {}, {}
+    for (short, name), (column, head) in product(sets.items(), columns.items()):
+        cells = [f"INQ-{of}-{short}{column}{s}" for s in SCORES]
+        ids.setdefault(head, []).extend(cells)
+        here = [v for v in map(told.get, cells) if v.ours is not None]
+        ours = pd.Series([v.ours for v in here])
+        theirs = pd.Series([v.claim.value for v in here])
+        if len(here) > 2:
+            rank, apart = f"{ours.corr(theirs, 'spearman'):.2f}", (ours - theirs).abs()
             near = f"{(apart <= ALIKE).sum()} of {len(apart)}"
-            rows.append((f"{name}, {column}", f"{rank:.2f}", f"{apart.max():.3f}", near))
-    names = ["column", "rank correlation", "largest difference", f"scores within {ALIKE:g}"]
-    return pd.DataFrame(rows, columns=names)
-
-
-def every_cell(about: str, of: pd.DataFrame) -> None:
-    """A table cell by cell, and how the columns that have run agree with the paper's."""
-    display(Markdown(f"{about}:"), chapter.side_by_side(of))
-    if len(found := agreement(of)):
-        display(found.pipe(frames.styled).hide(axis="index"))
+            alike[f"{name}, {head}"] = rank, f"{apart.max():.3f}", near
+    rows = product(sets.values(), (NAMES[s] for s in SCORES))
+    index = pd.MultiIndex.from_tuples(rows, names=["", "score"])
+    frames.say(f"{about}:")
+    display(chapter.side_by_side(pd.DataFrame(ids, index)))
+    names = ["rank correlation", "largest difference", f"scores within {ALIKE:g}"]
+    if alike:
+        found = pd.DataFrame.from_dict(alike, orient="index", columns=names)
+        display(found.rename_axis("column").pipe(frames.styled))
 
 
 def to_see(columns: dict[str, dict]) -> str:
@@ -650,23 +619,14 @@ def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, 
     """A panel for each column of claims, a row for each score: the paper's open, ours filled."""
     figure, axes = plots.panels(len(columns), height=height, sharey=True)
     for axis, (name, prefix) in zip(axes, columns.items(), strict=True):
-        for y, score in enumerate(SCORES):
-            v, ink = told[f"{prefix}-{score}"], dict(color=COLORS[score])
-            axis.plot(v.claim.value, y, "o", mfc="none", ms=8, **ink)
-            if v.ours is not None:
-                axis.plot(
-                    v.interval or [], [y] * len(v.interval or []), lw=5, alpha=0.35, **ink
-                )
-                axis.plot(v.ours, y, "o", ms=4.5, **ink)
+        rows = {}
+        for score in SCORES:
+            v = told[f"{prefix}-{score}"]
+            ours = [] if v.ours is None else [v.ours]
+            rows[NAMES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
+        plots.rows(axis, rows)
         axis.set(xlim=(0, 1), xlabel=name)
-        axis.grid(True, axis="both")
-    axes[0].set_yticks(range(len(SCORES)), [NAMES[score] for score in SCORES])
-    axes[0].invert_yaxis()
     return figure, axes
-
-
-FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
-SHARES = {"0.1pct-": "0.1 %", "1pct-": "1 %", "10pct-": "10 %"}
 
 
 leads = {p.name: p.status for p in told["INQ-W-2"].parts if p.ours is not None}
@@ -682,10 +642,8 @@ least = (
     "With 0.1 % the paper sees A, Npp and Nre ahead of both measures on all sets but CIFAR-10. So it "
     f"is here for {both(there) or 'none'}, and not for {both(gone) or 'any'}; the others are undecided."
 )
-display(
-    Markdown(
-        f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
-    )
+frames.say(
+    f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
 )
 chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
 
@@ -720,15 +678,13 @@ HOW_TO_READ = (
     "square for the interval over seeds"
 )
 display(where_scales_differ("detection"))
-display(
-    Markdown(
-        "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
-        f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}."
-    )
+frames.say(
+    "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
+    f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}."
 )
-every_cell(HOW_TO_READ, table("T2", FULL_NAMES, SHARES))
+every_cell(HOW_TO_READ, "T2", FULL_NAMES, SHARES)
 about = "Average precision (Supplementary Table 1); guessing has 0.9"
-every_cell(about, table("S1", FULL_NAMES, SHARES))
+every_cell(about, "S1", FULL_NAMES, SHARES)
 
 # %% [markdown]
 # ### Diverse inliers (Table 3)
@@ -741,7 +697,7 @@ figure.narrow = partial(over_shares, "T3", "inliers", 2, plots.PHONE)
 plt.show()
 
 # %% tags=["remove-input"]
-display(Markdown(f"{to_see(columns_of('T3'))}\n\n{read_usually('T3', 'inliers')}"))
+frames.say(f"{to_see(columns_of('T3'))}\n\n{read_usually('T3', 'inliers')}")
 chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 
 # %% [markdown]
@@ -749,9 +705,9 @@ chapter.table("INQ-W-4", "INQ-W-5", "INQ-W-9")
 # ```
 
 # %% tags=["hide-input"]
-every_cell(HOW_TO_READ, table("T3", FULL_NAMES, SHARES))
+every_cell(HOW_TO_READ, "T3", FULL_NAMES, SHARES)
 about = "Average precision (Supplementary Table 2); guessing has 0.1"
-every_cell(about, table("S2", FULL_NAMES, SHARES))
+every_cell(about, "S2", FULL_NAMES, SHARES)
 
 # %% [markdown]
 # ### What the couplings look like (Figure 2)
@@ -797,7 +753,7 @@ change = {
     of: sum(moved(r, of) for r in of_tenth) / len(of_tenth) for of in ("anomaly", "normal")
 }
 more = sum(moved(r, "anomaly") > moved(r, "normal") for r in of_tenth)
-Markdown(
+frames.say(
     f"Both change here. In {falls} of {len(areas)} networks with 10 % of anomalies "
     f"({frames.shown_are(of_tenth)}) the Gini coefficient of the *normal* capsule falls when an "
     f"anomaly comes. Its AUROC is {turned[1]:.3f}, and that of the anomaly capsule is "
@@ -833,7 +789,7 @@ more = (
     "*Nre* lies about two points above the base rate, here "
     f"{min(above, default=0):.0f} to {max(above, default=0):.0f}."
 )
-display(Markdown(f"{to_see(of_setups)} {more if above else ''}"))
+frames.say(f"{to_see(of_setups)} {more if above else ''}")
 chapter.table("INQ-W-6")
 
 # %% [markdown]
@@ -849,9 +805,8 @@ plt.show()
 # %% tags=["hide-input"]
 letters = {f"{letter}-": letter for letter in "ABCD"}
 display(where_scales_differ("lesions"))
-every_cell("AUROC (Table 4)", table("T4", {"": "HAM10000"}, letters))
-about = "Average precision (Supplementary Table 3)"
-every_cell(about, table("S3", {"": "HAM10000"}, letters))
+every_cell("AUROC (Table 4)", "T4", {"": "HAM10000"}, letters)
+every_cell("Average precision (Supplementary Table 3)", "S3", {"": "HAM10000"}, letters)
 counts = session.run(STEM, "counts")
 chapter.table("INQ-T1-")
 
@@ -889,7 +844,7 @@ untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained'
 chapter.table(*list(rows_of)[: len(SCORES)], "INQ-W-7", names=rows_of, beside=untrained)
 
 # %% tags=["remove-input"]
-Markdown(
+frames.say(
     "The scores A and Nre are far better here. Both are the error of reconstruction and "
     "little else, and the substitutes explain most of it: on sites with the motif alone A has "
     f"{ours(of_sites, 'a')} and Nre {ours(of_sites, 'nre')}, where the paper has "
@@ -902,8 +857,7 @@ Markdown(
 # %% [markdown]
 # Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
 # motif (NRG). Another sees the three letters in its place and nothing else. They alone reach most of the AUROC, so these verdicts partly measure how the substitutes were chosen.
-
-# %% [markdown]
+#
 # ```{fold} The three arms, average precisions, settings, and agreement by column
 # ```
 
@@ -920,16 +874,16 @@ columns = {
     PALMA: "of Palma",
     "ap_gini": "average precision of Gini",
 }
-display(Markdown(frames.standing(every)))
+frames.say(frames.standing(every))
 display(frames.means(measured, "CRISPR", columns, 3, (0, 1)).pipe(frames.styled))
 no_match = (
     f"Average precisions do not compare: guessing has {base[1]:.3f} here and {base[0]:.3f} in "
     "the paper, whose set has more negatives. So they are *inconclusive*, wherever they lie."
 )
-display(Markdown(no_match))
+frames.say(no_match)
 display(chapter.table(*list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
 display(where_scales_differ("off_targets"))
-every_cell("CRISPR", table("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()}))
+every_cell("CRISPR", "C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
 
 # %% [markdown]
 # ## Deviations
@@ -959,8 +913,7 @@ found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
 #
 # The printed numbers of NL are those of random weights, which the released evaluation draws anew. A ranking that does not depend on the class has a mean AUROC of 0.5 over ten
 # classes of equal size. All cells of NL on CIFAR-10, KMNIST and Fashion-MNIST are 0.5000, for every share of anomalies and in both setups.
-
-# %% [markdown]
+#
 # ```{fold} All errata with what shows them, and every cell that differs
 # ```
 #
@@ -993,11 +946,9 @@ slips = pd.DataFrame(
 in_tables = slips[slips["where"].str.match("Table [234]")]
 shown = in_tables["notebook"].str.extract(r"(\d\.\d{4}) ± (\d\.\d{4})").astype(float)
 apart = (shown - in_tables[["article", "±"]].to_numpy()).abs().max(axis=1)
-display(
-    Markdown(
-        f"Of the cells of Tables 2 to 4, {len(apart)} differ from the notebooks, "
-        f"{(apart > 0.00095).sum()} by 0.001 or more in the mean or the standard deviation."
-    )
+frames.say(
+    f"Of the cells of Tables 2 to 4, {len(apart)} differ from the notebooks, "
+    f"{(apart > 0.00095).sum()} by 0.001 or more in the mean or the standard deviation."
 )
 slips.pipe(frames.styled).format(precision=4).hide(axis="index")
 
@@ -1034,7 +985,7 @@ plt.show()
 # ### Scores that say less, or the reverse
 #
 # *Plain* is a hard label. An AUROC of 0.5000 ± 0.0000 says that no input was ever called an anomaly. It does not say that the network knows nothing: {ref}`the lengths of its capsules <inq-lengths>` rank inputs better.
-# ABC as released points the other way round. So does a trained NL, and *Nre* where a reconstruction is perfect. `test_in_which_direction_every_score_points` holds each score to its direction.
+# *Nre* points the other way round where a reconstruction is perfect. `test_in_which_direction_every_score_points` holds each score to its direction.
 #
 # ```{fold} Three more mistakes, and what they do
 # ```
@@ -1049,7 +1000,7 @@ exact, near = scores(perfect, torch.tensor([1.0, 0.5]).view(2, 1, 1, 1).expand(2
 ]
 with seeded(0), torch.no_grad():
     start = Detector()(images)[0][:, 1].mean()
-Markdown(
+frames.say(
     "*Nre* is 1/(x + 0.00001) of an x that is zero or below. A perfect reconstruction scores "
     f"{exact:,.0f} and a bad one −{-near:.2f}: the sign flips, and the best is called the worst "
     "(`test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none`). "
@@ -1092,21 +1043,22 @@ if len(images_of):
     where = f"{images_of['scale'].iloc[0]} scale, {seeds_in(images_of)}"
     apart = {s: images_of[f"auroc_{s}"] - images_of[GINI] for s in RIVALS}
     far = max(apart[s].abs().max() for s in ("theil", "atkinson", "hoover"))
+    worst = images_of.loc[apart["length"].idxmin()]
     said = (
         f" On images ({where}) Theil, Atkinson and Hoover differ from Gini by at most {far:.4f} "
         f"in {len(images_of)} means over ten classes, and lengths lead in "
-        f"{(apart['length'] > 0).sum()} of them."
+        f"{(apart['length'] > 0).sum()} of them; furthest behind they lie on "
+        f"{DATASETS[worst['data']]} with {worst['percent']:g} % of {worst['setup']}, by "
+        f"{-apart['length'].min():.3f}."
     )
-display(
-    Markdown(
-        "On all pairs the AUROC of the lengths lies "
-        f"{frames.mean(margins(of_pairs, LONGER), 4, None)} above that of Gini, and above it in "
-        f"{wins(of_pairs, LONGER)} of {len(of_pairs)} networks. "
-        f"{both([name for name, above in others.items() if above]) or 'No other measure'} lie "
-        "above it too, by less, and "
-        f"{both([name for name, above in others.items() if not above]) or 'none'} below. "
-        f"The negatives are substitutes.{said}"
-    )
+frames.say(
+    "On all pairs the AUROC of the lengths lies "
+    f"{frames.mean(margins(of_pairs, LONGER), 4, None)} above that of Gini, and above it in "
+    f"{wins(of_pairs, LONGER)} of {len(of_pairs)} networks. "
+    f"{both([name for name, above in others.items() if above]) or 'No other measure'} lie "
+    "above it too, by less, and "
+    f"{both([name for name, above in others.items() if not above]) or 'none'} below. "
+    f"The negatives are substitutes.{said}"
 )
 
 # %% [markdown]
@@ -1116,7 +1068,7 @@ display(
 # %% tags=["hide-input"]
 if said:
     about = f"On images: {where}; a mean over sets and setups, and in how many Gini is behind."
-    display(Markdown(about))
+    frames.say(about)
 for kind, name in (("auroc", "AUROC"), ("ap", "Average precision")):
     found = {
         on: [lead(of, f"{kind}_{score}", f"{kind}_gini") for score in RIVALS]
@@ -1126,7 +1078,7 @@ for kind, name in (("auroc", "AUROC"), ("ap", "Average precision")):
         apart = [of[f"{kind}_{score}"] - of[f"{kind}_gini"] for score in RIVALS]
         told_of = [f"{x.mean():z.4f}, {(x > 0).sum()} of {len(x)}" for x in apart]
         found[f"images, {share:g} %"] = [text.replace("-", "−") for text in told_of]
-    display(Markdown(f"{name} above that of Gini:"))
+    frames.say(f"{name} above that of Gini:")
     display(pd.DataFrame(found, index=list(RIVALS.values())).pipe(frames.styled))
 
 # %% [markdown]
@@ -1195,7 +1147,7 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.Dat
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
     smoke = {r.trial.scale for r in of} == {"smoke"}
     said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
-    display(Markdown(" ".join([*said, frames.standing(of)])))
+    frames.say(" ".join([*said, frames.standing(of)]))
     return apart
 
 
@@ -1298,12 +1250,10 @@ for score in SHOWN:
     ]
 spreads = ["AUROC", "spread over draws", "over classes", "over ten classes, paper"]
 _, over_draws, over_classes, _ = rows["Gini"]
-display(
-    Markdown(
-        f"The AUROC of Gini varies by {over_draws} over {drawn['draw'].nunique()} draws and by "
-        f"{over_classes} over {drawn['kind'].nunique()} classes (standard deviations, "
-        f"{frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
-    )
+frames.say(
+    f"The AUROC of Gini varies by {over_draws} over {drawn['draw'].nunique()} draws and by "
+    f"{over_classes} over {drawn['kind'].nunique()} classes (standard deviations, "
+    f"{frames.shown_are(of_draws)}). {frames.standing(of_draws)}"
 )
 
 # %% [markdown]
@@ -1342,7 +1292,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # %% tags=["remove-input"]
 every_trial = [t for e in EXPERIMENTS.values() for t in e.trials("paper")]
 hours = sum(work(t)[1] for t in every_trial) / CARD / 3600
-Markdown(
+frames.say(
     f"At {CARD / 1e12:.0f} TFLOP/s, which nobody has measured, all networks of the paper’s size "
     f"take one large card {hours:.0f} hours, if none stops early. So half an hour does *not* "
     f"finish a third of the grid, but {0.5 / hours:.1%}".replace("%", " %")

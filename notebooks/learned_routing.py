@@ -109,7 +109,7 @@ import statistics
 
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
@@ -131,10 +131,6 @@ session = Session.start(
 )  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
-
-
-def say(*sentences):
-    display(Markdown(" ".join(sentences)))
 
 
 def table(rows, columns, *names):
@@ -176,7 +172,7 @@ axes[0].set_ylabel("kernel")
 plt.show()
 
 # %% tags=["hide-input"]
-say(
+frames.say(
     "The table divides the coupling of a near vote by that of a far one: a twentieth of",
     "the votes lie nearer, and a twentieth farther. In brackets is the share of votes",
     f"whose kernel is below {start.BLIND}. With the released $\\lambda_1 = 12$ and $\\lambda_2 = 1$",
@@ -273,7 +269,7 @@ least = [
 ]
 display(chapter.table("LR-W-3"))
 draws = sum(r.config["draws"] for r in of_toys)
-say(
+frames.say(
     f"In {draws} draws the closed form of the couplings lies within",
     f"{raised(f'{gap:.0e}')} of what projected gradient finds. With a quadratic kernel",
     f"the disagreement never rises by more than {raised(f'{rise:.0e}')} in a half step:",
@@ -439,7 +435,9 @@ for name, options in (("connectionist", {}), ("similarity", {"start": "steep"}))
         curve.append(loss.item())
         if len(curve) == 1:
             after = spread_loss(network(images[batch]), labels[batch], margin=0.5).item()
-            say(f"{NAMES[name]}: {loss:.3f} before the first step, {after:.3f} after it.")
+            frames.say(
+                f"{NAMES[name]}: {loss:.3f} before the first step, {after:.3f} after it."
+            )
     curves[name] = curve
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Spread loss of each batch over 120 training steps of the small network. With the LSTM and with the kernel it stays where it starts for some fifty steps and then falls."}, "figure": {"caption": "Do both routings learn? Spread loss of each batch of 16 stand-in digits, one seed, margin 0.5; both with the same batches and rate.", "name": "fig-lr-small"}}
@@ -483,7 +481,7 @@ pilot = session.run(STEM, "pilot")
 # %% tags=["hide-input"]
 display(chapter.table("LR-W-1", "LR-W-2", "LR-T3-"))
 of = {k: told[f"LR-T3-{k}-norb"].claim.value for k in ("conn", "em24", "sim", "emwww")}
-say(
+frames.say(
     "The text says that the LSTM equals or beats the open implementations of EM routing,",
     "and that the kernel does not. The paper's own table is less clear. On smallNORB the",
     f"LSTM's {of['conn']} % are more than the {of['em24']} % of Gritzman's EM routing,",
@@ -526,7 +524,7 @@ seed_by_seed = [
     for data in sets
 ]
 if even:
-    say(
+    frames.say(
         f"Of {len(frozen)} networks with the frozen LSTM, {len(shown.learned(frozen)) or 'none'} are right on half",
         "of their training images; the others decide nothing. Their errors, seed by seed, in",
         f"percent: {', '.join(seed_by_seed)}.",
@@ -548,7 +546,7 @@ rows = {}
 for arm, of in shown.rates(of_pilot).items():
     best = min(of, key=of.get)
     rows[arm] = [f"{of[r]:.1f}{' ✓' if r == best else ''}" for r in table3.RATES if r in of]
-say(
+frames.say(
     "Errors in percent on training images that were held out,",
     f"{frames.shown_are(of_pilot)}, after a part of the steps of Table 3",
     f"({', '.join(part)}). ✓: the rate that the arm has in Table 3 at this scale; where two",
@@ -556,7 +554,7 @@ say(
     "on 80 % of the toys.",
 )
 display(table(rows, [f"rate {rate:g}" for rate in table3.RATES], "set", "routing"))
-say(frames.standing(of_errors))
+frames.say(frames.standing(of_errors))
 arms = ("routing", "trained", "similarity_start", "data", "learning_rate", "views", "network")
 more = {scale: EXPERIMENTS["errors"].grid(scale) for scale in ("cpu", "paper")}
 more = {f"{at}, MNIST": next(c for c in of if c.data == "mnist") for at, of in more.items()}
@@ -598,7 +596,7 @@ follow(iterations=(3,))
 
 # %% tags=["remove-input"]
 of_lstm, of_kernel = (shown.prefers_inactive(of_trained, routing) for routing in shown.LEARNERS)
-say(
+frames.say(
     f"In {sum(of_lstm)} of {len(of_lstm)} networks with the LSTM",
     f"({frames.shown_are(of_trained)}), the *least* active tenth of the children of the first",
     f"layer outweighs the most active one, and with the kernel in {sum(of_kernel)} of",
@@ -616,13 +614,13 @@ follow(iterations=(1, 2, 3), networks=1)
 # %% tags=["hide-input"]
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})
 columns = {f"even_{layer}_3": place for layer, place in PLACES.items()}
-say(
+frames.say(
     "How many votes with equal weights would have the same entropy, as a share of the",
     "children, in the last iteration (1: all weights are equal).",
     f"{frames.standing(of_trained)}",
 )
 display(frames.means(measured, ["data", "routing"], columns, 2, (0, 1)).pipe(frames.styled))
-say("Of similarity routing, the median and the range over parents, kernels and seeds:")
+frames.say("Of similarity routing, the median and the range over parents, kernels and seeds:")
 rows = {}
 for arm, row in shown.values_of_the_kernel(of_errors).items():
     texts = [f"{statistics.median(v):.2f} ({min(v):.2f}…{max(v):.2f})" for v in row]
@@ -767,7 +765,7 @@ negation = session.run(STEM, "negation")
 # %% tags=["hide-input"]
 of_negation = frames.best([*committed, *negation], "negation")
 n = of_negation[0].metrics["pose_is_not_odd"].n
-say(
+frames.say(
     f"The most in {n} examples of 30 children and 5 parents with 16 dimensions,",
     f"{frames.shown_are(of_negation)}.",
 )
@@ -783,7 +781,7 @@ def moves(raw: bool) -> list[str]:
 
 
 new, bare = moves(raw=False), moves(raw=True)
-say(
+frames.say(
     "A *new* network hardly sees its image. Over the four routings, the class poses move by",
     f"{new[0]} of their mean length from an image of noise to its negative, and by {new[1]}",
     f"to another image. With raw poses and no coordinates it is {bare[0]} and {bare[1]}. So a",
@@ -817,7 +815,7 @@ for size, routing in itertools.product(dict.fromkeys(r.trial.scale for r in of_c
         f"{statistics.fmean(frames.values(own, name)) / unit:.{1 if unit > 1 else 2}f}"
         for name, (_, unit) in heads.items()
     ]
-say(
+frames.say(
     f"Parameters of the routings; operations and memory of an image; {frames.shown_are(of_costs)}."
 )
 table(rows, [head for head, _ in heads.values()], "scale", "routing")
@@ -839,17 +837,11 @@ figure, axes = plots.panels(2, height=2.4, rows=len(tried), squeeze=False)
 places = itertools.product(tried, shown.LEARNERS)
 for axis, (data, routing) in zip(axes.flat, places, strict=True):
     place, color = (data, NAMES[routing]), plots.routing_color(routing)
-    rows = {arm[2]: more for arm, (_, more) in changed.items() if arm[:2] == place}
-    rows.pop(shown.UNCHANGED, None)
+    arms = {arm[2]: more for arm, (_, more) in changed.items() if arm[:2] == place}
+    arms.pop(shown.UNCHANGED, None)
     axis.axvline(0, color=color, lw=1.4)
-    for y, more in enumerate(rows.values()):
-        between, mean = interval(more) or (), [statistics.fmean(more)] if more else []
-        axis.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3)
-        axis.plot(more, [y] * len(more), "o", color=color, ms=3.5, alpha=0.6, mew=0)
-        axis.plot(mean, [y] * len(mean), "o", color=color, ms=7)
-    axis.set_yticks(range(len(rows)), rows)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.grid(True, axis="both")
+    rows = {arm: (color, None, more, interval(more) or ()) for arm, more in arms.items()}
+    plots.rows(axis, rows)
     axis.set_xlabel("test error minus that of Table 3 (points)")
     own = frames.select(of_variants, "variants", routing=routing)
     axis.set_title(f"{data}, {NAMES[routing]}\n{frames.shown_are(own)}", fontsize=9.5)
@@ -865,7 +857,7 @@ found = {
 fewer = [name for name, (_, high) in found.items() if high < 0]
 extra = [name for name, (low, _) in found.items() if low > 0]
 if found:
-    say(
+    frames.say(
         f"Of {len(every)} changes {len(found)} have {SEEDS} seeds. Fewer errors, with the whole",
         f"interval of the points below zero: {'; '.join(fewer) or 'none'}. More errors, with all",
         f"of it above: {'; '.join(extra) or 'none'}. About one interval in twenty leaves zero out",
@@ -881,7 +873,7 @@ rows = {
     arm: [frames.mean(own), len(own), frames.mean(more, 1, None), len(more)]
     for arm, (own, more) in changed.items()
 }
-say(frames.standing(of_variants))
+frames.say(frames.standing(of_variants))
 heads = ["test error (%)", "seeds", "more than in Table 3 (points)", "paired seeds"]
 table(rows, heads, "set", "routing", "change")
 
@@ -916,7 +908,7 @@ of_size = frames.select(of_costs, "costs", "paper") or of_costs
 (low, cheapest), *_, (high, dearest) = shown.hours_of_table_3(
     of_size, EXPERIMENTS["errors"].grid("paper")
 )
-say(
+frames.say(
     "By the records of the costs and by operations, one seed of the cheapest cell of Table 3 in",
     f"full, {cheapest}, takes about {low:.0f} core-hours, and of the dearest, {dearest},",
     f"{high:.0f}. Here no cell runs in full that takes more than 12.",

@@ -114,7 +114,7 @@ plots.dots(
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown, display
+from IPython.display import display
 from matplotlib import pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
@@ -161,36 +161,20 @@ THEIRS = {
 }  # fmt: skip
 figure, axes = plots.panels(3, height=2.6, sharex=True, sharey=True)
 for axis, (title, metric) in zip(axes, COLUMNS.items(), strict=True):
-    for y, name in enumerate(ROWS):
-        ours, color = on_affnist(name, metric), INKS.get(name, plots.INK)
-        axis.plot(ours, [y] * len(ours), "o", color=color, ms=3, alpha=0.5, mew=0)
-        axis.plot([np.mean(ours)] if ours else [], [y] if ours else [], "o", color=color, ms=7)
-        if (name, metric) in THEIRS:
-            theirs = told[f"SP-T1-affnist-{THEIRS[name, metric]}"].claim.value
-            axis.plot(theirs, y, "o", color=color, mfc="none", ms=8)
+    rows = {}
+    for name in ROWS:
+        claim = told.get(f"SP-T1-affnist-{THEIRS.get((name, metric))}")
+        values = claim and claim.claim.value, on_affnist(name, metric), ()
+        rows[name.replace(" ", "\n")] = (INKS.get(name, plots.INK), *values)
+    plots.rows(axis, rows)
     axis.set_title(title, fontsize=9.5)
-    axis.grid(True, axis="both")
-axes[0].set_yticks(range(len(ROWS)), [name.replace(" ", "\n") for name in ROWS])
-axes[0].set(xlim=(0, 102), ylim=(len(ROWS) - 0.5, -0.5))
+axes[0].set_xlim(0, 102)
 seen = frames.select(committed, "encodings", "cpu")
 figure.supxlabel(
     f"accuracy on affNIST (%); ours: {frames.shown_are(seen) if seen else 'not run yet'}",
     fontsize=9.5,
 )
 plt.show()
-
-# %% tags=["remove-input"]
-few = frames.select(seen, "encodings", **ARMS["sparse"])
-if few:
-    pixels, recipe = papers.config(few[0].trial).shape()[0], few[0].config
-    rates = {n: frames.mean(on_affnist(n, A), unit="%") for n in ("pixels", "sparse", *CODES)}
-    display(
-        Markdown(
-            f"In (a) the classifier gets {rates['pixels']} from the {np.prod(pixels)} pixels of an image, "
-            f"{rates['sparse']} from the {recipe['capsules'] * recipe['dim']} numbers of a sparse encoding, and "
-            f"{rates['principal components']} from as many principal components."
-        )
-    )
 
 # %% [markdown]
 # ## The idea on a toy
@@ -322,7 +306,7 @@ for batch in batches:
     if len(curve) == 1:
         after = squared_error(network.eval(), small[batch]).item()
         network.train()
-Markdown(
+frames.say(
     f"Squared error of 32 digits: {curve[0]:.2f} before the first step, {after:.2f} after it."
 )
 
@@ -349,8 +333,7 @@ plt.show()
 # ```{live-source} capslib.papers.sparse_unsupervised.recipe.Reconstruction
 # :test: tests/papers/test_sparse_unsupervised.py::test_losses_by_hand
 # ```
-
-# %% [markdown]
+#
 # ## Experiments
 #
 # ### Table 1: does the encoding carry over to affNIST?
@@ -400,11 +383,6 @@ def name_of(config: dict) -> str:
     return next(n for n, a in ARMS.items() if all(config[k] == v for k, v in a.items()))
 
 
-def side_of(record: object) -> int:
-    """Pixels along a side of what a network sees."""
-    return papers.config(record.trial).shape()[0][1]
-
-
 def percent(records: list, metric: str) -> str:
     return frames.mean([100 * value for value in frames.values(records, metric)])
 
@@ -422,25 +400,20 @@ def lead(one: list, other: list, metric: str) -> str:
 def tell(records: list, *words: str) -> None:
     """Say what records show; a smoke run shows nothing."""
     if records[0].trial.scale != "smoke":
-        display(Markdown(" ".join(words).replace(" %", "\N{NO-BREAK SPACE}%")))
+        frames.say(" ".join(words).replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
 def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
     """Means in percent, a row for each arm."""
-    rows = [
-        frames.metrics(records).assign(row=name) for name, records in arms.items() if records
-    ]
-    if not rows:
-        return Markdown("No record of these arms yet.")
-    measured = pd.concat(rows)
-    for column in columns:
-        measured[column] *= 100
-    table = frames.means(measured, "row", columns).reindex(list(arms))
-    table["seeds"] = table["seeds"].fillna(0).astype(int)
-    return table.fillna("–").rename_axis(None).pipe(frames.styled)
+    rows = {
+        name: [len(of), *(percent(of, metric) for metric in columns)]
+        for name, of in arms.items()
+    }
+    heads = ["seeds", *columns.values()]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=heads).pipe(frames.styled)
 
 
-display(Markdown(frames.standing(of_encodings)))
+frames.say(frames.standing(of_encodings))
 display(shares({name: arm(name) for name in DRAW}))
 apart = told["SP-T1-affnist-a"].claim.value - told["SP-T1-affnist-unmasked-a"].claim.value
 theirs = {k: f"{told[f'SP-T1-affnist-{k}'].claim.printed} %" for k in ("supcaps", "convnet")}
@@ -500,11 +473,9 @@ display(shares(rows, ACTIVE | {"affnist_a_masked": "masked (a) (%)"}))
 if "sparse" in both:
     most = {m: max(abs(np.diff(moved(name, m)).item()) for name in both) for m in (A, B)}
     before, after = moved("sparse", "affnist_a_masked")
-    display(
-        Markdown(
-            f"Twice the epochs move raw encodings by at most {most[A]:.1f} points in (a) and {most[B]:.1f} in (b). "
-            f"Masked, sparse ones go from {before:.1f} to {after:.1f} % in (a)."
-        )
+    frames.say(
+        f"Twice the epochs move raw encodings by at most {most[A]:.1f} points in (a) and {most[B]:.1f} in (b). "
+        f"Masked, sparse ones go from {before:.1f} to {after:.1f} % in (a)."
     )
 
 # %% tags=["hide-input"]
@@ -529,21 +500,20 @@ chapter.table("SP-T2-")
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
 
 
-def with_pictures(name: str) -> bool:
-    """Whether an arm has the record that holds pictures, that of its first seed."""
-    return any("picture" in record.series for record in arm(name)[:1])
-
-
 def drawn(record: object, name: str) -> np.ndarray:
     """Pictures of a record, as [many, side, side]."""
     side = round(len(record.series["picture"]) ** 0.5)
     return np.reshape(record.series[name], (-1, side, side))
 
 
-shown = {n: arm(n)[0] for n in ("dense", "no boosting", "sparse") if with_pictures(n)}
+shown = {  # the record of the first seed has the pictures
+    n: record
+    for n in ("dense", "no boosting", "sparse")
+    for record in arm(n)[:1]
+    if "picture" in record.series
+}
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
-size = (plots.WIDTH, 1.05 * max(1, len(shown)))
-figure, axes = plt.subplots(max(1, len(shown)), 8, figsize=size, squeeze=False)
+figure, axes = plots.panels(8, rows=max(1, len(shown)), height=1.05, squeeze=False)
 for row, (name, record) in zip(axes, shown.items(), strict=False):
     whole = drawn(record, "picture_of_all")
     left = drawn(record, "picture_without_each")
@@ -562,11 +532,12 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(chapter.table("SP-W-1", "SP-X-"))
+pixels = np.prod(papers.config(of_encodings[0].trial).shape()[0])
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
     of_sixteen(arm("dense"), "contributing"), "contribute to an image in a dense network, and", of_sixteen(arm("sparse"), "contributing"),
-    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {side_of(of_encodings[0]) ** 2:,} pixels, the paper’s {28**2} on MNIST and "
+    f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {pixels:,} pixels, the paper’s {28**2} on MNIST and "
     f"{40**2:,} on affNIST, so the two cannot be compared.",
 )  # fmt: skip
 
@@ -750,7 +721,8 @@ tell(
 # ```
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(of_options)), shares(tables))
+frames.say(frames.standing(of_options))
+display(shares(tables))
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}}
 TYPES, SIDE = 4, 6
@@ -932,7 +904,8 @@ tell(
 # ```
 
 # %% tags=["hide-input"]
-display(Markdown(frames.standing(of_layouts)), shares(layouts, ACTIVE))
+frames.say(frames.standing(of_layouts))
+display(shares(layouts, ACTIVE))
 
 # %% [markdown]
 # (sp-relative)=
@@ -991,20 +964,26 @@ alike = frames.select([*committed, *beyond], "beyond", size, network="autoencode
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
 for name, code in CODES.items():
     codes[name] = [r for r in of_codes if r.config["code"] == code]
-display(Markdown(frames.standing(of_codes)), shares(codes))
+frames.say(frames.standing(of_codes))
+display(shares(codes))
 parameters = " and ".join(
     f"{records[0].parameters:,} ({name})"
     for name, records in codes.items()
     if records and records[0].parameters
 )
+pixels = np.prod(papers.config(of_codes[0].trial).shape()[0])
 tell(
     of_codes,
-    "The classifier adds much by itself: in (a) it is right on", percent(codes["pixels"], A), "% of affNIST",
-    "from pixels, and on", percent(codes["principal components"], A), "% from principal components.",
-    "Pixels have no seed: their fits are alike.",
-    f"The networks have {parameters} parameters.",
+    "The classifier adds much by itself: in (a) it is right on",
+    percent(codes["pixels"], A),
+    f"% of affNIST from the {pixels} pixels of an image, on",
+    percent(codes["sparse capsules"], A),
+    "% from a sparse encoding, and on",
+    percent(codes["principal components"], A),
+    "% from as many principal components as that has numbers.",
     "So a high number in (a) need not come from the encoder.",
-)  # fmt: skip
+    f"Pixels have no seed: their fits are alike. The networks have {parameters} parameters.",
+)
 
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
@@ -1065,13 +1044,11 @@ for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
         f"{flops / planning.CARD / 60:.0f}",
     )
 TAKES = ("steps", "million parameters", "GB of votes a step", "PFLOP", "card-minutes a seed")
-display(
-    Markdown(
-        f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
-        f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
-    ),
-    pd.DataFrame.from_dict(rows, orient="index", columns=TAKES).pipe(frames.styled),
+frames.say(
+    f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
+    f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
 )
+display(pd.DataFrame.from_dict(rows, orient="index", columns=TAKES).pipe(frames.styled))
 
 # %% [markdown]
 # ## Exercises

@@ -81,7 +81,8 @@ class Chapter:
     def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
         """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
 
-        Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours).
+        Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours). Where a network
+        did not learn there is no mean, and ours stand seed by seed after a dot.
         """
         found = self.told
 
@@ -89,7 +90,8 @@ class Chapter:
             v = found[name]
             theirs, seal = v.claim.value, claims.seal(v, f"../scorecard.html#claim-{name}")
             if v.ours is None:
-                return f'<span id="at-{name}">{theirs:.{digits}f} {seal}</span>'
+                each = " / ".join(f"{value:.{digits}f}" for value in v.listed)
+                return f'<span id="at-{name}">{theirs:.{digits}f}{each and f" · {each}"} {seal}</span>'
             near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
             sign, kind = ("=", "near") if near else ("&lt;", "above") if v.ours > theirs else ("&gt;", "below")
             return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'

@@ -85,18 +85,6 @@ def means(
     return of.size().to_frame("seeds").join(texts)
 
 
-def curves(records: Iterable[Record], x: str, y: str) -> DataFrame:
-    """One row per point: the series ``y`` over the series ``x``, with configuration and seed."""
-    import pandas as pd
-
-    parts = []
-    for r in records:
-        if y in r.series:
-            arm = {k: str(v) if isinstance(v, list) else v for k, v in r.config.items() if k not in (x, y)}
-            parts.append(pd.DataFrame({x: r.series[x], y: r.series[y]}).assign(**arm, seed=r.trial.seed, key=r.key))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
 def select(records: Iterable[Record], experiment: str, scale: str | None = None, **where: object) -> list[Record]:
     """Select the records of an experiment, at one scale, by values of their configuration."""
     found = (r for r in records if r.trial.experiment == experiment and scale in (None, r.trial.scale))
@@ -118,6 +106,13 @@ def standing(records: Sequence[Record]) -> str:
     smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
     count = f"{len(records)} record{'s' * (len(records) > 1)}"
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
+
+
+def say(*sentences: str) -> None:
+    """Show sentences as Markdown."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(" ".join(sentences)))
 
 
 def shown_are(records: Iterable[Record]) -> str:

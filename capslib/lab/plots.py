@@ -223,20 +223,27 @@ def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit
     return figure
 
 
-def errors(axes: Axes, rows: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80) -> None:
-    """A row each of colour, the paper's value (open) and our seeds with their mean (filled): test errors in percent, logarithmic."""
-    for y, (color, paper, ours) in enumerate(rows.values()):
-        axes.plot(ours, [y] * len(ours), "o", color=color, ms=4, alpha=0.6)
+def rows(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]]) -> None:
+    """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band)."""
+    for y, (color, paper, ours, between) in enumerate(of.values()):
+        axes.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
+        axes.plot(ours, [y] * len(ours), "o", color=color, ms=4, alpha=0.6, mew=0)
         if ours:
-            axes.plot(sum(ours) / len(ours), y, "o", color=color, ms=8)
+            axes.plot(fmean(ours), y, "o", color=color, ms=7)
         if paper is not None:
             axes.plot(paper, y, "o", color=color, mfc="none", ms=8)
-    axes.axvline(chance, color=INK, lw=1, ls=":")
-    axes.set(xscale="log", xlim=(1, 100), ylim=(len(rows) - 0.5, -0.5), xlabel="test error (%), logarithmic")
-    axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], map(str, ticks))
-    axes.set_yticks(range(len(rows)), rows)
-    axes.minorticks_off()
+    axes.set_yticks(range(len(of)), of)
+    axes.set_ylim(len(of) - 0.5, -0.5)
     axes.grid(True, axis="both")
+
+
+def errors(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80) -> None:
+    """The :func:`rows` of test errors in percent, without intervals, on a logarithmic scale."""
+    rows(axes, {name: (*row, ()) for name, row in of.items()})
+    axes.axvline(chance, color=INK, lw=1, ls=":")
+    axes.set(xscale="log", xlim=(1, 100), xlabel="test error (%), logarithmic")
+    axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], map(str, ticks))
+    axes.minorticks_off()
 
 
 def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:

@@ -98,6 +98,13 @@ def test_a_table_side_by_side_says_which_value_is_larger(chapter, monkeypatch):
     assert "<b>" not in html
 
 
+def test_a_table_side_by_side_has_each_seed_where_there_is_no_mean(chapter, monkeypatch):
+    found = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.8)
+    found["NEG-T1-rba-bias"] = replace(found["NEG-T1-rba-bias"], ours=None, listed=(50.0, 99.85))
+    html = chapter.side_by_side(pd.DataFrame({"bias": ["NEG-T1-rba-bias"]}), digits=1).to_html()
+    assert 'id="at-NEG-T1-rba-bias">99.7 · 50.0 / 99.8 <a class="vq' in html
+
+
 def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(chapter):
     told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
     shown = chapter.verdict_box({"x": "<b>"}, **{**SAID, "found": told}).data

@@ -23,14 +23,12 @@ CLAIM = ledger()["NEG-W-4"]
 
 @pytest.fixture
 def records(trial, make_record):
-    """Two seeds of one arm and one of another; the configuration has a field of the same name as a series."""
+    """Two seeds of one arm and one of another."""
     trials = [
         trial.model_copy(update={"seed": seed, "config": {**trial.config, "bias": bias, "epochs": 2}})
         for seed, bias in ((0, True), (1, True), (0, False))
     ]
-    series = {"epochs": [1.0, 2.0], "train_accuracy": [0.5, 0.75]}
-    made = [make_record(t, series=series, wall_seconds=60.0, peak_memory_bytes=2**21) for t in trials]
-    return [r.model_copy(update={"config": {**r.config, "decoder": [8, 16]}}) for r in made]
+    return [make_record(t, wall_seconds=60.0, peak_memory_bytes=2**21) for t in trials]
 
 
 def test_metrics_are_one_row_a_record(records):
@@ -51,14 +49,6 @@ def test_means_have_the_interval_of_their_seeds(records):
     }
     free = frames.means(table, "bias", {"error": "error"}, bounds=None)["error"]
     assert free[True] == "2.0\N{NO-BREAK SPACE}[−10.7,\N{NO-BREAK SPACE}14.7]"  # t of one degree of freedom is 12.7
-
-
-def test_curves_are_one_row_a_point_and_a_field_of_the_same_name_gives_way(records):
-    table = frames.curves(records, "epochs", "train_accuracy")
-    assert len(table) == 6
-    assert table["epochs"].tolist() == [1, 2] * 3, "the series, not the number of epochs in the configuration"
-    assert set(table["decoder"]) == {"[8, 16]"}
-    assert frames.curves(records, "epochs", "nothing of the kind").empty
 
 
 def test_select_by_experiment_scale_and_field(records):
@@ -123,6 +113,13 @@ def test_what_a_figure_shows_is_said_and_that_smoke_runs_decide_nothing(records)
     assert "they decide nothing" in frames.standing(smoke)
     assert "they decide nothing" not in frames.standing([*smoke, *records])
     assert frames.shown_are(records) == "cpu scale, 2 seeds"
+
+
+def test_sentences_are_shown_as_one_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    frames.say("One sentence.", "And *another*.")
+    assert [text.data for text in shown] == ["One sentence. And *another*."]
 
 
 def test_comparisons_count_each_interval_and_each_run_once():

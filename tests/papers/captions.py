@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
 def _known(node: ast.stmt) -> bool:
     """Whether a statement of a notebook is an import, a function, or a constant that needs nothing else."""
     if isinstance(node, ast.Assign):
+        with contextlib.suppress(ValueError):
+            ast.literal_eval(node.value)
+            return isinstance(node.targets[0], ast.Name)
         return all(isinstance(n, ast.Assign | ast.Name | ast.Dict | ast.Constant | ast.expr_context) for n in ast.walk(node))
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
 
