@@ -1048,8 +1048,8 @@ if len(images_of):
         f" On images ({where}) Theil, Atkinson and Hoover differ from Gini by at most {far:.4f} "
         f"in {len(images_of)} means over ten classes, and lengths lead in "
         f"{(apart['length'] > 0).sum()} of them; furthest behind they lie on "
-        f"{DATASETS[worst['data']]} with {worst['percent']:g} % of {worst['setup']}, by "
-        f"{-apart['length'].min():.3f}."
+        f"{DATASETS.get(worst['data'], 'a stand-in')} with {worst['percent']:g} % of "
+        f"{worst['setup']}, by {-apart['length'].min():.3f}."
     )
 frames.say(
     "On all pairs the AUROC of the lengths lies "

@@ -227,11 +227,11 @@ def rows(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], 
     """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band)."""
     for y, (color, paper, ours, between) in enumerate(of.values()):
         axes.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
-        axes.plot(ours, [y] * len(ours), "o", color=color, ms=4, alpha=0.6, mew=0)
+        axes.plot(ours, [y] * len(ours), "o", color=color, ms=3.5, alpha=0.6, mew=0)
         if ours:
-            axes.plot(fmean(ours), y, "o", color=color, ms=7)
+            axes.plot(fmean(ours), y, "o", color=color, ms=5.5)
         if paper is not None:
-            axes.plot(paper, y, "o", color=color, mfc="none", ms=8)
+            axes.plot(paper, y, "o", color=color, mfc="none", ms=9)
     axes.set_yticks(range(len(of)), of)
     axes.set_ylim(len(of) - 0.5, -0.5)
     axes.grid(True, axis="both")
