@@ -183,15 +183,8 @@ class ConvCapsules(nn.Module):
         super().__init__()
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
         self.transform, self.coordinates = transform, coordinates
-        if transform == "linear":
-            self.weight = nn.Parameter(torch.empty(kernel, kernel, types, parents, *W[pose]))
-            _start(self.weight, weight_std)
-        elif transform != "bounded":
-            raise unknown("transform", transform, get_args(Transform))
-        elif pose != "matrix":
-            raise ValueError('the transform "bounded" is for matrix capsules')
-        else:
-            self.weight = nn.Parameter(near_identity(kernel, kernel, types, parents))
+        shape = kernel, kernel, types, parents
+        self.weight = nn.Parameter(_first_weights(transform, pose, shape, weight_std))
         self.routing = make_routing(routing, parents, 16, **options)
         self.normalise = _normaliser(self.routing, routing, normalise)
 
@@ -298,3 +291,15 @@ def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> 
 
 def _start(weight: Tensor, std: float) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def _first_weights(transform: Transform, pose: Pose, shape: tuple[int, ...], std: float) -> Tensor:
+    """What W [*shape, …] starts from."""
+    if transform == "linear":
+        _start(weight := torch.empty(*shape, *W[pose]), std)
+        return weight
+    if transform != "bounded":
+        raise unknown("transform", transform, get_args(Transform))
+    if pose != "matrix":
+        raise ValueError('the transform "bounded" is for matrix capsules')
+    return near_identity(*shape)
