@@ -674,7 +674,7 @@ for t, axis in enumerate(axes, start=1):
     axis.set(title=f"iteration {t}", xlabel="distance", xlim=(0, farthest))
     axis.locator_params(axis="x", nbins=2)
 axes[0].set_ylabel("mass, in children")
-plots.key(axes[2], {"right class": CAPSULES, "wrong": plots.INK})
+plots.key(axes[2], {"right": CAPSULES, "wrong": plots.INK})
 plt.show()
 
 # %% tags=["hide-input"]
