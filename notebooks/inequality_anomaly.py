@@ -1189,6 +1189,29 @@ ROUTED = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynami
 display(chapter.table("INQ-W-10"))
 of_routings = arms_of(routings, "routings", ROUTED, "routing")
 
+# %% tags=["remove-input"]
+by_routing = seeds_of([*committed, *routings], "routings", "routing")
+competing = {"Gini": GINI, "Palma": PALMA, "the lengths": LONGER}
+spans, turned = [], []
+for routing in ("dynamic", "em") if len(by_routing) else ():
+    own = by_routing[by_routing["routing"] == routing]
+    if len(own) and set(own["scale"]) != {"smoke"}:
+        ranges = [f"{s} {own[m].min():.3f} to {own[m].max():.3f}" for s, m in competing.items()]
+        spans.append(f"with {plots.routing_name(routing)} {', '.join(ranges)}")
+        turned += [plots.routing_name(routing)] * bool(own[GINI].max() < 0.5)
+if spans:
+    n = by_routing["seed"].nunique()
+    about = (
+        f"AUROC itself where parents compete, over sets and setups, {n} seed{'s' * (n > 1)}:"
+    )
+    frames.say(f"{about} {'; '.join(spans)}.")
+if turned:
+    frames.say(
+        f"With {both(turned)} Gini lies below one half in each of them, so it points the wrong way: "
+        "the couplings of the anomaly capsule are *more equal* for an anomaly. It fits that a parent "
+        "that wins the competition takes most of every child, which makes its couplings alike."
+    )
+
 # %% [markdown]
 # ```{fold} The figure, and its numbers: the first arm, and differences to it, paired by seed
 # ```
