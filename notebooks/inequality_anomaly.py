@@ -1196,7 +1196,7 @@ spans, turned = [], []
 for routing in ("dynamic", "em") if len(by_routing) else ():
     own = by_routing[by_routing["routing"] == routing]
     if len(own) and set(own["scale"]) != {"smoke"}:
-        ranges = [f"{s} {own[m].min():.3f} to {own[m].max():.3f}" for s, m in competing.items()]
+        ranges = [f"{s} {between(own[m].map('{:.3f}'.format))}" for s, m in competing.items()]
         spans.append(f"with {plots.routing_name(routing)} {', '.join(ranges)}")
         turned += [plots.routing_name(routing)] * bool(own[GINI].max() < 0.5)
 if spans:
