@@ -21,9 +21,7 @@ class DataSet:
     stand_in: bool = False
     splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
     arrays: tuple[str, ...] = ("images", "labels")  # what each split has at least; the first has those shapes
-    files: dict[str, str] = field(
-        default_factory=dict
-    )  # the publishers' files and hashes: ``md5:`` if they publish no other, empty if none
+    files: dict[str, str] = field(default_factory=dict)  # the publishers' files and the hashes that they publish, or ""
     read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand

@@ -133,7 +133,7 @@ def _code(record: Record) -> Iterator[str]:
 
 def _each_other(records: dict[str, Record]) -> Iterator[str]:
     trials: dict[str, str] = {}
-    arms: dict[str, tuple[str, dict]] = {}
+    arms: dict[str, tuple[str, str, dict]] = {}
     for name, record in records.items():
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
@@ -142,8 +142,10 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
             measures = {k: (0 if k.endswith("_last_quarter") else m.n, m.unit) for k, m in record.metrics.items()}
             measures["parameters"] = record.parameters
             arm = record.trial.model_copy(update={"seed": 0}).key
-            other, theirs = arms.setdefault(arm, (name, measures))
-            if odd := sorted(k for k in measures.keys() & theirs.keys() if measures[k] != theirs[k]):
+            other, code, theirs = arms.setdefault(arm, (name, record.code.capslib, measures))
+            both = measures.keys() & theirs.keys()  # other code may measure more
+            compared = both if code != record.code.capslib else measures.keys() | theirs.keys()
+            if odd := sorted(k for k in compared if measures.get(k) != theirs.get(k)):
                 yield f"{name}: not measured like another seed, in {other} ({', '.join(odd)}): raise the experiment's revision"
 
 

@@ -14,7 +14,7 @@ from capslib.data import SETS
 from capslib.lab import review as reviewing
 from capslib.lab import runs
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.records import Code
+from capslib.lab.records import Code, Record
 from capslib.lab.review import review
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
@@ -208,13 +208,28 @@ def test_two_files_of_one_trial(store, sound):
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"train_accuracy": Metric(value=1, n=20, unit="x")}}, "train_accuracy"), ({"parameters": 8}, "parameters")],
+    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"other": Metric(value=1, n=20, unit="x")}}, "other, train_accuracy"), ({"parameters": 8}, "parameters")],
 )  # fmt: skip
 def test_seeds_of_one_configuration_are_measured_alike(store, sound, changes, what):
     again = changed(SIGN[0], seed=1)
     names = sorted(str(store.put(record).relative_to(store.root)) for record in (sound(), sound(again, **changes)))
     (problem,) = review(store).problems
     assert problem.startswith(f"{names[1]}: not measured like another seed, in {names[0]} ({what})")
+
+
+def test_a_seed_of_other_code_may_measure_more_but_nothing_otherwise(store, sound):
+    def of_other_code(**values: Metric) -> Record:
+        first = sound()
+        code = first.code.model_copy(update={"revision": None, "dirty": None, "capslib": "1" * 64})
+        return sound(changed(SIGN[0], seed=1), code=code, metrics=first.metrics | values)
+
+    store.put(sound())
+    store.put(of_other_code(other=Metric(value=1, n=20, unit="x")))
+    assert not review(store).problems
+    store.put(of_other_code(train_accuracy=Metric(value=1, n=21, unit="fraction")))
+    (problem,) = review(store).problems
+    assert "not measured like another seed" in problem
+    assert "(train_accuracy)" in problem
 
 
 def test_a_seed_that_stopped_early_is_measured_like_the_others(store, sound):
