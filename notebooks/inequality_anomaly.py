@@ -715,6 +715,14 @@ every_cell(about, "S2", FULL_NAMES, SHARES)
 # Do the couplings of the anomaly capsule change between normal inputs and anomalies, and those of the normal capsule hardly?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}}
+INPUTS = {"normal": (NORMAL, "normal inputs"), "anomalies": (ANOMALY, "anomalies")}
+
+
+def spread(what: str, capsule: str, inputs: str, records: list) -> torch.Tensor:
+    """A curve of the couplings of a capsule for these inputs, a row for each network."""
+    return torch.tensor([r.series[f"{what}_{capsule}_capsule_{inputs}"] for r in records])
+
+
 most = frames.best([*committed, *detection], "detection", setup="outliers", percent=10.0)
 of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
@@ -722,11 +730,9 @@ size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
 figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
-    for y, (of, color) in enumerate((("normal", NORMAL), ("anomalies", ANOMALY))):
-        series = f"couplings_{capsule}_capsule_{of}"
-        shares = torch.tensor([r.series[series] for r in shown]).mean(dim=0)
+    for y, (of, (color, words)) in enumerate(INPUTS.items()):
+        shares = spread("couplings", capsule, of, shown).mean(dim=0)
         axis.plot(shown[0].series["log_shares"], 100 * shares, color=color)
-        words = "normal inputs" if of == "normal" else of
         at = dict(color=color, transform=axis.transAxes, fontsize=9.5)
         axis.text(0.03, 0.88 - 0.11 * y, words, **at)
     axis.set(xlabel="ln(I · c)", xlim=(-4.2, 3.2), xticks=range(-4, 4))
@@ -741,25 +747,22 @@ falls = int((areas["auroc_gini_normal"] < 0.5).sum())
 turned = [areas[f"auroc_gini{of}"].mean() for of in ("", "_normal")]
 
 
-def moved(record, capsule: str) -> float:
-    """The total variation between the couplings of a capsule for both kinds of inputs."""
-    both_ways = [
-        record.series[f"couplings_{capsule}_capsule_{of}"] for of in ("normal", "anomalies")
-    ]
-    return sum(abs(a - b) for a, b in zip(*both_ways, strict=True)) / 2
+def moved(capsule: str) -> torch.Tensor:
+    """By network, the total variation between the couplings for both kinds of inputs."""
+    normal, unusual = (spread("couplings", capsule, of, of_tenth) for of in INPUTS)
+    return (normal - unusual).abs().sum(dim=1) / 2
 
 
-change = {
-    of: sum(moved(r, of) for r in of_tenth) / len(of_tenth) for of in ("anomaly", "normal")
-}
-more = sum(moved(r, "anomaly") > moved(r, "normal") for r in of_tenth)
+change = {of: moved(of) for of in ("anomaly", "normal")}
+more = int((change["anomaly"] > change["normal"]).sum())
 frames.say(
     f"Both change here. In {falls} of {len(areas)} networks with 10 % of anomalies "
     f"({frames.shown_are(of_tenth)}) the Gini coefficient of the *normal* capsule falls when an "
     f"anomaly comes. Its AUROC is {turned[1]:.3f}, and that of the anomaly capsule is "
     f"{turned[0]:.3f}: both lie equally far from 0.5 (within {abs(sum(turned) - 1):.3f}). The mean "
     "total variation between the couplings for normal inputs and for anomalies is "
-    f"{change['anomaly']:.2f} in the anomaly capsule and {change['normal']:.2f} in the normal one; "
+    f"{change['anomaly'].mean():.2f} in the anomaly capsule and {change['normal'].mean():.2f} in the "
+    "normal one; "
     f"in the anomaly capsule it is larger in {more} networks. The paper expects the normal capsule "
     "hardly to change."
 )
@@ -1112,7 +1115,7 @@ frames.styled(pd.DataFrame(rows, columns=columns)).hide(axis="index")
 # %% [markdown]
 # ### Other routings
 #
-# Does inequality detect anomalies when parents compete, as in routing by agreement (RBA) and in EM routing? The authors conjecture it.
+# Does inequality detect anomalies when parents compete, as in routing by agreement (RBA) and in EM routing? The authors conjecture it. {numref}`fig-inq-lorenz` draws how the couplings are spread then.
 
 # %%
 routings = session.run(STEM, "routings")
@@ -1186,8 +1189,27 @@ def in_numbers(apart: pd.DataFrame, names: dict) -> Styler:
 
 
 ROUTED = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}
-display(chapter.table("INQ-W-10"))
-of_routings = arms_of(routings, "routings", ROUTED, "routing")
+chapter.table("INQ-W-10")
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Lorenz curves of the anomaly capsule in three panels, one for each routing. Over the children the curve of anomalies sags far below the diagonal and that of normal inputs stays close to it. With RBA both stay close. With EM it is the other way round: normal inputs sag, anomalies stay close."}, "figure": {"caption": "For which inputs are the couplings of the anomaly capsule unequal? Their Lorenz curves, mean over the networks of all sets, setups and seeds; the bands go from the least to the greatest. Dashed: equal shares. The titles have size and n.", "name": "fig-inq-lorenz"}}
+of_routing = {
+    name: frames.best([*committed, *routings], "routings", routing=routing)
+    for (routing,), name in ROUTED.items()
+}
+figure, axes = plots.panels(len(ROUTED), height=2.5, sharex=True, sharey=True)
+for axis, (name, of) in zip(axes, of_routing.items(), strict=True):
+    axis.plot((0, 1), (0, 1), color=plots.INK, ls="--", lw=1)
+    for y, (inputs, (color, words)) in enumerate(INPUTS.items()):
+        curves = spread("lorenz", "anomaly", inputs, of)
+        places = of[0].series["quantiles"]
+        axis.fill_between(places, curves.amin(0), curves.amax(0), color=color, alpha=0.15, lw=0)
+        axis.plot(places, curves.mean(dim=0), color=color)
+        at = dict(color=color, transform=axis.transAxes, fontsize=9.5)
+        axis.text(0.05, 0.88 - 0.11 * y, words, **at)
+    axis.set_title(f"{name}\n{of[0].trial.scale} scale, n = {len(of)} networks", fontsize=9.5)
+    axis.set_xlabel("share of the children")
+axes[0].set_ylabel("share of the coupling")
+plt.show()
 
 # %% tags=["remove-input"]
 by_routing = seeds_of([*committed, *routings], "routings", "routing")
@@ -1201,20 +1223,29 @@ for routing in ("dynamic", "em") if len(by_routing) else ():
         turned += [plots.routing_name(routing)] * bool(own[GINI].max() < 0.5)
 if spans:
     n = by_routing["seed"].nunique()
-    about = (
-        f"AUROC itself where parents compete, over sets and setups, {n} seed{'s' * (n > 1)}:"
-    )
+    about = f"AUROC where parents compete, over sets and setups, {n} seed{'s' * (n > 1)}:"
     frames.say(f"{about} {'; '.join(spans)}.")
-if turned:
+    medians = [
+        [sum(r.series[f"gini_of_{i}"][10] for r in of) / len(of) for i in INPUTS]
+        for of in of_routing.values()
+    ]
+    over, rba, em = (
+        "{:.3f} for normal inputs and {:.3f} for anomalies".format(*m) for m in medians
+    )
+    wrong = f"With {both(turned)} Gini points the wrong way. " if turned else ""
     frames.say(
-        f"With {both(turned)} Gini lies below one half in each of them, so it points the wrong way: "
-        "the couplings of the anomaly capsule are *more equal* for an anomaly. It fits that a parent "
-        "that wins the competition takes most of every child, which makes its couplings alike."
+        f"{wrong}With EM the capsule that wins takes most of nearly every child, and few are left "
+        "for the other. So the couplings of the *loser* are unequal: the median Gini coefficient "
+        f"of the anomaly capsule is {em}. With RBA nearly all couplings stay between 0.4 and 0.7, "
+        f"and small differences rank the inputs: the median is {rba}. Over the children it is {over}."
     )
 
 # %% [markdown]
-# ```{fold} The figure, and its numbers: the first arm, and differences to it, paired by seed
+# ```{fold} Differences to the first arm, paired by seed
 # ```
+
+# %% tags=["remove-input"]
+of_routings = arms_of(routings, "routings", ROUTED, "routing")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
 draw_arms(of_routings, ROUTED)
@@ -1302,6 +1333,11 @@ pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled
 # capslib run inequality_anomaly --scale paper --experiment detection --scheduler tcp://head:8786
 # ```
 #
+# {doc}`/book/costs` says what all papers take. A killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest and how to send a record.
+#
+# ```{fold} Twice the budget; what one large card and the committed records took
+# ```
+#
 # A reduced order is decided only if twice the budget gives the same decision. So each needs one seed of all its arms for twice as long, too; a training that stopped by its own rule counts as its double.
 # Run these before the grid: rates are constant here, so a longer training leaves the one with half the epochs behind, and the grid need not train it again. Diverse outliers on CIFAR-10 and setup D are trained twice, for only the longer run compiles its routing.
 # The grid of the skin lesions and of other routings needs the same, by their names.
@@ -1322,12 +1358,6 @@ frames.say(
     + f": a card would have to be {hours / 3 / 0.5:.0f} times as fast. The dry run says what each "
     "table takes."
 )
-
-# %% [markdown]
-# {doc}`/book/costs` says what all papers take. A killed run continues from its last checkpoint. {doc}`/book/rerun` describes the rest and how to send a record.
-#
-# ```{fold} What the committed records took
-# ```
 
 # %% tags=["hide-input"]
 baselines = session.run(STEM, "baselines")

@@ -268,6 +268,34 @@ def test_that_the_couplings_of_both_capsules_change(records):
     assert abs(every["auroc_gini_normal"].mean() + every["auroc_gini"].mean() - 1) < 0.005, "both lie equally far from 0.5"
 
 
+def test_whose_couplings_are_unequal_where_parents_compete(records):
+    """By network: Gini of the median input, and shares of the children by their coupling, whose logarithm the records count in bins."""
+    of = {name: frames.select(records, "routings", "cpu", routing=name) for name in ("dynamic_over_children", "dynamic", "em")}
+
+    def medians(routing: str, inputs: str) -> list[float]:
+        return [r.series[f"gini_of_{inputs}"][10] for r in of[routing]]
+
+    def share(routing: str, inputs: str, low: float, high: float) -> float:
+        ends = [np.exp(r.series["log_shares"]) / children for r in of[routing]]
+        shares = [r.series[f"couplings_anomaly_capsule_{inputs}"] for r in of[routing]]
+        return np.mean([np.sum(np.array(s)[(low < at) & (at < high)]) for s, at in zip(shares, ends, strict=True)])
+
+    children = REDUCED["cpu"]["mnist"]["primary_types"] * 36
+    _, _, told = figure(STEM, "fig-inq-lorenz")
+    assert "Over the children the curve of anomalies sags far below the diagonal and that of normal inputs stays close" in told
+    assert min(medians("dynamic_over_children", "anomalies")) > 0.3 > 0.1 > max(medians("dynamic_over_children", "normal"))
+    assert "With RBA both stay close" in told
+    assert max(medians("dynamic", "anomalies") + medians("dynamic", "normal")) < 0.1
+    assert "With EM it is the other way round: normal inputs sag, anomalies stay close" in told
+    assert min(medians("em", "normal")) > 0.3 > 0.1 > max(medians("em", "anomalies"))
+    box = source(STEM)
+    assert "the capsule that wins takes most of nearly every child, and few are left" in box
+    assert share("em", "anomalies", 0.5, np.inf) > 0.85
+    assert share("em", "normal", 0, 0.1) > 0.95
+    assert "nearly all couplings stay between 0.4 and 0.7" in box
+    assert all(share("dynamic", inputs, 0.4, 0.7) > 0.95 for inputs in ("normal", "anomalies"))
+
+
 def test_how_much_three_letters_give_away(records):
     of = frames.metrics(frames.select(records, "off_targets", "paper", sees="pam"))
     assert "They alone reach most of the AUROC" in prose(STEM)
