@@ -75,7 +75,7 @@ chapter.verdict_box(
     "one free energy {EM-W-8:verdict} {EM-W-8}.",
     size="At the paper’s own size the parameters are counted ({EM-X-params-main:verdict} "
     "{EM-X-params-main}), and the CNN errs on {EM-T1-cnn:ours} where the paper has "
-    "{EM-T1-cnn:theirs}: {EM-T1-cnn:verdict} {EM-T1-cnn}. No capsules are trained there. All else comes from reduced networks ({EM-T1-iter3:basis}), on smallNORB in a copy "
+    "{EM-T1-cnn:theirs}: {EM-T1-cnn:verdict} {EM-T1-cnn}. The same CNN is attacked, and no capsules are trained there. All other networks are smaller ({EM-T1-iter3:basis}), on smallNORB in a copy "
     "that had been compressed as JPEG, and on MNIST: {undecided} undecided claims, "
     "{measured smaller} measured values.",
     surprise="If all parents compete for a child, as printed, a reduced network has a test error of "
@@ -150,11 +150,11 @@ ROLES = plots.ROLE_COLORS
 # layer, through learned matrices. A new viewpoint multiplies all poses by the same matrix, so votes that agree still agree. {term}`EM routing`, a kind of expectation maximisation, finds such clusters.
 #
 # Paper and released code describe different networks ({numref}`fig-em-rules`). As printed, all parents that see a child compete for it. In the released code, parents of one type at
-# different positions compete; parents of different types do not. Our main network has one competition per type over positions, after the release, without its shared maximum and ε
+# different positions compete, and parents of different types do not, but for the classes. Our main network follows that, without the shared maximum and ε of the release
 # ({ref}`explained below <em-left-out>`). With the printed one the reduced network makes {ref}`almost three times as many errors <em-competition>`, though two of its
 # three runs were still improving when they ended. And we found no free energy that all three printed updates lower ({claim}`EM-W-8`).
 #
-# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. The rest needs the paper's own network. In a reduced one, three iterations give more errors than one
+# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are judged. Most of the rest needs the paper's own network, or runs of twice the length. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
@@ -208,9 +208,9 @@ for column, iterations in enumerate((1, 2, 3)):
 plt.show()
 
 # %% [markdown]
-# A tight cluster makes the votes inside it likely and all other votes unlikely, so each iteration sharpens the result of the one before. A parent becomes active when the cost of describing its votes is below
+# A tight cluster makes the votes inside it likely and all other votes unlikely, so in this toy each iteration sharpens the result of the one before. In trained networks the third {ref}`undoes the second <em-votes>`. A parent becomes active when the cost of describing its votes is below
 # a threshold $\beta_a$. The threshold is learned in a network; here it is zero. Parent 3 keeps the votes that no other parent takes. Its cost is a sum over
-# these few votes and goes to zero with them, so its activation goes to one half.
+# these few votes. A parent without votes costs nothing and has an activation of one half; parent 3 comes closer to that with every iteration drawn here.
 #
 # ```{fold} Why votes still agree after a change of viewpoint
 # ```
@@ -521,15 +521,15 @@ orders = {
 chapter.table(*orders, names=orders)
 
 # %% [markdown]
-# In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs make fewer errors than any of them, also the one that has as many
+# In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs make fewer errors than any of them, seed by seed, also the one that has as many
 # parameters as the capsules. We trained the first seed of each arm for twice as long, once. The order of the iterations stays, and the CNN of the same size still beats three iterations. But every capsule network gained, by 1.6 to 2.5 points,
 # and the CNNs moved by 0.3 at most: one iteration now errs on 7.2 % and the CNN of the same size on 8.3 %.
 #
 # ```{fold} Every row of Table 1, learning curves, and the configuration
 # ```
 #
-# In the coarser setting, too, one gives the lowest error of the four numbers of iterations, and five the highest. Vector poses make fewer errors there with every seed, but they need twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper. Three seeds do not decide between spread
-# and margin loss, or between the paper's activation and mixing proportions. Coordinates cannot be tested in the coarser setting: on its last grid of 2 × 2 they change next to nothing. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active,
+# In the coarser setting, too, one gives the lowest error of the four numbers of iterations, and five the highest. With coordinates, vector poses make fewer errors there with every seed, but they need twelve times the parameters. Cross entropy is the worst of the three losses, as in the paper. Three seeds do not decide between spread
+# and margin loss, or between the paper's activation and mixing proportions. Whether coordinates help is asked at paper scale only, for the last grid here has 2 × 2 places. Without them matrix poses make fewer errors with every seed, which three seeds do not decide. Two of the three networks with vector poses and without coordinates broke down after about an epoch: they made all classes equally active,
 # whatever the image, and did not recover. The third has an error of 10.7 %, about a point more than with coordinates.
 #
 # The rows are claims about the paper's own networks. The CNN has run at its own size and errs on 6.2 % of the test images, more than the paper's 5.2 % by more than the tolerance. With 24 epochs in place of
@@ -537,7 +537,8 @@ chapter.table(*orders, names=orders)
 # run of twice the length agrees. There is one for each arm of the smaller copy and none for the coarser setting, whose orders stay undecided even where their interval excludes zero. An independent implementation
 # makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`; here one makes the fewest. The table in the fold gives the mean error over the seeds with its 95 % interval, on all
 # 24 300 test pairs. *Moved* says how far the training error moved at most over the last quarter of training, as a share of the error of guessing.
-# A training that moved by 2 % was plainly still improving. All capsules of the smaller copy moved by less, and still gained with twice the epochs; so values at the paper's size wait for runs of twice the length, too.
+# A training that moved by 2 % was plainly still improving. All capsules of the smaller copy moved by less, and still gained with twice the epochs: the learning rate falls to a sixtieth in a run of any length, and flattens every curve.
+# So values at the paper's size wait for runs of twice the length, too.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}, "figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Dotted: chance.", "name": "fig-em-table1"}}
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
@@ -687,7 +688,7 @@ chapter.table("EM-W-1")
 #
 # ### Dead capsules and the margin (§4.1)
 #
-# Does a small initial margin keep capsules alive? We call a capsule type dead if no test image raises its activation above 0.05.
+# Does a small initial margin keep capsules alive? We call a capsule type dead if none of 500 test images raises its activation above 0.05.
 #
 # ```{fold} Dead capsules, by margin
 # ```
@@ -764,7 +765,7 @@ resisting = {
 chapter.table(*resisting, names=resisting)
 
 # %% [markdown]
-# A network with a higher error also has a higher error under attack. The claims therefore compare, at ε = 0.1 and at ε = 0.2, the accuracy and the share of it that a network keeps.
+# Without an attack the CNN makes fewer errors. So the claims compare two things, at ε = 0.1 and at ε = 0.2: the accuracy, and the share of it that a network keeps.
 #
 # No interval over three seeds clears the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. But at ε = 0.2 capsules keep more of their accuracy with every seed:
 # 6 to 8 % against 1 to 5 % under the basic iterative method, and 46 to 57 % against 36 to 43 % on images of another CNN. Three seeds do not decide. FGSM takes both far below chance with every seed; it never took the paper's
@@ -773,9 +774,9 @@ chapter.table(*resisting, names=resisting)
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```
 #
-# With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. Three CNNs of the paper's size keep 21 to 26 % at ε = 0.2, and 7 to 12 % at 0.5. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
+# With ε = 0.2 the reduced CNN classifies 4 to 10 % of the images correctly; chance is one fifth. Three CNNs of the paper's size classify 21 to 26 % at ε = 0.2, and 7 to 12 % at 0.5. The paper does not say on which scale its ε is 0.2, so {claim}`EM-X-adv-cnn-eps` has two readings and asks for one of them.
 #
-# The gradients of the CNN are two to four times as large, not a hundred times. They are those of cross entropy, of logits for the CNN and of activations between 0 and 1 for capsules; another loss can turn their order.
+# The gradients of the CNN are two to four times as large, not a hundred times. They are those of cross entropy, of logits for the CNN and of activations between 0 and 1 for capsules; no record has those of another loss.
 # A gradient is exactly zero where the loss rounds to zero or where every path to it is cut. Cross entropy of activations between 0 and 1 cannot round to zero, so for capsules only cut paths would show. The CNN has no such pixel in 500 images,
 # so it leaves {claim}`EM-W-4` nothing to undercut.
 
@@ -838,7 +839,7 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 # many draws of random votes, in float64, with λ = 1 and no smoothing, as long as the variances of a draw stay above zero. The *matched* E-step minimises the weighted form:
 # $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. The printed form rises at some steps of every iteration and the weighted form in the first iterations; with the matched E-step it falls throughout."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
 found = frames.best([*committed, *energies], "free_energy")
 KINDS = {
     ("printed", "paper"): ("printed", ROLES["printed"]), ("weighted", "paper"): ("weighted", ONE),
@@ -887,7 +888,7 @@ frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.s
 #
 # ### Competition inside one window only
 #
-# The most common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it, and
+# A common mistake of public code is a softmax over the parent types at each position. Each child then counts once for every window that contains it, and
 # in our main network once for every type. `test_a_child_shares_itself_out_among_all_parents_that_see_it` catches both ({ref}`their effect <em-competition>`).
 #
 # ```{fold} The mistake as a switch, and its symptom
@@ -951,7 +952,7 @@ plt.show()
 # ### A variance floor that is too low
 #
 # In an image with an even background many votes are almost equal. A parent that takes only these votes has almost no variance. Its log-densities then differ by thousands, couplings become ones
-# and zeros, and gradients explode, because they are divided by the variance. Public code has floors [down to 10⁻⁹](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code`; the released code adds 5·10⁻⁴.
+# and zeros, and gradients grow, because they are divided by the variance. Public code has floors [down to 10⁻⁹](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code`; the released code adds 5·10⁻⁴.
 # `values_and_gradients_are_finite` of the conformance suite routes votes that are all equal.
 #
 # ```{fold} The mistake as a switch, and its symptom
@@ -990,7 +991,7 @@ plots.key(axes[1], {f"{n}": color for n, color in shades.items()})
 plt.show()
 
 # %% [markdown]
-# With two iterations no child belongs to one parent only, whatever the floor, and gradients stay small. That may be one reason why two iterations are easier to train than three.
+# With two iterations no child belongs to one parent only, whatever the floor, and gradients stay small.
 #
 # ## Beyond the paper
 #

@@ -200,7 +200,7 @@ def test_what_sentences_say_about_the_smaller_copy():
     assert "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds" in told
     assert len(one) == 3
     assert all(a < b < c for a, b, c in zip(one, two, three, strict=True))
-    assert "Both CNNs make fewer errors than any of them" in told
+    assert "Both CNNs make fewer errors than any of them, seed by seed" in told
     assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
     longer = [of(2 * COPY["epochs"], **arm) for arm in arms]
     assert [len(runs) for runs in longer] == [1] * 5, "the first seed of each arm, for twice as long"
@@ -244,7 +244,7 @@ def test_what_sentences_say_about_the_cnn_of_the_papers_size():
     assert len(shorter) == len(runs) == 3
     attacked = frames.select(Store().records("em_routing"), "attacks", "paper", network="cnn")
     for epsilon, pattern in (
-        (0.2, r"Three CNNs of the paper's size keep (\d+) to (\d+) % at ε = 0.2"),
+        (0.2, r"Three CNNs of the paper's size classify (\d+) to (\d+) % at ε = 0.2"),
         (0.5, r"and (\d+) to (\d+) % at 0.5"),
     ):
         kept = [100 * r.series["fgsm_cnn"][r.series["epsilons"].index(epsilon)] for r in attacked]

@@ -146,10 +146,11 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
     assert len(cells) == 24
     short = {full: name for name, full in DATA.items()}
     gini = frames.metrics(frames.select(records, "detection", "cpu")).groupby(["setup", "data", "percent"])["auroc_gini"].mean()
-    assert "Run as released, both have nearly the paper's numbers on images" in told
-    assert "both are good detectors on MNIST and its like" in told
-    assert "with the fewest outliers one of them is as good as Gini there. On CIFAR-10 they are not" in told
-    assert "Its release lets ABC " in source(STEM)
+    assert "Run as released, both have nearly the paper's numbers on the four sets of images" in told
+    assert "are good detectors of diverse outliers on MNIST and its like" in told
+    assert "with the fewest outliers one of them is as good as Gini there" in told
+    assert "With the fewest diverse inliers, and on CIFAR-10, Gini stays ahead of both" in told
+    assert "On images the release lets ABC " in source(STEM)
     for (setup, data, percent), row in cells.iterrows():
         cell = printed("T2" if setup == "outliers" else "T3", short[data], f"{percent:g}")
         assert abs(row["auroc_abc"] - cell["abc"]) < (0.025 if data == "cifar10" else 0.01)
@@ -159,8 +160,13 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
             assert max(row["auroc_abc_usual"], row["auroc_nl_error"]) < gini.get((setup, data, percent), 0.7) - 0.02
             continue
         assert row["auroc_abc_usual"] > row["auroc_abc"] + 0.05
-        if (setup, percent) == ("outliers", 0.1):
-            assert max(row["auroc_abc_usual"], row["auroc_nl_error"]) > gini[setup, data, percent] - 0.001
+        better = max(row["auroc_abc_usual"], row["auroc_nl_error"])
+        if setup == "outliers":
+            assert better > 0.7
+        if percent == 0.1:
+            assert (
+                better > gini[setup, data, percent] - 0.001 if setup == "outliers" else better < gini[setup, data, percent] - 0.05
+            )
 
 
 def test_a_as_printed_points_the_wrong_way(of_pairs):
@@ -184,6 +190,15 @@ def test_the_errata_say_what_the_ledger_says():
     ]  # fmt: skip
     rises = numbers(r"it rises on CIFAR-10, from ([\d.]+) to ([\d.]+)", told)
     assert rises == [printed("T2", "cifar10", share)["npp"] for share in ("0.1", "10")]
+
+
+def test_npp_ranks_as_the_lengths_do_where_no_input_is_called_an_anomaly(records):
+    assert "only where a network calls no input an anomaly, for there *Npp* ranks alike" in prose(STEM)
+    of = frames.metrics(frames.select(records, "detection", "cpu"))
+    silent = of[of["auroc_plain"] == 0.5]
+    assert len(silent) > 100
+    assert (silent["auroc_npp"] - silent["auroc_length"]).abs().max() < 0.001
+    assert (of["auroc_npp"] - of["auroc_length"]).abs().max() > 0.1
 
 
 def test_lengths_rank_better_than_the_label(records):
@@ -238,15 +253,17 @@ def test_who_leads_in_the_paper():
     *_, about = figure(STEM, "fig-inq-outliers")
     assert "Nre leads at 0.1 percent on three sets" in about
     assert [data for data, cell in poor.items() if cell.idxmax() == "nre"] == ["mnist", "fmnist", "kmnist"]
-    assert "Gini and Palma rise with the share" in about
-    assert "Npp falls on three sets" in about
+    assert "Gini and Palma rise with the share, and Gini leads at ten percent" in about
+    assert "Npp ends below its start on three sets" in about
     rises = {data: printed("T2", data, "10") - cell for data, cell in poor.items()}
     assert all(of["gini"] > 0 < of["palma"] for of in rises.values())
     assert sum(of["npp"] < 0 for of in rises.values()) == 3
     *_, about = figure(STEM, "fig-inq-inliers")
-    assert "Gini and Palma lead from one percent on, but for CIFAR-10" in about
-    led = {data: printed("T3", data, "1").idxmax() in ("gini", "palma") for data in DATA}
-    assert led == {data: data != "cifar10" for data in DATA}
+    assert "Gini or Palma leads from one percent on, on CIFAR-10 at ten percent only" in about
+    led = {(data, p): printed("T3", data, p).idxmax() in ("gini", "palma") for data, p in product(DATA, ("0.1", "1", "10"))}
+    assert [data for data in DATA if led[data, "1"]] == [data for data in DATA if data != "cifar10"]
+    assert all(led[data, "10"] for data in DATA)
+    assert not led["cifar10", "0.1"]
     assert "Npp falls below guessing on MNIST" in about
     assert printed("T3", "mnist", "10")["npp"] < 0.5
 
@@ -286,13 +303,13 @@ def test_whose_couplings_are_unequal_where_parents_compete(records):
     assert min(medians("dynamic_over_children", "anomalies")) > 0.3 > 0.1 > max(medians("dynamic_over_children", "normal"))
     assert "With RBA both stay close" in told
     assert max(medians("dynamic", "anomalies") + medians("dynamic", "normal")) < 0.1
-    assert "With EM it is the other way round: normal inputs sag, anomalies stay close" in told
+    assert "With EM it is the other way round: normal inputs sag, and anomalies stay closer" in told
     assert min(medians("em", "normal")) > 0.3 > 0.1 > max(medians("em", "anomalies"))
     box = source(STEM)
-    assert "the capsule that wins takes most of nearly every child, and few are left" in box
-    assert share("em", "anomalies", 0.5, np.inf) > 0.85
+    assert "With EM the capsule that wins takes most children" in box
+    assert share("em", "anomalies", 0.5, np.inf) > 0.8
     assert share("em", "normal", 0, 0.1) > 0.95
-    assert "nearly all couplings stay between 0.4 and 0.7" in box
+    assert "With RBA nearly all couplings stay between 0.4 " in box
     assert all(share("dynamic", inputs, 0.4, 0.7) > 0.95 for inputs in ("normal", "anomalies"))
 
 
@@ -343,6 +360,6 @@ def test_arms_are_paired_by_seed_and_a_seed_that_lacks_one_does_not_count():
 
 
 def test_half_an_hour_of_a_card_is_not_a_third_of_the_grid():
-    assert 'half an hour does *not* "\n    f"finish a third of the grid' in source(STEM)
+    assert "and half an hour finishes " in source(STEM)
     one_seed = EXPERIMENTS["detection"].trials("paper", seeds=[0], where={"setup": "inliers", "percent": 10.0})
     assert 3 * sum(planning.work(t)[1] for t in one_seed) / planning.CARD / 3 > 30 * 60, "already these cells take longer"

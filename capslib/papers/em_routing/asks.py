@@ -93,7 +93,7 @@ def _each_step(attacks: dict[str, str], **options: Any) -> Count:
 
 
 _CLOSE = "close is a distance in the paper's network, and a reduced grid of coordinates has other distances"
-_GRID = "on a grid of 2 × 2 places the coordinates differ by 0.04 only and change next to nothing"
+_GRID = "on its last grid of 2 × 2 places a coordinate has two values, and in the paper's network four"
 _FACTORS = {"azi": "azimuth", "ele": "elevation"}
 QUERIES: dict[str, Query] = {
     **{f"EM-T1-iter{t}": _error_of(**_copy(iterations=t)) for t in (1, 2, 3)},
