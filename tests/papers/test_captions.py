@@ -133,7 +133,7 @@ def test_how_well_networks_with_pairs_of_images_end():
 
 def test_when_em_networks_start_to_learn():
     told = prose("negation_limitation")
-    of = recorded("negation_limitation", "depth", routing="em_vector", weight_std=0.1)
+    of = recorded("negation_limitation", "depth", routing="em_vector", weight_std=0.1, iterations=3)
     of["starts"], of["percent"] = of["steps_to_20_percent"] / 3752, 100 * of["test_accuracy"]  # the length of every run
     with_bias = of[(of["bias_start"] == 0.1) & of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
     assert "five to eight EM layers start within about one per cent of the run" in told

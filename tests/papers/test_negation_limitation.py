@@ -202,7 +202,7 @@ def test_deviations_name_what_differs_in_the_routing(name):
 def test_deviations_name_exactly_the_fields_that_differ(name, scale):
     experiment = EXPERIMENTS[name]
     arm = {"sign": {"routing", "bias", "length_offset"}}.get(
-        name, {"routing", "bias", "data", "depth", "bias_start", "weight_std", "hidden_dim"}
+        name, {"routing", "bias", "data", "depth", "bias_start", "weight_std", "iterations", "hidden_dim"}
     )
     for config in experiment.grid(scale):
         arms = {k: v for k, v in config.model_dump().items() if k in arm}

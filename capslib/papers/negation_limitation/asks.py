@@ -24,7 +24,7 @@ DEEPEST = {"dynamic": 3, "em_vector": 7}
 
 def _depth(routing: str, depth: int, bias: bool, data: str = "mnist", **more: object) -> Select:
     return Select("depth", {"data": data, "routing": routing, "depth": depth, "bias": bias,
-                            "weight_std": 0.1, "bias_start": 0.1, **more})  # fmt: skip
+                            "weight_std": 0.1, "bias_start": 0.1, "iterations": 3, **more})  # fmt: skip
 
 
 def _cell(routing: str, depth: int, bias: bool, data: str) -> Value:

@@ -51,9 +51,10 @@ RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
 CONTROLS = (
     {"bias": True, "bias_start": 0.0},
     *({"bias": False, "weight_std": std} for std in (0.3, "unit", "identity")),
+    {"bias": False, "iterations": 1},
 )
 """The arms that separate symmetry from what a layer passes on: a bias that starts at zero; without a bias, larger weights, all ‖s‖
-near one, or weights near the identity.
+near one, weights near the identity, or couplings that stay equal, as in one iteration.
 """
 CONTROL_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
 """Where networks with and without bias differ."""

@@ -25,7 +25,9 @@ class CapsNetRecipe(Recipe):
     ReLU, as in the paper, and they are not.
     """
 
-    ARM: ClassVar[frozenset[str]] = frozenset(["data", "routing", "depth", "bias", "bias_start", "weight_std", "front"])
+    ARM: ClassVar[frozenset[str]] = frozenset(
+        ["data", "routing", "depth", "bias", "bias_start", "weight_std", "iterations", "front"]
+    )
 
     data: DataName
     network: NetworkName = "deep_capsnet"
