@@ -136,7 +136,7 @@ def test_when_em_networks_start_to_learn():
     of = recorded("negation_limitation", "depth", routing="em_vector", weight_std=0.1, iterations=3)
     of["starts"], of["percent"] = of["steps_to_20_percent"] / 3752, 100 * of["test_accuracy"]  # the length of every run
     with_bias = of[(of["bias_start"] == 0.1) & of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
-    assert "five to eight EM layers start within about one per cent of the run" in told
+    assert "five to eight EM layers start within about one per cent of the run on MNIST" in told
     assert with_bias.max()[[5, 6, 7, 8]].max() < 0.0125
     assert numbers(r"Nine take (\d+) to (\d+) %", told) == rounded(100 * with_bias.get_group(9))
     seven = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["depth"] == 7)]["starts"]

@@ -27,7 +27,7 @@ def _row(record: Measured, *more: str) -> Row:
 def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
     """Test error in percent of each seed, of the records with these field values."""
     own = (r for r in records if all(r.config[name] == value for name, value in where.items()))
-    return {r.trial.seed: r.metrics["test_error"].value for r in own}
+    return {r.trial.seed: r.metrics["test_error"].value for r in sorted(own, key=lambda r: r.trial.seed)}
 
 
 def learned(records: Iterable[Measured]) -> list[Measured]:
@@ -64,13 +64,11 @@ def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
     return found
 
 
-def prefers_inactive(records: Iterable[Measured], routing: str) -> list[bool]:
-    """For each of the trained networks with a routing: the least active tenth of the children outweighs the most active one.
-
-    In the last iteration of the first layer, whose children are the primary capsules.
-    """
+def prefers_inactive(records: Iterable[Measured], routing: str, layer: str = LAYERS[0]) -> list[bool]:
+    """For each of the trained networks with a routing: in the last iteration of a layer the least active tenth of its children
+    outweighs the most active one."""
     own = (r for r in records if r.config["trained"] and r.config["routing"] == routing)
-    ranked = (r.series[f"by_activation_{LAYERS[0]}_{r.config['iterations']}"] for r in own)
+    ranked = (r.series[f"by_activation_{layer}_{r.config['iterations']}"] for r in own)
     return [weights[0] > weights[-1] for weights in ranked]
 
 
