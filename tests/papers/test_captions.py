@@ -281,6 +281,25 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
         assert (kept[0] > kept[1]).all()
 
 
+def test_the_third_iteration_takes_votes_back_from_the_right_class():
+    _, _, told = figure("em_routing", "fig-em-votes")
+    records = frames.select(claims.own_records("em_routing", Store()), "test_error", "cpu", **MAIN | SMALLER_COPY)
+    assert {r.config["epochs"] for r in records} == {COPY["epochs"]}
+    assert len(records) == 3
+
+    def masses(records: list, t: int) -> list[float]:
+        return [np.mean([sum(r.series[f"votes_{kind}_{t}"]) for r in records]) for kind in ("right", "wrong")]
+
+    (first, at_first), (second, one_of_four), (third, another) = (masses(records, t) for t in (1, 2, 3))
+    assert "At first both have as much" in told
+    assert abs(first - at_first) < 0.01 * first
+    assert "After the second iteration the right class has far more, after the third a wrong class has more" in told
+    assert second > 3 * one_of_four
+    assert third < another
+    assert all(r.metrics["right_share_of_close_2"].value > 0.5 > 0.35 > r.metrics["right_share_of_close"].value for r in records)
+    assert all(r.metrics["test_error"].value < 25 for r in records), "they classify most images correctly"
+
+
 def test_how_long_networks_of_the_em_chapter_train():
     least, most, paper = numbers(
         r"they train for (\d+) to (\d+) epochs .*; the CNN at the paper's size has (\d+)", prose("em_routing")
