@@ -70,6 +70,13 @@ def test_what_an_untrained_stack_loses():
     assert min(cosines["bias 0.1"]) > 0.99
     for arm in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
         assert abs(cosines[arm][-1]) < 0.05 < 0.95 < cosines[arm][0]
+    assert "with a bias of 0.1 and with one iteration it stays at one" in told
+    assert min(cosines["bias 0.1"] + cosines[found["ONCE"]]) > 0.99
+    lengths = {line.get_label(): line.get_ydata() for line in found["axes"][0].lines}
+    assert "near the identity it falls more slowly, and a start at unit length or a bias of 0.1 keeps it up" in told
+    assert lengths["no bias"][-1] < 1e-40 < lengths["no bias, W near identity"][-1] < 1e-6
+    assert min(lengths["no bias, unit length"][-1], lengths["bias 0.1"][-1]) > 0.1
+    assert found["varies"][found["ONCE"]] < 0.05 * found["varies"]["no bias"], "its activations hardly depend on the input"
 
 
 def test_how_much_a_child_gives_away_by_who_competes():
