@@ -595,19 +595,26 @@ def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
 
 follow(iterations=(3,))
 
+
 # %% tags=["remove-input"]
-of_first, of_second, of_classes = (
-    shown.prefers_inactive(of_trained, "connectionist", layer) for layer in PLACES
+def least(routing: str, what: str) -> list[str]:
+    """By layer, in how many networks the tenth with the least of this outweighs that with the most."""
+    found = [shown.prefers_least(of_trained, routing, what, layer) for layer in PLACES]
+    return [f"{sum(of)} of {len(of)}" for of in found]
+
+
+twice = frames.select(chapter.every, "errors", "cpu")
+twice = [r for r in twice if EXPERIMENTS["errors"].budget(r.trial) == 2]
+twice = shown.prefers_least(twice, "connectionist", "activation")
+near = "; ".join(
+    f"{name} {', '.join(least(routing, 'distance'))}" for routing, name in NAMES.items()
 )
-of_kernel = shown.prefers_inactive(of_trained, "similarity")
-twice = [r for r in done["cpu"] if EXPERIMENTS["errors"].budget(r.trial) == 2]
-twice = shown.prefers_inactive(twice, "connectionist")
+lstm, kernel = (", ".join(least(routing, "activation")) for routing in shown.LEARNERS)
 frames.say(
-    f"In {sum(of_first)} of {len(of_first)} networks with the LSTM",
-    f"({frames.shown_are(of_trained)}), the *least* active tenth of the children of the first",
-    f"layer outweighs the most active one, and with the kernel in {sum(of_kernel)} of",
-    f"{len(of_kernel)}. In the layers above, it is {sum(of_second)} and {sum(of_classes)} with the LSTM,",
-    f"and after twice the training {sum(twice)} of {len(twice)} in the first. No run tells why.",
+    f"The nearest tenth outweighs the farthest ({frames.shown_are(of_trained)}, layer by layer) in so",
+    f"many networks: {near}. The *least* active tenth outweighs the most active one with the LSTM in",
+    f"{lstm}, and with the kernel in {kernel}. After twice the training the LSTM does so in the first",
+    f"layer in {sum(twice)} of {len(twice)}. No run tells why it listens to inactive children at first.",
 )
 
 # %% [markdown]

@@ -348,8 +348,8 @@ def test_a_network_prefers_inactive_children_by_the_last_iteration_of_its_first_
         return r
 
     found = [looks([1, 2], [3, 2]), looks([3, 2], [1, 1]), looks([1, 2], [3, 2], trained=False)]
-    assert shown.prefers_inactive(found, "connectionist") == [True, False]
-    assert shown.prefers_inactive(found, "similarity") == []
+    assert shown.prefers_least(found, "connectionist", "activation") == [True, False]
+    assert shown.prefers_least(found, "similarity", "activation") == []
 
 
 def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():

@@ -64,11 +64,11 @@ def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
     return found
 
 
-def prefers_inactive(records: Iterable[Measured], routing: str, layer: str = LAYERS[0]) -> list[bool]:
-    """For each of the trained networks with a routing: in the last iteration of a layer the least active tenth of its children
-    outweighs the most active one."""
+def prefers_least(records: Iterable[Measured], routing: str, what: str, layer: str = LAYERS[0]) -> list[bool]:
+    """For each of the trained networks with a routing: in the last iteration of a layer the tenth of the children with the least
+    of this, "activation" or "distance" of the vote, outweighs the tenth with the most."""
     own = (r for r in records if r.config["trained"] and r.config["routing"] == routing)
-    ranked = (r.series[f"by_activation_{layer}_{r.config['iterations']}"] for r in own)
+    ranked = (r.series[f"by_{what}_{layer}_{r.config['iterations']}"] for r in own)
     return [weights[0] > weights[-1] for weights in ranked]
 
 
