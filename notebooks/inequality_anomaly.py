@@ -99,7 +99,7 @@ chapter.verdict_box(
     "diverse inliers {INQ-W-4}.",
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences. Reduced "
     "networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
-    "are measured smaller. {waiting} claims wait for the rest. Paper and reruns alike "
+    "are measured smaller. Claims that wait: {waiting}. Paper and reruns alike "
     "stop training by the loss of the labelled test set.",
     surprise="On CRISPR the output of the same network ranks better. The difference of its two "
     "lengths, of which the paper’s Npp keeps the size and not the sign, beats Gini by AUROC in "
