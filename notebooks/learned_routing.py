@@ -597,7 +597,7 @@ follow(iterations=(3,))
 
 
 # %% tags=["remove-input"]
-def least(routing: str, what: str) -> list[str]:
+def preferring(routing: str, what: str) -> list[str]:
     """By layer, in how many networks the tenth with the least of this outweighs that with the most."""
     found = [shown.prefers_least(of_trained, routing, what, layer) for layer in PLACES]
     return [f"{sum(of)} of {len(of)}" for of in found]
@@ -606,15 +606,12 @@ def least(routing: str, what: str) -> list[str]:
 twice = frames.select(chapter.every, "errors", "cpu")
 twice = [r for r in twice if EXPERIMENTS["errors"].budget(r.trial) == 2]
 twice = shown.prefers_least(twice, "connectionist", "activation")
-near = "; ".join(
-    f"{name} {', '.join(least(routing, 'distance'))}" for routing, name in NAMES.items()
-)
-lstm, kernel = (", ".join(least(routing, "activation")) for routing in shown.LEARNERS)
+of_lstm, of_kernel = (preferring(routing, "activation")[0] for routing in shown.LEARNERS)
 frames.say(
-    f"The nearest tenth outweighs the farthest ({frames.shown_are(of_trained)}, layer by layer) in so",
-    f"many networks: {near}. The *least* active tenth outweighs the most active one with the LSTM in",
-    f"{lstm}, and with the kernel in {kernel}. After twice the training the LSTM does so in the first",
-    f"layer in {sum(twice)} of {len(twice)}. No run tells why it listens to inactive children at first.",
+    "With the LSTM the *least* active tenth of the children of the first layer outweighs the most active",
+    f"one in {of_lstm} networks ({frames.shown_are(of_trained)}), and after twice the training in",
+    f"{sum(twice)} of {len(twice)}; with the kernel in {of_kernel}. No run tells why. Near votes outweigh",
+    "far ones with the LSTM, the kernel and EM routing in nearly all networks and layers.",
 )
 
 # %% [markdown]
@@ -623,6 +620,21 @@ frames.say(
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "The same weights of votes in each of three iterations of one network: thin lines for the first iteration, thick ones for the last."}, "figure": {"caption": "How do weights change over the iterations? As above, for the first seed; the thicker a line, the later its iteration.", "name": "fig-lr-iterations"}}
 follow(iterations=(1, 2, 3), networks=1)
+
+# %% tags=["hide-input"]
+frames.say(
+    f"Networks in which one tenth of the children outweighs another, {frames.shown_are(of_trained)}:"
+)
+columns = [
+    f"{what}, {place}"
+    for what in ("nearest over farthest", "least over most active")
+    for place in PLACES.values()
+]
+rows = {
+    name: [*preferring(routing, "distance"), *preferring(routing, "activation")]
+    for routing, name in NAMES.items()
+}
+table(rows, columns)
 
 # %% tags=["hide-input"]
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})

@@ -260,6 +260,15 @@ def test_what_the_variants_of_learned_routing_change():
             assert min(ends) > 1
 
 
+def test_near_votes_outweigh_far_ones():
+    assert "Near votes outweigh" in (NOTEBOOKS / f"{LEARNED}.py").read_text()
+    trained = frames.select(claims.own_records(LEARNED, Store()), "errors", "cpu", trained=True)
+    for routing in ("connectionist", "similarity", "em"):
+        near = [of for layer in shown.PLACES for of in shown.prefers_least(trained, routing, "distance", layer)]
+        assert len(near) == 18
+        assert sum(near) >= 17
+
+
 def test_what_the_weights_and_the_wrong_axis_do():
     told, found = drawn(LEARNED, "fig-lr-axis")
     _, parents, children = (line.get_ydata() for line in found["axis"].lines)
