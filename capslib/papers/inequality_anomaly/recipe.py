@@ -211,7 +211,7 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     "cpu": {
         "mnist": CPU,
         "fashion_mnist": CPU,
-        "kmnist": dict(**CPU, batch_size=32),  # a ninth of the images: as many steps as for the others
+        "kmnist": dict(**CPU, batch_size=32),  # for outliers as many steps as the others, for inliers five times
         "cifar10": dict(**CPU, batch_size=64),
         "ham10000": dict(**SMALL, batch_size=64, nonlinearity="elu", downsample=2),
         "crispr": dict(**SMALL, kernel=2, epochs=50),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -71,12 +72,27 @@ def look(network: nn.Module, examples: Examples, size: int) -> tuple[dict[str, n
                     curves[label, capsule] += lorenz(own).sum(dim=0)
                     shares = (own.shape[1] * own).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
                     bins[label, capsule] += torch.histogram(shares, torch.from_numpy(EDGES).float()).hist / own.shape[1]
+    every = {name: torch.cat(parts).numpy() for name, parts in found.items()}
+    every["palma_as_read"] = as_read(every["palma_normal"], every["palma"])
     spread = {"quantiles": rounded(QUANTILES), "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2)}
     for label, of in enumerate(("normal", "anomalies")):
         for capsule, name in enumerate(("normal", "anomaly")):
             spread[f"lorenz_{name}_capsule_{of}"] = rounded(curves[label, capsule] / count[label])
             spread[f"couplings_{name}_capsule_{of}"] = rounded(bins[label, capsule] / count[label])
-    return {name: torch.cat(parts).numpy() for name, parts in found.items()}, spread
+    return every, spread
+
+
+def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
+    """What the released evaluation reads of Palma ratios [N] of both capsules: the second word of each pair as NumPy prints it.
+
+    Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other with a blank, before which an empty
+    word stands; then the second word is the *normal* capsule's ratio.
+
+    >>> as_read(np.array([1.5, 9.5]), np.array([9.25, 12.25]))
+    array([9.25, 9.5 ])
+    """
+    pairs = np.stack([normal, anomaly], axis=1).astype(np.float32)
+    return np.array([float(re.split(r"\s+", str(pair)[1:-1])[1]) for pair in pairs])
 
 
 def lorenz(x: Tensor) -> Tensor:
