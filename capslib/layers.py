@@ -134,7 +134,8 @@ class MatrixPrimaryCapsules(nn.Module):
     """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
     One gives the poses, the other the activations, the logistic function of logits − 1
-    (Hinton et al. 2018, §4). Standard deviations and shift are those of the released code.
+    (Hinton et al. 2018, §4). Standard deviations and shift are those that the released code names;
+    its reshape then gives the larger one to two types only.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])

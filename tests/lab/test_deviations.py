@@ -100,11 +100,17 @@ LATER = {("em_routing", "test_error", "windows that step by two")} | {
         "size of the CNN",
         "what a child gives that no parent explains",
         "sum of the mixing proportions",
+        "start of the primary activations",
     )
 }
 LATER |= {("negation_limitation", experiment, "E-step of EM") for experiment in ("symmetry", "sign", "depth", "negated")}
 LATER |= {("negation_limitation", experiment, "ε of Adam") for experiment in ("sign", "depth", "negated")}
+LATER |= {
+    ("negation_limitation", experiment, "activation of EM vector capsules")
+    for experiment in ("symmetry", "sign", "depth", "negated")
+}
 SAID_ANEW = {
+    *(("negation_limitation", experiment, "direction of EM vector capsules") for experiment in ("symmetry", "sign", "depth", "negated")),
     *(("inequality_anomaly", experiment, "loss that early stopping looks at")
       for experiment in ("detection", "lesions", "off_targets", "repairs", "routings", "draws", "baselines")),
     ("inequality_anomaly", "baselines", "weights of the evaluated Boltzmann machine"),
