@@ -574,11 +574,11 @@ frames.configuration(
 ).pipe(frames.styled)
 
 # %% [markdown]
-# ### Other crops, other data (§5)
+# ### Other crops, other data, and how many parameters? (§5)
 #
-# Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`?
+# Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`? Are the networks built from the text as small as the paper says? Yes, if the paper cuts its numbers off instead of rounding them. But its 4.2 million parameters of the CNN are 13.5 times 310 thousand, not fifteen times: an erratum of the paper ({claim}`EM-X-param-ratio-cnn`).
 #
-# ```{fold} The claims of section 5
+# ```{fold} The claims of section 5, and the counts
 # ```
 
 # %% tags=["hide-input"]
@@ -589,13 +589,6 @@ chapter.table("EM-W-17", *(f"EM-X-{name}" for name in (*crops, *others)))
 # %% [markdown]
 # Averaging 13 crops lowers the error of the reduced network with every seed; the row of {claim}`EM-W-17` has the gain. In the paper it lowers the error of the main network by 0.4 points. On MNIST
 # ({claim}`EM-X-mnist`) the reduced network trained for only four epochs, and the paper's number is for the full network.
-#
-# ### How many parameters?
-#
-# Are the networks built from the text as small as the paper says? Yes, if the paper cuts its numbers off instead of rounding them. But its 4.2 million parameters of the CNN are 13.5 times 310 thousand, not fifteen times: an erratum of the paper ({claim}`EM-X-param-ratio-cnn`).
-#
-# ```{fold} The counts
-# ```
 
 # %%
 sizes = session.run(STEM, "sizes")
@@ -657,7 +650,7 @@ frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 # How close are the votes for a class to its mean, and does routing separate right classes from wrong ones? Each vote counts with its mass $c_{ij} a_i$. The smaller copy has the paper's last grid of 4 × 4 places, whose coordinates are part of a distance. {claim}`EM-W-1` is asked of the
 # paper's own network only.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked. At first both have as much. After the second iteration the right class has far more, after the third a wrong class has more."}, "figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey), with the sum of each. The paper calls a vote close if it lies left of the dotted line. The last bin also holds all larger distances. The smaller copy, mean of three seeds, smallNORB, cpu scale.", "name": "fig-em-votes"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked. At first both have as much. After the second iteration the right class has far more, after the third a wrong class has more."}, "figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey), with the sum of each. Dotted: what the paper calls close. The smaller copy, mean of three seeds, smallNORB, cpu scale.", "name": "fig-em-votes"}}
 KINDS_OF_CLASS = {"right": CAPSULES, "wrong": plots.INK}
 inside = frames.select(copies or of_norb, "test_error", **MAIN)
 
@@ -976,8 +969,7 @@ plt.show()
 # %% [markdown]
 # ### A variance floor that is too low
 #
-# In an image with an even background many votes are almost equal. A parent that takes only these votes has almost no variance. Its log-densities then differ by thousands, couplings become ones
-# and zeros, and gradients grow, because they are divided by the variance. Public code has floors [down to 10⁻⁹](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code`; the released code adds 5·10⁻⁴.
+# A parent that takes only votes that are almost equal has almost no variance. Its log-densities then differ by thousands, couplings become ones and zeros, and gradients grow, because they are divided by the variance. Public code has floors [down to 10⁻⁹](https://github.com/IBM/matrix-capsules-with-em-routing/blob/2da9cdf9e1787f0b0984f7673f644d47b08f220c/em_routing.py#L354) {cite:p}`gritzman2019code`; the released code adds 5·10⁻⁴.
 # `values_and_gradients_are_finite` of the conformance suite routes votes that are all equal.
 #
 # ```{fold} The mistake as a switch, and its symptom

@@ -849,9 +849,7 @@ def ours(records: list, score: str) -> str:
     return frames.mean(frames.values(records, f"auroc_{score}"), 3, (0, 1))
 
 
-rows_of = {f"INQ-C-{kind}-{s}": f"{NAMES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
-untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained')}"}
-chapter.table(*list(rows_of)[: len(SCORES)], "INQ-W-7", names=rows_of, beside=untrained)
+chapter.table("INQ-W-7")
 
 # %% tags=["remove-input"]
 frames.say(
@@ -868,7 +866,7 @@ frames.say(
 # Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
 # motif (NRG). Another sees the three letters in its place and nothing else. They alone reach most of the AUROC, so these verdicts partly measure how the substitutes were chosen.
 #
-# ```{fold} The three arms, average precisions, settings, and agreement by column
+# ```{fold} Every score with its verdict, the three arms, settings, and agreement by column
 # ```
 
 # %% tags=["hide-input"]
@@ -891,7 +889,9 @@ no_match = (
     "the paper, whose set has more negatives. So they are *inconclusive*, wherever they lie."
 )
 frames.say(no_match)
-display(chapter.table(*list(rows_of)[len(SCORES) :], "INQ-C-n-", names=rows_of))
+rows_of = {f"INQ-C-{kind}-{s}": f"{NAMES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
+untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained')}"}
+display(chapter.table(*rows_of, "INQ-C-n-", names=rows_of, beside=untrained))
 display(where_scales_differ("off_targets"))
 every_cell("CRISPR", "C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
 
@@ -926,11 +926,11 @@ found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
 # Palma suffers from how its file is read. The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed. Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other one,
 # and the second word is the *normal* capsule's. So the inputs that Palma is surest of lose most, and the more so the more unequal the couplings are (`test_what_the_release_reads_of_a_pair_of_palma_ratios`).
 #
-# The printed numbers of NL are those of random weights, which the released evaluation draws anew. A ranking that does not depend on the class has a mean AUROC of 0.5 over ten
-# classes of equal size. All cells of NL on CIFAR-10, KMNIST and Fashion-MNIST are 0.5000, for every share of anomalies and in both setups.
-#
 # ```{fold} All errata with what shows them, and every cell that differs
 # ```
+#
+# The printed numbers of NL are those of random weights, which the released evaluation draws anew. A ranking that does not depend on the class has a mean AUROC of 0.5 over ten
+# classes of equal size. All cells of NL on CIFAR-10, KMNIST and Fashion-MNIST are 0.5000, for every share of anomalies and in both setups.
 #
 # | where | article | notebooks, code or tables |
 # |---|---|---|
