@@ -841,7 +841,9 @@ for size, routing in itertools.product(dict.fromkeys(r.trial.scale for r in of_c
         for name, (_, unit) in heads.items()
     ]
 frames.say(
-    f"Parameters of the routings; operations and memory of an image; {frames.shown_are(of_costs)}."
+    "Parameters of the routings; operations of a training step in products and convolutions, and memory,",
+    f"for each image; {frames.shown_are(of_costs)}. The kernel routes without products, so none of its",
+    "routing is counted.",
 )
 table(rows, [head for head, _ in heads.values()], "scale", "routing")
 

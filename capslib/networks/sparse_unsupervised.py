@@ -129,7 +129,7 @@ class SparseCapsNet(nn.Module):
     capsules; ``mask`` says what the decoder sees. With mask "label" and ten capsules it is
     SUPCAPS, with "none" a plain autoencoder (§2.1), with "ranks" SPARSECAPS, whose lifetimes
     ``boost`` evens out. ``options`` go to the ``routing``. For 1 × 40 × 40 the paper's sizes
-    make 4,608 primary capsules. Weights start as released.
+    make 4,608 primary capsules. Convolutions and decoder start as released.
 
     >>> network = SparseCapsNet((1, 20, 20), filters=8, kernel=5, primary_types=4, primary_kernel=5)
     >>> network(torch.rand(3, 1, 20, 20)).mask.sum(dim=1)

@@ -104,7 +104,7 @@ class SimilarityRouting(Routing):
 
     ``start`` says what from. "released": λ₁ near 12, λ₂ = 1, θ₁ and θ₃ from N(0, 0.1²), θ₂ = 1, and
     widths from N(0, 0.1²), so that nearly every kernel is zero or flat. "spread": the same, but
-    widths from 0.5 to 4, kept positive by softplus. "steep", for votes no longer than one: widths
+    widths from 0.5 to 4, kept positive by softplus. "steep", for votes about as long as one: widths
     from 0.1 to 1, λ₁ near 1, θ₁ = 10 and θ₂ = −5, so that activations tell agreement at once.
     With ``columns``, as in the released code, θ belongs to the columns of a grid of so many, which
     the rows of a batch follow, and not to parents.

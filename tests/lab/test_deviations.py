@@ -109,7 +109,12 @@ LATER |= {
     ("negation_limitation", experiment, "activation of EM vector capsules")
     for experiment in ("symmetry", "sign", "depth", "negated")
 }
+LATER |= {
+    ("sparse_unsupervised", experiment, "start of the weights of votes")
+    for experiment in ("encodings", "options", "beyond", "attacks")
+}
 SAID_ANEW = {
+    *(("sparse_unsupervised", experiment, "the CNN of Table 1") for experiment in ("encodings", "attacks")),
     *(("negation_limitation", experiment, "direction of EM vector capsules") for experiment in ("symmetry", "sign", "depth", "negated")),
     *(("inequality_anomaly", experiment, "loss that early stopping looks at")
       for experiment in ("detection", "lesions", "off_targets", "repairs", "routings", "draws", "baselines")),
