@@ -50,11 +50,11 @@ def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]
 
 def outcome(
     trained: Trained, metrics: Mapping[str, Metric], series: Mapping[str, Sequence[float]] | None = None,
-    curves: Collection[str] = (),
+    curves: Collection[str] = (), beside: Trained | None = None,
 ) -> Outcome:  # fmt: skip
     """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every experiment records.
 
-    ``curves`` names the metrics to keep for every epoch.
+    ``curves`` names the metrics to keep for every epoch. ``beside`` is another network, whose training accuracy is kept, too.
     """
     from capslib.routing import Routing
 
@@ -62,10 +62,11 @@ def outcome(
     epochs = {name: history.epochs[name] for name in curves}
     if epochs:
         epochs = {"epochs": abscissa(len(next(iter(epochs.values())))), **epochs}
+    other = {} if beside is None else {"batch_accuracy_beside": thinned(beside.history)["batch_accuracy"]}
     routed = any(isinstance(module, Routing) for module in trained.network.modules())
     return Outcome(
         metrics=dict(metrics),
-        series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history)},
+        series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history), **other},
         data=list(trained.data),
         parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",

@@ -72,10 +72,11 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
 
 
 def training_accuracy(record: Measured) -> float | None:
-    """The mean training accuracy over the last twentieth of a run's steps, None where the record does not have its curve."""
-    curve = record.series.get("batch_accuracy", ())
-    last = curve[-max(1, len(curve) // 20) :]
-    return sum(last) / len(last) if last else None
+    """The mean training accuracy over the last twentieth of a run's steps, the least of all networks of a record whose curves it has;
+    None where it has none."""
+    curves = [curve for name, curve in record.series.items() if name.startswith("batch_accuracy") and curve]
+    ends = (curve[-max(1, len(curve) // 20) :] for curve in curves)
+    return min((sum(end) / len(end) for end in ends), default=None)
 
 
 def stopped_itself(record: Any) -> bool:

@@ -198,6 +198,8 @@ def test_a_network_that_guesses_decides_nothing_and_is_listed_seed_by_seed():
     assert found.listed == pytest.approx((20, 20, 95))
     assert our_value(found) == "20 · 20 · 95\N{NO-BREAK SPACE}%"
     assert "seed 0 did not learn (training accuracy 21%, and the floor is 50%); seed 1 did not" in found.reason
+    rival = record(0.95, seed=0).model_copy(update={"series": {"batch_accuracy": [0.99], "batch_accuracy_beside": [0.2]}})
+    assert FLOOR.unfit(rival) == ["did not learn (training accuracy 20%, and the floor is 50%)"], "of two networks one guesses"
     reduced = [r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "cpu"})}) for r in records]
     found = judge(claim(value=95), replace(VALUE, select=FLOOR), reduced)
     assert (found.status, found.ours, len(found.listed)) == ("measured smaller", None, 3)
@@ -886,7 +888,10 @@ def test_claims_that_use_the_same_records_name_each_other():
 
 def test_a_trial_of_the_grid_with_twice_its_epochs_tells_whether_an_order_rests(tmp_path):
     """From the store, by the experiment's own grid: 8 epochs where the scale has 4."""
-    store, want = Store(tmp_path), {"data": "mnist", "routing": "dynamic", "depth": 4, "bias": False, "weight_std": 0.1}
+    store, want = (
+        Store(tmp_path),
+        {"data": "mnist", "routing": "dynamic", "depth": 4, "bias": False, "weight_std": 0.1, "iterations": 3},
+    )
     depth = experiments(CHAPTER)["depth"]
     measured = {"test_accuracy": Metric(value=0.1, n=100, unit="fraction")}
 
@@ -933,7 +938,10 @@ def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a
 
 def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):
     """What stands in a chapter's tables would otherwise be a mean over a seed counted twice."""
-    store, want = Store(tmp_path), {"data": "mnist", "routing": "dynamic", "depth": 4, "bias": False, "weight_std": 0.1}
+    store, want = (
+        Store(tmp_path),
+        {"data": "mnist", "routing": "dynamic", "depth": 4, "bias": False, "weight_std": 0.1, "iterations": 3},
+    )
     depth = experiments(CHAPTER)["depth"]
     own, twice = (depth.trials("cpu", where=want, seeds=[0], change=change) for change in ({}, {"epochs": 8}))
     for trial in (*own, *twice):

@@ -93,7 +93,7 @@ def run(config: AttackConfig, context: Context) -> Outcome:
         ("gradient_orders", math.log10(sizes["cnn"] / sizes["capsules"]), "count"),
     )
     metrics |= {name: Metric(value=value, n=len(y), unit=unit) for name, value, unit in values}
-    return outcome(last, metrics, curves)
+    return outcome(last, metrics, curves, beside=networks["cnn"])
 
 
 def grid(scale: Scale) -> list[AttackConfig]:

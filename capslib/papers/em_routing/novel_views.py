@@ -68,7 +68,7 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
         metrics |= in_unit({"novel_gap": cnn - ours}, n, "points")
         metrics |= in_unit({"reduction": 100 * (1 - ours / cnn) if cnn else 0.0}, n, "percent")
     series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
-    return outcome(last, metrics, series)
+    return outcome(last, metrics, series, beside=both["cnn"] if len(both) == 2 else None)
 
 
 def grid(scale: Scale) -> list[ViewpointConfig]:
