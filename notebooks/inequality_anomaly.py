@@ -925,7 +925,7 @@ found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
 # of the squared error and not its mean, which then outweighs the lengths, on images by one or two orders of magnitude. And the text on Table 2 says that Npp gets worse with more anomalies, while it rises on all sets up to 1 %, and on CIFAR-10 throughout {claim}`INQ-W-3`.
 #
 # Palma suffers from how its file is read. The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed. Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other one,
-# and the second word is the *normal* capsule's. So the inputs that Palma is surest of lose most, and the more so the more unequal the couplings are (`test_what_the_release_reads_of_a_pair_of_palma_ratios`).
+# and the second word is the *normal* capsule's. So the inputs that Palma is surest of lose most, and the more so the more unequal the couplings are (`test_the_release_reads_the_second_word_of_both_palma_ratios`).
 #
 # ```{fold} All errata with what shows them, and every cell that differs
 # ```

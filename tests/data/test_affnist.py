@@ -48,6 +48,22 @@ def test_digits_keep_their_ink_and_their_orientation():
     assert (lower > middle)[upright].all(), "the foot is at the right below"
 
 
+def test_bars_are_turned_by_up_to_20_degrees_and_sheared_by_up_to_a_fifth():
+    """To both sides. Shear leans an upright bar and leaves one that lies as it is, so that this shows the rotation alone."""
+    lying = torch.zeros(500, 1, 28, 28, dtype=torch.uint8)
+    lying[:, 0, 13:15, 4:24] = 255
+    angles = []
+    for bars in (lying, lying.mT):
+        rows, columns = torch.meshgrid(*2 * [torch.arange(40.0)], indexing="ij")
+        ink = affine_variants(bars, 4, 40)[:, 0] / (255 * 40.0)
+        x, y = (of - (ink * of).sum(dim=(1, 2), keepdim=True) / ink.sum(dim=(1, 2), keepdim=True) for of in (columns, rows))
+        xx, xy, yy = ((ink * of).sum(dim=(1, 2)) for of in (x * x, x * y, y * y))
+        angles.append(torch.atan2(2 * xy, (xx - yy) * (1 if bars is lying else -1)) / 2)  # of the long axis
+    turn, shear = angles[0].rad2deg(), (angles[0] + angles[1]).tan()
+    assert [float(turn.min()), float(turn.max())] == pytest.approx([-20, 20], abs=0.5)
+    assert [float(shear.min()), float(shear.max())] == pytest.approx([-0.2, 0.2], abs=0.015)
+
+
 def test_places_are_spread_over_the_frame_and_end_at_its_edge():
     seen = affine_variants(bar(1000), 1, 40)[:, 0] > 0
     for ink in (seen.any(dim=1), seen.any(dim=2)):  # columns and rows with ink

@@ -116,3 +116,6 @@ def test_stand_ins_look_like_what_they_stand_for():
     pairs = data.load("guides", "all")
     np.testing.assert_array_equal((pairs["guide"] != pairs["target"]).sum(axis=1), pairs["mismatches"])
     assert 0 < pairs.labels[pairs["mismatches"] < anomalies.MISMATCHES].mean() < 0.3
+    ends = np.array(["".join("ACGT"[letter] for letter in site[-2:]) for site in pairs["target"]])  # of the PAM, after its N
+    assert set(ends[pairs["nrg_pam"]]) == {"AG", "GG"}  # R is A or G
+    assert not {"AG", "GG"} & set(ends[~pairs["nrg_pam"]])

@@ -21,6 +21,7 @@ from capslib.networks.inequality_anomaly import AnomalyOutput
 from capslib.papers import budget, experiments
 from capslib.papers.experiment import Metric, doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
+from capslib.papers.inequality_anomaly import counts as counting
 from capslib.papers.inequality_anomaly.asks import DATA
 from capslib.papers.inequality_anomaly.baselines import BaselineConfig, BoltzmannMachine, abc_loss, autoencoder, error_of
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
@@ -156,6 +157,39 @@ def test_a_look_at_a_network_scores_every_example_and_spreads_every_coupling():
     assert {len(v) for v in kept.values()} == {len(QUANTILES)}
 
 
+def looked(coupling: torch.Tensor, labels: torch.Tensor) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
+    """What a look finds of couplings [N, I, 2]."""
+    number = torch.arange(len(labels)).float().reshape(-1, 1, 1, 1)
+    return look(
+        lambda x: AnomalyOutput(torch.full((len(x), 2), 0.5), coupling[x.flatten().long()], x.flatten(1)),
+        Examples(number, labels),
+        3,
+    )
+
+
+def test_a_spread_is_of_the_capsule_and_of_the_class_that_it_names():
+    """A capsule hears some of 20 children, all of them alike; how many tells both capsules and both classes apart."""
+    heard = {("normal", "normal"): 20, ("anomaly", "normal"): 10, ("normal", "anomalies"): 5, ("anomaly", "anomalies"): 2}
+    count, labels = torch.tensor([*heard.values()]).reshape(2, 1, 2), torch.tensor([0, 1, 1, 1, 0])  # of [class, ·, capsule]
+    _, spread = looked(((torch.arange(20)[:, None] < count) / count)[labels], labels)
+    for (capsule, of), n in heard.items():
+        assert sum(share > 0 for share in spread[f"lorenz_{capsule}_capsule_{of}"]) == n
+        assert sum(spread[f"couplings_{capsule}_capsule_{of}"][1:]) == pytest.approx(n / 20)
+
+
+def test_the_release_reads_the_second_word_of_both_palma_ratios():
+    """The anomaly capsule's, or the normal one's where NumPy pads that in front: beside more digits, or where one is infinite."""
+    read = {
+        (1.5, 9.25): 9.25, (12.5, 9.25): 9.25, (12.5, 10.5): 10.5, (9.5, 12.25): 9.5, (12.5, 123.5): 12.5,
+        (9.0, math.inf): 9.0, (math.inf, 12.5): math.inf,  # padded
+        (1.25, math.inf): math.inf, (math.inf, 9.5): 9.5,  # not padded
+    }  # fmt: skip
+    ratios = torch.tensor([*read])[:, None]  # [N, 1, 2]
+    lower, upper = ratios.isfinite().float(), ratios.nan_to_num(posinf=1)  # one or nothing, and what has this ratio to it
+    found, _ = looked(torch.where(torch.arange(20)[:, None] < 10, lower, upper), torch.arange(len(read)) % 2)
+    assert found["palma_as_read"].tolist() == [*read.values()]
+
+
 # --------------------------------------------------------------------------------------------------------- baselines
 
 
@@ -179,6 +213,20 @@ def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
         model = autoencoder({"train": examples, "stop": examples}, reconstructed, config, Context(seed=0))
         area = areas(error_of(model, examples.inputs), examples.labels)
         assert area < 0.05 if anomalies_fit else area > 0.95
+
+
+def test_the_autoencoder_stops_where_what_early_stopping_looks_at_gets_worse():
+    """Where labels are the other way round that is the second epoch; its own examples it reconstructs better and better."""
+
+    def errors(epochs: int, stop: torch.Tensor) -> torch.Tensor:
+        config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, abc_epochs=epochs, stop_after=1)
+        splits = {"train": examples, "stop": examples._replace(labels=stop)}
+        return error_of(autoencoder(splits, 1, config, Context(seed=0)), examples.inputs)
+
+    examples = stripes(200)
+    second = errors(2, examples.labels)
+    assert torch.equal(errors(4, 1 - examples.labels), second)
+    assert not torch.equal(errors(4, examples.labels), second)
 
 
 def test_the_loss_of_abc_by_hand():
@@ -217,6 +265,29 @@ def test_one_step_of_contrastive_divergence():
     torch.testing.assert_close(steps[1][0], -steps[-1][0], atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(steps[1][1:], steps[-1][1:])
     assert steps[1][0].abs().max() > 1e-4
+
+
+def test_two_steps_of_the_boltzmann_machine_by_hand():
+    """Rate 0.01, momentum 0.5 and decay 0.0002 (released code); no weights yet, and hidden units that are always on."""
+    machine = BoltzmannMachine(1, 1, "cpu")
+    machine.weight.zero_()
+    machine.hidden.fill_(100)
+    ones = torch.ones(3, 1)
+    assert machine.update(ones, 1) == pytest.approx(0.5**2)
+    assert (float(machine.weight), float(machine.visible)) == pytest.approx((0.005 * 0.9998, 0.005))
+    machine.update(ones, 1)
+    step = 0.01 * (0.5 * 0.5 + 1 - 1 / (1 + math.exp(-0.005 * 1.9998)))
+    assert float(machine.visible) == pytest.approx(0.005 + step)
+    assert float(machine.weight) == pytest.approx((0.005 * 0.9998 + step) * 0.9998)
+
+
+def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_normal_examples(monkeypatch):
+    """Here it is that of epoch 4; errors of anomalies, which fall all the time, do not count (released code)."""
+    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, nl_epochs=9)
+    machine = BoltzmannMachine(64, 5, "cpu")
+    errors = {1: iter([0.5, 0.6, 0.6, 0.4, 0.5, 0.4, 0.45, 0.3, 0.2]), -1: iter([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0, 0, 0])}
+    monkeypatch.setattr(machine, "update", lambda x, sign: next(errors[sign]))
+    assert machine.learn(stripes(20), config, Context(seed=0)) == 7
 
 
 # -------------------------------------------------------------------------------------------------------------- data
@@ -265,6 +336,13 @@ def test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees():
     assert len(held["stop"].labels) < len(held["train"].labels) / 5
 
 
+def test_the_loss_that_early_stopping_follows_is_of_what_it_looks_at_as_of_one_batch():
+    config, stop = recipe(), Examples(torch.rand(300, 1, 8, 8), torch.arange(300) % 3 // 2)
+    network, other = config.build((1, 8, 8), 2), Examples(stop.inputs, 1 - stop.labels)
+    found = config.evaluate(network, {"train": other, "test": other, "stop": stop})["stop_loss"]
+    assert found == pytest.approx(AnomalyLoss(config)(network, stop)["loss"].item(), rel=1e-4)
+
+
 def test_one_anomaly_stays_in_training():
     held = splits(recipe(stop_on="held_out", percent=0.7))
     assert (int(held["train"].labels.sum()), int(held["stop"].labels.sum())) == (1, 0)
@@ -284,8 +362,9 @@ def test_only_the_pam_is_seen_and_only_sites_with_one():
     seen = splits(recipe(data="guides", sees="pam"))["test"].inputs
     assert seen[..., :-3].abs().sum() == 0
     assert seen[..., -3:].sum() > 0
-    every, filtered = (len(splits(recipe(data="guides", nrg_pam=f))["train"].labels) for f in (False, True))
-    assert 0 < filtered < every
+    every, filtered = (splits(recipe(data="guides", nrg_pam=f))["train"].inputs for f in (False, True))
+    assert 0 < len(filtered) < len(every)
+    assert (filtered[:, 1, :, -2:].sum(dim=0) > 0).T.tolist() == [[True, True, False, False], [False, True, False, False]]  # R, G
 
 
 def test_bad_input_is_answered():
@@ -431,6 +510,19 @@ def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
 
 def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
     assert judge(ledger(STEM)["INQ-W-9"], QUERIES["INQ-W-9"], printed).status != "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "few"), [("moles", "ham10000", {"akiec": 20, "bkl": 40, "nv": 140}), ("guides", "crispr", {"anomalous": 80})]
+)
+def test_examples_are_counted_and_held_against_the_papers_count(monkeypatch, name, like, few):
+    """Here those of a stand-in, which has fewer."""
+    monkeypatch.setitem(counting.PRINTED, name, counting.PRINTED[like])
+    (config,) = (c for c in EXPERIMENTS["counts"].grid("smoke") if c.data == name)
+    found = {metric: m.value for metric, m in EXPERIMENTS["counts"].run(config, Context(seed=0)).metrics.items()}
+    assert found.items() >= few.items()
+    for metric, printed in counting.PRINTED[like].items():
+        assert (found[metric] > 0, found[f"off_{metric}"]) == (True, printed - found[metric])
 
 
 @pytest.mark.real_data

@@ -86,7 +86,7 @@ def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
     """What the released evaluation reads of Palma ratios [N] of both capsules: the second word of each pair as NumPy prints it.
 
     Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other with a blank, before which an empty
-    word stands; then the second word is the *normal* capsule's ratio.
+    word stands; then the second word is the *normal* capsule's ratio. (Ratios a thousandfold apart get exponents, and no blank.)
 
     >>> as_read(np.array([1.5, 9.5]), np.array([9.25, 12.25]))
     array([9.25, 9.5 ])
