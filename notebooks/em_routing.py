@@ -660,7 +660,7 @@ def mass(records: list, kind: str, t: int) -> np.ndarray:
     return np.mean([r.series[f"votes_{kind}_{t}"] for r in records], axis=0)
 
 
-figure, axes = plots.panels(3, height=2.5, sharey=True)
+figure, axes = plots.panels(3, height=2.1, sharey=True)
 for t, axis in enumerate(axes, start=1):
     left = inside[0].series["distances"]
     for y, (kind, color) in enumerate(KINDS_OF_CLASS.items()):
@@ -752,7 +752,7 @@ ATTACKS = {
     "transfer": "made with another CNN",
 }
 found = frames.best([*committed, *attacks], "attacks", network="matrix_capsnet")
-figure, axes = plots.panels(2, rows=2, height=1.65, sharex=True, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.5, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
         ("capsules", CAPSULES, "-"),
@@ -786,7 +786,7 @@ chapter.table(*resisting, names=resisting)
 # Without an attack the CNN makes fewer errors. So the claims compare two things, at ε = 0.1 and at ε = 0.2: the accuracy, and the share of it that a network keeps.
 #
 # No interval over three seeds clears the margin that the claims ask for: a tenth of the accuracy for white-box attacks, a twentieth for images of another CNN. But capsules keep more of their accuracy with every seed, at ε = 0.1 and at ε = 0.2. There they keep
-# 6 to 8 % against 1 to 5 % under the basic iterative method, and 46 to 57 % against 36 to 43 % on images of another CNN. Three seeds do not decide. FGSM takes both far below chance with every seed; it never took the paper's
+# 6 to 8 % against 1 to 5 % under the basic iterative method, and 46 to 57 % against 36 to 43 % on images of another CNN. FGSM takes both far below chance with every seed; it never took the paper's
 # capsules there ({claim}`EM-X-adv-chance`).
 #
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like

@@ -245,7 +245,7 @@ for share in (10.0, 1.0, 0.1):
     of = of_ten[of_ten["percent"] == share] if len(of_ten) else of_ten
     cells = [f"INQ-{t}-{d}-{share:g}pct" for t, d in product(("T2", "T3"), DATA)]
     ROWS[f"images, {share:g} %"] = (of, cells)
-figure, axes = plots.panels(2, height=2.8, sharex=True, sharey=True)
+figure, axes = plots.panels(2, height=2.5, sharex=True, sharey=True)
 for axis, (name, rival, color) in zip(
     axes, (("lengths", "length", plots.INK), ("Palma", "palma", COLORS["palma"])), strict=True
 ):
@@ -731,7 +731,7 @@ of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
-figure, axes = plots.panels(2, height=2.4, sharey=True)
+figure, axes = plots.panels(2, height=2.1, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
     for y, (of, (color, words)) in enumerate(INPUTS.items()):
         shares = spread("couplings", capsule, of, shown).mean(dim=0)
@@ -852,6 +852,13 @@ def ours(records: list, score: str) -> str:
 
 chapter.table("INQ-W-7")
 
+# %% [markdown]
+# Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
+# motif (NRG). Another sees the three letters in its place and nothing else. They alone reach most of the AUROC, so these verdicts partly measure how the substitutes were chosen.
+#
+# ```{fold} Every score with its verdict, the three arms, settings, and agreement by column
+# ```
+
 # %% tags=["remove-input"]
 frames.say(
     "The scores A and Nre are far better here. Nre is the error of reconstruction, A adds the lengths "
@@ -862,13 +869,6 @@ frames.say(
     f"the paper’s {printed['INQ-C-auroc-nl']:.3f}. That is what the release measures: it saves "
     "no weights, and evaluates new random ones."
 )
-
-# %% [markdown]
-# Cas9 cuts a site only next to a short motif, the PAM. More than half of the substitutes for negatives lack it, and few of the positives do. How much does that alone give away? One arm keeps only sites with the
-# motif (NRG). Another sees the three letters in its place and nothing else. They alone reach most of the AUROC, so these verdicts partly measure how the substitutes were chosen.
-#
-# ```{fold} Every score with its verdict, the three arms, settings, and agreement by column
-# ```
 
 # %% tags=["hide-input"]
 every = frames.best([*committed, *pairs], "off_targets")
@@ -921,11 +921,11 @@ found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
 # (inq-errata)=
 # ## Errata of the paper
 #
-# The authors' notebooks store what the tables print, and the code is public. So we can compare. The article's validation set is the test set, labels included. The article swaps the average precisions of Palma and Gini on CRISPR. *A* adds the sum
+# The authors' notebooks and code are public, so we can compare. The article's validation set is the test set, labels included. The article swaps the average precisions of Palma and Gini on CRISPR. *A* adds the sum
 # of the squared error and not its mean, which then outweighs the lengths, on images by one or two orders of magnitude. And the text on Table 2 says that Npp gets worse with more anomalies, while it rises on all sets up to 1 %, and on CIFAR-10 throughout {claim}`INQ-W-3`.
 #
-# Palma suffers from how its file is read. The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed. Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other one,
-# and the second word is the *normal* capsule's. So the inputs that Palma is surest of lose most, and the more so the more unequal the couplings are (`test_the_release_reads_the_second_word_of_both_palma_ratios`).
+# Palma suffers from how its file is read. The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed. Where the anomaly capsule's ratio has more digits, NumPy pads the other one,
+# and the second word is the *normal* capsule's. So Palma loses where it is surest (`test_the_release_reads_the_second_word_of_both_palma_ratios`).
 #
 # ```{fold} All errata with what shows them, and every cell that differs
 # ```
@@ -1230,7 +1230,7 @@ of_routing = {
     name: frames.best([*committed, *routings], "routings", routing=routing)
     for (routing,), name in ROUTED.items()
 }
-figure, axes = plots.panels(len(ROUTED), height=2.5, sharex=True, sharey=True)
+figure, axes = plots.panels(len(ROUTED), height=2.2, sharex=True, sharey=True)
 for axis, (name, of) in zip(axes, of_routing.items(), strict=True):
     axis.plot((0, 1), (0, 1), color=plots.INK, ls="--", lw=1)
     for y, (inputs, (color, words)) in enumerate(INPUTS.items()):

@@ -159,7 +159,7 @@ STARTS = {"released": "released", "spread": "0.5 to 4", "steep": "0.1 to 1"}
 looks = {name: start.sight(of) for of, name in STARTS.items()}
 low, high = looks["released"]["classes"][:2]
 distances = torch.linspace(0, 1.5, 200)
-figure, axes = plots.panels(3, height=2.3, sharey=True)
+figure, axes = plots.panels(3, height=2.0, sharey=True)
 for axis, (of, name) in zip(axes, STARTS.items(), strict=True):
     with seeded(1), torch.no_grad():
         routing = make_routing("similarity", 5, 16, kernels=10, start=of)

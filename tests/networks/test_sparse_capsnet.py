@@ -25,15 +25,18 @@ def small(**changes) -> SparseCapsNet:
     return SparseCapsNet((1, 12, 12), **{**SMALL, **changes})
 
 
-@pytest.mark.parametrize(("side", "children", "bare", "whole"), [(28, 1152, 7.69e6, 9.15e6), (40, 4608, 14.77e6, 17.06e6)])
+@pytest.mark.parametrize(
+    ("side", "children", "bare", "whole"), [(28, 1152, 7_689_216, 9_149_712), (40, 4608, 14_767_104, 17_064_000)]
+)
 def test_sizes_of_the_paper(side, children, bare, whole):
     with torch.device("meta"):
         network = SparseCapsNet((1, side, side))
         output = network(torch.rand(2, 1, side, side))
     sizes = {name: p.numel() for name, p in network.named_parameters()}
     assert network.layers[0].weight.shape == (children, 16, 16, 8)
-    assert sum(sizes.values()) == pytest.approx(whole, rel=1e-3)
-    assert sum(n for name, n in sizes.items() if "decoder" not in name) == pytest.approx(bare, rel=1e-3)
+    assert sum(sizes.values()) == whole
+    assert sum(n for name, n in sizes.items() if "decoder" not in name) == bare
+    assert sizes["layers.0.routing.bias"] == 16 * 16, "one for each number of a latent capsule"
     assert output.reconstruction.shape == (2, side * side)
 
 
@@ -135,6 +138,17 @@ def test_what_each_mask_leaves():
         assert torch.equal(output.mask.argmax(dim=1), getattr(output, quantity).argmax(dim=1))
     output = small(mask="ranks").eval()(images)
     assert torch.equal(output.mask.argmax(dim=1), output.support.argmax(dim=1))
+
+
+@pytest.mark.parametrize("mask", ["winner", "ranks"])
+def test_a_mask_ranks_boosted_support(mask):
+    """§2.3: with a gain that is large enough, the capsule with the least support wins."""
+    network, images = small(mask=mask).eval(), torch.rand(1, 1, 12, 12)
+    support = network(images).support[0]
+    least = int(support.argmin())
+    network.boost.gain[least] = 2 * support.max() / support.min()
+    assert int(network(images).mask.argmax()) == least
+    assert torch.equal(network(images).support[0], support), "the support itself stays what it was"
 
 
 def test_no_gradient_flows_through_the_mask_and_some_through_all_else():

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from capslib import data, training
 from capslib.errors import Interrupted
@@ -23,13 +23,13 @@ from capslib.layers import ClassCapsules, ConvCapsules
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers import config as whole_config
 from capslib.papers import query as q
-from capslib.papers.em_routing import EXPERIMENTS, QUERIES, STEM, table1
+from capslib.papers.em_routing import EXPERIMENTS, QUERIES, STEM, adversarial, table1
 from capslib.papers.em_routing.novel_views import after, matched
 from capslib.papers.em_routing.recipe import REDUCED, SMALL, EMRecipe, margin_at
 from capslib.papers.em_routing.table1 import TestErrorConfig, error_change
 from capslib.papers.experiment import Metric, Outcome
 from capslib.recipes import Config, Trained, new_network, train
-from capslib.training import Context, History
+from capslib.training import Context, Examples, History
 
 TRAINED = ("test_error", "viewpoint", "attacks")
 TINY = dict(sizes=(4, 2, 2, 2), cnn=(2, 2, 4), resize=22, crop=20, images=40, epochs=2, batch_size=20)
@@ -90,7 +90,8 @@ def records(make_record):
                 outcome = measured(name, tiny(whole_config(trial)))
                 metrics = {k: m.model_copy(update={"value": m.value + trial.seed / 100}) for k, m in outcome.metrics.items()}
                 config = whole_config(trial).model_dump(mode="json")
-                series = {**outcome.series, "batch_accuracy": [0.99], "epsilons": [0.0, 0.1, 0.2, 0.5]}
+                series = {**outcome.series, "epsilons": [0.0, 0.1, 0.2, 0.5]}
+                series |= {k: [0.99] for k in series if k.startswith("batch_accuracy")}
                 series |= {k: [0.9, 0.5, 0.3 + trial.seed / 100, 0.1] for k in series if k.endswith(("_cnn", "_capsules"))}
                 metrics |= {k: m.model_copy(update={"value": 4.0}) for k, m in metrics.items() if k == "capsules_familiar"}
                 found.append(make_record(trial, config=config, metrics=metrics, parameters=outcome.parameters, series=series))
@@ -180,6 +181,42 @@ def test_only_the_matched_steps_never_raise_the_free_energy():
 
 
 # ---------------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize(("factor", "known"), [("azimuth", {0, 2, 4, 30, 32, 34}), ("elevation", {0, 1, 2})])
+def test_trained_on_familiar_viewpoints_and_tested_on_both_kinds(factor, known):
+    """§5.1: a third of the azimuths, 300° to 40°, or the three smallest elevations. Nothing is left out of the test."""
+    for name, parts in {"train": {"train"}, "test": {"familiar", "novel"}}.items():
+        split = data.load("toys", name)
+        views = {part: set(split[factor][mask].tolist()) for part, mask in EMRecipe(factor=factor).choose(split).items()}
+        assert set(views) == parts
+        assert views.pop("novel", set()) == (set(split[factor].tolist()) - known if name == "test" else set())
+        assert all(found == known for found in views.values())
+
+
+def test_no_arm_is_a_copy_of_another():
+    """From the same random numbers every network of Table 1 that routes three times makes something else of the same images."""
+    fields = {"pose", "coordinates", "activation", "normalise", "preset"}
+    found = [c for c in arms("test_error", "paper") if c.network == "matrix_capsnet" and c.iterations == 3]
+    given, answers = torch.randn(8, 2, 24, 24, generator=torch.Generator().manual_seed(0)), {}
+    for told, config in {str(c.model_dump(include=fields)): c for c in found}.items():
+        with torch.no_grad():
+            answers[told] = new_network(config.recipe(data="toys", sizes=(4, 2, 2, 2)), (2, 24, 24), 0)(given)
+    assert len(answers) >= 9
+    for one, two in itertools.combinations(answers, 2):
+        assert not torch.allclose(answers[one], answers[two], rtol=0, atol=1e-6), (one, two)
+
+
+@pytest.mark.parametrize("preset", ["printed", "released", "calibrated"])
+def test_only_the_calibrated_preset_sets_a_start_and_half_of_the_capsules_are_active(preset):
+    config = tiny(EMRecipe(data="toys", preset=preset))
+    images = config.splits(Context(seed=0))[0]["train"]
+    network, seen = new_network(config, config.shape()[0], 0), config.seen(images.inputs)
+    drawn = network.layers(seen)
+    config.start(network, images, 0)
+    for name, layer in network.layers(seen).items():
+        assert torch.equal(layer.activation, drawn[name].activation) == (preset != "calibrated"), name
+        assert preset != "calibrated" or 0.4 < layer.activation.mean() < 0.6, name
 
 
 def test_the_margin_rises_as_in_the_release_and_as_in_the_paper():
@@ -367,6 +404,74 @@ def test_what_a_record_of_attacks_tells():
         type(config)(**{**config.model_dump(), "epsilons": (0.1, 0.2)})
 
 
+class Lit(nn.Module):
+    """Answers by where the brightest pixel of a crop is: ``centre`` at (10, 10), and ``diagonal`` elsewhere on the diagonals."""
+
+    def __init__(self, centre: list[float], diagonal: list[float]):
+        super().__init__()
+        self.answers, self.crops = torch.tensor([diagonal, centre]), []
+
+    def forward(self, crops: Tensor) -> Tensor:
+        self.crops += crops
+        row, column = (crops.sum(dim=1).flatten(1).argmax(dim=1) // 20, crops.sum(dim=1).flatten(1).argmax(dim=1) % 20)
+        assert ((row - 10).abs() == (column - 10).abs()).all()
+        return self.answers[((row == 10) & (column == 10)).long()]
+
+
+@pytest.mark.parametrize("standardise", ["crop", "image"])
+@pytest.mark.parametrize(
+    ("network", "centre", "diagonal"),
+    [("matrix_capsnet", [0.9, 0.1], [0.01, 0.03]), ("cnn", [20.0, -1.0], [-2.0, -1.0])],
+)
+def test_all_crops_have_the_same_weight_in_a_vote(network, centre, diagonal, standardise):
+    """One crop is sure of class 0; its twelve neighbours lean to class 1, hardly active or with small logits, and outvote it."""
+    config = EMRecipe(data="toys", network=network, resize=26, crop=20, standardise=standardise)
+    images = torch.randint(100, (3, 2, 26, 26), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images[:, :, 13, 13] = 255
+    examples, lit = Examples(images, torch.tensor([1, 1, 0])), Lit(centre, diagonal)
+    assert config.error(lit, examples) == pytest.approx(200 / 3)
+    (*seen,), lit.crops = lit.crops, []
+    assert config.error_of_crops(lit, examples) == pytest.approx(100 / 3)
+    assert len(lit.crops) == 13 * 3
+    for centre_crop in seen:  # standardised as in every other test
+        assert any(torch.equal(centre_crop, crop) for crop in lit.crops)
+
+
+class Looks(nn.Module):
+    """A class is as likely as its four rows are bright, in some columns of the first image of a pair."""
+
+    def __init__(self, columns: slice, scale: float):
+        super().__init__()
+        self.columns, self.scale = columns, scale
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return self.scale * pairs[:, 0, :, self.columns].unflatten(1, (5, 4)).mean(dim=(2, 3))
+
+
+def test_what_each_attack_does_to_networks_whose_gradients_are_known(monkeypatch):
+    """Victims look at the left; the network behind the black box at the right; the CNN's gradients are a hundred times as large."""
+    labels = torch.tensor([1, 2, 3, 4])
+    pairs = torch.full((4, 2, 20, 20), 100, dtype=torch.uint8)
+    pairs[:, 1, :, ::2] = 200
+    for pair, label in zip(pairs, labels, strict=True):
+        pair[0, 4 * label : 4 * label + 4] = 120
+    config = tiny(arms("attacks", "smoke")[0]).model_copy(update={"crop": 20, "epsilons": (0.0, 1.0)})
+    left, right = slice(0, 10), slice(10, 20)
+    shown = {("cnn", 0): Looks(left, 0.1), ("cnn", 1000): Looks(right, 0.1), ("matrix_capsnet", 0): Looks(left, 0.001)}
+    history, made = History({"loss": [1.0], "accuracy": [1.0]}), data.load("toys", "test").fingerprint
+    splits = {"test": Examples(pairs, labels)}
+    monkeypatch.setattr(
+        adversarial, "train", lambda recipe, seed, context: Trained(shown[recipe.network, seed], history, splits, [made])
+    )
+    outcome = adversarial.run(config, Context(seed=0))
+    for name in ("cnn", "capsules"):
+        assert outcome.series[f"fgsm_{name}"] == outcome.series[f"bim_{name}"] == [1, 0]
+        assert outcome.series[f"transfer_{name}"] == [1, 1], "it does not know where the victim looks"
+        assert outcome.series[f"targeted_{name}"] == [0.2, 1], "every class is a target, that of an image too"
+    assert outcome.series["fgsm_spread_capsules"] == [1, 0], "the margin leaves a gradient where all are right"
+    assert outcome.metrics["gradient_orders"].value == pytest.approx(2, abs=0.05)
+
+
 @pytest.mark.parametrize("name", ["viewpoint", "attacks"])
 def test_a_cnn_alone_is_the_cnn_beside_the_capsules(name):
     """So the weights that one claim needs serve the other, and a page may show either."""
@@ -415,6 +520,30 @@ def test_histograms_hold_the_mass_of_all_assignments():
     assert network.classes.routing.iterations == config.iterations
     dead = [metrics[f"dead_{name}"] for name in ("primary", "capsules1", "capsules2")]
     assert metrics["dead"].value == pytest.approx(sum(d.value * d.n for d in dead) / sum(d.n for d in dead))
+
+
+def test_a_wrong_class_gets_what_it_would_as_the_right_one():
+    """The class capsules do not know the label: the wrong classes of one label are the right ones of the others."""
+    config = tiny(TestErrorConfig(data="toys"))
+    inputs = config.splits(Context(seed=0))[0]["test"].inputs[:10]
+    network = new_network(config, config.shape()[0], 0)
+    network.classes.weight.data *= torch.tensor([1.0, 20, 40, 60, 80])[:, None, None]  # votes for some classes lie farther apart
+    found = [table1.look_inside(config, network, Examples(inputs, torch.full((10,), c)))[1] for c in range(5)]
+    right, wrong = (torch.tensor([of[f"votes_{kind}_3"] for of in found]) for kind in ("right", "wrong"))
+    assert torch.cdist(right, right)[0, 1:].min() > 0.01
+    torch.testing.assert_close(wrong, (right.sum(dim=0) - right) / 4, rtol=0, atol=1e-5)
+
+
+def test_a_type_is_dead_where_no_image_makes_it_more_active_than_a_twentieth():
+    """Primary capsules of which one type is never more active than 0.03, one than 0.08; others always are with 0.27."""
+    config = tiny(TestErrorConfig(data="toys")).model_copy(update={"sizes": (4, 4, 2, 2)})
+    network = new_network(config, config.shape()[0], 0)
+    for parameter, value in ((network.conv.weight, 0), (network.conv.bias, 0.25), (network.primary.logits.weight, 0)):
+        nn.init.constant_(parameter, value)  # so the four features are 0.25 everywhere
+    for kind, activation in enumerate((0.03, 0.08)):
+        nn.init.constant_(network.primary.logits.weight[kind], 1 + math.log(activation / (1 - activation)))
+    metrics, _ = table1.look_inside(config, network, config.splits(Context(seed=0))[0]["test"])
+    assert (metrics["dead_primary"].value, metrics["dead_primary"].n) == (0.25, 4)
 
 
 # --------------------------------------------------------------------------------------------------------------- deviations

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from capslib import data
 from capslib.lab import claims, frames
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
@@ -15,7 +16,7 @@ from capslib.papers.experiment import Metric
 from capslib.papers.learned_routing import QUERIES, costs, limits, shown, start, table3, toy
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, margin_at
 from capslib.papers.query import Index, selects
-from capslib.recipes import new_network
+from capslib.recipes import new_network, train
 from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel, similarity_routing
 from capslib.training import Context, Examples
@@ -71,6 +72,65 @@ def test_a_frozen_routing_stays_as_it_starts_and_lets_gradients_through(routing)
     }
 
 
+def test_theta_of_columns_has_a_row_for_each_column_of_each_grid():
+    network = ConsensusCapsNet((1, 20, 32), sizes=(8, 2, 3, 3), routing="similarity", theta="columns")
+    found = network.layers(torch.rand(2, 1, 20, 32))
+    found["classes"].activation.sum().backward()
+    for name, columns in (("capsules1", 6), ("capsules2", 4), ("classes", 1)):
+        theta = getattr(network, name).routing.theta
+        assert len(theta) == columns == (1 if name == "classes" else found[name].pose.shape[2])
+        assert (theta.grad[:, 1] != 0).all()
+
+
+@pytest.mark.parametrize(
+    "change", [
+        dict(iterations=1), dict(coordinates=False), dict(raw_poses=True), dict(reads="released"),
+        *(dict(routing="similarity", **of) for of in (dict(theta="columns"), dict(similarity_start="steep"), dict(similarity_start="spread"))),
+    ], ids=str,
+)  # fmt: skip
+def test_every_option_changes_what_the_network_says(change):
+    images = torch.randn(2, 1, 20, 20)
+    one, other = (
+        new_network(recipe(**of), (1, 20, 20), 0) for of in ({"routing": change.get("routing", "connectionist")}, change)
+    )
+    assert (one(images) - other(images)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_cross_entropy_is_an_option_of_logits_where_routings_learn(routing):
+    images = torch.randn(2, 1, 20, 20)
+    spread, logits = (new_network(recipe(routing=routing, loss=of), (1, 20, 20), 0)(images) for of in ("spread", "cross_entropy"))
+    learns = routing in ("similarity", "connectionist")
+    torch.testing.assert_close(logits.sigmoid() if learns else logits, spread)
+
+
+def test_children_are_active_at_the_start_and_an_lstm_remembers():
+    """Biases as released: 0.8 ± 0.2 of the primary activations, one of the forget gates, none of the other gates."""
+    activation = ConsensusCapsNet((1, 17, 17)).primary_capsules(torch.zeros(1, 1, 17, 17))[1].logit()
+    assert activation.min() > 0.6 - 1e-4
+    assert activation.max() < 1 + 1e-4
+    entry, forget, leave, new = make_routing("connectionist", 2, 3).gate_bias.chunk(4)
+    assert (forget == 1).all()
+    assert not torch.cat([entry, leave, new]).any()
+
+
+@pytest.mark.parametrize("start", ["released", "spread"])
+def test_a_parent_of_similarity_routing_is_active_at_the_start(start):
+    """θ₂ is one. Beside it stand θ₁ of at most 0.2, times an agreement between 0 and 1, and the logarithm of (0.9 + 0.1)."""
+    found = make_routing("similarity", 20, 4, start=start)(torch.randn(9, 20, 4), torch.full((9,), 0.9))
+    assert ((found.activation.logit() - 1).abs() < 0.2 + 1e-4).all()
+
+
+def test_em_routing_starts_with_half_of_the_capsules_active():
+    config = recipe(routing="em")
+    torch.manual_seed(0)
+    images = Examples(torch.randint(0, 256, (16, 1, 24, 24), dtype=torch.uint8), torch.zeros(16))
+    network = new_network(config, (1, 20, 20), 0)
+    config.start(network, images, 0)
+    for result in network.layers(config.seen(images.inputs)).values():
+        assert 0.3 < (result.activation > 0.5).float().mean() < 0.7
+
+
 def test_images_too_small_for_four_layers_are_refused():
     with pytest.raises(ValueError, match="17 is the least"):
         ConsensusCapsNet((1, 16, 20))
@@ -95,7 +155,14 @@ def test_jitter_comes_after_the_images_are_standardised():
     for jitter in (True, False):
         x = recipe(crop=32, resize=None, jitter=jitter).prepare(images, torch.Generator().manual_seed(0))
         assert x.shape == (50, 1, 32, 32)
-        assert jitter == bool(x.mean(dim=(1, 2, 3)).std() > 0.5)
+        whole = recipe(crop=48, resize=None, jitter=jitter).prepare(images, torch.Generator().manual_seed(0))
+        mean, deviation = whole.mean(dim=(1, 2, 3)), whole.std(dim=(1, 2, 3))
+        for of, least, most in ((mean, -2, 2), (deviation, 0.5, 1.5)):
+            if jitter:
+                assert least - 1e-2 <= of.min() < least + 0.2 * (most - least)
+                assert most + 1e-2 >= of.max() > most - 0.2 * (most - least)
+            else:
+                torch.testing.assert_close(of, torch.full_like(of, (least + most) / 2), rtol=0, atol=1e-3)
 
 
 def test_digits_of_the_paper_are_moved_by_two_pixels():
@@ -113,18 +180,26 @@ def test_the_rate_falls_as_released_and_the_margin_grows():
     steps = 100 * 760
     assert paper.rate(20_000 / steps) == pytest.approx(3e-3 * 0.96)
     assert recipe(decay="cosine").rate(1) == pytest.approx(0)
-    assert [margin_at(p) for p in (0, 0.4, 1)] == pytest.approx([0.2142, 0.595, 0.988], abs=1e-3)
+    margins = [0.2142, 0.595, 0.988]
+    assert [margin_at(p) for p in (0, 0.4, 1)] == pytest.approx(margins, abs=1e-3)
+    loss = recipe().objective(torch.device("cpu"))
+    for progress, margin in zip((0, 0.4, 1), margins, strict=True):
+        loss.at(progress)  # of two classes that are equally active, the square of the margin
+        assert float(loss.loss(torch.ones(1, 2), torch.tensor([0]))) == pytest.approx(margin**2, abs=2e-3)
 
 
 def test_what_is_held_out_is_not_trained_on():
     for name in ("toys", "digits"):
         held = ConsensusRecipe(data=name, **{**REDUCED["smoke"][name], "images": 0, "held_out": True})
-        from capslib import data
-
-        masks = held.choose(data.load(name, "train"))
+        split = data.load(name, "train")
+        masks = held.choose(split)
         assert (masks["train"] ^ masks["test"]).all()
         assert 0.05 < masks["test"].mean() < 0.25
         assert held.choose(data.load(name, "test")) == {}
+        if name == "toys":
+            toys = {of: {*zip(split["labels"][mask], split["instance"][mask], strict=True)} for of, mask in masks.items()}
+            assert not toys["train"] & toys["test"], "a toy is on one side with all its images"
+            assert {category for category, _ in toys["test"]} == set(range(5))
 
 
 # ----------------------------------------------------------------------------------------------------------- limits
@@ -276,6 +351,30 @@ def test_the_first_mean_of_em_routing_follows_activations_alone():
         _, series = table3.look_inside(recipe(routing="em"), network, images)
     assert series["by_activation_classes_1"] == sorted(series["by_activation_classes_1"])
     assert series["by_activation_classes_1"][-1] > series["by_activation_classes_1"][0]
+
+
+@pytest.mark.parametrize("routing", ["connectionist", "similarity"])
+def test_a_record_of_the_errors_says_what_the_network_does(routing, monkeypatch):
+    """Its error in tests, and what couplings of the classes follow: each weighs 3·c of the nearest, next and farthest child."""
+    trained = []
+    monkeypatch.setattr(table3, "train", lambda *given: trained.append(train(*given)) or trained[0])
+    (config,) = (c for c in table3.grid("smoke") if (c.data, c.routing, c.trained) == ("digits", routing, True))
+    found = table3.run(config, Context(seed=0))
+    network, test = trained[0].network, trained[0].splits["test"]
+    images = config.prepare(test.inputs)
+    with torch.no_grad():
+        wrong = (network(images).argmax(dim=1) != test.labels).float()
+        layers = network.layers(images)
+        votes, active = network.classes.votes(layers["capsules2"].pose), layers["capsules2"].activation.flatten(1)
+        assert found.metrics["test_error"].value == pytest.approx(100 * float(wrong.mean()))
+        assert found.metrics["test_error"].n == len(test.labels)
+        mean = votes.mean(dim=1)
+        for t in (1, 2, 3):
+            far = torch.linalg.vector_norm(votes - mean[:, None], dim=-1)
+            mean, _, coupling = network.classes.routing(votes, active, iterations=t)
+            for key, by in (("distance", far), ("activation", active[..., None].expand_as(far))):
+                weighs = 3 * coupling.gather(1, by.argsort(dim=1)).mean(dim=(0, 2))
+                assert found.series[f"by_{key}_classes_{t}"] == pytest.approx(weighs.tolist(), abs=2e-5)
 
 
 def test_what_is_kept_for_the_gradient_counts_shared_storage_once():

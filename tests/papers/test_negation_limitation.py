@@ -8,15 +8,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.runs import run_trial
-from capslib.networks.negation_limitation import CapsuleStack
+from capslib.layers import as_capsules
+from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack
 from capslib.papers import query as q
 from capslib.papers.experiment import SCALES
 from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, STEM
+from capslib.papers.negation_limitation.depth import DepthConfig
+from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.recipes import Trained, new_network
 from capslib.routing import em_routing
-from capslib.training import Context
+from capslib.training import Context, Examples, History
 
 TOLERANCE = 1e-12
 ROUNDING = 1e-8
@@ -180,6 +185,119 @@ def test_with_a_bias_training_gets_beyond_one_half(store, routing):
         learning_rate=0.02,
     )
     assert record.metrics["train_accuracy"].value > 0.6
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vector"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias):
+    """By what the claims ask for. A bias that broke nothing here would say that nothing was there to break."""
+    experiment = EXPERIMENTS["symmetry"]
+    config = experiment.config(routing=routing, bias=bias, **FAST["symmetry"])
+    found = {name: m.value for name, m in experiment.run(config, Context(seed=0)).metrics.items()}
+    if bias:
+        assert found["least_odd_violation"] > BROKEN
+        assert found["least_even_violation_deeper"] > BROKEN
+        assert (found["least_even_violation_one_layer"] > BROKEN) == (routing == "dynamic")
+    else:
+        assert max(found["odd_violation"], found["even_violation"]) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("late", "steps_to_20", "steps_to_50"),
+    [
+        (1.0, 33, 39),  # a mean of 20 steps with k ones and 20 − k tenths lies above one fifth from k = 3 on, one half from k = 9
+        (0.4, 37, 60),  # k = 7; and never
+        (0.1, 60, 60),
+    ],
+)
+def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, steps_to_50):
+    """The last and the best accuracy, and when the mean accuracy of 20 training steps got above 20 and 50 percent."""
+    history = History({"loss": [1.0] * 60, "accuracy": [0.1] * 30 + [late] * 30}, {"test_accuracy": [0.1, 0.75, 0.5]})
+    trained = Trained(nn.Identity(), history, {"test": Examples(torch.zeros(7), torch.zeros(7))}, [])
+    monkeypatch.setattr("capslib.papers.negation_limitation.depth.train", lambda *_: trained)
+    found = EXPERIMENTS["depth"].run(None, Context(seed=0)).metrics
+    assert {name: m.value for name, m in found.items()} == {
+        "test_accuracy": 0.5,
+        "best_test_accuracy": 0.75,
+        "steps_to_20_percent": steps_to_20,
+        "steps_to_50_percent": steps_to_50,
+    }
+
+
+# --------------------------------------------------------------------------------------------- networks and training
+
+
+def capsnet(seed: int = 0, **fields) -> tuple[DepthConfig, nn.Module]:
+    """A configuration with a small front end and decoder, and its network as it is drawn."""
+    config = DepthConfig(**{"data": "digits", "depth": 4, "bias": False, "kernel": 3, **FAST["negated"], **fields})
+    return config, new_network(config, (1, 8, 8), seed)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+@pytest.mark.parametrize(("std", "bias"), [(0.1, 0.1), (0.3, 0.0), (0.3, None)])
+def test_what_a_network_starts_from(routing, std, bias):
+    """W and, of EM, β from N(0, σ²); a bias from one number. Hidden layers have 16 capsules."""
+    options = dict(bias=bias is not None, bias_start=bias or 0.0, weight_std=std)
+    drawn = [capsnet(seed, routing=routing, **options)[1].capsules.layers for seed in range(4)]
+    assert [layer.weight.shape[1] for layer in drawn[0]] == [16, 16, 10]
+    for name, n in {"weight": 100, "routing.beta_u": 30, "routing.beta_a": 30}.items():
+        found = [dict(layer.named_parameters()).get(name) for layers in drawn for layer in layers]
+        if name == "weight" or routing != "dynamic":
+            numbers = torch.cat([t.flatten() for t in found])
+            assert len(numbers) > n
+            assert numbers.std().item() == pytest.approx(std, rel=0.3)
+            assert abs(numbers.mean().item()) < 0.3 * std
+    biases = [layer.routing.bias for layers in drawn for layer in layers]
+    assert all(b is None if bias is None else (b == bias).all() for b in biases)
+
+
+def test_hidden_capsules_have_the_dimensions_of_the_release():
+    """10 under EM and 12 under RBA."""
+    for scale in SCALES:
+        for name in ("depth", "negated"):
+            for config in EXPERIMENTS[name].grid(scale):
+                small = config.model_copy(update={**FAST["negated"], "kernel": 3, "depth": 3, "data": "digits"})
+                hidden, _ = new_network(small, (1, 8, 8), 0).capsules.layers
+                assert hidden.weight.shape[2] == (12 if config.routing == "dynamic" else 10)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
+def test_the_controls_start_from_the_drawn_weights(routing):
+    """Scaled until s has mean length one on a first batch, or with the identity added."""
+    x = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for std in ("unit", "identity"):
+        (config, network), (_, as_drawn) = capsnet(routing=routing, weight_std=std), capsnet(routing=routing)
+        config.start(network, Examples(x, None), 0)
+        pose, activation = as_capsules(network.primary_capsules(x))
+        for layer, drawn in zip(network.capsules.layers, as_drawn.capsules.layers, strict=True):
+            if std == "identity":
+                eye = torch.eye(*layer.weight.shape[2:]).expand_as(layer.weight)
+                torch.testing.assert_close(layer.weight - drawn.weight, eye)
+            else:
+                s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
+                assert s.norm(dim=-1).mean().item() == pytest.approx(1, abs=1e-4)
+                torch.testing.assert_close(layer.weight / layer.weight.std(), drawn.weight / drawn.weight.std())
+            pose, activation, _ = layer(pose, activation)
+
+
+def test_the_losses_of_both_experiments():
+    """§5.2: margin and, with a small weight, the squared error of all pixels. §5.1: the margin loss with λ = 1 (0.5 elsewhere)."""
+    scores, labels, images = torch.tensor([[0.5, 0.3]]), torch.tensor([0]), torch.rand(1, 1, 2, 2)
+    answer = CapsNetOutput(torch.zeros(1, 2, 16), scores, images.flatten(1) + 2)  # four pixels, each wrong by two
+    for weight in (5e-4, 0.25):
+        config, _ = capsnet(routing="dynamic", reconstruction_weight=weight)
+        terms = config.objective(torch.device("cpu"))(lambda _: answer, Examples(images, labels))
+        assert float(terms["margin"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2)
+        assert float(terms["loss"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2 + weight * 16)
+    sign = SignConfig(routing="dynamic", bias=True).objective(torch.device("cpu"))
+    assert float(sign.terms(scores, labels)["loss"]) == pytest.approx(0.4**2 + 0.2**2)
+
+
+def test_the_test_accuracy_is_that_of_test_images():
+    config, _ = capsnet(routing="dynamic")
+    images = torch.zeros(4, 1, 8, 8)
+    splits = {"train": Examples(images, torch.zeros(4)), "test": Examples(images, torch.tensor([0, 1, 1, 1]))}
+    assert config.evaluate(lambda x: torch.eye(10)[:1].repeat(len(x), 1), splits) == {"test_accuracy": 0.25}
 
 
 # ------------------------------------------------------------------------------------------------------- deviations

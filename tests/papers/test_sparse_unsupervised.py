@@ -99,6 +99,26 @@ def test_training_lowers_the_error_and_counts_its_batches():
     assert int(trained.network.boost.batches) == len(trained.history.terms["loss"])
 
 
+@pytest.mark.parametrize(
+    "change", [
+        dict(band=(0.3, 0.9)), dict(relative_boost=True), dict(boost=False), dict(gamma=4.0), dict(mask="none"), dict(mask="longest"),
+        dict(grouping="released"), dict(routing="em_vector"), dict(iterations=1), dict(hidden=(5,)), dict(decoder=(8,)),
+    ], ids=str,
+)  # fmt: skip
+def test_every_option_changes_what_the_network_draws(change):
+    found = []
+    for config in (recipe(), recipe(**change)):
+        torch.manual_seed(0)
+        network, images = config.build((1, 12, 12), 10), config.framed(torch.nn.functional.pad(digits(4), [2] * 4))
+        support = network(images).support.detach()
+        boost = network.boost or torch.nn.Identity()
+        for _ in range(100):  # batches, in which gains change twice
+            boost(support)
+        output = network.eval()(images)
+        found.append(torch.cat([boost(output.support), output.mask, output.reconstruction], dim=1))
+    assert (found[0] - found[1]).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("boost", [True, False])
 def test_a_training_tells_what_boosting_came_to(boost):
     trained = train(recipe(boost=boost), 0, Context(seed=0))
@@ -188,21 +208,23 @@ def test_activity_by_hand():
     assert metrics["winners"].value == 2
 
 
+class Adds:
+    """A decoder that adds up what capsules hold."""
+
+    def __init__(self, mask):
+        self.mask = torch.tensor([mask])
+
+    def __call__(self, images):
+        n = len(images)
+        pose, mask = torch.ones(n, 4, 9), self.mask.expand(n, -1)
+        return SparseOutput(pose, torch.ones(n, 4), None, mask, self.decode(pose, mask))
+
+    def decode(self, pose, mask):
+        return (pose * mask[..., None]).sum(dim=1)
+
+
 def test_contributions_tell_one_capsule_from_many():
-    """A decoder that adds up what capsules hold: one that holds everything, or four that share it."""
-
-    class Adds:
-        def __init__(self, mask):
-            self.mask = torch.tensor([mask])
-
-        def __call__(self, images):
-            n = len(images)
-            pose, mask = torch.ones(n, 4, 9), self.mask.expand(n, -1)
-            return SparseOutput(pose, None, None, mask, self.decode(pose, mask))
-
-        def decode(self, pose, mask):
-            return (pose * mask[..., None]).sum(dim=1)
-
+    """One that holds everything, or four that share it."""
     whole = encodings.Digits(torch.zeros(5, 1, 12, 12, dtype=torch.uint8), None, None)
     for mask, contributing, largest in (([1.0, 0, 0, 0], 1, 1.0), ([0.25] * 4, 4, 0.0625)):
         found = encodings.contributions(Adds(mask), recipe(), whole)
@@ -210,8 +232,30 @@ def test_contributions_tell_one_capsule_from_many():
         assert found["largest_change"].value == pytest.approx(largest)
 
 
+def test_parameters_are_turned_of_the_capsule_that_the_mask_leaves():
+    """Each pixel is a parameter of that capsule, and turned down by one it is black."""
+    whole = encodings.Digits(torch.zeros(1, 1, 12, 12, dtype=torch.uint8), None, None)
+    turned = torch.tensor(encodings.pictures(Adds([0.0, 0, 1, 0]), recipe(), whole)["turned"]).view(encodings.SHOWN, 11, 9)
+    assert (turned[:, 5] == 255).all()
+    assert ((turned[:, 0] == 0).sum(dim=1) == 1).all()
+
+
+def test_the_ranks_of_an_encoding_are_those_of_its_mask():
+    """Where boosting has made others win than support alone would."""
+    config = recipe()
+    torch.manual_seed(0)
+    network = config.build((1, 12, 12), 10).eval()
+    network.boost.gain.copy_(torch.linspace(1, 9, config.capsules))
+    found = encodings.encode(network, config, encodings.Digits(torch.nn.functional.pad(digits(), [2] * 4), None, None))
+    raw, masked = (found[kind].reshape(40, config.capsules, config.dim) for kind in ("raw", "masked"))
+    left = np.exp(-config.gamma * found["rank"] / (config.capsules - 1))
+    np.testing.assert_allclose(masked, raw * np.where(left < 0.01, 0, left)[..., None], atol=1e-6)
+
+
 @pytest.mark.parametrize("arm", [SPARSE, DENSE, SUPCAPS, CNN, dict(network="autoencoder", mask="none")], ids=str)
-def test_a_record_of_each_kind_of_network(arm, tmp_path):
+def test_a_record_of_each_kind_of_network(arm, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(encodings, "train", lambda *given: trained.append(train(*given)) or trained[0])
     experiment = EXPERIMENTS["beyond" if arm.get("network") == "autoencoder" else "encodings"]
     where = {"mask": arm.get("mask", "ranks"), "network": arm.get("network", "sparse_capsnet"), "boost": True}
     (trial,) = experiment.trials("smoke", where=where | ({"routing": "dynamic"} if "hidden" not in arm else {}))
@@ -229,6 +273,18 @@ def test_a_record_of_each_kind_of_network(arm, tmp_path):
         assert len(record.series["turned"]) == dim * 11 * 144
         assert len(record.series["picture_of_each"]) == len(record.series["picture_without_each"]) == latent * 144
         assert sum(record.series["rank_shares"]) == pytest.approx(latent, abs=1e-2)
+    config = EncodingConfig(**record.config)
+    sets, _ = encodings.digits(config, Context(seed=0))
+    for name, of in (("mnist", sets["test"]), ("affnist", sets["affnist"])):
+        seen, last = of.images / 255, slice(-len(sets["test"].images), None)  # of affNIST the seventh variant
+        with torch.no_grad():
+            output = trained[0].network(seen)
+        if arm != CNN:
+            errors = (output.reconstruction - seen.flatten(1)).square().sum(dim=1)
+            assert record.metrics[f"error_{name}"].value == pytest.approx(float(errors.mean()), rel=1e-4)
+        if config.supervised:
+            right = getattr(output, "activation", output).argmax(dim=1) == of.labels
+            assert record.metrics[f"{name}_accuracy"].value == pytest.approx(float(right[last].float().mean()))
 
 
 def test_a_network_that_has_not_learned_decides_nothing():
@@ -253,6 +309,7 @@ def test_principal_components_are_as_many_as_the_numbers_of_the_capsules_and_lea
     sets, _ = encodings.digits(config, Context(seed=0))
     mean, basis = controls.components(config, sets["train"].images, 0)
     assert basis.shape == (144, config.capsules * config.dim)
+    assert (mean.view(12, 12)[[0, -1]] > 0).any(), "digits are shifted as far as the edge"
     torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1]), atol=1e-4, rtol=0)
     inner = sets["train"].images[:, :, 2:10, 2:10]
     seen = config.prepare(inner, torch.Generator().manual_seed(5)).flatten(1) - mean
@@ -261,7 +318,14 @@ def test_principal_components_are_as_many_as_the_numbers_of_the_capsules_and_lea
     assert left(basis) < 0.5 * left(rest)
 
 
-def test_attacks_share_the_trainings_of_table_1_and_lower_the_accuracy(tmp_path):
+def test_attacks_share_the_trainings_of_table_1_and_lower_the_accuracy(tmp_path, monkeypatch):
+    seen, head = [], controls.head
+
+    def watched(*given):
+        scores = head(*given)
+        return lambda images: seen.append(images.detach().aminmax()) or scores(images)
+
+    monkeypatch.setattr(controls, "head", watched)
     table = {t.key for c in EXPERIMENTS["encodings"].grid("smoke") for t in EXPERIMENTS["encodings"].trainings(c, 0)}
     experiment = EXPERIMENTS["attacks"]
     for config, trial in zip(experiment.grid("smoke"), experiment.trials("smoke"), strict=True):
@@ -271,6 +335,7 @@ def test_attacks_share_the_trainings_of_table_1_and_lower_the_accuracy(tmp_path)
         left = record.series["accuracy_left"]
         assert len(left) == len(record.series["epsilons"]) == len(controls.EPSILONS)
         assert left[-1] < left[0]
+    assert {(float(low), float(high)) for low, high in seen} == {(0.0, 1.0)}, "attacked digits are still pictures"
 
 
 def test_the_linear_classifier_reads_the_masked_encodings():
