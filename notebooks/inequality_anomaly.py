@@ -714,7 +714,7 @@ every_cell(about, "S2", FULL_NAMES, SHARES)
 # %% [markdown]
 # ### What the couplings look like (Figure 2)
 #
-# Do the couplings of the anomaly capsule change between normal inputs and anomalies, and those of the normal capsule hardly? The paper's figure is of [one network](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/Figure2.ipynb), on KMNIST with 0.1 % of
+# Do the couplings of the anomaly capsule change between normal inputs and anomalies, and those of the normal capsule hardly? The paper's figure is of [one network](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/Figure2.ipynb?plain=1#L65), on KMNIST with 0.1 % of
 # diverse inliers; ours are means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}}
