@@ -1179,8 +1179,9 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.Dat
     apart, (first, *others), told = against(seeds, list(COLUMNS)), names.values(), []
     for arm in others:
         if len(own := apart.loc[apart["arm"] == arm, GINI]):
-            low, high = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
-            told.append(f"*{arm}* {low} to {high}, higher in {(own > 0).sum()} of {len(own)}")
+            ends = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
+            span = " to ".join(dict.fromkeys(ends))
+            told.append(f"*{arm}* {span}, higher in {(own > 0).sum()} of {len(own)}")
     about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
     smoke = {r.trial.scale for r in of} == {"smoke"}
     said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
