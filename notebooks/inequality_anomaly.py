@@ -969,7 +969,7 @@ frames.say(
 )
 display(slips.pipe(frames.styled).format(precision=4).hide(axis="index"))
 read_too = seeds_of([r for r in of_images if "auroc_palma_as_read" in r.metrics])
-rows = {}
+readings = {}
 for (short, data), (table, setup), share in product(
     DATA.items(), (("T2", "outliers"), ("T3", "inliers")), PERCENTS
 ):
@@ -979,15 +979,22 @@ for (short, data), (table, setup), share in product(
         else ()
     )
     if len(of):
-        ours = [frames.mean(of[f"auroc_{s}"], 4, (0, 1)) for s in ("palma", "palma_as_read")]
-        theirs = [printed[f"INQ-{table}-{short}-{share:g}pct-{s}"] for s in ("palma", "gini")]
-        rows[f"{DATASETS[data]}, {setup}, {share:g} %"] = [*ours, *map("{:.4f}".format, theirs)]
-if rows:
+        both_ways = [
+            frames.mean(of[f"auroc_{s}"], 4, (0, 1)) for s in ("palma", "palma_as_read")
+        ]
+        in_paper = [printed[f"INQ-{table}-{short}-{share:g}pct-{s}"] for s in ("palma", "gini")]
+        readings[f"{DATASETS[data]}, {setup}, {share:g} %"] = [
+            *both_ways,
+            *map("{:.4f}".format, in_paper),
+        ]
+if readings:
     frames.say(
         "AUROC of Palma by its own ratio and as the release reads it, where records have both:"
     )
     columns = ["Palma", "as read", "Palma, paper", "Gini, paper"]
-    display(pd.DataFrame.from_dict(rows, orient="index", columns=columns).pipe(frames.styled))
+    display(
+        pd.DataFrame.from_dict(readings, orient="index", columns=columns).pipe(frames.styled)
+    )
 
 # %% [markdown]
 # ## Pitfalls

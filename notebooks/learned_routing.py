@@ -80,7 +80,7 @@ chapter.verdict_box(
     found="That the two weights of the kernel have the limits that the paper draws {LR-W-3:verdict} "
     "{LR-W-3}, tried down to weights of {least}. That the LSTM makes at most as many errors as EM "
     "routing, and the kernel more, on both sets: {LR-W-1:said} {LR-W-1}. Found against it at the reduced "
-    "size: {against}. The lowest mean error of a reduced network, if not always by more than the intervals: {best}.",
+    "size: {against}. The lowest mean error of a reduced network, though intervals may overlap: {best}.",
     size="Trained at the paper’s own size: {at_full}; {runs} of the {reduced} reduced runs on MNIST "
     "and smallNORB {are} finished. Claims that wait: {waiting}.",
     surprise="The released similarity routing starts nearly blind: over the distances that votes have "

@@ -886,7 +886,7 @@ frames.say(frames.standing(of_pairs), "Test accuracy in percent on images and th
 chapter.table("NEG-W-10")
 
 # %% [markdown]
-# On MNIST the runs match the theorems, for RBA and for EM. Behind an odd front end, all six runs without a bias end at 49 %: they classify one image of nearly each pair correctly and no more.
+# On MNIST the runs match the theorems, for RBA and for EM. Behind an odd front end, all six runs without a bias end at 49 %: they classify one image of nearly every pair correctly and no more.
 # All six with a bias end at 97 to 98 %. Behind a ReLU, as in the paper's networks, both kinds reach 97 to 98 %. The limit is real, and a bias removes it. These networks, with three layers and a ReLU in front, do not meet it within two epochs; that none ever does is no theorem.
 #
 # ```{fold} Do such pairs delay learning?
