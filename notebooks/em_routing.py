@@ -698,7 +698,7 @@ if copies:
             for a, b in zip(second[1:], third[1:], strict=True)
         )
         + " These networks classify most images correctly all the same: a class is active by the cost of "
-        "its votes, not by their number."
+        "its votes, not by their number alone."
     )
 chapter.table("EM-W-1")
 

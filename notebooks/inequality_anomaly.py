@@ -281,7 +281,7 @@ with seeded(1):
     scattered = 0.7 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
     agreeing[:5] = torch.tensor([2.0, 1.0, -1.0, 0.0, 2.0, 1.0]) + 0.2 * torch.randn(5, 1, 6)
-figure, axes = plots.panels(3, height=2.3)
+figure, axes = plots.panels(3, height=2.0)
 toys = (("no agreement", scattered, NORMAL), ("five agree", agreeing, ANOMALY))
 for axis, (title, votes, color) in zip(axes, toys, strict=False):
     shares = dynamic_routing(votes[None], competition=OverChildren()).coupling[0, :, 0]
