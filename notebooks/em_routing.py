@@ -661,12 +661,12 @@ def mass(records: list, kind: str, t: int) -> np.ndarray:
 
 figure, axes = plots.panels(3, height=2.1, sharey=True)
 for t, axis in enumerate(axes, start=1):
-    left = inside[0].series["distances"]
-    for y, (kind, color) in enumerate(KINDS_OF_CLASS.items()):
+    left, sums = inside[0].series["distances"], {}
+    for kind, color in KINDS_OF_CLASS.items():
         found = mass(inside, kind, t)
         axis.stairs(found, [*left, left[-1] + 0.01], color=color, lw=1.6)
-        at = dict(color=color, transform=axis.transAxes, ha="right", fontsize=9.5)
-        axis.text(0.99, 0.88 - 0.11 * y, f"{kind}: {found.sum():.0f}", **at)
+        sums[f"{kind}: {found.sum():.0f}"] = color
+    plots.key(axis, sums, inside="upper right")
     axis.axvline(0.05, color=plots.INK, lw=1, ls=":")
     axis.set(title=f"iteration {t}", xlabel="distance", xlim=(0, 0.16))
     axis.locator_params(axis="x", nbins=3)

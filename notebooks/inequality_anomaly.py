@@ -718,7 +718,8 @@ every_cell(about, "S2", FULL_NAMES, SHARES)
 # diverse inliers; ours are means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}}
-INPUTS = {"normal": (NORMAL, "normal inputs"), "anomalies": (ANOMALY, "anomalies")}
+INPUTS = {"normal": NORMAL, "anomalies": ANOMALY}
+INPUT_KEY = {"normal inputs": NORMAL, "anomalies": ANOMALY}
 
 
 def spread(what: str, capsule: str, inputs: str, records: list) -> torch.Tensor:
@@ -733,11 +734,10 @@ size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
 figure, axes = plots.panels(2, height=2.1, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
-    for y, (of, (color, words)) in enumerate(INPUTS.items()):
+    for of, color in INPUTS.items():
         shares = spread("couplings", capsule, of, shown).mean(dim=0)
         axis.plot(shown[0].series["log_shares"], 100 * shares, color=color)
-        at = dict(color=color, transform=axis.transAxes, fontsize=9.5)
-        axis.text(0.03, 0.88 - 0.11 * y, words, **at)
+    plots.key(axis, INPUT_KEY, inside="upper left")
     axis.set(xlabel="ln(I · c)", xlim=(-4.2, 3.2), xticks=range(-4, 4))
     axis.set_title(f"{capsule} capsule\n{found}, {size}", fontsize=9.5)
 axes[0].set_ylabel("children (%)")
@@ -1241,13 +1241,12 @@ of_routing = {
 figure, axes = plots.panels(len(ROUTED), height=2.2, sharex=True, sharey=True)
 for axis, (name, of) in zip(axes, of_routing.items(), strict=True):
     axis.plot((0, 1), (0, 1), color=plots.INK, ls="--", lw=1)
-    for y, (inputs, (color, words)) in enumerate(INPUTS.items()):
+    for inputs, color in INPUTS.items():
         curves = spread("lorenz", "anomaly", inputs, of)
         places = of[0].series["quantiles"]
         axis.fill_between(places, curves.amin(0), curves.amax(0), color=color, alpha=0.15, lw=0)
         axis.plot(places, curves.mean(dim=0), color=color)
-        at = dict(color=color, transform=axis.transAxes, fontsize=9.5)
-        axis.text(0.05, 0.88 - 0.11 * y, words, **at)
+    plots.key(axis, INPUT_KEY, inside="upper left")
     axis.set_title(f"{name}\n{of[0].trial.scale} scale, n = {len(of)} networks", fontsize=9.5)
     axis.set_xlabel("share of the children")
 axes[0].set_ylabel("share of the coupling")

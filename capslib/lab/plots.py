@@ -178,13 +178,18 @@ def narrow(figure: Figure) -> Figure:
     return other
 
 
-def key(axes: Axes, colors: Mapping[str, str]) -> None:
-    """Say what colours mean, in these colours, at the right above the axes, where no curve runs."""
-    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> None:
+    """Say what colours mean, in these colours: in a row at the right above the axes, or stacked in a corner ``inside`` ("upper left")."""
+    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
 
     words = [TextArea(name, textprops={"color": color, "size": 9.5}) for name, color in colors.items()]
-    place = dict(loc="lower right", bbox_to_anchor=(1, 1), bbox_transform=axes.transAxes, frameon=False, borderpad=0.3)
-    axes.add_artist(AnchoredOffsetbox(child=HPacker(children=words, pad=0, sep=6), **place))
+    if inside is not None:
+        child = VPacker(children=words, pad=0, sep=4, align=inside.split()[1])
+        place = {"loc": inside, "borderpad": 0.5}
+    else:
+        child = HPacker(children=words, pad=0, sep=6)
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "bbox_transform": axes.transAxes, "borderpad": 0.3}
+    axes.add_artist(AnchoredOffsetbox(child=child, frameon=False, **place))
 
 
 def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: object) -> tuple[Figure, Sequence[Axes]]:

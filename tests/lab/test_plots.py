@@ -96,6 +96,19 @@ def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
     assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
 
 
+@pytest.mark.parametrize(("corner", "edge"), [("upper left", "x0"), ("upper right", "x1")])
+def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
+    figure, axes = plots.panels(1)
+    plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"}, inside=corner)
+    figure.draw_without_rendering()
+    first, second = (word.get_window_extent() for word in axes.artists[0].findobj(Text) if word.get_text())
+    assert second.y1 <= first.y0
+    for word in (first, second):
+        assert getattr(word, edge) == pytest.approx(getattr(axes.bbox, edge), abs=12)
+        assert axes.bbox.x0 < word.x0 < word.x1 < axes.bbox.x1
+        assert axes.bbox.y0 < word.y0 < word.y1 < axes.bbox.y1
+
+
 def test_no_text_of_a_record_ends_the_script_of_a_widget():
     shown = plots.widget("<script>const data = DATA;</script>", {"name": "</script><b>", "grey": [0.5]}).data
     assert shown.count("</script>") == 1
