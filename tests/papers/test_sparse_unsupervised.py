@@ -264,6 +264,8 @@ def test_a_record_of_each_kind_of_network(arm, tmp_path, monkeypatch):
     assert record.exit == "ok"
     assert ("mnist_accuracy" in names) == (arm in (SUPCAPS, CNN))
     assert ("mnist_raw" in names) == ("error_mnist" in names) == (arm != CNN)
+    if arm != CNN:
+        assert record.metrics["error_affnist"].n == 7 * record.metrics["error_mnist"].n
     assert ("support_left" in names) == ("turned" in record.series) == (arm.get("network") is None)
     assert [seen.name for seen in record.data] == ["digits", "digits"]
     assert "generated" in record.data[1].deviations[-1]

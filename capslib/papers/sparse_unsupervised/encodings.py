@@ -81,11 +81,11 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
         codes = {name: encode(network, config, of) for name, of in sets.items()}
         for kind in ("masked", "raw"):
             metrics |= classified({name: of[kind] for name, of in codes.items()}, sets, config, f"_{kind}", context)
-        errors = {name: float(codes[of]["error"].mean()) for name, of in (("mnist", "test"), ("affnist", "affnist"))}
-        metrics |= in_unit({f"error_{name}": error for name, error in errors.items()}, len(sets["test"].images), "squared error")
+        for name, of in (("mnist", "test"), ("affnist", "affnist")):
+            metrics |= in_unit({f"error_{name}": float(codes[of]["error"].mean())}, len(sets[of].images), "squared error")
         seen = config.framed(sets["test"].images)
         guess = float((seen - seen.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean())
-        metrics |= in_unit({"unexplained": errors["mnist"] / guess}, len(seen), "share of the error of the mean image")
+        metrics |= in_unit({"unexplained": metrics["error_mnist"].value / guess}, len(seen), "share of the error of the mean image")
         if config.network == "sparse_capsnet":
             found, curves_of_ranks = activity(codes, len(seen))
             metrics |= found | contributions(network, config, sets["test"])
