@@ -181,6 +181,17 @@ def test_competition_matters():
         assert not torch.allclose(paper.coupling, per_type.coupling)
 
 
+@pytest.mark.parametrize(("iterations", "same"), [(1, True), (2, False)])
+def test_nobody_has_competed_after_one_iteration(iterations, same):
+    """So no grid needs both arms with one iteration: one competition per type, and one within each window."""
+    per_type, per_position = (
+        build(GEOMETRIES["stride 1"], n, iterations=iterations)[0](*build(GEOMETRIES["stride 1"], n)[1:])
+        for n in ("positions-per-type", "types-per-position")
+    )
+    assert torch.allclose(per_type.pose, per_position.pose) == same
+    assert torch.allclose(per_type.activation, per_position.activation) == same
+
+
 def test_smoothing_keeps_a_part_of_the_mean_before():
     """One iteration from zero shrinks the means by it, as the released code's 0.9 does."""
     votes, activation = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
