@@ -85,7 +85,8 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
             metrics |= in_unit({f"error_{name}": float(codes[of]["error"].mean())}, len(sets[of].images), "squared error")
         seen = config.framed(sets["test"].images)
         guess = float((seen - seen.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean())
-        metrics |= in_unit({"unexplained": metrics["error_mnist"].value / guess}, len(seen), "share of the error of the mean image")
+        left = metrics["error_mnist"].value / guess
+        metrics |= in_unit({"unexplained": left}, len(seen), "share of the error of the mean image")
         if config.network == "sparse_capsnet":
             found, curves_of_ranks = activity(codes, len(seen))
             metrics |= found | contributions(network, config, sets["test"])
