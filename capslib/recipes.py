@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from capslib.data.registry import SETS
-from capslib.errors import Interrupted, unknown
+from capslib.errors import Interrupted, UserError, unknown
 from capslib.registry import LOSSES, NETWORKS, ROUTINGS, Registry
 
 if TYPE_CHECKING:
@@ -112,8 +113,13 @@ class Recipe(Config):
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
     def recipe(self, **changes: Any) -> Recipe:
-        """This recipe without what an experiment measures besides, with ``changes``."""
-        paper = next(c for c in type(self).__mro__ if Recipe in c.__bases__ or c is Recipe)
+        """This recipe without what an experiment measures besides, with ``changes``. TypeError, if that would change the training."""
+        line = type(self).__mro__
+        paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
+        methods = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) and name not in ("recipe", "__hash__")}
+        if lost := sorted(methods & {name for c in line[: line.index(paper)] for name in vars(c)}):
+            so = "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
+            raise TypeError(f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}")
         return paper.model_validate({**self.model_dump(include=set(paper.model_fields)), **changes})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
@@ -135,6 +141,8 @@ class Recipe(Config):
         from capslib import data
         from capslib.training import Examples, subset
 
+        if self.data is None:
+            raise UserError(f"{type(self).__name__} names no data set: give data=, one of {', '.join(SETS)}.")
         parts = {}
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
@@ -177,8 +185,9 @@ class Recipe(Config):
         return self.prepare(inputs) if self.augments else inputs
 
     def options(self) -> dict[str, Any]:
-        """Keywords of the network's constructor, besides the shape of an image and the number of classes."""
-        return {}
+        """Keywords of the network's constructor, besides shape and number of classes: here the routing, if it takes one."""
+        takes = inspect.signature(NETWORKS[self.network]).parameters
+        return {"routing": self.routing} if "routing" in takes else {}
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for inputs of this shape (C, H, W), with random weights."""
@@ -279,9 +288,11 @@ def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
 
-    Where another process runs the same training, this waits for it. If ``context.doubles``, the training with half the epochs is left
-    in the folder, too: the first half of this one, where rate and loss are constant and the path of the routings is the same. Raises
-    what :func:`capslib.training.fit` raises, and UserError for data that are missing.
+    Recipe and seed find the weights, and a change in the code of a network does not show in them. Name the code in ``context.code``:
+    weights that another code left are set aside. Where another process runs the same training, this waits for it. If
+    ``context.doubles``, the training with half the epochs is left in the folder, too: the first half of this one, where rate and loss
+    are constant and the path of the routings is the same. Raises what :func:`capslib.training.fit` raises, UserError for data that
+    are missing, and TypeError for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -306,7 +317,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step / steps)
 
-    code = context.code_of(type(recipe).__module__)
+    code = context.code_of(type(recipe).__module__) or context.code
     own = dataclasses.replace(context, seed=seed, code=code, resumed_from=[], seconds_before=0.0)
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)

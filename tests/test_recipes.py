@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from capslib import recipes, training
+from capslib.errors import UserError
 from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
@@ -22,7 +23,9 @@ from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
 from capslib.papers.negation_limitation.sign import SignConfig
-from capslib.recipes import Config, Recipe, Training, flops, matches, train
+from capslib.recipes import Config, Recipe, Training, flops, matches, new_network, train
+from capslib.registry import ROUTINGS
+from capslib.routing import Routing
 from capslib.training import Context, Patience
 
 SIGN = SignConfig(routing="dynamic", bias=True, points=60, epochs=3, batch_size=20)
@@ -73,6 +76,19 @@ def test_a_name_that_is_registered_later_is_valid(monkeypatch):
     assert EMRecipe(routing="mine").routing == "mine"
 
 
+def test_a_recipe_builds_the_routing_that_it_names():
+    """It was the default of the network, under another name. A network without a routing gets none."""
+    for name in ("dynamic", "em", "similarity"):
+        network = new_network(Recipe(data="digits", network="matrix_capsnet", routing=name), (1, 17, 17), 0)
+        assert {type(m) for m in network.modules() if isinstance(m, Routing)} == {ROUTINGS[name]}
+    new_network(Recipe(data="digits", network="cnn", routing="em"), (1, 8, 8), 0)
+
+
+def test_a_recipe_without_data_says_so():
+    with pytest.raises(UserError, match="Recipe names no data set: give data=, one of mnist"):
+        train(Recipe(network="cnn"), 0, Context(seed=0))
+
+
 # --------------------------------------------------------------------------------------------------------------- keys
 
 
@@ -111,6 +127,19 @@ def test_what_an_experiment_measures_is_not_part_of_its_training():
     assert type(depth.recipe()) is type(NegatedConfig(**{**depth.model_dump(), "front": "odd"}).recipe())
 
 
+def test_a_method_that_a_training_would_leave_out_is_an_error():
+    """A subclass of a paper's recipe adds what an experiment measures; its own ``build`` was never called."""
+
+    class Wider(EMRecipe):
+        width: int = 3
+
+        def build(self, shape, classes):
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match=r"Wider trains as EMRecipe, without its own build: .* or let recipe"):
+        train(Wider(), 0, Context(seed=0))
+
+
 def test_one_matcher_takes_lists_for_tuples():
     config = EMRecipe(sizes=(32, 8, 8, 8))
     assert config.matches({"sizes": [32, 8, 8, 8]})
@@ -131,6 +160,12 @@ def test_a_training_is_run_once_and_then_read(tmp_path, fits):
     assert all(torch.equal(p, q) for p, q in zip(first.network.parameters(), again.network.parameters(), strict=True))
     train(SIGN, 1, Context(seed=0, folder=tmp_path))
     assert fits[2:] == [12]
+
+
+def test_weights_of_another_code_are_set_aside_if_the_code_has_a_name(tmp_path, fits):
+    for code in ("one", "one", "two"):
+        train(SIGN, 0, Context(seed=0, folder=tmp_path, code=code))
+    assert fits == [12, 0, 12]
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
