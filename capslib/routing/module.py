@@ -33,6 +33,8 @@ class Routing(nn.Module):
     def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
         super().__init__()
         at_least_one(iterations)
+        if isinstance(bias, bool):  # False would be a bias that starts from zero
+            raise TypeError(f"a bias is the value that it starts from, or None for no bias; not {bias}")
         self.iterations = iterations
         self.path: Path = "fast"
         self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))

@@ -304,3 +304,11 @@ def what_it_declares_is_known(name, bias):
     function = type(routing).function
     assert function is not None, "name the routing function: it knows which paths there are"
     assert "path" in inspect.signature(function).parameters
+
+
+@check
+def a_bias_is_a_number_or_none(name, bias):
+    """As False it was learned, from zero."""
+    for wrong in (False, True):
+        with pytest.raises(TypeError, match="or None for no bias"):
+            make_routing(name, PARENTS, DIM, bias=wrong)
