@@ -19,11 +19,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from capslib.errors import unknown
+from capslib.registry import Registry
 from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingResult, convolutional, make_routing, squash
 
 Pose = Literal["matrix", "vector"]
-POSE: dict[Pose, tuple[int, ...]] = {"matrix": (4, 4), "vector": (16,)}  # shapes of 16 numbers
-W: dict[Pose, tuple[int, int]] = {"matrix": (4, 4), "vector": (16, 16)}  # what transforms them
+POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})  # shapes of 16 numbers
+W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})  # what transforms them
 Transform = Literal["linear", "bounded"]
 """How W makes votes: as it is, or on the left and divided by its norm (Faria 2019, eq. 1)."""
 
@@ -219,7 +220,9 @@ class ConvCapsules(nn.Module):
 
 
 def _normaliser(routing: Routing, name: str, asked: Normalise | None) -> Normalise:
-    """What a convolutional layer normalises over, if ``asked`` for this. Raises ValueError."""
+    """What a convolutional layer normalises over, if ``asked`` for this. Raises ValueError, and UserError for an unknown one."""
+    if asked not in (None, *get_args(Normalise)):
+        raise unknown("normaliser", asked, get_args(Normalise))
     over_parents = routing.couplings_sum_over == "parents"
     if over_parents and "competition" in inspect.signature(routing.forward).parameters:
         return asked or "types+positions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from capslib.errors import UserError
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules, PrimaryCapsules, as_capsules, squash
 from capslib.routing import ROUTINGS, EMRouting
 
@@ -88,3 +89,14 @@ def test_a_primary_capsule_is_a_group_of_channels_at_one_place():
             for h in range(H):
                 for w in range(W):
                     torch.testing.assert_close(pose[n, (t * H + h) * W + w], squash(maps[n, 4 * t : 4 * t + 4, h, w]))
+
+
+@pytest.mark.parametrize(
+    ("option", "nearest"),
+    [({"normalise": "types+position"}, "types[+]positions"), ({"pose": "matrx"}, "matrix"), ({"transform": "bounde"}, "bounded")],
+)
+@pytest.mark.parametrize("routing", ["em", "dynamic_over_children"])
+def test_a_mistyped_option_of_a_layer_is_told_the_nearest(option, nearest, routing):
+    """A normaliser that nobody knows was taken for "types+positions"."""
+    with pytest.raises(UserError, match=f"Did you mean '{nearest}'"):
+        ConvCapsules(3, 2, routing=routing, **option)

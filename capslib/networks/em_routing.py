@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules, Pose, field_centres
+from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 
 Preset = Literal["printed", "released", "calibrated"]
@@ -19,14 +19,14 @@ CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
 """β_u and β_a of the paper, divided by the biases b_u and b_a that the released code learns."""
 _RELEASED = dict(beta_std=0.0, beta_scale=CODE_TO_PAPER, variance_offset=5e-4, smoothing=0.1)
 _CALIBRATED = dict(beta_std=0.0, variance_offset=5e-4)
-PRESETS: Mapping[Preset, tuple[dict, dict]] = {
+PRESETS = Registry("preset", {
     "printed": ({"beta_std": 0.0}, {"beta_std": 0.0}),
     "released": (
         dict(beta=(0.5, 0.5), inverse_temperature=0.02, **_RELEASED),
         dict(beta=(2.0, 1.0), inverse_temperature=0.005, **_RELEASED),
     ),
     "calibrated": (_CALIBRATED, _CALIBRATED),
-}
+})  # fmt: skip
 """Keywords of EM routing in convolutional layers and in the class layer.
 
 ``printed`` is Procedure 1, which states no constants, with β = 0 and λ = 0.01. ``released`` has
