@@ -133,7 +133,8 @@ def test_the_house_is_as_large_as_its_plan_promises():
         "lab": [m for m in FILES if m.split(".")[1] == "lab"],
     }
     for wing, modules in wings.items():
-        assert lines(*modules) <= limits[wing], wing
+        grown = f"{wing}: if all of it is needed, promise more in the docstring of capslib/__init__.py"
+        assert lines(*modules) <= limits[wing], grown
     for stem in PAPERS:
         assert lines(*[m for m in FILES if m.startswith(f"capslib.papers.{stem}")]) <= limits["paper"], stem
     assert {m: lines(m) for m in FILES if lines(m) > limits["file"]} == {}
@@ -144,7 +145,7 @@ def test_names_configurations_records_and_the_command_line_need_no_torch():
 import sys
 from capslib.errors import UserError
 from capslib.registry import LOSSES, NETWORKS, ROUTINGS
-assert "em" in ROUTINGS and "sign" in NETWORKS and len(LOSSES) == 3
+assert "em" in ROUTINGS and "sign" in NETWORKS and "margin" in LOSSES
 try:
     ROUTINGS["emm"]
 except UserError as error:
