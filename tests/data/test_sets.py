@@ -179,6 +179,20 @@ def test_a_missing_set_says_which_files_from_where_and_where_to(publish, tmp_pat
             assert part in str(caught.value)
 
 
+def test_the_page_tells_how_to_add_a_set(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "book" / "data.md"
+    code = page.read_text(encoding="utf-8").partition("## A set of your own")[2].partition("```python")[2].partition("```")[0]
+    monkeypatch.setattr(data.SETS, "data", dict(data.SETS.data))
+    (tmp_path / "bars").mkdir()
+    sizes = {"train": 400, "test": 100}
+    images = {f"{split}_images": np.zeros((n, 1, 8, 8), np.uint8) for split, n in sizes.items()}
+    np.savez(tmp_path / "bars" / "bars.npz", **images, **{f"{split}_labels": np.arange(n) % 2 for split, n in sizes.items()})
+    exec(code, {})
+    found = data.load("bars", "test", data_dir=tmp_path)
+    assert (found.images.shape, found.labels[:3].tolist()) == ((100, 1, 8, 8), [0, 1, 0])
+    assert found.classes == ("vertical", "horizontal")
+
+
 def test_a_set_without_files_says_how_to_get_it(tmp_path):
     for call in (data.require, data.fetch, lambda n, d: data.load(n, "all", data_dir=d, download=True)):
         with pytest.raises(UserError, match="cannot get it yet") as caught:
