@@ -81,7 +81,7 @@ def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
 
 def legend(verdicts: Sequence[Verdict]) -> str:
     """Every verdict with its square and its count, group by group, and what the shapes say."""
-    note = "Full squares: trained at the paper’s own size. Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. Groups are never added up."
+    note = "Full squares: trained at the paper’s own size. Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. The reduced setting is never added to the rest."
     return totals(verdicts) + tag("p", note, class_="verdict-note")
 
 
