@@ -1,7 +1,8 @@
 """How unequally a quantity is spread: Gini, Palma and other measures of inequality.
 
 All take values of at least zero along a dimension and measure their shares: multiplying all
-values by a positive number changes nothing, and neither does their order. Equal values are 0 (the
+values by a positive number changes nothing, and neither does their order. Integers and half
+precision are measured, and returned, in float32. Equal values are 0 (the
 Palma ratio: 1), all zeros among them. See Cowell (2011), *Measuring Inequality*, chapters 2, 3.
 """
 
@@ -22,7 +23,7 @@ def gini(x: Tensor, dim: int = -1) -> Tensor:
     >>> gini(torch.tensor([0.0, 0.0, 0.0, 1.0])), gini(torch.tensor([5.0, 5.0]))
     (tensor(0.7500), tensor(0.))
     """
-    n, ordered = x.shape[dim], x.movedim(dim, -1).sort(dim=-1).values
+    n, ordered = x.shape[dim], _sorted(x, dim)
     rank = 2 * torch.arange(1, n + 1, device=x.device) - n - 1
     apart = ordered - ordered.mean(dim=-1, keepdim=True)  # ranks sum to zero; this keeps digits
     return _over((rank * apart).sum(dim=-1), n * ordered.sum(dim=-1))
@@ -38,7 +39,7 @@ def palma(x: Tensor, dim: int = -1) -> Tensor:
     >>> palma(torch.arange(11.0))
     tensor(2.2500)
     """
-    ordered = x.movedim(dim, -1).sort(dim=-1).values
+    ordered = _sorted(x, dim)
     return _over(_quantile(ordered, 0.9), _quantile(ordered, 0.4), nothing=1.0)
 
 
@@ -70,11 +71,21 @@ def hoover(x: Tensor, dim: int = -1) -> Tensor:
     >>> hoover(torch.tensor([0.0, 0.0, 0.0, 1.0]))
     tensor(0.7500)
     """
+    x = _wide(x)
     return _over((x - x.mean(dim=dim, keepdim=True)).abs().sum(dim=dim) / 2, x.sum(dim=dim))
 
 
 MEASURES = {f.__name__: f for f in (gini, palma, theil, atkinson, hoover)}
 """All measures by name."""
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In at least float32: sums of many values pass the largest float16, and integers have no mean."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _sorted(x: Tensor, dim: int) -> Tensor:
+    return _wide(x).movedim(dim, -1).sort(dim=-1).values
 
 
 def _over(part: Tensor, whole: Tensor, nothing: float = 0.0) -> Tensor:
@@ -86,7 +97,7 @@ def _of_relative(x: Tensor, dim: int, index: Callable[[Tensor], Tensor]) -> Tens
     """An ``index`` of x/x̄, in double precision: in single, sums over nearly equal values cancel. On the CPU, for mps has none."""
     wide = x.to("cpu", torch.float64)
     found = index(_over(wide, wide.mean(dim=dim, keepdim=True), nothing=1.0))
-    return found.clamp_min(0).to(x.device, torch.result_type(x, 1.0))
+    return found.clamp_min(0).to(x.device, torch.promote_types(x.dtype, torch.float32))
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:

@@ -24,11 +24,11 @@ def margin_loss(
     return (present * short + down_weight * (1 - present) * long).sum(dim=-1).mean()
 
 
-def spread_loss(activation: Tensor, target: Tensor, margin: float) -> Tensor:
+def spread_loss(activation: Tensor, target: Tensor, margin: float = 0.9) -> Tensor:
     """Push every wrong class at least ``margin`` below the right one (Hinton et al. 2018, eq. 3).
 
-    ``activation`` is [N, C], ``target`` [N] holds class indices. Returns a scalar: the sum over the wrong classes, averaged over
-    the batch.
+    ``activation`` is [N, C], ``target`` [N] holds class indices. The paper's ``margin`` grows from 0.2 to 0.9. Returns a scalar: the
+    sum over the wrong classes, averaged over the batch.
 
     >>> import torch
     >>> spread_loss(torch.tensor([[0.7, 0.6, 0.1]]), torch.tensor([0]), margin=0.2)  # (0.2 − 0.1)²

@@ -27,6 +27,16 @@ def test_equal_values_are_equal(name):
         torch.testing.assert_close(MEASURES[name](x), torch.tensor(1.0 if name == "palma" else 0.0), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_half_precision_and_integers_are_measured_in_float32(name, dtype):
+    """Sums over the children of a network pass the largest float16; integers have no mean."""
+    x = (200 * draw(2, 1152, seed=0) * 1152).to(dtype)
+    torch.testing.assert_close(MEASURES[name](x), MEASURES[name](x.float()), rtol=0, atol=0)
+    assert MEASURES[name](x).dtype == torch.float32
+    assert MEASURES[name](x).isfinite().all()
+
+
 def test_one_who_has_everything_is_the_bound():
     for n in (2, 10, 1152):
         x = torch.eye(n, dtype=torch.float64)[n // 2]

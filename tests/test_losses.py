@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capslib.losses import margin_loss, spread_loss
+from capslib.registry import LOSSES
 
 
 def draw(n: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,6 +49,12 @@ def test_margin_loss_worked_by_hand():
     a = torch.tensor([[0.5, 0.3, 0.05], [0.95, 0.1, 0.6]])
     # 0.4² + ½·0.2² + 0 = 0.18 and 0 + 0 + ½·0.5² = 0.125; class 0 is right in both
     assert margin_loss(a, torch.tensor([0, 0])).item() == pytest.approx((0.18 + 0.125) / 2)
+
+
+def test_every_registered_loss_takes_scores_and_labels_alone():
+    scores, labels = torch.rand(4, 3), torch.tensor([0, 1, 2, 0])
+    assert all(loss(scores, labels).ndim == 0 for loss in LOSSES.values())
+    assert LOSSES["spread"](scores, labels) == spread_loss(scores, labels, 0.9)
 
 
 def test_spread_loss_worked_by_hand():
