@@ -106,7 +106,7 @@ class Run:
             if not state["finished"] and len(state["terms"]["loss"]) != self.steps:
                 raise ValueError(f"it is of a run of {len(state['terms']['loss'])} steps, not of {self.steps}")
             if state["code"] != self.context.code:
-                raise ValueError("it was written by another version of capslib, and a record names one")
+                raise ValueError("it was left by another version of the code, and a record names one")
             self.restore(state)
             self.earlier = float(state["seconds"])
         except Exception as error:  # torch.load raises whatever the damaged bytes happen to break

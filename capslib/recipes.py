@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -90,7 +91,9 @@ DataName, NetworkName, RoutingName, LossName = map(_named, (SETS, NETWORKS, ROUT
 class Recipe(Config):
     """What a training is made of. Its direct subclasses are those of the papers, whose defaults are the paper's setting.
 
-    An experiment may subclass that again; :meth:`recipe` leaves out what it adds.
+    A recipe of your own is a direct subclass, too: add fields, and override :meth:`options` or :meth:`build` (the network),
+    :meth:`prepare` (what it sees), :meth:`scores` (what of its output is a class score), :meth:`objective` (the loss). A subclass of
+    a paper's recipe holds what an experiment measures besides; :meth:`recipe` leaves that out.
     """
 
     data: DataName | None = Field(None, title="data set")
@@ -288,11 +291,12 @@ def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
 
-    Recipe and seed find the weights, and a change in the code of a network does not show in them. Name the code in ``context.code``:
-    weights that another code left are set aside. Where another process runs the same training, this waits for it. If
-    ``context.doubles``, the training with half the epochs is left in the folder, too: the first half of this one, where rate and loss
-    are constant and the path of the routings is the same. Raises what :func:`capslib.training.fit` raises, UserError for data that
-    are missing, and TypeError for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
+    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a changed class of the recipe, its network
+    or routing, a changed loss. What these call elsewhere in your files is not looked at; where that matters, or nothing of this does,
+    name the code in ``context.code``. Where another process runs the same training, this waits for it. If ``context.doubles``, the
+    training with half the epochs is left in the folder, too: the first half of this one, where rate and loss are constant and the
+    path of the routings is the same. Raises what :func:`capslib.training.fit` raises, UserError for data that are missing, and
+    TypeError for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -317,7 +321,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step / steps)
 
-    code = context.code_of(type(recipe).__module__) or context.code
+    code = context.code or (context.code_of(type(recipe).__module__) if context.code_of else _code(recipe))
     own = dataclasses.replace(context, seed=seed, code=code, resumed_from=[], seconds_before=0.0)
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)
@@ -338,6 +342,17 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     context.resumed_from += own.resumed_from
     context.seconds_before += own.seconds_before
     return Trained(network.eval(), history, splits, fingerprints)
+
+
+def _code(recipe: Recipe) -> str:
+    """A hash of capslib's source, and of the source of what a recipe names elsewhere, where that can be read."""
+    text = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    named = (NETWORKS[recipe.network], ROUTINGS[recipe.routing], LOSSES[recipe.loss])
+    for thing in (*type(recipe).__mro__, *named):
+        if thing.__module__.partition(".")[0] != "capslib":
+            with contextlib.suppress(OSError, TypeError):
+                text.append(inspect.getsource(thing).encode())
+    return hashlib.sha256(b"\0".join(text)).hexdigest()
 
 
 def flops(recipe: Recipe) -> tuple[int, int]:

@@ -61,12 +61,17 @@ class Context:
     halfway: Path | None = None  # where to leave that one, which is the first half of the training that `fit` runs now
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
-    code_of: Callable[[str], str] = lambda module: ""  # names the code that a module of recipes runs, for `code`
+    code_of: Callable[[str], str] | None = None  # names the code that a module of recipes runs, for `code`
     stop: Callable[[], bool] = lambda: False  # asked after every step; if so, the run leaves a checkpoint and is `Interrupted`
     progress: Callable[[int, int, str], None] | None = None  # called as progress(step, steps, note)
     max_steps: int | None = None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
     resumed_from: list[int] = field(default_factory=list)  # the steps at which a training was taken up again
     seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
+
+    def __post_init__(self) -> None:
+        for name in ("data_dir", "folder", "checkpoint", "halfway"):
+            if (place := getattr(self, name)) is not None:
+                setattr(self, name, Path(place))
 
 
 @dataclass
@@ -152,6 +157,8 @@ def fit(
     3.0
     """
     device, n = examples.inputs.device, len(examples.inputs)
+    if min(n, epochs, batch_size) < 1:
+        raise ValueError(f"a training needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}")
     per_epoch = -(-n // batch_size)
     whole = epochs * per_epoch
     steps = min(whole, context.max_steps or whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
 from capslib.papers.negation_limitation.sign import SignConfig
 from capslib.recipes import Config, Recipe, Training, flops, matches, new_network, train
-from capslib.registry import ROUTINGS
+from capslib.registry import NETWORKS, ROUTINGS
 from capslib.routing import Routing
 from capslib.training import Context, Patience
 
@@ -166,6 +167,27 @@ def test_weights_of_another_code_are_set_aside_if_the_code_has_a_name(tmp_path, 
     for code in ("one", "one", "two"):
         train(SIGN, 0, Context(seed=0, folder=tmp_path, code=code))
     assert fits == [12, 0, 12]
+
+
+def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fits, monkeypatch):
+    """They were read into the new code, without a word."""
+    source, place = tmp_path / "my_network.py", Context(seed=0, folder=tmp_path / "trainings")
+    monkeypatch.syspath_prepend(tmp_path)
+    for factor in (1, 1, -1):
+        source.write_text(f"""
+from torch import nn
+class Mine(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.only = nn.Linear(64, classes)
+    def forward(self, x):
+        return {factor} * self.only(x.flatten(1))
+""")
+        sys.modules.pop("my_network", None)
+        importlib.invalidate_caches()
+        monkeypatch.setitem(NETWORKS.data, "mine", importlib.import_module("my_network").Mine)
+        train(Recipe(data="digits", network="mine", loss="cross_entropy", epochs=1, batch_size=500), 0, place)
+    assert [steps > 0 for steps in fits] == [True, False, True]
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):

@@ -28,6 +28,22 @@ from capslib.papers import experiments
 from capslib.training import Context, Examples, History, Patience, accuracy, fit, permutation, seeded
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
+
+
+@pytest.mark.parametrize("nothing", [dict(n=0), dict(epochs=0), dict(batch_size=0)], ids=str)
+def test_a_training_of_nothing_says_so(nothing):
+    n, epochs, batch_size = (nothing.get(name, 4) for name in ("n", "epochs", "batch_size"))
+    line = nn.Linear(1, 1)
+    with pytest.raises(ValueError, match=f"needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}"):
+        fit(line, Examples(torch.zeros(n, 1)), loss=lambda *_: {}, optimizer=torch.optim.SGD(line.parameters()),
+            epochs=epochs, batch_size=batch_size, context=Context(seed=0))  # fmt: skip
+
+
+def test_a_context_takes_names_of_folders():
+    context = Context(seed=0, folder="trainings", data_dir="data")
+    assert (context.folder, context.data_dir, context.checkpoint) == (Path("trainings"), Path("data"), None)
+
+
 PER_EPOCH = 7  # the last batch of an epoch is a short one
 STEPS = EPOCHS * PER_EPOCH
 
@@ -470,7 +486,7 @@ def test_a_checkpoint_of_another_length_is_set_aside(tmp_path, undisturbed):
 def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed):
     path = tmp_path / "run.pt"
     checkpoint_at(path, 9, code="of yesterday")
-    assert_set_aside(path, undisturbed, "another version of capslib")
+    assert_set_aside(path, undisturbed, "another version of the code")
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "epochs", "random", "resumed_from", "seconds"])
