@@ -761,9 +761,13 @@ for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
         own = [r for r in found if f"{attack}_{name}" in r.series]
         percent = 100 * np.array([r.series[f"{attack}_{name}"] for r in own])
         for r, line in zip(own, percent, strict=True):
-            axis.plot(r.series["epsilons"], line, style.lstrip("s"), color=color, lw=1, alpha=0.4)
+            axis.plot(
+                r.series["epsilons"], line, style.lstrip("s"), color=color, lw=1, alpha=0.4
+            )
         if own:
-            axis.plot(own[0].series["epsilons"], percent.mean(axis=0), style, color=color, ms=3.5)
+            axis.plot(
+                own[0].series["epsilons"], percent.mean(axis=0), style, color=color, ms=3.5
+            )
     axis.axhline(20, color=plots.INK, lw=1, ls=":")
     axis.set(title=title, ylim=(0, 103))
 plt.setp(axes[1], xlabel="ε")

@@ -40,7 +40,11 @@ of_pairs, of_sites = (
 of_pam = frames.select(committed, "off_targets", "paper", sees="pam")
 GINI, PALMA, LONGER = ("auroc_gini", "auroc_palma", "auroc_length")
 waits = papers.waits(STEM, chapter.every)
-orders = [c for c, v in told.items() if v.claim.kind == "order" and v.status in ("waiting", "undecided")]
+orders = [
+    c
+    for c, v in told.items()
+    if v.claim.kind == "order" and v.status in ("waiting", "undecided")
+]
 to_run, to_double = (  # reduced, with the scale's own budget and with twice it
     {t.key for claim in orders for t in waits[claim]["cpu"][which]} for which in (0, 1)
 )

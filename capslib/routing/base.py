@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+
+from capslib.errors import unknown
 
 Path = Literal["eager", "fast", "compiled"]
 """By its definition; in chunks; in chunks that are compiled."""
@@ -35,8 +37,14 @@ def squash(x: Tensor, dim: int = -1) -> Tensor:
 
 def at_least_one(iterations: int) -> None:
     """Raise ValueError unless there is an iteration to run."""
-    if iterations < 1:
-        raise ValueError(f"a routing needs at least one iteration, not {iterations}")
+    if iterations < 1 or iterations != int(iterations):
+        raise ValueError(f"a routing needs at least one iteration, and whole ones, not {iterations}")
+
+
+def known_path(path: str) -> None:
+    """Raise UserError, which tells the nearest, for a path that does not exist."""
+    if path not in get_args(Path):
+        raise unknown("path", path, get_args(Path))
 
 
 def materialised(few: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capslib.routing.base import Path, RoutingResult, at_least_one
+from capslib.routing.base import Path, RoutingResult, at_least_one, known_path
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
@@ -83,7 +83,10 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
         at_least_one(bound.arguments.get("iterations", 1))
+        known_path(path)
         weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
+        if not given.is_floating_point():
+            raise TypeError(f"votes are floating-point numbers, not {given.dtype}")
         wide = torch.promote_types(given.dtype, torch.float32)
         options = {name: value for name, value in bound.arguments.items() if value is not votes}
         arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}

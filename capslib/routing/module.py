@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from capslib.routing.base import Path, RoutingResult, at_least_one
+from capslib.routing.base import Path, RoutingResult, at_least_one, known_path
 from capslib.routing.competition import Competition
 
 
@@ -68,12 +68,13 @@ class Routing(nn.Module):
 def use_path(network: nn.Module, path: Path) -> Path:
     """Let every routing in ``network`` compute on this path, or on the fastest below it that works.
 
-    Returns the slowest path taken; "fast" if none is.
+    Returns the slowest path taken; "fast" if none is. Raises UserError for an unknown path.
 
     >>> from capslib.routing import make_routing
     >>> use_path(make_routing("em", 3, 4), "eager")
     'eager'
     """
+    known_path(path)
     like = next(network.parameters(), torch.empty(0))
     routings = [module for module in network.modules() if isinstance(module, Routing)]
     for routing in routings:

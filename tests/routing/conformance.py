@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import pytest
@@ -61,13 +61,16 @@ def assert_equal(ours: RoutingResult, expected: RoutingResult, **tolerance: floa
         torch.testing.assert_close(a, b, **tolerance, msg=lambda text, field=field: f"{field}: {text}")
 
 
-def assert_close(ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0) -> None:
+def assert_close(
+    ours: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, rounding: float = 0.0, names: Sequence[str] = ()
+) -> None:
     """Within ``tolerance`` of the largest number of each tensor; what is a millionth of all others is as good as zero."""
     assert len(ours) == len(expected)
     largest = max(b.abs().max().item() for b in expected)
     for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
         error, scale = (a - b).abs().max().item(), max(1e-6 * largest, b.abs().max().item())
-        assert error <= tolerance * scale + rounding, f"tensor {number}: {error} of {scale}"
+        name = names[number] if number < len(names) else f"tensor {number}"
+        assert error <= tolerance * scale + rounding, f"{name}: off by {error:.1e}, and its largest number is {scale:.1e}"
 
 
 def weighted(result: RoutingResult) -> torch.Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from capslib.errors import UserError
 from capslib.layers import DenseCapsules
 from capslib.routing import EMRouting, LazyVotes, Routing, RoutingResult, fast, make_routing, module, routing_function, use_path
 
@@ -38,6 +39,27 @@ def gradients(call, votes, learned: nn.Module) -> list[torch.Tensor]:
     (result.pose.square().sum() + result.activation.sum() + result.coupling.square().sum()).backward()
     assert all(p.grad is not None for p in learned.parameters())
     return [*result, *(t.grad for t in leaves), *(p.grad.clone() for p in learned.parameters())]
+
+
+def test_a_mistyped_path_is_told_the_nearest():
+    """It was the fast one, without a word."""
+    votes, activation = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
+    for call in (lambda: gated_mean(votes, activation, path="fst"), lambda: use_path(make_routing("em", 3, 4), "fst")):
+        with pytest.raises(UserError, match="Did you mean 'fast'"):
+            call()
+
+
+def test_votes_are_floating_point_numbers_and_iterations_whole_ones():
+    """Poses of integer votes were cut to integers, mostly zero."""
+    routing = make_routing("dynamic", 3, 4)
+    with pytest.raises(TypeError, match=r"votes are floating-point numbers, not torch\.int64"):
+        routing(torch.randint(5, (2, 5, 3, 4)), torch.rand(2, 5))
+    for make in (
+        lambda: make_routing("dynamic", 3, 4, iterations=2.5),
+        lambda: routing(torch.randn(2, 5, 3, 4), torch.rand(2, 5), iterations=1.5),
+    ):
+        with pytest.raises(ValueError, match="at least one iteration, and whole ones"):
+            make()
 
 
 @each_path
