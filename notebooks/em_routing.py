@@ -1093,7 +1093,7 @@ plt.show()
 #
 # ### Does the start decide?
 #
-# We take the reduced network and 16 images before any training. How many capsules are active, and how large is the gradient that reaches the first convolution?
+# Before any training, the gradient that reaches the first convolution is thousands of times smaller with the released constants than with the calibrated start (reduced network, 16 images). Adam divides a gradient by its size, so this alone does not decide who learns, and no run says whether it does.
 #
 # ```{fold} The start, layer by layer
 # ```
@@ -1125,7 +1125,6 @@ frames.say(
     f"With the constants of the released code, the five class activations vary by "
     f"{starts.iloc[1, 3]:.0e} over 16 images (standard deviation). The gradient is "
     f"{number(round(ratio))} times smaller than with the calibrated start. "
-    "Adam divides a gradient by its size, so this alone does not decide who learns. "
     "The arms `released` and `printed` of the first experiment start from the other two"
     f"{'' if frames.select(committed, 'test_error', preset='released') else '; they have not run'}."
 )

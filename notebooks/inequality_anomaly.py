@@ -99,18 +99,18 @@ chapter.verdict_box(
     "substitutes, and a network that sees three letters of the site already reaches {pam}. "
     "On MNIST with a tenth of outliers a reduced network has {INQ-T2-mnist-10pct-gini:ours}, "
     "and the paper’s {INQ-T2-mnist-10pct-gini:theirs} {INQ-T2-mnist-10pct-gini}. Whether one "
-    "of the two measures is best is {INQ-W-1:said} for diverse outliers {INQ-W-1} and {INQ-W-4:said} for "
+    "of the two measures is best: {INQ-W-1:said} for diverse outliers {INQ-W-1}, {INQ-W-4:said} for "
     "diverse inliers {INQ-W-4}.",
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences. Reduced "
     "networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
-    "are measured smaller. Claims that wait: {waiting}. Paper and reruns alike "
+    "are measured smaller. Claims that wait for a run: {waiting}. Paper and reruns alike "
     "stop training by the loss of the labelled test set.",
-    surprise="On CRISPR the output of the same network ranks better. The difference of its two "
-    "lengths, of which the paper’s Npp keeps the size and not the sign, beats Gini by AUROC in "
-    "{longer} of {pairs} networks, and in {longer_of_sites} of {sites} that see only sites with "
-    "the motif. On images the release lets ABC reconstruct anomalies, with a mean AUROC of "
-    "{released}; one that reconstructs normal images has {usual}. It scores NL with random weights, "
-    "{untrained}; the error of an NL that has learned has {learned}.",
+    surprise="On CRISPR the output of the same network ranks better: the difference of its two "
+    "lengths, sign included, beats Gini by AUROC in {longer} of {pairs} networks, and in "
+    "{longer_of_sites} of {sites} that see only sites with the motif that Cas9 needs. On images the "
+    "released autoencoder reconstructs anomalies, with a mean AUROC of {released}; one that "
+    "reconstructs normal images has {usual}. The released Boltzmann machine is scored with random "
+    "weights, {untrained}; the error of one that has learned has {learned}.",
     settles="Three seeds of the whole grid and its baselines, {to_run} more reduced runs, and one "
     "seed with twice the epochs wherever training did not stop itself, up to {to_double} runs, "
     "tell whether the orders hold at their size. {full} networks of the paper’s size on one "
@@ -142,7 +142,7 @@ plots.dots(
 plots.dots(
     {
         f"lengths above Gini, {on}": (margins(of, LONGER), plots.INK)
-        for on, of in (("all pairs", of_pairs), ("NRG sites", of_sites))
+        for on, of in (("all pairs", of_pairs), ("sites with motif", of_sites))
     },
     unit="",
     end=0.02,

@@ -922,7 +922,7 @@ pd.DataFrame(
 # The direction of a one-dimensional pose, $\mu/|\mu|$, is a sign, and the gradient of a sign is zero. So in the EM sign network no gradient should reach the
 # weights and the bias of the first layer, and both would stay as they were drawn; only its two β learn. But [one line of the released code](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L60) divides by $\lVert\mu\rVert + 10^{-8}$. This leaves a gradient of
 # about $10^{-8}/\mu^2$, which for many capsules is too small even for Adam: it divides a gradient by its own size, but adds $\epsilon = 10^{-8}$ to that size first. The capsules whose $\mu$ comes near zero for some input
-# get a gradient that Adam can use ({numref}`fig-offset`). The release also takes activations from the length of that vector, which adds a gradient of the same order; ours do not. The release has the Adam of Keras, with $\epsilon = 10^{-7}$, so in most weights its steps are smaller still. A control arm leaves the offset out.
+# get a gradient that Adam can use ({numref}`fig-offset`). The release also takes activations from the length of that vector, which adds a gradient of the same order; ours do not. The release has the Adam of Keras, with $\epsilon = 10^{-7}$, so in most weights its steps are smaller still. Without the offset, EM with a bias is right on fewer than nine of ten numbers in each of five runs of the paper's size; with it, on more than 98 %.
 #
 # ```{fold} The gradient, how far weights move, and the control arm
 # ```

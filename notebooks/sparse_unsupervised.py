@@ -104,9 +104,9 @@ plots.dots(
 # %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Accuracy on affNIST with one classifier, fitted to affNIST: SUPCAPS are ahead of pixels and of sparse capsules."}}
 plots.dots(
     {
-        "SUPCAPS (a)": (on_affnist("SUPCAPS", A), INKS["SUPCAPS"]),
-        "sparse (a)": (on_affnist("sparse", A), INKS["sparse"]),
-        "pixels (a)": (on_affnist("pixels", A), plots.INK),
+        "supervised capsules": (on_affnist("SUPCAPS", A), INKS["SUPCAPS"]),
+        "sparse capsules": (on_affnist("sparse", A), INKS["sparse"]),
+        "pixels": (on_affnist("pixels", A), plots.INK),
     }
 )
 

@@ -114,12 +114,13 @@ def test_a_chapter_opens_with_its_citation_its_box_and_its_verdicts(pages):
 def test_front_page_says_what_each_chapter_found(site, pages):
     front = pages[site / "book" / "intro.html"]
     chapters = [path for path in pages if path.parent.name == "papers"]
-    told = front.select(".finding")
-    order = [path.stem for path in chapters]
-    stems = [Path(urlsplit(one.select_one(".finding-of")["href"]).path).stem for one in told]
-    assert sorted(set(stems)) == sorted(order)
-    assert len(told) <= len(chapters) + 1, "one of each chapter, and one more"
+    papers, told = front.select(".findings > section"), front.select(".finding")
+    stems = [Path(urlsplit(one.select_one(".finding-of")["href"]).path).stem for one in papers]
+    assert sorted(stems) == sorted(path.stem for path in chapters)
     assert stems == sorted(stems, key=list(PAPERS).index)
+    assert all(PAPERS[stem].claim in one.select_one(".finding-claim").text for stem, one in zip(stems, papers, strict=True))
+    assert all(one.select(".finding") for one in papers)
+    assert len(told) <= len(chapters) + 1, "one of each chapter, and one more"
     assert all(len(one.text.split()) > 10 and one.img and one.img["alt"] for one in told)
     cards = front.select(".chapter-card")
     assert len(cards) == len(chapters)

@@ -385,10 +385,11 @@ def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys
     everything = session.run(STEM, "toy", change=there)
     assert [(r.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
     assert everything[0] == first[0]
+    which = "toy, smoke scale. Figures show larger records, where there are any"
     assert capsys.readouterr().out.splitlines() == [
-        "0 records loaded, 1 run: toy, smoke scale",
-        "1 record loaded, 1 run: toy, smoke scale",
-        "2 records loaded, 4 run: toy, smoke scale",
+        f"0 records loaded, 1 run: {which}",
+        f"1 record loaded, 1 run: {which}",
+        f"2 records loaded, 4 run: {which}",
     ]
     assert times_run(tmp_path) == {f"well {n} {s}": 1 for s in (0, 1) for n in (1, 2, 3)}
 

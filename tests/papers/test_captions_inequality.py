@@ -70,8 +70,7 @@ def test_lengths_are_ahead_of_gini_and_between_gini_and_palma_negatives_and_metr
     assert "By average precision, Palma is ahead in most networks on all pairs, and Gini in most on those sites" in told
     assert (lead(of_pairs, "palma", kind="ap") > 0).sum() > 5
     assert (lead(of_sites, "palma", kind="ap") < 0).sum() > 5
-    box = source(STEM)
-    assert "the paper’s Npp keeps the size and not the sign" in box
+    assert "*Npp*, as released, keeps only how far apart the two lengths lie, and not which is longer" in told
     *_, about = figure(STEM, "fig-inq-rivals")
     assert "the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites" in about
     assert "Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone" in about

@@ -519,11 +519,12 @@ def _cards(evidence: Evidence, links: PageLinks) -> str:
 
 
 def _findings(evidence: Evidence, links: PageLinks) -> str:
-    """What surprised, or else what was found, of each chapter; and of the first that has both, both."""
+    """What surprised, or else what was found, of each chapter; and of the first that has both, both. A sentence has a picture, if any has."""
     waiting = {name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"}
     told, more = {}, 1
     for stem, front in links.book.fronts.items():
         said = {name: front[name] for name in ("found", "surprise") if name in front and front[name].text}
+        said = {name: one for name, one in said.items() if one.picture} or said
         named = set(re.findall(r'href="#claim-([^"]+)"', said["found"].text)) if "found" in said else set()
         if len(said) > 1 and (more < 1 or (named and named <= waiting)):  # an answer that nobody has yet
             del said["found"]

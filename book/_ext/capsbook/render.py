@@ -130,16 +130,18 @@ def picture(shown: Picture | None) -> str:
 
 
 def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, Picture | None]]]) -> str:
-    """What the chapters found, in the words of their verdict boxes: ``told`` has for each chapter sentences and pictures."""
-    found = []
+    """What each paper claims, and what its chapter found, in the words of its verdict box: ``told`` has sentences and pictures."""
+    papers = []
     for stem, sentences in told.items():
-        chapter = links.chapter(stem) or ""
+        chapter, paper = links.chapter(stem) or "", PAPERS[stem]
+        name = link(chapter, escape(paper.short), class_="finding-of")
+        found = [tag("p", f"{name} <b>They claim.</b> {escape(paper.claim)}", class_="finding-claim")]
         for text, shown in sentences:
             here = text.replace('href="#', f'href="{escape(chapter)}#')
-            name = link(chapter, escape(PAPERS[stem].short), class_="finding-of")
             class_ = "finding finding-wide" if shown and shown.wide else "finding"
-            found.append(tag("article", f"{picture(shown)}<p>{name} {here}</p>", class_=class_))
-    return tag("div", "".join(found), class_="findings")
+            found.append(tag("article", f"{picture(shown)}<p><b>We found.</b> {here}</p>", class_=class_))
+        papers.append(tag("section", "".join(found)))
+    return tag("div", "".join(papers), class_="findings")
 
 
 def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | None]) -> str:
