@@ -1308,7 +1308,7 @@ in_numbers(of_routings, ROUTED)
 # ### What leaks when early stopping sees the test set
 #
 # The released code stops by the loss of the test set. We train the same networks with a tenth of the training images held out for it, with the best instead of the last weights, and with the margin loss
-# divided by its own number of images.
+# divided by its own number of images: on Fashion-MNIST, and on KMNIST with a tenth of outliers, where reduced networks do stop early.
 
 # %%
 repairs = session.run(STEM, "repairs")
@@ -1322,12 +1322,23 @@ RULES = {
     ("test", "last", "own"): "margin loss over all images",
 }
 of_repairs = arms_of(repairs, "repairs", RULES, "stop_on", "keep", "divisor")
-stopped_by = frames.best([*committed, *repairs], "repairs")
-early = sum(r.metrics["epochs"].value < r.config["epochs"] for r in stopped_by)
+early = {}
+for r in frames.best([*committed, *repairs], "repairs"):
+    stopped = r.metrics["epochs"].value < r.config["epochs"]
+    early.setdefault(DATASETS.get(r.config["data"], "the stand-in"), []).append(stopped)
+by_set = [f"{sum(of) or 'none'} of {len(of)} networks on {data}" for data, of in early.items()]
+apart = of_repairs[of_repairs["arm"] == RULES["held_out", "last", "normals"]].groupby("place")[
+    GINI
+]
 frames.say(
-    f"{early or 'None'} of these {len(stopped_by)} networks stopped early."
-    + " So nothing can leak through the end of training here: arms differ in a tenth of the "
-    "training images, or in which of the epochs is kept." * (not early)
+    f"Before their epochs were over, {' and '.join(by_set)} stopped. Where none did, nothing leaks",
+    "through the end of training.",
+    *(
+        f"On {place}, with {len(own)} seeds, stopping by a held-out tenth changes the AUROC of Gini by "
+        f"{frames.mean(own, 3, None)}; a tenth fewer training images is part of that."
+        for place, own in apart
+        if len(own) > 1
+    ),
 )
 
 # %% [markdown]
