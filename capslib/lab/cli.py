@@ -16,7 +16,7 @@ from rich.table import Table
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import folder
-from capslib.lab.settings import parse
+from capslib.lab.settings import Settings, parse
 from capslib.papers.experiment import Trial
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -27,6 +27,7 @@ out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty
 
 Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
+NAMES = f"of the notebook: {', '.join(Settings.model_fields)}"
 ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
 FOLDER = {"parser": folder, "metavar": "FOLDER"}
 DataDir = Annotated[Path | None, typer.Option(**FOLDER, help="of data sets (default: $CAPSLIB_DATA, else the cache)")]
@@ -47,7 +48,7 @@ def main() -> None:
 def execute(
     stems: Stems,
     scale: ScaleOption = "smoke",
-    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE")] = None,
+    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help=NAMES)] = None,
     force: Annotated[bool, typer.Option(help="execute notebooks even if nothing has changed")] = False,
 ) -> None:
     """Execute notebooks whose inputs have changed: Jupytext → Papermill → book/papers/STEM.ipynb."""

@@ -162,7 +162,9 @@ def _papermill(stem: str, values: dict[str, Any], progress: bool) -> NotebookNod
             )
         except PapermillExecutionError as error:
             last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[-15:]  # without colours
-            what = "\n".join((f"cell {error.cell_index} failed with {error.ename}: {error.evalue}", *last, ""))
+            text, found, _ = source(stem).read_text().partition(f"\n{error.source}\n")
+            line = f" (line {text.count(chr(10)) + 2})" if found else ""
+            what = "\n".join((f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}", *last, ""))
         except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
             place = "" if cells.current is None else f" in cell {cells.current}"
             what = f"{error}{place}. Unless its own code ended it, memory ran out: look into the system's log.\n"

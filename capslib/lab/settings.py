@@ -81,9 +81,9 @@ def check_device(device: str, *, here: bool = True) -> None:
         return
     if kind == "cuda" and index >= (count := cuda_devices()):
         there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
-        raise UserError(f"There is no {device} here: {there} found. Use --device cpu, or a machine with an NVIDIA driver.")
+        raise UserError(f"There is no {device} here: {there} found. Use device cpu, or a machine with an NVIDIA driver.")
     if kind == "mps" and sys.platform != "darwin":
-        raise UserError("There is no mps device here: only Apple machines have one. Use --device cpu.")
+        raise UserError("There is no mps device here: only Apple machines have one. Use device cpu.")
 
 
 def cuda_devices() -> int:

@@ -100,7 +100,9 @@ class Store:
 
     def check_writable(self) -> None:
         """Raise :class:`UserError` unless records can be written here. Makes no folder."""
-        check_writable(self.root, "Results", "Make that folder writable, or choose another one with --results-dir.")
+        check_writable(
+            self.root, "Results", "Make that folder writable, or choose another one with --results-dir or results_dir."
+        )
 
     def check_there(self) -> Store:
         """Itself. Raises :class:`UserError` for a folder that somebody named and that is not there, or is empty: the name is mistyped."""

@@ -19,7 +19,7 @@ import pytest
 from forked import Done
 
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.settings import parse
+from capslib.lab.settings import Settings, parse
 from capslib.papers import config, experiments
 
 CHAPTER = "negation_limitation"
@@ -77,8 +77,8 @@ BAD = {
     "data to verify that are not there": (("data", "verify", "--data-dir", "dta"), "There is no data set: check --data-dir and $CAPSLIB_DATA"),
     "data to verify that are empty": (("data", "verify", "--data-dir", NO_FILES), "There is no data set: check --data-dir"),
     "nothing to verify": (("data", "verify"), "There is no data set: check --data-dir"),
-    "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use --device cpu"),
-    "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here"),
+    "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use device cpu,"),
+    "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here: no CUDA device found. Use device cpu,"),
     "trial out of range": (run("--experiment", "depth", "--set", "depth=0"), "Configuration of depth: depth = 0"),
     "unknown field": (run("--experiment", "depth", "--set", "dept=3"), "Unknown field of DepthConfig 'dept'. Did you mean 'depth'?"),
     "unknown field in where": (run("--experiment", "sign", "--where", "routin=em"), "Did you mean 'routing'?"),
@@ -372,6 +372,10 @@ def test_help_names_the_papers(capslib):
     assert done.status == 0
     assert CHAPTER in done.out
     assert "torch" not in done.imported
+
+
+def test_help_names_the_parameters_of_a_notebook(capslib):
+    assert all(name in capslib("execute", "--help").out for name in Settings.model_fields)
 
 
 def test_data_sets_are_listed_without_data(capslib, tmp_path):

@@ -193,7 +193,9 @@ def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error)
     with pytest.raises(UserError) as failed:
         notebooks.execute(STEM, Settings())
     message = str(failed.value)
-    assert message.startswith(f"{STEM}: cell 4 failed with ")  # counted from 0, with the one that Papermill puts in
+    line = CHAPTER.count("\n") + 3
+    assert message.startswith(f"{STEM}: cell 4 (line {line}) failed with ")  # counted from 0, with the one that Papermill puts in
+    assert notebooks.source(STEM).read_text().splitlines()[line - 1] == error
     assert error in message
     assert "\x1b" not in message
     assert target.read_text() == "what was there before"
