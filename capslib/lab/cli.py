@@ -90,7 +90,7 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="show what would run, its time and its memory, and stop")] = False,
 ) -> None:
     """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""
-    from capslib.lab import batch, planning, progress
+    from capslib.lab import batch, planning, progress, runs
 
     given = dict(
         scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
@@ -98,6 +98,8 @@ def run(
     )  # fmt: skip
     session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
     store, settings = session.store, session.settings
+    if settings.scale != "smoke" and runs.checkout()[1]:
+        console.print("note: there are uncommitted changes, so `capslib records check` will refuse these records: commit first.")
     trials: list[Trial] = []
     for stem in stems:
         for name in experiment or papers.experiments(stem):

@@ -56,11 +56,11 @@ def faults(record: Record) -> Iterator[str]:
         yield "a rehearsal (--max-steps), which is no result: run it without --max-steps, or delete the file"
         return
     if record.finished < record.started:
-        yield "finished before it started: set the clock, and run it again"
+        yield "finished before it started: set the clock, delete the file, and run its trial again"
     if record.exit == "ok" and not record.metrics:
-        yield "ended well but holds no metric: run it again"
+        yield "ended well but holds no metric: delete the file, and run its trial again"
     if record.exit != "ok" and (record.metrics or not record.message):
-        yield f"ended in {record.exit}, so it needs a message and no metric: run it again"
+        yield f"ended in {record.exit}, so it needs a message and no metric: delete the file, and run its trial again"
     for name, metric in record.metrics.items():
         if metric.n < 1:
             yield f"metric {name} was measured on nothing: fix the experiment"
@@ -102,14 +102,14 @@ def _experiment(record: Record) -> Iterator[str]:
         try:
             experiment.config.model_validate(trial.config)
         except ValidationError as error:
-            yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or run the trial again"
+            yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or delete the file and run its trial again"
 
 
 def _deviations(record: Record) -> Iterator[str]:
     trial = record.trial
     known = deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True) if papers.known(trial) else []
     for what in (d.what for d in record.deviations if d not in known):
-        yield f"its deviation {what!r} is not in the ledger in these words: run it again, or add it there"
+        yield f"its deviation {what!r} is not in the ledger in these words: add it there, or delete the file and run its trial again"
 
 
 def _data(record: Record) -> Iterator[str]:
@@ -117,18 +117,18 @@ def _data(record: Record) -> Iterator[str]:
         if seen.name not in SETS:
             yield f"there is no data set {seen.name}: delete the file, or add the data set"
         elif seen.stand_in != SETS[seen.name].stand_in:
-            yield f"{seen.name} is {'no' if seen.stand_in else 'a'} stand-in, but the record says otherwise: run it again"
+            yield f"{seen.name} is {'no' if seen.stand_in else 'a'} stand-in, but the record says otherwise: delete the file, and run its trial again"
     named = record.config.get("data")
     if record.exit == "ok" and named is not None and named not in [seen.name for seen in record.data]:
-        yield f"trained on {named}, but holds no fingerprint of it: run it again"
+        yield f"trained on {named}, but holds no fingerprint of it: delete the file, and run its trial again"
 
 
 def _code(record: Record) -> Iterator[str]:
     code = record.code
     if code.dirty:
-        yield "run from a checkout with uncommitted changes: commit them, and run it again"
+        yield "run from a checkout with uncommitted changes: commit them, delete the file, and run its trial again"
     if code.revision and not code.dirty and code.capslib not in (_known_code(code.revision, _entry(record)) or [code.capslib]):
-        yield f"its code is not capslib at revision {code.revision[:10]}: run it again from a clean checkout"
+        yield f"its code is not capslib at revision {code.revision[:10]}: delete the file, and run its trial again from a clean checkout"
 
 
 def _each_other(records: dict[str, Record]) -> Iterator[str]:

@@ -85,14 +85,15 @@ def git(*words: str) -> bytes | None:
 
 
 @functools.cache
-def _commit() -> tuple[str | None, bool | None]:
+def checkout() -> tuple[str | None, bool | None]:
+    """The revision of the package's folder, and whether it has changes that are not committed."""
     revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no", "--", ".")
     return None if revision is None else revision.decode().strip(), None if changes is None else bool(changes)
 
 
 def code_of(experiment: Experiment) -> Code:
     """The code that an experiment runs: git's revision, and the hash of what its module imports."""
-    revision, dirty = _commit()
+    revision, dirty = checkout()
     return Code(revision=revision, dirty=dirty, capslib=code_hash(experiment.run.__module__))
 
 

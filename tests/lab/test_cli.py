@@ -19,6 +19,7 @@ import pytest
 from forked import Done
 
 from capslib.lab.ledger.deviations import deviations
+from capslib.lab.runs import checkout
 from capslib.lab.settings import Settings, parse
 from capslib.papers import config, experiments
 
@@ -212,6 +213,7 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     count = len(experiments(CHAPTER)["sign"].trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
     assert "no record tells how long they take" in done.message
+    assert ("uncommitted changes" in done.message) is bool(checkout.__wrapped__()[1])  # those of whoever runs this test
     lines = done.out.splitlines()
     trials, claims = lines[:count], lines[count:]
     assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in trials)
