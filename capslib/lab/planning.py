@@ -53,8 +53,8 @@ class Experience:
     def estimate(self, trial: Trial) -> Estimate:
         """What a trial will take, by the nearest thing that is known: the median time, by epochs, and the largest memory of those
         trials of the same scale that differ in the fewest fields that change a step, then in the fewest of all; a rehearsal of this
-        trial, step for step; or the FLOPs of its trainings at the rate of the paper's most similar ones. Of other experiments those
-        tell that are configured alike and have the same data.
+        trial, its start-up once and its median step for each; or the FLOPs of its trainings at the rate of the paper's most similar
+        ones. Of other experiments those tell that are configured alike and have the same data.
         """
         own, arms = _fields(trial), self.ended.get(_place(trial), {})
         every = {arm: {name for name, _ in own ^ arm} for arm in arms}
@@ -71,6 +71,11 @@ class Experience:
                 basis=f"{len(near)} record{'s' * (len(near) > 1)}" + (f" with other {other}" if other else ""),
             )
         if (cut := self.rehearsed.get(trial.key)) and cut.series.get("steps") and (steps := work(trial)[0]):
+            if seconds := cut.series.get("seconds_of_steps"):
+                seconds = cut.wall_seconds + steps * statistics.median(seconds)
+                return Estimate(
+                    seconds, cut.peak_memory_bytes, "by the steps of its rehearsal, without evaluations between epochs"
+                )
             trainings = len(papers.experiments(trial.paper)[trial.experiment].trainings(papers.config(trial), trial.seed))
             share = steps / (cut.series["steps"][-1] * trainings)
             return Estimate(cut.wall_seconds * share, cut.peak_memory_bytes, "by its rehearsal, start-up included at every step")

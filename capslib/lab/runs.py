@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import platform
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,30 @@ class PeakMemory:
             self.bytes = getattr(memory, "peak_wset", memory.rss)  # Windows keeps a peak; a Mac has what is held now
 
 
+@contextlib.contextmanager
+def _seconds_of_steps(device: str) -> Iterator[list[float]]:
+    """The seconds from each step of an optimiser to the next, in a list that fills up meanwhile. What comes before the first step
+    (data, a compiler, a CUDA context) is not in it: a rehearsal is mostly that, and a run is not."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    between: list[float] = []
+    last: list[float] = []
+
+    def ended(*_: object) -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+        now = time.perf_counter()
+        between.extend(now - before for before in last)
+        last[:] = [now]
+
+    hook = register_optimizer_step_post_hook(ended)
+    try:
+        yield between
+    finally:
+        hook.remove()
+
+
 def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Context) -> Record:
     """Run one trial, or take it up where an earlier run was killed, and keep its record.
 
@@ -168,7 +193,8 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     started, clock = datetime.now(UTC), time.perf_counter()
     outcome, status, message = Outcome(metrics={}), "ok", ""
     keep_memory()
-    with PeakMemory(context.device) as memory:
+    timed = contextlib.nullcontext([]) if context.max_steps is None else _seconds_of_steps(context.device)
+    with timed as seconds_of_steps, PeakMemory(context.device) as memory:
         try:
             outcome = experiment.run(config, context)
         except UserError:
@@ -178,6 +204,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
             _log(trial, store, traceback.format_exc())
     if context.max_steps is not None:
         status, message = "cut", message and f"{status}: {message}"
+        outcome = dataclasses.replace(outcome, series={**outcome.series, "seconds_of_steps": seconds_of_steps})
     return _keep(
         experiment, trial, store, status, message, outcome,
         environment=_environment(context.device),

@@ -138,6 +138,7 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, sha
     for steps in (2, 1):  # a second one replaces the first
         records = run(tiny, store, workers=workers, max_steps=steps)
         assert {(r.exit, len(r.series["loss"])) for r in records} == {("cut", steps)}
+        assert {len(r.series["seconds_of_steps"]) for r in records} == {steps - 1}, "between one and the next"
         assert len(records) == len(tiny)
     assert run(tiny, here, workers=workers, max_steps=1) == []
     assert numbers(here) == before

@@ -169,6 +169,8 @@ def test_a_rehearsal_tells_step_for_step(trial, ran):
     found = estimate(trial, "cpu", [cut])
     assert (found.seconds, found.memory) == (pytest.approx(3 * steps / 2), 70)
     assert found.basis == "by its rehearsal, start-up included at every step"
+    timed = cut.model_copy(update={"series": {**cut.series, "seconds_of_steps": [0.1, 7, 0.1]}})
+    assert estimate(trial, "cpu", [timed]).seconds == pytest.approx(3 + 0.1 * steps), "its start-up comes once"
     assert estimate(trial, "cpu", [cut, ran(5, 70, 9)]).basis == "1 record", "a whole run says more"
     assert estimate(trial, "cuda", [cut]) == NOTHING
     failed = cut.model_copy(update={"message": "nan: step 1"})
