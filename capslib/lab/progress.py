@@ -27,8 +27,11 @@ from capslib.papers.experiment import Trial
 class Shown(Display):
     """A line for each trial that ends, and the time left for all. On a terminal also bars: one for all trials, one per running trial.
 
-    Elsewhere (a log, CI, Slurm) each trial that starts has a line too. The time left is rich's estimate on both.
+    Elsewhere (a log, CI, Slurm) each trial that starts has a line too, and where nothing was said for ``QUIET`` seconds, the next
+    trial to get further has one. The time left is rich's estimate on both.
     """
+
+    QUIET = 600.0
 
     def __init__(self, console: Console):
         self.console, self.lock = console, threading.RLock()
@@ -40,6 +43,8 @@ class Shown(Display):
         )  # fmt: skip
         self.bars: dict[str, TaskID] = {}
         self.share: dict[str, float] = {}  # how much of each trial is done
+        self.ended: set[str] = set()
+        self.said = 0.0
 
     def __enter__(self) -> Shown:
         self.progress.start()
@@ -66,11 +71,14 @@ class Shown(Display):
                 self.bars[trial.key] = self.progress.add_task(escape(self.label(trial)), total=None, note="")
                 if not self.live:
                     self.say(f"start  {self.label(trial)}")
-            if steps and self.share[trial.key] < 1:  # a worker's last message may arrive after its record
-                self.share[trial.key] = min(step / steps, 0.999)
+            told = steps and trial.key not in self.ended  # a worker's last message may arrive after its record
+            if told:
+                self.share[trial.key] = step / steps
                 bar = self.bars[trial.key]
                 self.progress.update(bar, completed=step, total=steps, note=escape(f"{step}/{steps} {note}"))
             self._update()
+            if told and not self.live and self.console.get_time() - self.said >= self.QUIET:
+                self.say(f"   at  {self.label(trial)}  {step}/{steps} {note}  [{self.state()}]")
 
     def finish(self, trial: Trial, record: Record | None) -> None:
         with self.lock:
@@ -80,22 +88,24 @@ class Shown(Display):
                 self.share.pop(trial.key, None)
                 return
             self.share[trial.key] = 1.0
+            self.ended.add(trial.key)
             self._update()
             shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3]) or record.message
             self.say(f"{record.exit:>5}  {self.label(trial)}  {shown}  {duration(record.wall_seconds)}  [{self.state()}]")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.said = self.console.get_time()
 
     def state(self) -> str:
         """``3/30, 4 min left``: how many trials have ended, and the time left for all, as soon as there is an estimate."""
-        ended = sum(share == 1 for share in self.share.values())
+        ended = len(self.ended)
         left = self.progress.tasks[0].time_remaining
         return f"{ended}/{self.total}" + (f", {duration(left)} left" if left and ended < self.total else "")
 
     def _update(self) -> None:
         done = sum(self.weight[key] * share for key, share in self.share.items())
-        self.progress.update(self.all, completed=done, note=f"{sum(s == 1 for s in self.share.values())}/{self.total}")
+        self.progress.update(self.all, completed=done, note=f"{len(self.ended)}/{self.total}")
 
 
 def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:

@@ -64,6 +64,35 @@ def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(shown):
     assert shown(False, (10, None, 30))[0] == "2/3, 23 s left"  # trials alike: 2 of 3 in 90 s, half of one to go
 
 
+def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, make_record):
+    """A rehearsal tells of one step per trial, the last one: what its record takes after that is no measure of a trial."""
+    trials = [trial.model_copy(update={"seed": seed}) for seed in range(3)]
+    clock = [100.0]
+    console = Console(file=io.StringIO(), width=120, get_time=lambda: clock[0])
+    with progress.Shown(console) as display:
+        display.plan(Plan(3, trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"]))
+        for one, state in zip(trials, ("1/3", "2/3, 10 s left", "3/3"), strict=True):
+            clock[0] += 9
+            display.step(one, 20, 20, "loss 0.1")
+            assert display.state().startswith(f"{len(display.ended)}/3"), "its record is not there yet"
+            clock[0] += 1
+            display.finish(one, make_record(one))
+            assert display.state() == state
+
+
+def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
+    clock = [100.0]
+    console = Console(file=io.StringIO(), width=120, get_time=lambda: clock[0])
+    with progress.Shown(console) as display:
+        display.plan(Plan(1, [trial], {}, {trial.key: Estimate(None, None, "")}, ["cpu"]))
+        for step in range(11):
+            display.step(trial, step, 40, "loss [0.1]")
+            clock[0] += 300
+    lines = console.file.getvalue().splitlines()[3:]
+    assert lines[0] == "   at  sign seed=3  2/40 loss [0.1]  [0/1, 3 h 10 min left]"
+    assert [line.split()[3] for line in lines] == ["2/40", "4/40", "6/40", "8/40", "10/40"]
+
+
 def test_what_is_not_known_is_said(trial, make_record):
     def summary(seconds: tuple[float | None, ...], **more: object) -> list[str]:
         trials = [trial.model_copy(update={"seed": seed}) for seed in range(len(seconds))]
