@@ -150,6 +150,7 @@ def records(
     repair: Annotated[bool, typer.Option("--repair", help="with check: set damaged records aside")] = False,
 ) -> None:
     """Show what has been run. With `check`: validate the records before a pull request, status 1 if one has a problem."""
+    from capslib.lab.review import review, together
     from capslib.lab.store import Store
 
     checks, chosen = what == "check", stem if what == "check" else what
@@ -159,12 +160,10 @@ def records(
         raise UserError("--repair belongs to `capslib records check --repair`.")
     store = Store(results_dir).check_there()
     if checks:
-        from capslib.lab.review import review
-
         if repair:
             store.repair_all(chosen)
         problems, notes = review(store, chosen)
-        for line in (*problems, *(f"note: {note}" for note in notes)):
+        for line in (*problems, *(f"note: {note}" for note in together(notes))):
             out.print(line, highlight=False, markup=False)
         count = len(store.paths(chosen))
         console.print(f"{count} records, {len(problems)} problems, {len(notes)} notes.", highlight=False)

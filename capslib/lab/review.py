@@ -50,6 +50,20 @@ def review(store: Store, paper: str | None = None) -> Review:
     return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])
 
 
+def together(notes: list[str]) -> list[str]:
+    """The notes, those that say the same of several records of an experiment in one line, so that the others can be seen."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        name, _, what = note.partition(": ")
+        alike.setdefault((str(PurePosixPath(name).parent), what), []).append(name)
+    return [
+        f"{names[0]}: {what}"
+        if len(names) == 1
+        else f"{place}, {len(names)} records, such as {PurePosixPath(names[0]).name}: {what}"
+        for (place, what), names in alike.items()
+    ]
+
+
 def faults(record: Record) -> Iterator[str]:
     """What is wrong with a record, as far as the record alone can tell."""
     if record.exit == "cut":

@@ -15,7 +15,7 @@ from capslib.lab import review as reviewing
 from capslib.lab import runs
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Code, Record
-from capslib.lab.review import review
+from capslib.lab.review import review, together
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers import config, experiments, known
@@ -306,3 +306,13 @@ def test_each_record_is_held_against_the_code_of_its_own_experiment(store, sound
         store.put(record)
     assert review(store) == ([], [])
     assert set(asked) == {f"capslib.papers.{PAPER}.{name}" for name in ("sign", "depth")}
+
+
+def test_notes_that_say_the_same_are_one_line():
+    notes = [
+        "p/e/1.json: of smoke scale: no",
+        "p/e/2.json: its seed is odd",
+        "p/e/3.json: of smoke scale: no",
+        "p/f/4.json: of smoke scale: no",
+    ]
+    assert together(notes) == ["p/e, 2 records, such as 1.json: of smoke scale: no", notes[1], notes[3]]
