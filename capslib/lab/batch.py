@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capslib import papers
-from capslib.errors import Interrupted, unknown
+from capslib.errors import Interrupted, UserError, unknown
 from capslib.lab import planning
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
@@ -49,7 +49,14 @@ class Session:
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
         seeds = None if self.settings.seeds is None else range(self.settings.seeds)
-        return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
+        found = _experiment(stem, experiment)
+        fields = list(found.config.model_fields)
+        for name in selection.get("where") or {}:  # of a trial, which has a seed beside its configuration
+            if name not in (*fields, "seed"):
+                raise unknown(f"field of {found.config.__name__}", name, [*fields, "seed"])
+        if "seed" in (selection.get("change") or {}) and "seed" not in fields:
+            raise UserError("A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2.")
+        return found.trials(self.settings.scale, seeds=seeds, **selection)
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
         """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.
@@ -74,11 +81,17 @@ def _experiment(stem: str, name: str) -> Experiment:
 
 
 def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
-    """Raise :class:`UserError` if a data set that one of the trials names is not there. Reads no data."""
+    """Raise :class:`UserError` if data sets that the trials name are not there; its message has all of them. Reads no data."""
     from capslib import data
 
+    missing = []
     for name in sorted({name for t in trials if (name := getattr(papers.config(t), "data", None))}):
-        data.require(name, data_dir=data_dir)
+        try:
+            data.require(name, data_dir=data_dir)
+        except UserError as error:
+            missing.append(str(error))
+    if missing:
+        raise UserError("\n".join(missing))
 
 
 def run(

@@ -104,12 +104,22 @@ def run(
     for stem in stems:
         for name in experiment or papers.experiments(stem):
             trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
+    if scale != "smoke" and runs.uncommitted():
+        console.print(
+            "note: capslib has uncommitted changes here. `capslib records check` refuses what they make: commit first if you want to "
+            "send it.", highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     if dry_run:
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
         for line in progress.summary(plan):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         for line in progress.costs(plan, settings):
             out.print(line, highlight=False, markup=False)
+        try:
+            if settings.scheduler is None:
+                batch.check_data(plan.todo, settings.data_dir)
+        except UserError as missing:
+            console.print(f"It cannot start yet. {missing}", highlight=False, markup=False, soft_wrap=True)
         return
     try:
         with progress.Shown(console) as display:

@@ -83,6 +83,8 @@ BAD = {
     "trial out of range": (run("--experiment", "depth", "--set", "depth=0"), "Configuration of depth: depth = 0"),
     "unknown field": (run("--experiment", "depth", "--set", "dept=3"), "Unknown field of DepthConfig 'dept'. Did you mean 'depth'?"),
     "unknown field in where": (run("--experiment", "sign", "--where", "routin=em"), "Did you mean 'routing'?"),
+    "mistyped seed in where": (run("--where", "sed=1"), "Did you mean 'seed'?"),
+    "seed to set": (run("--experiment", "sign", "--set", "seed=4"), "--where seed=2 is that one alone"),
     "nothing left": (run("--experiment", "depth", "--where", "depth=12"), "No configuration of depth at scale cpu has depth=12. There are: depth=2; depth="),
     "no such list": (("run", "em_routing", "--scale", "cpu", "--experiment", "viewpoint", "--where", "sizes=[32, 8]"), "There are: sizes=[32, 8, 8, 8]."),
     "unknown experiment": (run("--experiment", "dpth"), f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'?"),
@@ -285,6 +287,16 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     assert all(" MB (1 record with other epochs); 2 steps, " in line for line in trials)
     assert together.startswith(f"all: {ARMS} trials, about ")
     assert "Expected: " in longer.message
+
+
+def test_a_plan_says_what_keeps_it_from_starting(capslib, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = capslib(
+        *run("--experiment", "depth", "--where", "depth=3", "--seeds", "1", "--dry-run", "--data-dir", tmp_path / "empty")
+    )
+    assert done.status == 0, done.message
+    assert "It cannot start yet. The data set fashion_mnist is missing" in done.message
+    assert "Run `capslib data fetch mnist`" in done.message, "all sets at once"
 
 
 def put(folder: Path, record) -> Path:
