@@ -154,7 +154,7 @@ ROLES = plots.ROLE_COLORS
 # ({ref}`explained below <em-left-out>`). With the printed one the reduced network makes {ref}`almost three times as many errors <em-competition>`, though two of its
 # three runs were still improving when they ended. In a smaller copy of the paper's setting the second iteration gathers votes at the right class, as the paper says, and the third {ref}`takes them back <em-votes>`. And we found no free energy that all three printed updates lower ({claim}`EM-W-8`).
 #
-# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims have a verdict at the paper's own size, or as a theorem or count. Most of the rest needs the paper's own network, or runs of twice the length. In a reduced one, three iterations give more errors than one
+# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are decided at the paper's own size, or as a theorem or count. Most of the rest needs the paper's own network, or runs of twice the length. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
@@ -236,7 +236,7 @@ with seeded(2):
         part @ frame(turn, 1 + scaled, *at)
         for part, (turn, scaled, *at) in zip(parts, errors, strict=True)
     ]
-figure, axes = plots.panels(2, height=2.5, sharex=True, sharey=True)
+figure, axes = plots.panels(2, height=2.2, sharex=True, sharey=True)
 for axis, (title, view) in zip(
     axes, (("one viewpoint", torch.eye(3)), ("another", frame(1.1, 0.7, 0.3, 0.4))), strict=True
 ):
@@ -619,7 +619,7 @@ for factor, view, (model, name, color) in cells:
         epoch = np.mean(frames.values(own, f"{name}_epoch"))
         text = f"{np.mean(errors):.1f} % where both are matched, after epoch {epoch:.1f}"
         beside[claim] = f"at its end; {text}" if name == "cnn" else text
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.5))
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 plots.errors(axis, shown)
 plt.show()
 
@@ -659,7 +659,7 @@ def mass(records: list, kind: str, t: int) -> np.ndarray:
     return np.mean([r.series[f"votes_{kind}_{t}"] for r in records], axis=0)
 
 
-figure, axes = plots.panels(3, height=2.1, sharey=True)
+figure, axes = plots.panels(3, height=1.9, sharey=True)
 for t, axis in enumerate(axes, start=1):
     left, sums = inside[0].series["distances"], {}
     for kind, color in KINDS_OF_CLASS.items():
@@ -751,7 +751,7 @@ ATTACKS = {
     "transfer": "made with another CNN",
 }
 found = frames.best([*committed, *attacks], "attacks", network="matrix_capsnet")
-figure, axes = plots.panels(2, rows=2, height=1.5, sharex=True, sharey=True)
+figure, axes = plots.panels(2, rows=2, height=1.35, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
         ("capsules", CAPSULES, "-"),

@@ -249,7 +249,7 @@ for share in (10.0, 1.0, 0.1):
     of = of_ten[of_ten["percent"] == share] if len(of_ten) else of_ten
     cells = [f"INQ-{t}-{d}-{share:g}pct" for t, d in product(("T2", "T3"), DATA)]
     ROWS[f"images, {share:g} %"] = (of, cells)
-figure, axes = plots.panels(2, height=2.5, sharex=True, sharey=True)
+figure, axes = plots.panels(2, height=2.2, sharex=True, sharey=True)
 for axis, (name, rival, color) in zip(
     axes, (("lengths", "length", plots.INK), ("Palma", "palma", COLORS["palma"])), strict=True
 ):
@@ -736,7 +736,7 @@ of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
 (found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
-figure, axes = plots.panels(2, height=2.1, sharey=True)
+figure, axes = plots.panels(2, height=1.9, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
     for of, color in INPUTS.items():
         shares = spread("couplings", capsule, of, shown).mean(dim=0)
@@ -1181,13 +1181,17 @@ def against(seeds: pd.DataFrame, scores: list) -> pd.DataFrame:
     return pd.concat(found) if found else pd.DataFrame(columns=[*scores, "place", "arm"])
 
 
-def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
-    """:func:`against` of the records of all arms; in words how Gini differs, and of which records."""
-    of = frames.best([*committed, *records], experiment)
+def arms_of(of: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
+    """:func:`against` of the records of all arms."""
     seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
     arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
     seeds["arm"] = pd.Categorical(arms, list(names.values()))
-    apart, (first, *others), told = against(seeds, list(COLUMNS)), names.values(), []
+    return against(seeds, list(COLUMNS))
+
+
+def tell_apart(apart: pd.DataFrame, names: dict, of: list) -> None:
+    """How Gini differs between arms, and of which records."""
+    (first, *others), told = names.values(), []
     for arm in others:
         if len(own := apart.loc[apart["arm"] == arm, GINI]):
             ends = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
@@ -1197,7 +1201,6 @@ def arms_of(records: list, experiment: str, names: dict, *fields: str) -> pd.Dat
     smoke = {r.trial.scale for r in of} == {"smoke"}
     said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
     frames.say(" ".join([*said, frames.standing(of)]))
-    return apart
 
 
 def draw_arms(apart: pd.DataFrame, names: dict) -> None:
@@ -1242,7 +1245,7 @@ of_routing = {
     name: frames.best([*committed, *routings], "routings", routing=routing)
     for (routing,), name in ROUTED.items()
 }
-figure, axes = plots.panels(len(ROUTED), height=2.2, sharex=True, sharey=True)
+figure, axes = plots.panels(len(ROUTED), height=2.0, sharex=True, sharey=True)
 for axis, (name, of) in zip(axes, of_routing.items(), strict=True):
     axis.plot((0, 1), (0, 1), color=plots.INK, ls="--", lw=1)
     for inputs, color in INPUTS.items():
@@ -1296,7 +1299,9 @@ if spans:
 # ```
 
 # %% tags=["remove-input"]
-of_routings = arms_of(routings, "routings", ROUTED, "routing")
+with_routings = frames.best([*committed, *routings], "routings")
+of_routings = arms_of(with_routings, "routings", ROUTED, "routing")
+tell_apart(of_routings, ROUTED, with_routings)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
 draw_arms(of_routings, ROUTED)
@@ -1321,9 +1326,9 @@ RULES = {
     ("held_out", "best", "normals"): "held-out tenth, best weights",
     ("test", "last", "own"): "margin loss over all images",
 }
-of_repairs = arms_of(repairs, "repairs", RULES, "stop_on", "keep", "divisor")
-early = {}
-for r in frames.best([*committed, *repairs], "repairs"):
+repaired = frames.best([*committed, *repairs], "repairs")
+of_repairs, early = arms_of(repaired, "repairs", RULES, "stop_on", "keep", "divisor"), {}
+for r in repaired:
     stopped = r.metrics["epochs"].value < r.config["epochs"]
     early.setdefault(DATASETS.get(r.config["data"], "the stand-in"), []).append(stopped)
 by_set = [f"{sum(of) or 'none'} of {len(of)} networks on {data}" for data, of in early.items()]
@@ -1344,6 +1349,9 @@ frames.say(
 # %% [markdown]
 # ```{fold} The figure, and its numbers: as released, and differences to it, paired by seed
 # ```
+
+# %% tags=["remove-input"]
+tell_apart(of_repairs, RULES, repaired)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each repair. Marks to the right of the line: a higher AUROC than as released. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "What does a look at the test set bring? Drawn as {numref}`fig-inq-routings`; the line is the network as released.", "name": "fig-inq-repairs"}}
 draw_arms(of_repairs, RULES)

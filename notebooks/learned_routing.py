@@ -106,7 +106,7 @@ rows = {
     for data, on in shown.SETS.items()
     for name, claim, routing in BOTH
 }
-plots.dots(rows, end=20)
+plots.dots(rows, end=40)
 
 # %% tags=["hide-input"]
 import itertools
@@ -252,7 +252,7 @@ plots.widget(WIDGET, given)
 
 # %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
-figure, axes = plots.panels(4, height=2.1, sharex=True, sharey=True)
+figure, axes = plots.panels(4, height=1.9, sharex=True, sharey=True)
 for axis, (one, two) in zip(axes, PAIRS, strict=True):
     shares = toy.couplings(0, one, two, iterations=10)
     mean = shares @ points[:, 0]

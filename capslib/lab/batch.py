@@ -37,9 +37,9 @@ class Session:
     store: Store
 
     @classmethod
-    def start(cls, **parameters: object) -> Session:
-        """Check the parameters of a notebook (see :class:`Settings`). Raises :class:`UserError` for whatever is wrong."""
-        settings = Settings.check(**parameters)
+    def start(cls, *, elsewhere: bool = False, **parameters: object) -> Session:
+        """Check the parameters of a notebook (see :meth:`Settings.check`). Raises :class:`UserError` for whatever is wrong."""
+        settings = Settings.check(elsewhere=elsewhere, **parameters)
         root = settings.results_dir
         if root is None and settings.scale == "smoke":
             root = project_root() / "_build" / "smoke" / code_hash()[:12]

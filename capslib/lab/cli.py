@@ -87,7 +87,9 @@ def run(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="rehearse: stop each training after this many steps; no result")
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="show what would run, its time and its memory, and stop")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="show what would run, here or on such a device elsewhere, its time and its memory, and stop")
+    ] = False,
 ) -> None:
     """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""
     from capslib.lab import batch, planning, progress, runs
@@ -96,7 +98,7 @@ def run(
         scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
         scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
     )  # fmt: skip
-    session = batch.Session.start(**{k: v for k, v in given.items() if v is not None})
+    session = batch.Session.start(elsewhere=dry_run, **{k: v for k, v in given.items() if v is not None})
     store, settings = session.store, session.settings
     if settings.scale != "smoke" and runs.checkout()[1]:
         console.print("note: there are uncommitted changes, so `capslib records check` will refuse these records: commit first.")
@@ -104,11 +106,6 @@ def run(
     for stem in stems:
         for name in experiment or papers.experiments(stem):
             trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
-    if scale != "smoke" and runs.uncommitted():
-        console.print(
-            "note: capslib has uncommitted changes here. `capslib records check` refuses what they make: commit first if you want to "
-            "send it.", highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
     if dry_run:
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
         for line in progress.summary(plan):

@@ -173,7 +173,8 @@ def plan(trials: Sequence[Trial], store: Store, settings: Settings, *, retry_fai
     records = (r for paper in {t.paper for t in todo} for r in store.records(paper, cut=True))
     experience = Experience(records, settings.device)
     known = {t.key: experience.estimate(t) for t in todo}
-    devices = None if settings.scheduler else plan_workers(settings, [known[t.key] for t in todo]) if todo else []
+    elsewhere = settings.scheduler or (settings.device.startswith("cuda") and not cuda_devices())
+    devices = None if elsewhere else plan_workers(settings, [known[t.key] for t in todo]) if todo else []
     return Plan(len(trials), todo, failed, known, devices)
 
 

@@ -132,7 +132,7 @@ def summary(plan: Plan) -> list[str]:
     if not plan.todo:
         return [first]
     workers = 0 if plan.devices is None else len(plan.devices)
-    where = f"{workers} worker{'s' * (workers > 1)}" if workers else "the workers of the scheduler"
+    where = f"{workers} worker{'s' * (workers > 1)}" if workers else "the workers elsewhere"
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
         return [first, f"On {where}; no record tells how long they take."]
@@ -158,7 +158,7 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
         seconds = [e.seconds for e in known if e.seconds is not None]
         here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}" if seconds else "time not known"
         missing = f" and {len(known) - len(seconds)} trials whose time is not known" if 0 < len(seconds) < len(known) else ""
-        card = f"{flops / 1e12:.3g} TFLOP: {flops / planning.CARD / 60:.2g} card-minutes at {planning.CARD / 1e12:g} TFLOP/s"
+        card = f"{flops / 1e12:.3g} TFLOP: {flops / planning.CARD / 60:.2g} card-minutes at an assumed {planning.CARD / 1e12:g} TFLOP/s"
         return here + missing + (f"; {steps} steps, {card}" if flops else "")
 
     for trial in plan.todo:

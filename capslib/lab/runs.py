@@ -92,11 +92,6 @@ def checkout() -> tuple[str | None, bool | None]:
     return None if revision is None else revision.decode().strip(), None if changes is None else bool(changes)
 
 
-def uncommitted() -> bool:
-    """Whether records that are made now will say that their code is that of no revision, which a review refuses."""
-    return bool(_commit()[1])
-
-
 def code_of(experiment: Experiment) -> Code:
     """The code that an experiment runs: git's revision, and the hash of what its module imports."""
     revision, dirty = checkout()

@@ -49,8 +49,11 @@ class Settings(Model):
         return value or None
 
     @classmethod
-    def check(cls, **parameters: Any) -> Settings:
-        """Validate parameters. Raises :class:`UserError`, which names the nearest valid parameter, scale or device."""
+    def check(cls, *, elsewhere: bool = False, **parameters: Any) -> Settings:
+        """Validate parameters. Raises :class:`UserError`, which names the nearest valid parameter, scale or device.
+
+        With ``elsewhere`` this machine need not have the device: a plan may be for another.
+        """
         for name in parameters:
             if name not in cls.model_fields:
                 raise unknown("parameter", name, cls.model_fields)
@@ -61,7 +64,7 @@ class Settings(Model):
         except ValidationError as error:
             first = error.errors()[0]
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
-        check_device(settings.device, here=settings.scheduler is None)
+        check_device(settings.device, here=settings.scheduler is None and not elsewhere)
         wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
         if not re.fullmatch(r"\d+(\.\d*)?", wait):
             raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
@@ -75,6 +78,8 @@ def check_device(device: str, *, here: bool = True) -> None:
     """
     match = re.fullmatch(r"(cpu|cuda|mps)(?::(\d+))?", device)
     if match is None:
+        if "gpu" in device.lower():
+            raise UserError(f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps.")
         raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
     kind, index = match[1], int(match[2] or 0)
     if not here:

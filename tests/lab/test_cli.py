@@ -20,7 +20,7 @@ from forked import Done
 
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.runs import checkout
-from capslib.lab.settings import Settings, parse
+from capslib.lab.settings import Settings, cuda_devices, parse
 from capslib.papers import config, experiments
 
 CHAPTER = "negation_limitation"
@@ -78,6 +78,7 @@ BAD = {
     "data to verify that are not there": (("data", "verify", "--data-dir", "dta"), "There is no data set: check --data-dir and $CAPSLIB_DATA"),
     "data to verify that are empty": (("data", "verify", "--data-dir", NO_FILES), "There is no data set: check --data-dir"),
     "nothing to verify": (("data", "verify"), "There is no data set: check --data-dir"),
+    "device of another name": (run("--device", "gpu"), "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0"),
     "device that is not there": (run("--device", "cuda"), "There is no cuda here: no CUDA device found. Use device cpu,"),
     "device of a notebook": (("execute", CHAPTER, "-p", "device=cuda:7"), "There is no cuda:7 here: no CUDA device found. Use device cpu,"),
     "trial out of range": (run("--experiment", "depth", "--set", "depth=0"), "Configuration of depth: depth = 0"),
@@ -219,12 +220,19 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     lines = done.out.splitlines()
     trials, claims = lines[:count], lines[count:]
     assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in trials)
-    costs = r"  no record to go by; .*; \d+ steps, .* TFLOP: \S+ card-minutes at 20 TFLOP/s$"
+    costs = r"  no record to go by; .*; \d+ steps, .* TFLOP: \S+ card-minutes at an assumed 20 TFLOP/s$"
     assert all(re.search(costs, line) for line in trials)
     assert [line.partition(" trials, ")[0] for line in claims] == [
         *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"{CHAPTER}, Table 1: 20", f"all: {count}",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == [], "a dry run leaves no folder behind"
+
+
+@pytest.mark.skipif(cuda_devices() > 0, reason="this machine has the device")
+def test_a_dry_run_may_be_for_a_device_of_another_machine(capslib):
+    done = capslib("run", CHAPTER, "--scale", "paper", "--experiment", "sign", "--device", "cuda", "--dry-run")
+    assert done.status == 0, done.message
+    assert "On the workers elsewhere; no record tells how long they take." in done.message
 
 
 def test_where_takes_a_list_as_it_is_typed(capslib):

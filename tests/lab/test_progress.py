@@ -104,7 +104,7 @@ def test_what_is_not_known_is_said(trial, make_record):
     assert said.endswith("3 have a record (1 of a failure; --retry-failed runs those again), 0 to run.")
     assert summary((None, None))[1] == "On 1 worker; no record tells how long they take."
     assert summary((7200.0, None))[1].endswith("at most 1.0 GB each; 1 without an estimate come on top.")
-    assert "shared by the workers of the scheduler" in summary((60.0,), devices=None)[1]
+    assert "shared by the workers elsewhere" in summary((60.0,), devices=None)[1]
     assert progress.one(Estimate(7200, 3 * 10**8, "2 records")) == "about 2 h 0 min, 300.0 MB (2 records)"
     assert summary((60.0,), known={"x": Estimate(60, None, "")})[1] == "Expected: 60 s in all, 60 s on 1 worker."
     assert progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"

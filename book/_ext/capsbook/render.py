@@ -136,10 +136,10 @@ def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple
         chapter, paper = links.chapter(stem) or "", PAPERS[stem]
         name = link(chapter, escape(paper.short), class_="finding-of")
         found = [tag("p", f"{name} <b>They claim.</b> {escape(paper.claim)}", class_="finding-claim")]
-        for text, shown in sentences:
+        for place, (text, shown) in enumerate(sentences):
             here = text.replace('href="#', f'href="{escape(chapter)}#')
             class_ = "finding finding-wide" if shown and shown.wide else "finding"
-            found.append(tag("article", f"{picture(shown)}<p><b>We found.</b> {here}</p>", class_=class_))
+            found.append(tag("article", f"{picture(shown)}<p>{'' if place else '<b>We found.</b> '}{here}</p>", class_=class_))
         papers.append(tag("section", "".join(found)))
     return tag("div", "".join(papers), class_="findings")
 
