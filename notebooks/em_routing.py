@@ -503,13 +503,13 @@ plt.show()
 frames.say(frames.standing([*of_norb, *copies]))
 beside = {}
 for claim, difference in zip(ROWS, ABLATIONS, strict=True):
-    runs = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
-    if len(runs):
-        runs = runs[runs["parameters"] == runs["parameters"].max()]
-        moved = 100 * runs["error_change_last_quarter"].abs().max()
-        size = number(runs["parameters"].max())
+    of_arm = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
+    if len(of_arm):
+        of_arm = of_arm[of_arm["parameters"] == of_arm["parameters"].max()]
+        moves = 100 * of_arm["error_change_last_quarter"].abs().max()
+        size = number(of_arm["parameters"].max())
         if told[claim].scale == "cpu":
-            beside[claim] = f"{size} parameters; moved {moved:.1f} %"
+            beside[claim] = f"{size} parameters; moved {moves:.1f} %"
 orders = {
     "EM-W-10": "Errors: 3 iterations < 2 < 1, and 3 < 5",
     "EM-W-11": "Errors: spread loss < margin loss < cross entropy",
