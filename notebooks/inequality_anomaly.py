@@ -489,6 +489,7 @@ def ran(verdicts: list) -> str:
 
 
 USUAL = {"auroc_abc_usual": ("ABC, usual", "x"), "auroc_nl_error": ("NL, error", "+")}
+MARKS = dict(zip(SHOWN, (("o", "○"), ("s", "□"), ("^", "△"), ("D", "◇")), strict=True))
 
 
 def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH) -> plt.Figure:
@@ -503,22 +504,23 @@ def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH
             ours = [(x + 0.16, row[score].ours) for x, row in enumerate(rows_of)]
             ours = [(x, y) for x, y in ours if y is not None]
             ink = dict(color=COLORS[score], alpha=1 if score in SHOWN else 0.35)
-            axis.plot(theirs, "o-", mfc="none", lw=1, ms=4.5, **ink)
-            axis.plot(*zip(*ours or [([], [])], strict=True), "o", ms=5, zorder=5, **ink)
+            ink |= dict(marker=MARKS.get(score, "o")[0], ms=4.5)
+            axis.plot(theirs, "-", mfc="none", lw=1, **ink)
+            axis.plot(*zip(*ours or [([], [])], strict=True), ls="", zorder=5, **ink)
         for metric, (_, mark) in USUAL.items() if len(of_machines) else ():
             own = of_machines.query("data == @DATA[@data] and setup == @setup")
             means = own.groupby("percent")[metric].mean()
             at = [PERCENTS.index(share) + 0.3 for share in means.index]
             axis.plot(at, means, mark, color=plots.INK, ms=5)
         size_n = ran([v for row in rows_of for v in row.values()])
-        axis.set_title(f"{SETS[data]}\n{size_n}", fontsize=9)
+        axis.set_title(f"{SETS[data]}\n{size_n}", fontsize=9 if across == 4 else 8)
         axis.axhline(0.5, color=plots.INK, ls=":", lw=1)
         axis.set_xlim(-0.25, 2.55)
         axis.set_xticks(range(3), ["0.1", "1", "10 %"])
         if axis.get_subplotspec().is_last_col():
             for y, score in enumerate(sorted(SHOWN, key=lambda s: rows_of[2][s].claim.value)):
                 at = dict(color=COLORS[score], transform=axis.transAxes, fontsize=9.5)
-                axis.text(1.03, 0.5 + 0.12 * y, NAMES[score], **at)
+                axis.text(1.03, 0.5 + 0.12 * y, f"{MARKS[score][1]} {NAMES[score]}", **at)
             for y, (name, mark) in enumerate(USUAL.values()):
                 at = dict(color=plots.INK, transform=axis.transAxes, fontsize=9.5)
                 axis.text(1.03, 0.02 + 0.12 * y, f"{'×' if mark == 'x' else mark} {name}", **at)

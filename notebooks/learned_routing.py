@@ -596,6 +596,9 @@ def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
     """Weights in these iterations, the later the thicker, of so many networks of each routing."""
     figure, axes = plots.panels(3, rows=2 * len(sets), height=1.35, sharey="row")
     ranks, lines = itertools.product(sets, ("distance", "activation")), {}
+    dashes = dict(
+        zip(NAMES, ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1.5, 1))), strict=True)
+    )
     for row, (name, what) in zip(axes, ranks, strict=True):
         row[0].set_ylabel(f"{shown.SETS.get(name, name)}\nby {what}", fontsize=8)
         for (axis, layer), routing in itertools.product(zip(row, PLACES, strict=True), NAMES):
@@ -603,7 +606,8 @@ def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
             for r, t in itertools.product(own, iterations):
                 curve, ink = r.series[f"by_{what}_{layer}_{t}"], plots.routing_color(routing)
                 x = torch.linspace(0, 1, len(curve))
-                (lines[NAMES[routing]],) = axis.plot(x, curve, lw=0.45 * t, color=ink)
+                look = dict(lw=0.45 * t, color=ink, ls=dashes[routing])
+                (lines[NAMES[routing]],) = axis.plot(x, curve, **look)
             axis.axhline(1, color=plots.INK, ls=":", lw=1)
             axis.set_xticks([0, 1], ["least", "most"])
     for axis, place in zip(axes[0], PLACES.values(), strict=True):
