@@ -11,6 +11,7 @@ from capslib.errors import unknown
 
 Path = Literal["eager", "fast", "compiled"]
 """By its definition; in chunks; in chunks that are compiled."""
+PATHS: tuple[Path, ...] = get_args(Path)
 
 
 class RoutingResult(NamedTuple):
@@ -43,8 +44,8 @@ def at_least_one(iterations: int) -> None:
 
 def known_path(path: str) -> None:
     """Raise UserError, which tells the nearest, for a path that does not exist."""
-    if path not in get_args(Path):
-        raise unknown("path", path, get_args(Path))
+    if path not in PATHS:
+        raise unknown("path", path, PATHS)
 
 
 def materialised(few: Tensor) -> Tensor:

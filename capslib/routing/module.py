@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from capslib.routing.base import Path, RoutingResult, at_least_one, known_path
+from capslib.routing.base import PATHS, Path, RoutingResult, at_least_one, known_path
 from capslib.routing.competition import Competition
 
 
@@ -79,7 +79,7 @@ def use_path(network: nn.Module, path: Path) -> Path:
     routings = [module for module in network.modules() if isinstance(module, Routing)]
     for routing in routings:
         routing.path = routing.possible_path(path, like)
-    return min((routing.path for routing in routings), key=get_args(Path).index, default="fast")
+    return min((routing.path for routing in routings), key=PATHS.index, default="fast")
 
 
 @functools.cache
