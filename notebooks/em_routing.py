@@ -177,7 +177,7 @@ with seeded(4):
     for parent, place in enumerate(([0.9, 0.6], [-0.8, 0.5])):
         votes[group == parent, parent] = torch.tensor(place) + 0.16 * torch.randn(7, 2)
 GROUPS = (ONE, TWO, plots.INK)
-figure, axes = plots.panels(3, rows=3, height=1.1, sharex=True, sharey=True)
+figure, axes = plots.panels(3, rows=3, height=1.0, sharex=True, sharey=True)
 for column, iterations in enumerate((1, 2, 3)):
     routed = em_routing(
         votes, torch.ones(18), torch.full((3,), 0.75), torch.zeros(3),
@@ -489,7 +489,7 @@ every = frames.best([*committed, *test_error], "test_error")
 of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
 of_norb = [r for r in of_norb if r not in copies]
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.0))
+figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.8))
 own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
 rows = {name: row(copies, *of) for name, of in COPIES.items()}
 rows["CNN at the paper's own size"] = row(own_size, *COPIES["CNN of the paper"])

@@ -285,7 +285,7 @@ with seeded(1):
     scattered = 0.7 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
     agreeing[:5] = torch.tensor([2.0, 1.0, -1.0, 0.0, 2.0, 1.0]) + 0.2 * torch.randn(5, 1, 6)
-figure, axes = plots.panels(3, height=2.0)
+figure, axes = plots.panels(3, height=1.8)
 toys = (("no agreement", scattered, NORMAL), ("five agree", agreeing, ANOMALY))
 for axis, (title, votes, color) in zip(axes, toys, strict=False):
     shares = dynamic_routing(votes[None], competition=OverChildren()).coupling[0, :, 0]
@@ -495,7 +495,7 @@ MARKS = dict(zip(SHOWN, (("o", "○"), ("s", "□"), ("^", "△"), ("D", "◇"))
 def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH) -> plt.Figure:
     """A table of the paper as small multiples, one for each set."""
     rows = 4 // across
-    size = (width, 2.35 * rows)
+    size = (width, 2.2 * rows)
     figure, axes = plt.subplots(rows, across, figsize=size, sharex=True, sharey=True)
     for axis, data in zip(axes.flat, DATA, strict=True):
         rows_of = [cell(of, data, share) for share in PERCENTS]
@@ -814,7 +814,7 @@ chapter.table("INQ-W-6")
 # ```
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each setup of skin lesions, with a row for each score: AUROC, paper open, ours filled where it has run. In the paper Gini and Palma lie side by side at 0.73 to 0.79 in all four, Npp lies next, and the others lie below 0.63, the plain output at guessing."}, "figure": {"caption": "Which score tells skin lesions apart? AUROC in the four setups. Open: paper. Filled, where it has run: ours, from reduced networks, with its 95 % interval over seeds. Dotted: guessing. The table below has size and n.", "name": "fig-inq-lesions"}}
-figure, axes = by_score({f"AUROC, setup {x}": f"INQ-T4-{x}" for x in "ABCD"}, height=2.3)
+figure, axes = by_score({f"AUROC, setup {x}": f"INQ-T4-{x}" for x in "ABCD"}, height=2.2)
 for axis in axes:
     axis.axvline(0.5, color=plots.INK, ls=":", lw=1)
 plt.show()
