@@ -52,7 +52,7 @@ class Settings(Model):
     def check(cls, *, elsewhere: bool = False, **parameters: Any) -> Settings:
         """Validate parameters. Raises :class:`UserError`, which names the nearest valid parameter, scale or device.
 
-        With ``elsewhere`` this machine need not have the device: a plan may be for another.
+        With ``elsewhere`` a machine without any CUDA device need not have the one that is named: a plan may be for another machine.
         """
         for name in parameters:
             if name not in cls.model_fields:
@@ -64,7 +64,7 @@ class Settings(Model):
         except ValidationError as error:
             first = error.errors()[0]
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
-        check_device(settings.device, here=settings.scheduler is None and not elsewhere)
+        check_device(settings.device, here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0))
         wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
         if not re.fullmatch(r"\d+(\.\d*)?", wait):
             raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
