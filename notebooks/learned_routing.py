@@ -597,7 +597,9 @@ def follow(iterations: tuple[int, ...], networks: int | None = None) -> None:
     figure, axes = plots.panels(3, rows=2 * len(sets), height=1.35, sharey="row")
     ranks, lines = itertools.product(sets, ("distance", "activation")), {}
     dashes = dict(
-        zip(NAMES, ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1.5, 1))), strict=True)
+        zip(
+            NAMES, ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (5, 1, 1, 1, 1, 1))), strict=True
+        )
     )
     for row, (name, what) in zip(axes, ranks, strict=True):
         row[0].set_ylabel(f"{shown.SETS.get(name, name)}\nby {what}", fontsize=8)
