@@ -107,7 +107,7 @@ chapter.verdict_box(
     "stop training by the loss of the labelled test set.",
     surprise="On CRISPR the output of the same network ranks better: the difference of its two "
     "lengths, sign included, beats Gini by AUROC in {longer} of {pairs} networks, and in "
-    "{longer_of_sites} of {sites} that see only sites with the motif that Cas9 needs. On images the "
+    "{longer_of_sites} of {sites} that see only sites with the motif that the enzyme needs. On images the "
     "released autoencoder reconstructs anomalies, with a mean AUROC of {released}; one that "
     "reconstructs normal images has {usual}. The released Boltzmann machine is scored with random "
     "weights, {untrained}; the error of one that has learned has {learned}.",

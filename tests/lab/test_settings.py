@@ -36,7 +36,7 @@ def test_what_is_given_is_kept(tmp_path):
         ({"scale": "papr"}, "Unknown scale 'papr'. Did you mean 'paper'?"),
         ({"scale": None}, "Unknown scale 'None'"),
         ({"scale": 3}, "Valid: smoke, cpu, paper"),
-        ({"device": "gpu"}, "Unknown device 'gpu'. Did you mean 'cpu'?"),
+        ({"device": "gpu"}, "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0"),
         ({"device": "cudda"}, "Did you mean 'cuda'?"),
         ({"device": "cuda:x"}, "Did you mean 'cuda:0'?"),
         ({"seeds": 0}, "Parameter seeds = 0"),
