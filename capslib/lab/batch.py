@@ -68,7 +68,7 @@ class Session:
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
         sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
         about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
-        larger = ". Figures show larger records, where there are any" * (self.settings.scale == "smoke")
+        larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
         print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}{larger}")
         return found
 

@@ -386,7 +386,7 @@ def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys
     everything = session.run(STEM, "toy", change=there)
     assert [(r.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
     assert everything[0] == first[0]
-    which = "toy, smoke scale. Figures show larger records, where there are any"
+    which = "toy, smoke scale; figures prefer larger runs"
     assert capsys.readouterr().out.splitlines() == [
         f"0 records loaded, 1 run: {which}",
         f"1 record loaded, 1 run: {which}",
