@@ -1269,13 +1269,13 @@ for routing in ("dynamic", "em") if len(by_routing) else ():
     own = by_routing[by_routing["routing"] == routing]
     if len(own) and set(own["scale"]) != {"smoke"}:
         ranges = [f"{s} {between(own[m].map('{:.3f}'.format))}" for s, m in competing.items()]
-        spans.append(f"with {plots.routing_name(routing)} {', '.join(ranges)}")
+        n = own["seed"].nunique()
+        named = f"{plots.routing_name(routing)} ({n} seed{'s' * (n > 1)})"
+        spans.append(f"with {named} {', '.join(ranges)}")
         for measure, names in turned.items():
             names += [plots.routing_name(routing)] * bool(own[measure].max() < 0.5)
 if spans:
-    n = by_routing["seed"].nunique()
-    about = f"AUROC where parents compete, over sets and setups, {n} seed{'s' * (n > 1)}:"
-    frames.say(f"{about} {'; '.join(spans)}.")
+    frames.say(f"AUROC where parents compete, over sets and setups: {'; '.join(spans)}.")
     medians = [
         [sum(r.series[f"gini_of_{i}"][10] for r in of) / len(of) for i in INPUTS]
         for of in of_routing.values()
