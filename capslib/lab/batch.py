@@ -49,14 +49,7 @@ class Session:
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
         seeds = None if self.settings.seeds is None else range(self.settings.seeds)
-        found = _experiment(stem, experiment)
-        fields = list(found.config.model_fields)
-        for name in selection.get("where") or {}:  # of a trial, which has a seed beside its configuration
-            if name not in (*fields, "seed"):
-                raise unknown(f"field of {found.config.__name__}", name, [*fields, "seed"])
-        if "seed" in (selection.get("change") or {}) and "seed" not in fields:
-            raise UserError("A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2.")
-        return found.trials(self.settings.scale, seeds=seeds, **selection)
+        return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
         """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.

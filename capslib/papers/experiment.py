@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from capslib.data import DataFingerprint
-from capslib.errors import UserError
+from capslib.errors import UserError, unknown
 from capslib.recipes import Config, Model, Recipe, Training, hash_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,12 @@ class Experiment:
         ``where`` keeps the configurations with these field values, and the seed that it may name; ``change`` then sets fields.
         Raises :class:`UserError` for an unknown field, a value out of range, or a ``where`` that leaves nothing.
         """
-        every, where = self.grid(scale), dict(where or {})
+        every, where, fields = self.grid(scale), dict(where or {}), self.config.model_fields
+        for name in where:  # of a trial, which has a seed beside its configuration
+            if name not in (*fields, "seed"):
+                raise unknown(f"field of {self.config.__name__}", name, [*fields, "seed"])
+        if "seed" in (change or {}) and "seed" not in fields:
+            raise UserError("A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2.")
         seed = where.pop("seed", None)
         configs = [config for config in every if config.matches(where)]
         if not configs:
