@@ -728,7 +728,7 @@ table.insert(
     0, "grows", [f"{margin_at(0, m):.2f}–{margin_at(1, m):.2f}" for m, _ in table.index]
 )
 frames.say("Share of dead capsule types, by schedule of the margin:")
-display(table.reset_index().pipe(frames.styled).format(precision=2).hide(axis="index"))
+display(table.reset_index().pipe(frames.styled, digits=2))
 chapter.table("EM-W-6")
 
 # %% [markdown]
@@ -1039,9 +1039,7 @@ display(
     table.join(errors.groupby(by)["error change in the last quarter (%)"].max())
     .join(errors.groupby(by)["runs still improving"].sum())
     .reset_index()
-    .pipe(frames.styled)
-    .format(precision=1)
-    .hide(axis="index")
+    .pipe(frames.styled, digits=1)
 )
 
 # %% [markdown]
@@ -1150,9 +1148,8 @@ frames.say(
 #
 
 # %% tags=["hide-input"]
-frames.costs({r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}.values()).pipe(
-    frames.styled
-).hide(axis="index").format(precision=1)
+every = {r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}
+frames.costs(every.values()).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises

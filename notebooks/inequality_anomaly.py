@@ -200,7 +200,7 @@ plots.use_style()
 # but its evaluation {ref}`reads the largest Palma ratios from the wrong capsule <inq-errata>`.
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites that have the motif alone. Right: Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone; in the paper's tables it lies below most of all with ten percent of anomalies, by up to 0.04."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, which is the line at zero. Lengths: the anomaly capsule's minus the normal one's. Open: the paper's tables, a mark for each set and setup. Filled: ours; on CRISPR a small mark is a network and the large one their mean, on images a mark is a mean over ten classes. NRG: sites with the motif alone. n counts seeds; the negatives of CRISPR are substitutes.", "name": "fig-inq-rivals"}}
+# %% tags=["remove-input"]
 def seeds_of(records: list, experiment: str = "detection", *arm: str) -> pd.DataFrame:
     """The metrics of each seed of a set, setup, share and arm: means over all classes."""
     every = frames.best(records, experiment)
@@ -227,6 +227,7 @@ def seeds_in(of: pd.DataFrame) -> str:
     return f"{between(n)} seed{'s' * (max(n) > 1)}"
 
 
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites that have the motif alone. Right: Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone; in the paper's tables it lies below most of all with ten percent of anomalies, by up to 0.04."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, which is the line at zero. Lengths: the anomaly capsule's minus the normal one's. Open: the paper's tables, a mark for each set and setup. Filled: ours; on CRISPR a small mark is a network and the large one their mean, on images a mark is a mean over ten classes. NRG: sites with the motif alone. n counts seeds; the negatives of CRISPR are substitutes.", "name": "fig-inq-rivals"}}
 def ahead(metric: str, of: list | pd.DataFrame) -> tuple[list, list, str]:
     """How far a score lies above Gini, by network on pairs, by cell on images; and the size."""
     if isinstance(of, list):
@@ -464,7 +465,7 @@ detection = session.run(STEM, "detection")
 # One class is normal, the nine others are anomalies. Which score ranks anomalies above normal images?
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share, and Gini leads at ten percent; Npp ends below its start on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Furthest right, ours: ABC that reconstructs normal images (crosses) and the error of NL (plus signs). Dotted: guessing.", "name": "fig-inq-outliers"}}
+# %% tags=["remove-input"]
 PERCENTS = (0.1, 1.0, 10.0)
 told = chapter.told
 
@@ -472,10 +473,6 @@ told = chapter.told
 def cell(of: str, data: str, share: float) -> dict:
     """The verdicts of a cell of a table, by score."""
     return {s: told[f"INQ-{of}-{data}-{share:g}pct-{s}"] for s in SCORES}
-
-
-def both(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def ran(verdicts: list) -> str:
@@ -488,6 +485,43 @@ def ran(verdicts: list) -> str:
     return ", ".join(sizes) or "not run yet"
 
 
+def columns_of(of: str) -> dict[str, dict]:
+    """The columns of a table of diverse classes."""
+    return {
+        f"on {SETS[data]} with {share:g} %": cell(of, data, share)
+        for data, share in product(DATA, PERCENTS)
+    }
+
+
+def to_see(columns: dict[str, dict]) -> str:
+    """Who leads where all six scores of a network have run, and what lies furthest apart."""
+    ran_of = {
+        name: row
+        for name, row in columns.items()
+        if all(row[s].ours is not None for s in CAPSULES)
+    }
+    if not ran_of:
+        return "No column has run yet."
+    led, theirs = (
+        sum(
+            max(CAPSULES, key=lambda s: read(row[s])) in ("gini", "palma")
+            for row in ran_of.values()
+        )
+        for read in (lambda v: v.ours, lambda v: v.claim.value)
+    )
+    every = [row[s] for row in ran_of.values() for s in CAPSULES]
+    v, score, name = max(
+        ((row[s], s, name) for name, row in ran_of.items() for s in CAPSULES),
+        key=lambda found: abs(found[0].ours - found[0].claim.value),
+    )
+    return (
+        f"Gini or Palma is the best of the six scores of a network in {led} of {len(ran_of)} "
+        f"columns that have run ({ran(every)}), and in the paper in {theirs} of these. Furthest "
+        f"from the paper is {NAMES[score]} {name}: {v.ours:.3f} here, {v.claim.value:.3f} there."
+    )
+
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share, and Gini leads at ten percent; Npp ends below its start on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training. Open, with lines: paper, mean over ten classes. Filled, to the right: ours, where all ten classes have run; the titles name size and n, the seeds. Grey: the other four scores. Furthest right, ours: ABC that reconstructs normal images (crosses) and the error of NL (plus signs). Dotted: guessing.", "name": "fig-inq-outliers"}}
 USUAL = {"auroc_abc_usual": ("ABC, usual", "x"), "auroc_nl_error": ("NL, error", "+")}
 MARKS = dict(zip(SHOWN, (("o", "○"), ("s", "□"), ("^", "△"), ("D", "◇")), strict=True))
 
@@ -533,6 +567,56 @@ figure = over_shares("T2", "outliers")
 figure.narrow = partial(over_shares, "T2", "outliers", 2, plots.PHONE)
 plt.show()
 
+
+# %% tags=["remove-input"]
+def read_usually(of: str, setup: str) -> str:
+    """What the baselines reach if ABC reconstructs normal images and NL scores by its error."""
+    by = ["data", "setup", "percent", "seed"]
+    if not len(of_machines) or not len(of_ten):
+        return ""
+    found = of_machines.merge(of_ten[[*by, GINI]], on=by).query("setup == @setup")
+    found = found.groupby(["data", "percent"]).mean(numeric_only=True)
+    spans = {m: f"{found[m].min():.2f} to {found[m].max():.2f}" for m in found if "_" in m}
+    apart = {"abc": 0.0, "nl_untrained": 0.0}  # the readings that the paper's numbers have
+    short = {full: name for name, full in DATA.items()}
+    for ((data, share), row), reading in product(found.iterrows(), apart):
+        theirs = cell(of, short[data], share)
+        value = theirs[reading.partition("_")[0]].claim.value
+        apart[reading] = max(apart[reading], abs(row[f"auroc_{reading}"] - value))
+    ahead_of = found[found[list(USUAL)].max(axis=1) > found[GINI]].index
+    where = [f"{DATASETS[data]} with {share:g} %" for data, share in ahead_of]
+    return (
+        f"ABC as released comes within {apart['abc']:.3f} of the paper's AUROC in each of "
+        f"{len(found)} columns, and NL before its training within {apart['nl_untrained']:.3f}. "
+        f"An ABC that reconstructs normal images has {spans['auroc_abc_usual']}, and the error of a "
+        f"trained NL {spans['auroc_nl_error']}; one of these two is ahead of Gini in {len(where)} of "
+        f"{len(found)} columns{': on ' * bool(where)}{frames.listed(where)}."
+    )
+
+
+leads = {p.name: p.status for p in told["INQ-W-2"].parts if p.ours is not None}
+there, gone = (
+    [
+        f"{NAMES[score]} on {SETS[data]}"
+        for score, data in product(("a", "npp", "nre"), ("mnist", "fmnist", "kmnist"))
+        if all(leads.get(f"{DATA[data]}: {score} beats {s}") == status for s in INEQUALITY)
+    ]
+    for status in ("same order", "opposite order")
+)
+least = (
+    "With 0.1 % the paper sees A, Npp and Nre ahead of both measures on all sets but CIFAR-10. So it "
+    f"is here for {frames.listed(there) or 'none'}, and not for {frames.listed(gone) or 'any'}; the others are undecided."
+)
+frames.say(
+    f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
+)
+chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
+
+# %% [markdown]
+# ```{fold} Settings, and every cell of Table 2 and of its average precisions
+# ```
+
+
 # %% tags=["hide-input"]
 FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
 SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}
@@ -557,109 +641,9 @@ def every_cell(about: str, of: str, sets: dict, columns: dict) -> None:
     display(chapter.side_by_side(pd.DataFrame(ids, index)))
     names = ["rank correlation", "largest difference", f"scores within {ALIKE:g}"]
     if alike:
-        found = pd.DataFrame.from_dict(alike, orient="index", columns=names)
-        display(found.rename_axis("column").pipe(frames.styled))
+        display(frames.table(alike, names, "column"))
 
 
-def to_see(columns: dict[str, dict]) -> str:
-    """Who leads where all six scores of a network have run, and what lies furthest apart."""
-    ran_of = {
-        name: row
-        for name, row in columns.items()
-        if all(row[s].ours is not None for s in CAPSULES)
-    }
-    if not ran_of:
-        return "No column has run yet."
-    led, theirs = (
-        sum(
-            max(CAPSULES, key=lambda s: read(row[s])) in ("gini", "palma")
-            for row in ran_of.values()
-        )
-        for read in (lambda v: v.ours, lambda v: v.claim.value)
-    )
-    every = [row[s] for row in ran_of.values() for s in CAPSULES]
-    v, score, name = max(
-        ((row[s], s, name) for name, row in ran_of.items() for s in CAPSULES),
-        key=lambda found: abs(found[0].ours - found[0].claim.value),
-    )
-    return (
-        f"Gini or Palma is the best of the six scores of a network in {led} of {len(ran_of)} "
-        f"columns that have run ({ran(every)}), and in the paper in {theirs} of these. Furthest "
-        f"from the paper is {NAMES[score]} {name}: {v.ours:.3f} here, {v.claim.value:.3f} there."
-    )
-
-
-def read_usually(of: str, setup: str) -> str:
-    """What the baselines reach if ABC reconstructs normal images and NL scores by its error."""
-    by = ["data", "setup", "percent", "seed"]
-    if not len(of_machines) or not len(of_ten):
-        return ""
-    found = of_machines.merge(of_ten[[*by, GINI]], on=by).query("setup == @setup")
-    found = found.groupby(["data", "percent"]).mean(numeric_only=True)
-    spans = {m: f"{found[m].min():.2f} to {found[m].max():.2f}" for m in found if "_" in m}
-    apart = {"abc": 0.0, "nl_untrained": 0.0}  # the readings that the paper's numbers have
-    short = {full: name for name, full in DATA.items()}
-    for ((data, share), row), reading in product(found.iterrows(), apart):
-        theirs = cell(of, short[data], share)
-        value = theirs[reading.partition("_")[0]].claim.value
-        apart[reading] = max(apart[reading], abs(row[f"auroc_{reading}"] - value))
-    ahead_of = found[found[list(USUAL)].max(axis=1) > found[GINI]].index
-    where = [f"{DATASETS[data]} with {share:g} %" for data, share in ahead_of]
-    return (
-        f"ABC as released comes within {apart['abc']:.3f} of the paper's AUROC in each of "
-        f"{len(found)} columns, and NL before its training within {apart['nl_untrained']:.3f}. "
-        f"An ABC that reconstructs normal images has {spans['auroc_abc_usual']}, and the error of a "
-        f"trained NL {spans['auroc_nl_error']}; one of these two is ahead of Gini in {len(where)} of "
-        f"{len(found)} columns{': on ' * bool(where)}{both(where)}."
-    )
-
-
-def columns_of(of: str) -> dict[str, dict]:
-    """The columns of a table of diverse classes."""
-    return {
-        f"on {SETS[data]} with {share:g} %": cell(of, data, share)
-        for data, share in product(DATA, PERCENTS)
-    }
-
-
-def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, list]:
-    """A panel for each column of claims, a row for each score: the paper's open, ours filled."""
-    figure, axes = plots.panels(len(columns), height=height, sharey=True)
-    for axis, (name, prefix) in zip(axes, columns.items(), strict=True):
-        rows = {}
-        for score in SCORES:
-            v = told[f"{prefix}-{score}"]
-            ours = [] if v.ours is None else [v.ours]
-            rows[NAMES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
-        plots.rows(axis, rows)
-        axis.set(xlim=(0, 1), xlabel=name)
-    return figure, axes
-
-
-leads = {p.name: p.status for p in told["INQ-W-2"].parts if p.ours is not None}
-there, gone = (
-    [
-        f"{NAMES[score]} on {SETS[data]}"
-        for score, data in product(("a", "npp", "nre"), ("mnist", "fmnist", "kmnist"))
-        if all(leads.get(f"{DATA[data]}: {score} beats {s}") == status for s in INEQUALITY)
-    ]
-    for status in ("same order", "opposite order")
-)
-least = (
-    "With 0.1 % the paper sees A, Npp and Nre ahead of both measures on all sets but CIFAR-10. So it "
-    f"is here for {both(there) or 'none'}, and not for {both(gone) or 'any'}; the others are undecided."
-)
-frames.say(
-    f"{to_see(columns_of('T2'))} {least if leads else ''}\n\n{read_usually('T2', 'outliers')}"
-)
-chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
-
-# %% [markdown]
-# ```{fold} Settings, and every cell of Table 2 and of its average precisions
-# ```
-
-
-# %% tags=["hide-input"]
 def where_scales_differ(experiment: str) -> Styler:
     """The settings of an experiment's first configuration that differ between the scales."""
     grids = [EXPERIMENTS[experiment].grid(of)[0] for of in SCALES]
@@ -687,7 +671,7 @@ HOW_TO_READ = (
 display(where_scales_differ("detection"))
 frames.say(
     "At the smallest share only a few images are anomalies. By class, 0.1 % of diverse "
-    f"outliers are {both([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}. The "
+    f"outliers are {frames.listed([f'{n} on {name}' for name, n in few.items()]) or 'not drawn yet'}. The "
     "prepared KMNIST is a part of the set."
 )
 every_cell(HOW_TO_READ, "T2", FULL_NAMES, SHARES)
@@ -813,7 +797,22 @@ chapter.table("INQ-W-6")
 # ```{fold} Table 4 redrawn, its settings, every cell and its average precisions, and the counts of Table 1
 # ```
 
+
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each setup of skin lesions, with a row for each score: AUROC, paper open, ours filled where it has run. In the paper Gini and Palma lie side by side at 0.73 to 0.79 in all four, Npp lies next, and the others lie below 0.63, the plain output at guessing."}, "figure": {"caption": "Which score tells skin lesions apart? AUROC in the four setups. Open: paper. Filled, where it has run: ours, from reduced networks, with its 95 % interval over seeds. Dotted: guessing. The table below has size and n.", "name": "fig-inq-lesions"}}
+def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, list]:
+    """A panel for each column of claims, a row for each score: the paper's open, ours filled."""
+    figure, axes = plots.panels(len(columns), height=height, sharey=True)
+    for axis, (name, prefix) in zip(axes, columns.items(), strict=True):
+        rows = {}
+        for score in SCORES:
+            v = told[f"{prefix}-{score}"]
+            ours = [] if v.ours is None else [v.ours]
+            rows[NAMES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
+        plots.rows(axis, rows)
+        axis.set(xlim=(0, 1), xlabel=name)
+    return figure, axes
+
+
 figure, axes = by_score({f"AUROC, setup {x}": f"INQ-T4-{x}" for x in "ABCD"}, height=2.2)
 for axis in axes:
     axis.axvline(0.5, color=plots.INK, ls=":", lw=1)
@@ -921,7 +920,7 @@ every_cell("CRISPR", "C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.it
 # %% tags=["hide-input"]
 found = frames.deviations([*committed, *detection, *lesions, *pairs])
 zero = {"what": {r" \(0: all\)": ""}} | {column: {"^0$": "all"} for column in ("paper", "here")}
-found.replace(zero, regex=True).pipe(frames.styled).hide(axis="index")
+found.replace(zero, regex=True).pipe(frames.styled)
 
 # %% [markdown]
 # (inq-errata)=
@@ -973,7 +972,7 @@ frames.say(
     f"Of the cells of Tables 2 to 4, {len(apart)} differ from the notebooks, "
     f"{(apart > 0.00095).sum()} by 0.001 or more in the mean or the standard deviation."
 )
-display(slips.pipe(frames.styled).format(precision=4).hide(axis="index"))
+display(slips.pipe(frames.styled, digits=4))
 read_too = seeds_of([r for r in of_images if "auroc_palma_as_read" in r.metrics])
 readings = {}
 for (short, data), (table, setup), share in product(
@@ -998,9 +997,7 @@ if readings:
         "AUROC of Palma by its own ratio and as the release reads it, where records have both:"
     )
     columns = ["Palma", "as read", "Palma, paper", "Gini, paper"]
-    display(
-        pd.DataFrame.from_dict(readings, orient="index", columns=columns).pipe(frames.styled)
-    )
+    display(frames.table(readings, columns))
 
 # %% [markdown]
 # ## Pitfalls
@@ -1105,9 +1102,9 @@ frames.say(
     "On all pairs the AUROC of the lengths lies "
     f"{frames.mean(margins(of_pairs, LONGER), 4, None)} above that of Gini, and above it in "
     f"{wins(of_pairs, LONGER)} of {len(of_pairs)} networks. "
-    f"{both([name for name, above in others.items() if above]) or 'No other measure'} lie "
+    f"{frames.listed([name for name, above in others.items() if above]) or 'No other measure'} lie "
     "above it too, by less, and "
-    f"{both([name for name, above in others.items() if not above]) or 'none'} below. "
+    f"{frames.listed([name for name, above in others.items() if not above]) or 'none'} below. "
     f"The negatives are substitutes.{said}"
 )
 
@@ -1126,8 +1123,9 @@ for kind, name in (("auroc", "AUROC"), ("ap", "Average precision")):
     }
     for share, of in images_of.groupby("percent") if said else ():
         apart = [of[f"{kind}_{score}"] - of[f"{kind}_gini"] for score in RIVALS]
-        told_of = [f"{x.mean():z.4f}, {(x > 0).sum()} of {len(x)}" for x in apart]
-        found[f"images, {share:g} %"] = [text.replace("-", "−") for text in told_of]
+        found[f"images, {share:g} %"] = [
+            f"{frames.mean([x.mean()], 4, None)}, {(x > 0).sum()} of {len(x)}" for x in apart
+        ]
     frames.say(f"{name} above that of Gini:")
     display(pd.DataFrame(found, index=list(RIVALS.values())).pipe(frames.styled))
 
@@ -1157,7 +1155,7 @@ for score, reading in READINGS.items():
     apart = lead(of, f"auroc_{score}", f"auroc_{first}", 3) if score != first else ""
     rows.append((reading, len(of), ours(of, score), apart))
 columns = ["reading", "seeds", "AUROC", "above the released reading, and in how many"]
-frames.styled(pd.DataFrame(rows, columns=columns)).hide(axis="index")
+frames.table(rows, columns)
 
 # %% [markdown]
 # ### Other routings
@@ -1168,77 +1166,7 @@ frames.styled(pd.DataFrame(rows, columns=columns)).hide(axis="index")
 routings = session.run(STEM, "routings")
 
 
-# %% tags=["hide-input"]
-COLUMNS = {GINI: "Gini", PALMA: "Palma", LONGER: "lengths", "auroc_nre": "Nre"}
-
-
-def against(seeds: pd.DataFrame, scores: list) -> pd.DataFrame:
-    """Scores of the first arm, and how others differ from it in the same seeds, by place."""
-    found, first = [], seeds["arm"].cat.categories[0]
-    for place, of in seeds.groupby(["data", "setup"], sort=False):
-        arms = {arm: own.set_index("seed")[scores] for arm, own in of.groupby("arm")}
-        for arm, own in arms.items() if first in arms else ():
-            apart = own if arm == first else (own - arms[first]).dropna()
-            found.append(apart.assign(place=", ".join(place), arm=arm))
-    return pd.concat(found) if found else pd.DataFrame(columns=[*scores, "place", "arm"])
-
-
-def arms_of(of: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
-    """:func:`against` of the records of all arms."""
-    seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
-    arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
-    seeds["arm"] = pd.Categorical(arms, list(names.values()))
-    return against(seeds, list(COLUMNS))
-
-
-def tell_apart(apart: pd.DataFrame, names: dict, of: list) -> None:
-    """How Gini differs between arms, and of which records."""
-    (first, *others), told = names.values(), []
-    for arm in others:
-        if len(own := apart.loc[apart["arm"] == arm, GINI]):
-            ends = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
-            span = " to ".join(dict.fromkeys(ends))
-            told.append(f"*{arm}* {span}, higher in {(own > 0).sum()} of {len(own)}")
-    about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
-    smoke = {r.trial.scale for r in of} == {"smoke"}
-    said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
-    frames.say(" ".join([*said, frames.standing(of)]))
-
-
-def draw_arms(apart: pd.DataFrame, names: dict) -> None:
-    """How the scores of each arm differ from those of the first, a panel for each score."""
-    arms = list(names.values())[1:]
-    size = dict(height=1.0 + 0.28 * len(arms), sharex=True, sharey=True)
-    figure, axes = plots.panels(len(COLUMNS), **size)
-    for axis, (score, name) in zip(axes, COLUMNS.items(), strict=True):
-        color = COLORS.get(score.removeprefix("auroc_"), plots.INK)
-        axis.axvline(0, color=plots.INK, lw=1)
-        for y, arm in enumerate(arms):
-            own = apart[apart["arm"] == arm]
-            means = own.groupby("place")[score].mean()
-            axis.plot(
-                own[score], [y + 0.17] * len(own), "o", color=color, ms=3, alpha=0.5, mew=0
-            )
-            axis.plot(means, [y - 0.13] * len(means), "o", color=color, ms=5.5)
-        axis.set_title(name, color=color, fontsize=9.5)
-        axis.grid(True, axis="both")
-        axis.xaxis.set_major_locator(plt.MaxNLocator(2))
-    axes[0].set_yticks(range(len(arms)), arms)
-    axes[0].set_ylim(len(arms) - 0.5, -0.5)
-    figure.supxlabel("AUROC minus that of the first arm", fontsize=10.5, color=plots.INK)
-    plt.show()
-
-
-def in_numbers(apart: pd.DataFrame, names: dict) -> Styler:
-    """The first arm of each set and setup, and the differences of the others to it."""
-    first, rows = next(iter(names.values())), []
-    for (place, arm), own in apart.groupby(["place", "arm"], sort=False):
-        bounds = (0, 1) if arm == first else None
-        rows.append((place, arm, len(own), *(frames.mean(own[c], 3, bounds) for c in COLUMNS)))
-    columns = ["set and setup", "arm", "seeds", *COLUMNS.values()]
-    return pd.DataFrame(rows, columns=columns).pipe(frames.styled).hide(axis="index")
-
-
+# %% tags=["remove-input"]
 ROUTED = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}
 chapter.table("INQ-W-10")
 
@@ -1284,7 +1212,7 @@ if spans:
         "{:.3f} for normal inputs and {:.3f} for anomalies".format(*m) for m in medians
     )
     wrong = [
-        f"{competing_name} points the wrong way with {both(turned[measure])}"
+        f"{competing_name} points the wrong way with {frames.listed(turned[measure])}"
         for competing_name, measure in competing.items()
         if turned.get(measure)
     ]
@@ -1300,15 +1228,88 @@ if spans:
 # ```{fold} Differences to the first arm, paired by seed
 # ```
 
+# %% tags=["hide-input"]
+COLUMNS = {GINI: "Gini", PALMA: "Palma", LONGER: "lengths", "auroc_nre": "Nre"}
+
+
+def against(seeds: pd.DataFrame, scores: list) -> pd.DataFrame:
+    """Scores of the first arm, and how others differ from it in the same seeds, by place."""
+    found, first = [], seeds["arm"].cat.categories[0]
+    for place, of in seeds.groupby(["data", "setup"], sort=False):
+        arms = {arm: own.set_index("seed")[scores] for arm, own in of.groupby("arm")}
+        for arm, own in arms.items() if first in arms else ():
+            apart = own if arm == first else (own - arms[first]).dropna()
+            found.append(apart.assign(place=", ".join(place), arm=arm))
+    return pd.concat(found) if found else pd.DataFrame(columns=[*scores, "place", "arm"])
+
+
+def arms_of(of: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
+    """:func:`against` of the records of all arms."""
+    seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
+    arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
+    seeds["arm"] = pd.Categorical(arms, list(names.values()))
+    return against(seeds, list(COLUMNS))
+
+
+def tell_apart(apart: pd.DataFrame, names: dict, of: list) -> None:
+    """How Gini differs between arms, and of which records."""
+    (first, *others), told = names.values(), []
+    for arm in others:
+        if len(own := apart.loc[apart["arm"] == arm, GINI]):
+            ends = (f"{x:+z.3f}".replace("-", "−") for x in (own.min(), own.max()))
+            span = " to ".join(dict.fromkeys(ends))
+            told.append(f"*{arm}* {span}, higher in {(own > 0).sum()} of {len(own)}")
+    about = f"AUROC of Gini minus that of *{first}*, over sets, setups and seeds:"
+    smoke = {r.trial.scale for r in of} == {"smoke"}
+    said = [f"{about} {'; '.join(told)}."] if told and not smoke else []
+    frames.say(" ".join([*said, frames.standing(of)]))
+
+
 # %% tags=["remove-input"]
 with_routings = frames.best([*committed, *routings], "routings")
 of_routings = arms_of(with_routings, "routings", ROUTED, "routing")
 tell_apart(of_routings, ROUTED, with_routings)
 
+
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
+def draw_arms(apart: pd.DataFrame, names: dict) -> None:
+    """How the scores of each arm differ from those of the first, a panel for each score."""
+    arms = list(names.values())[1:]
+    size = dict(height=1.0 + 0.28 * len(arms), sharex=True, sharey=True)
+    figure, axes = plots.panels(len(COLUMNS), **size)
+    for axis, (score, name) in zip(axes, COLUMNS.items(), strict=True):
+        color = COLORS.get(score.removeprefix("auroc_"), plots.INK)
+        axis.axvline(0, color=plots.INK, lw=1)
+        for y, arm in enumerate(arms):
+            own = apart[apart["arm"] == arm]
+            means = own.groupby("place")[score].mean()
+            axis.plot(
+                own[score], [y + 0.17] * len(own), "o", color=color, ms=3, alpha=0.5, mew=0
+            )
+            axis.plot(means, [y - 0.13] * len(means), "o", color=color, ms=5.5)
+        axis.set_title(name, color=color, fontsize=9.5)
+        axis.grid(True, axis="both")
+        axis.xaxis.set_major_locator(plt.MaxNLocator(2))
+    axes[0].set_yticks(range(len(arms)), arms)
+    axes[0].set_ylim(len(arms) - 0.5, -0.5)
+    figure.supxlabel("AUROC minus that of the first arm", fontsize=10.5, color=plots.INK)
+    plt.show()
+
+
 draw_arms(of_routings, ROUTED)
 
+
 # %% tags=["hide-input"]
+def in_numbers(apart: pd.DataFrame, names: dict) -> Styler:
+    """The first arm of each set and setup, and the differences of the others to it."""
+    first, rows = next(iter(names.values())), []
+    for (place, arm), own in apart.groupby(["place", "arm"], sort=False):
+        bounds = (0, 1) if arm == first else None
+        rows.append((place, arm, len(own), *(frames.mean(own[c], 3, bounds) for c in COLUMNS)))
+    columns = ["set and setup", "arm", "seeds", *COLUMNS.values()]
+    return frames.table(rows, columns)
+
+
 in_numbers(of_routings, ROUTED)
 
 # %% [markdown]
@@ -1394,7 +1395,7 @@ frames.say(
 # ```
 
 # %% tags=["hide-input"]
-pd.DataFrame.from_dict(rows, orient="index", columns=spreads).pipe(frames.styled)
+frames.table(rows, spreads)
 
 # %% [markdown]
 # ## Run it yourself
@@ -1438,9 +1439,7 @@ frames.say(
 
 # %% tags=["hide-input"]
 baselines = session.run(STEM, "baselines")
-frames.costs([*committed, *detection, *baselines]).pipe(frames.styled).hide(
-    axis="index"
-).format(precision=1)
+frames.costs([*committed, *detection, *baselines]).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises

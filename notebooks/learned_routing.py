@@ -75,8 +75,8 @@ chapter.verdict_box(
         if left
         else "",
         "least": SMALL[-1],
-        "against": " and ".join(against) or "nothing yet",
-        "best": " and ".join(best) or "not known yet",
+        "against": frames.listed(against) or "nothing yet",
+        "best": frames.listed(best) or "not known yet",
         "gains": ", ".join(gains) or "not known yet",
     },
     claim="A routing can be learned like any other part of a network: an LSTM that weighs votes "
@@ -113,7 +113,6 @@ import itertools
 import math
 import statistics
 
-import pandas as pd
 import torch
 from IPython.display import display
 from matplotlib import pyplot as plt
@@ -137,11 +136,6 @@ session = Session.start(
 )  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
-
-
-def table(rows, columns, *names):
-    index = pd.MultiIndex.from_tuples(rows, names=names) if len(names) > 1 else list(rows)
-    return pd.DataFrame(list(rows.values()), index, columns).pipe(frames.styled)
 
 
 # %% [markdown]
@@ -188,7 +182,7 @@ frames.say(
 rows = {}
 for name, look in looks.items():
     rows[name] = [f"{of.ratio:.2f} ({100 * of.blind:.0f} %)" for of in look.values()]
-table(rows, list(PLACES.values()))
+frames.table(rows, list(PLACES.values()))
 
 # %% [markdown]
 # ## The idea on a toy (Figure 2)
@@ -469,7 +463,7 @@ for routing, name in NAMES.items():
     own = network.of_routing()
     sizes[name] = sum(p.numel() for p in network.parameters()) - own, own
 columns = ["parameters without routing", "of routing"]
-display(pd.DataFrame.from_dict(sizes, orient="index", columns=columns).pipe(frames.styled))
+display(frames.table(sizes, columns))
 chapter.table("LR-X-params")
 
 # %% [markdown]
@@ -536,7 +530,9 @@ rows = {
     arm: [frames.mean(of, 1, None), len(of)]
     for arm, of in shown.trained_against_frozen(of_errors).items()
 }
-display(table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing"))
+display(
+    frames.table(rows, ["trained − frozen (points of test error)", "seeds"], "set", "routing")
+)
 frozen = frames.select(of_errors, "errors", routing="connectionist", trained=False)
 even = [v for layer in PLACES for v in frames.values(frozen, f"even_{layer}_3")]
 seed_by_seed = [
@@ -574,7 +570,7 @@ frames.say(
     "errors lie close, one seed cannot tell them apart. Guessing errs on 90 % of the digits and",
     "on 80 % of the toys.",
 )
-display(table(rows, [f"rate {rate:g}" for rate in table3.RATES], "set", "routing"))
+display(frames.table(rows, [f"rate {rate:g}" for rate in table3.RATES], "set", "routing"))
 frames.say(frames.standing(of_errors))
 arms = ("routing", "trained", "similarity_start", "data", "learning_rate", "views", "network")
 more = {scale: EXPERIMENTS["errors"].grid(scale) for scale in ("cpu", "paper")}
@@ -660,7 +656,7 @@ rows = {
     name: [*preferring(routing, "distance"), *preferring(routing, "activation")]
     for routing, name in NAMES.items()
 }
-table(rows, columns)
+frames.table(rows, columns)
 
 # %% tags=["hide-input"]
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})
@@ -676,7 +672,7 @@ rows = {}
 for arm, row in shown.values_of_the_kernel(of_errors).items():
     texts = [f"{statistics.median(v):.2f} ({min(v):.2f}…{max(v):.2f})" for v in row]
     rows[arm] = [text.replace("-", "−") for text in texts]
-table(rows, list(shown.VALUES.values()), "set", "layer", "")
+frames.table(rows, list(shown.VALUES.values()), "set", "layer", "")
 
 # %% [markdown]
 # ## Deviations
@@ -688,14 +684,14 @@ every = sorted([*of_pilot, *of_errors], key=lambda r: r.trial.experiment == "err
 every = frames.deviations(every).replace({"True": "yes", "False": "no"})
 every = every[every["scale"] != "smoke"]
 most = ("filters and capsule types", "start of similarity routing", "loss", "EM routing")
-every[every["what"].isin(most)].pipe(frames.styled).hide(axis="index")
+every[every["what"].isin(most)].pipe(frames.styled)
 
 # %% [markdown]
 # ```{fold} All deviations of the trained networks on this page
 # ```
 
 # %% tags=["hide-input"]
-every[~every["what"].isin(most)].pipe(frames.styled).hide(axis="index")
+every[~every["what"].isin(most)].pipe(frames.styled)
 
 # %% [markdown]
 # ## Pitfalls
@@ -822,7 +818,11 @@ frames.say(
 )
 rows = shown.negation(of_negation)
 rows = {arm: [raised(f"{value:.2g}") for value in row] for arm, row in rows.items()}
-display(table(rows, ["poses of v plus those of −v, in mean lengths", "change of activations"]))
+display(
+    frames.table(
+        rows, ["poses of v plus those of −v, in mean lengths", "change of activations"]
+    )
+)
 
 
 def moves(raw: bool) -> list[str]:
@@ -871,7 +871,7 @@ frames.say(
     f"for each image; {frames.shown_are(of_costs)}. The kernel routes without products, so none of its",
     "routing is counted.",
 )
-table(rows, [head for head, _ in heads.values()], "scale", "routing")
+frames.table(rows, [head for head, _ in heads.values()], "scale", "routing")
 
 # %% [markdown]
 # ### Where released code and paper differ
@@ -928,7 +928,7 @@ rows = {
 }
 frames.say(frames.standing(of_variants))
 heads = ["test error (%)", "seeds", "more than in Table 3 (points)", "paired seeds"]
-table(rows, heads, "set", "routing", "change")
+frames.table(rows, heads, "set", "routing", "change")
 
 # %% [markdown]
 # ## Run it yourself
@@ -966,7 +966,7 @@ frames.say(
     f"full, {cheapest}, takes about {low:.0f} core-hours, and of the dearest, {dearest},",
     f"{high:.0f}. Here no cell runs in full that takes more than 12.",
 )
-frames.costs([*committed, *errors]).pipe(frames.styled).hide(axis="index").format(precision=1)
+frames.costs([*committed, *errors]).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises

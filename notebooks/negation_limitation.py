@@ -556,7 +556,7 @@ chapter.table("NEG-W-6", "NEG-W-7", "NEG-W-8", "NEG-F2-start")
 #
 
 # %% tags=["hide-input"]
-frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled).hide(axis="index")
+frames.deviations([*committed, *symmetry, *sign, *depth]).pipe(frames.styled)
 
 # %% [markdown]
 # ## Pitfalls
@@ -1004,7 +1004,7 @@ shown.assign(mean=shown.mean(axis=1)).pipe(frames.styled).format("{:.1f}")
 # ```
 
 # %% tags=["hide-input"]
-frames.costs(committed).pipe(frames.styled).hide(axis="index").format(precision=1)
+frames.costs(committed).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises

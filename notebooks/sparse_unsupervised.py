@@ -112,7 +112,6 @@ plots.dots(
 
 # %% tags=["hide-input"]
 import numpy as np
-import pandas as pd
 import torch
 from IPython.display import display
 from matplotlib import pyplot as plt
@@ -409,8 +408,7 @@ def shares(arms: dict[str, list], columns: dict[str, str] = RAW) -> object:
         name: [len(of), *(percent(of, metric) for metric in columns)]
         for name, of in arms.items()
     }
-    heads = ["seeds", *columns.values()]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=heads).pipe(frames.styled)
+    return frames.table(rows, ["seeds", *columns.values()])
 
 
 frames.say(frames.standing(of_encodings))
@@ -766,7 +764,7 @@ plt.show()
 # ```
 
 # %% tags=["hide-input"]
-frames.deviations(committed or encodings).pipe(frames.styled).hide(axis="index")
+frames.deviations(committed or encodings).pipe(frames.styled)
 
 # %% [markdown]
 # ## Pitfalls
@@ -858,7 +856,7 @@ for name, of in (("textbook", textbook), ("here", squash)):
     of(zero).sum().backward()
     found = float(of(zero).detach()[0, 0]), float(zero.grad[0, 0])
     slopes[name] = ["not a number" if v != v else f"{v:.0f}" for v in found]
-pd.DataFrame(slopes, index=["value at zero", "gradient at zero"]).pipe(frames.styled)
+frames.table(slopes, ["value at zero", "gradient at zero"])
 
 # %% [markdown]
 # ## Beyond the paper
@@ -966,7 +964,7 @@ for name, code in CODES.items():
     codes[name] = [r for r in of_codes if r.config["code"] == code]
 frames.say(frames.standing(of_codes))
 display(shares(codes))
-parameters = " and ".join(
+parameters = frames.listed(
     f"{records[0].parameters:,} ({name})"
     for name, records in codes.items()
     if records and records[0].parameters
@@ -1026,7 +1024,7 @@ tell(of_attacks, f"Attacked are {of_attacks[0].metrics['kept'].n:,} digits.")
 # ```
 
 # %% tags=["hide-input"]
-frames.costs(committed or encodings).pipe(frames.styled).hide(axis="index").format(precision=1)
+frames.costs(committed or encodings).pipe(frames.styled, digits=1)
 
 # %% tags=["hide-input"]
 rows = {}
@@ -1048,7 +1046,7 @@ frames.say(
     f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
     f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
 )
-display(pd.DataFrame.from_dict(rows, orient="index", columns=TAKES).pipe(frames.styled))
+display(frames.table(rows, TAKES))
 
 # %% [markdown]
 # ## Exercises

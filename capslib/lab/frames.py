@@ -23,16 +23,37 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 
-def styled(table: DataFrame) -> Styler:
-    """A table for a page. Every text in it is escaped: a record may come from anybody, and pandas' Styler escapes nothing."""
+def styled(table: DataFrame, digits: int = 6) -> Styler:
+    """A table for a page, its numbers with ``digits`` decimals, and without pandas' own row numbers.
+
+    Every text in it is escaped: a record may come from anybody, and pandas' Styler escapes nothing.
+    """
 
     def safe(cell: object) -> object:
         return cell if cell is None or isinstance(cell, Number) else escape(str(cell))
 
+    numbered = table.index.name is None and table.index.dtype.kind == "i"
     table = table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe)
     if table.index.name and table.columns.nlevels == 1 and not table.columns.name:
         table = table.rename_axis(index=None, columns=table.index.name)  # in the row of the other names
-    return table.style
+    shown = table.style.format(precision=digits)
+    return shown.hide(axis="index") if numbered else shown
+
+
+def table(rows: Mapping | Sequence[Sequence], columns: Sequence[str], *names: str) -> Styler:
+    """A table for a page: of rows that a mapping names, by a tuple where there are several ``names``, or of rows without names."""
+    from pandas import DataFrame, Index
+
+    if not isinstance(rows, Mapping):
+        return styled(DataFrame(rows, columns=columns))
+    found = DataFrame(list(rows.values()), Index(list(rows)), columns)
+    return styled(found.rename_axis(index=list(names)) if names else found)
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a, b and c``, or nothing where there are none."""
+    *first, last = [*names] or [""]
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def plain(text: str) -> str:

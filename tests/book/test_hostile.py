@@ -96,8 +96,8 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
         store.put(record)
     with_data = [r.model_copy(update={"config": {**r.config, "data": f"‹data›{HOSTILE}"}}) for r in records]
     shown = [
-        frames.deviations(records).pipe(frames.styled).hide(axis="index"),
-        frames.costs(records).pipe(frames.styled).hide(axis="index").format(precision=1),
+        frames.deviations(records).pipe(frames.styled),
+        frames.costs(records).pipe(frames.styled, digits=1),
         frames.metrics(records).pipe(frames.styled),
         frames.means(frames.metrics(records), ["routing", "bias"], {"train_accuracy": "a"}).pipe(frames.styled),
         Chapter("em_routing", store.root).table("EM-W-8"),

@@ -202,3 +202,20 @@ def test_values_of_a_metric_leave_out_the_records_without_it(records):
     assert frames.values(records, "nothing") == []
     name = next(iter(records[0].metrics))
     assert frames.values(records, name) == [r.metrics[name].value for r in records]
+
+
+def test_a_table_of_rows_has_the_names_that_it_is_given_and_no_row_numbers():
+    named = frames.table({("a", "b"): [1.25, "x<y"], ("a", "c"): [2, None]}, ["number", "text"], "set", "arm").to_html()
+    assert all(f">{name}</th>" in named for name in ("set", "arm", "a", "b", "c", "number", "text"))
+    assert "x&lt;y" in named
+    for picked in (slice(None), [1]):  # pandas' own numbers, in their order and not
+        shown = frames.styled(pd.DataFrame({"one": ["a", "b"]}).iloc[picked]).to_html()
+        assert "row_heading" not in shown
+        assert ">b</td>" in shown
+    assert "row_heading" in frames.styled(pd.DataFrame({"one": ["a"]}, pd.Index([4], name="depth"))).to_html()
+    assert ">1.2<" in frames.styled(pd.DataFrame({"x": [1.234]}), digits=1).to_html()
+
+
+@pytest.mark.parametrize(("names", "said"), [("", ""), ("a", "a"), ("ab", "a and b"), ("abc", "a, b and c")])
+def test_names_in_a_sentence(names, said):
+    assert frames.listed(iter(names)) == said
