@@ -80,7 +80,7 @@ chapter.verdict_box(
     "{measured smaller} measured values.",
     surprise="If all parents compete for a child, as printed, a reduced network has a test error of "
     "{printed}. If only the positions of one type compete, as in the code but without its "
-    "shared maximum and ε, it has {released}. Of the {runs} printed runs {moving} were still "
+    "shared maximum and ε, it has {released}. Of the {runs} runs as printed, {moving} were still "
     "improving when they ended.",
     settles="The grid at the paper’s size on one large GPU settles the values, with runs of twice "
     "the length, for the paper does not say how long it trains. In the smaller copy, capsules "
