@@ -1,4 +1,4 @@
-"""What is measured: routing layers of the five papers at their sizes, on every path, and whole training steps."""
+"""What is measured: routing layers of the papers at their sizes, on every path, and whole training steps."""
 
 from __future__ import annotations
 

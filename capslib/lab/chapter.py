@@ -115,7 +115,8 @@ class Chapter:
             texts = {k: escape(text, quote=False).format_map(known) for k, text in said.items()}
         except KeyError as error:
             raise unknown("name in a verdict box", error.args[0], known) from None
-        links = " · ".join(f'<a href="{url}">{name}</a>' for name, url in papers.PAPERS[self.stem].links.items())
+        places = papers.PAPERS[self.stem].links.items()
+        links = " · ".join(f'<a href="{url}">{name}</a>' if url else f"no {name}" for name, url in places)
         lines = "".join(f'<p class="box-{k}"><b>{BOX[k]}.</b> {text}</p>' for k, text in texts.items())
         return HTML(f'<div class="masthead verdict-box">{lines}<p><small>{links}</small></p></div>')
 

@@ -75,12 +75,14 @@ def theirs(verdict: Verdict) -> str:
 
 
 def our_value(verdict: Verdict) -> str:
-    """Our value with its unit, or the values seed by seed; for a count, the tally of its parts; empty where there is none."""
+    """Our value with its unit, or the values seed by seed; for a count, the tally of its parts; empty where there is none. A lead
+    is that of the side that the claim puts first: ``lead −2.5 points``."""
     if verdict.ours == 0 and verdict.status == "holds" and verdict.claim.value is None:
         return "no exception"
     if verdict.ours is not None or verdict.listed:
         values = verdict.listed if verdict.ours is None else [verdict.ours]
-        return with_unit(" · ".join(map(number, values)), verdict.unit)
+        told = with_unit(" · ".join(map(number, values)), verdict.unit)
+        return f"lead {told}" if verdict.measures.startswith("lead") else told
     return tally(verdict.parts) if verdict.parts and verdict.status not in NOT_RUN else ""
 
 
@@ -110,6 +112,7 @@ def describe(verdict: Verdict) -> str:
         parts.append(f"Paper {theirs(verdict)}")
     if our_value(verdict):  # the reason says more than a tally
         parts.append(f"here {ours(verdict)}, {basis(verdict)}" if not verdict.parts else f"{verdict.reason} {basis(verdict)}")
+    parts += [verdict.measures] * (verdict.ours is not None and bool(verdict.measures))
     return " · ".join(part.rstrip(".") for part in parts)
 
 
@@ -155,6 +158,7 @@ def to_json(found: Iterable[Verdict]) -> str:
             "kind": v.claim.kind,
             "paper_value": v.claim.value,
             "our_value": v.ours,
+            "our_value_is": v.measures,
             "interval": v.interval,
             "seed_by_seed": v.listed,
             "n": v.n,

@@ -46,6 +46,9 @@ KEPT: tuple[Status, ...] = ("reproduced", "same order", "holds")
 AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
 OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
 
+LACKS = ", but there is no run with twice the budget yet."
+"""The end of the reason for an open verdict that lacks nothing else."""
+
 QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property": (Property, Count)}
 SHARES = {"fraction": 1.0, "percent": 100.0}
 
@@ -54,9 +57,9 @@ SHARES = {"fraction": 1.0, "percent": 100.0}
 class Verdict:
     """What the records say about a claim.
 
-    ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison the lead of the better arm (of percentages
-    in points), for a property the worst record. ``listed`` has the values seed by seed in the place of a mean, where a network
-    did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence.
+    ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison what ``measures`` says (of percentages in
+    points; a lead is that of the side that the claim puts first), for a property the worst record. ``listed`` has the values seed
+    by seed in the place of a mean, where a network did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence.
     ``records`` holds the keys of the records used, ``shares`` the other claims that use some of them; ``derived`` says how their
     data differ from the originals. ``parts`` holds the named decisions behind a count. Raises :class:`ValueError` for a word that
     has not the weight of its scale.
@@ -67,6 +70,7 @@ class Verdict:
     reason: str
     ours: float | None = None
     interval: tuple[float, float] | None = None
+    measures: str = ""
     listed: tuple[float, ...] = ()
     unit: str = ""
     n: int = 0
@@ -147,6 +151,8 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         if not used:
             raise _Waits("The two arms have no seed in common.")
         factor, unit = _unit(claim, query, used)
+        if not isinstance(query, Value):
+            shown = replace(shown, measures=f"{query.mean}, {query.asked(factor)} for the claim")
         found = [[metric for r in pair if (metric := r.read(query.metric))] for pair in pairs]
         numbers = [query.replicate([metric.value for metric in pair]) * factor for pair in found]
         n, tests = len(numbers), min((metric.n for pair in found for metric in pair), default=0)
@@ -240,7 +246,7 @@ def _at_rest(
         said = f", but with twice the budget: {text[0].lower()}{text[1:].removesuffix('.')}"
         return undone, said, list(dict.fromkeys(key for r in every for key in r.keys))
     if not pairs:
-        return undone, ", but there is no run with twice the budget yet", []
+        return undone, LACKS.removesuffix("."), []
     again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
     same, used = _decide(claim, query, (again, again), factor, scale)[0] == status, [r for pair in pairs for r in pair]
     said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
@@ -329,6 +335,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     words = {**WORDS[judged], **({"for": "holds", "against": "fails"} if claim.kind == "property" else {})}
     against, waiting, undecided = ([p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, OPEN))
     said = f"{tally(parts)}; the claim needs {need}"
+    said += "; for an unconfirmed part there is no run with twice the budget yet" * ("unconfirmed" in said)
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:
@@ -336,7 +343,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     elif waiting:
         status, reason = "waiting", f"{said}; not run: {_few(waiting)}."
     else:
-        status, reason = words["open"], f"{said}; open: {_few(undecided)}."
+        status, reason = words["open"], f"{said}; undecided: {_few(undecided)}."
     records = tuple(dict.fromkeys(key for p in parts for key in p.records))
     derived = "; ".join(dict.fromkeys(text for p in parts for text in p.derived.split("; ") if text))
     told = dict(n=min((p.n for p in ran), default=0), records=records, derived=derived, parts=parts, name=name)
@@ -344,10 +351,15 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
 
 
 def tally(parts: Sequence[Verdict]) -> str:
-    """How many parts of a count hold, and how many do not and why: ``5 of 7 parts hold, 1 against, 1 open``."""
+    """How many parts of a count hold, and how many do not and why: ``5 of 8 parts hold, 1 against, 1 open, 1 unconfirmed``.
+
+    What is unconfirmed lacks a run with twice the budget, and nothing else.
+    """
     words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
-    of = Counter(words.get(p.status, "open") for p in parts if p.status not in KEPT)
-    others = [f"{of[word]} {word}" for word in ("against", "open", "waiting") if of[word]]
+    of = Counter(
+        "unconfirmed" if p.reason.endswith(LACKS) else words.get(p.status, "open") for p in parts if p.status not in KEPT
+    )
+    others = [f"{of[word]} {word}" for word in ("against", "open", "unconfirmed", "waiting") if of[word]]
     return ", ".join([f"{kept(parts)} of {len(parts)} parts hold", *others])
 
 

@@ -1,4 +1,4 @@
-"""Execute a chapter whose inputs have changed: Jupytext → Papermill → ``book/papers/STEM.ipynb``."""
+"""Execute a chapter whose inputs have changed, or renew its text alone: Jupytext → Papermill → ``book/papers/STEM.ipynb``."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def check(stem: str, session: Session) -> None:
 
 
 def fingerprint(stem: str, settings: Settings) -> str:
-    """A hash of everything that the executed notebook depends on.
+    """A hash of everything beside its notebook that a chapter shows.
 
-    That is the notebook, its parameters, the records and the ledger of the chapter, the versions of Python and of the libraries,
-    and every file of capslib except those of the other papers.
+    That is its parameters, its records and its ledger, the versions of Python and of the libraries, and every file of capslib
+    except those of the other papers.
     """
     digest = hashlib.sha256()
     for text in (settings.model_dump_json(), platform.python_version(), *map(importlib.metadata.version, LIBRARIES)):
@@ -86,27 +86,31 @@ def fingerprint(stem: str, settings: Settings) -> str:
         if path.suffix in (".py", ".csv") and others.isdisjoint(path.relative_to(package).with_suffix("").parts)
     ]
     files += [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
-    for path in (source(stem), *sorted(files)):
+    for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def is_current(stem: str, mark: str) -> bool:
+def marks(stem: str) -> tuple[str, str] | None:
+    """The fingerprint and the hash of the notebook behind the book's chapter; None where there is none, or something else wrote it."""
     try:
-        return json.loads(target(stem).read_text())["metadata"]["capslib"]["fingerprint"] == mark
-    except (OSError, ValueError, KeyError, TypeError):  # there is no file, or something else wrote it
-        return False
+        noted = json.loads(target(stem).read_text())["metadata"]["capslib"]
+        return noted["fingerprint"], noted["notebook"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def execute(stem: str, settings: Settings, *, force: bool = False, progress: bool = False) -> str:
-    """Execute one chapter and put the result into the book. Returns ``executed``, or ``unchanged`` where there was nothing to do.
+    """Bring one chapter of the book up to date. Returns ``executed``; ``text renewed, outputs kept`` where only text, captions or
+    tags for the page have changed; or ``unchanged``.
 
     What was in the book before stays until the new one is whole. The :class:`UserError` of a chapter that fails names the cell, or
     in which cell the kernel died, and the partial notebook, kept in ``_build/failed``. Raises :class:`Interrupted` on Ctrl-C and
     SIGTERM, when the trials that ran have written their checkpoints.
     """
-    mark = fingerprint(stem, settings)
-    if not force and is_current(stem, mark):
+    mark, notebook = fingerprint(stem, settings), hashlib.sha256(source(stem).read_bytes()).hexdigest()
+    before = None if force else marks(stem)
+    if before == (mark, notebook):
         return "unchanged"
 
     import nbformat
@@ -116,20 +120,47 @@ def execute(stem: str, settings: Settings, *, force: bool = False, progress: boo
         for name, value in settings.model_dump().items()
         if value != Settings.model_fields[name].default or name == "scale"
     }
-    try:
-        executed = _papermill(stem, values, progress)
-    except OSError as error:
-        raise UserError(
-            f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
-        ) from None
-    executed.metadata["capslib"] = {"fingerprint": mark, "parameters": values}
-    executed.metadata.pop("papermill", None)
-    for cell in executed.cells:
-        cell.metadata.pop("papermill", None)
+    done = "text renewed, outputs kept"
+    shown = _renewed(stem, values) if before and before[0] == mark else None
+    if shown is None:
+        done = "executed"
+        try:
+            shown = _papermill(stem, values, progress)
+        except OSError as error:
+            raise UserError(
+                f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
+            ) from None
+    shown.metadata["capslib"] = {"fingerprint": mark, "notebook": notebook, "parameters": values}
+    shown.metadata.pop("papermill", None)
+    for cell in shown.cells:
+        for timings in ("papermill", "execution"):
+            cell.metadata.pop(timings, None)
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata.tags.append("remove-cell")
-    write_atomically(target(stem), nbformat.writes(executed).encode())
-    return "executed"
+    write_atomically(target(stem), nbformat.writes(shown).encode())
+    return done
+
+
+OBEYED = {"parameters", "skip-execution", "raises-exception"}
+"""Tags that change how Papermill runs a notebook. Others are for the page."""
+
+
+def _renewed(stem: str, values: dict[str, Any]) -> NotebookNode | None:
+    """The notebook with the outputs that the book has, where every cell of code is the one that they are of; else None."""
+    import jupytext
+    import nbformat
+    import papermill
+
+    kept, how = nbformat.read(target(stem), as_version=4), dict(kernel_name="python3", language="python", prepare_only=True)
+    new = papermill.execute_notebook(jupytext.read(source(stem)), None, values, **how)
+    code = [[cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (new, kept)]
+    ours, theirs = ([(cell.source, OBEYED.intersection(cell.metadata.get("tags", []))) for cell in of] for of in code)
+    if ours != theirs:
+        return None
+    for cell, same in zip(*code, strict=True):
+        cell.update(outputs=same.outputs, execution_count=same.execution_count)
+    new.metadata = kept.metadata | new.metadata
+    return new
 
 
 def _papermill(stem: str, values: dict[str, Any], progress: bool) -> NotebookNode:

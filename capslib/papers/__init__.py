@@ -1,4 +1,4 @@
-"""The five papers. Each has a module of its stem with ``EXPERIMENTS`` and ``QUERIES``.
+"""The papers. Each has a module of its stem with ``EXPERIMENTS`` and ``QUERIES``.
 
 Torch is imported where an experiment runs: configurations and claims are looked at without it.
 """
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``, ``links`` leads to the paper and its code."""
+    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``, ``links`` leads to the paper and its code; a name without
+    an address, ``"public code": None``, says that there is no such thing."""
 
     stem: str
     short: str
@@ -36,7 +37,7 @@ class Paper:
     year: int
     cite: str
     claim: str
-    links: Mapping[str, str]
+    links: Mapping[str, str | None]
 
 
 PAPERS: Mapping[str, Paper] = {

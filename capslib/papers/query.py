@@ -102,6 +102,11 @@ class Select:
     reduced: Mapping[str, Any] = field(default_factory=dict)
     """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
 
+    def apart_from(self, other: Select) -> str:
+        """What tells it from another selection: ``routing=em``, or else its experiment; empty where nothing does."""
+        fields = [f"{name}={value}" for name, value in self.where.items() if other.where.get(name) != value]
+        return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
+
     def unfit(self, record: Measured) -> list[str]:
         """Why a record of this selection decides nothing, if it does not."""
         learned, why = training_accuracy(record) or 0.0, []
@@ -214,8 +219,11 @@ class Order:
 
     @property
     def mean(self) -> str:
-        """What the mean replicate is called."""
-        return "difference" if self.equal else "lead beyond that of the other two" if self.beyond else "lead"
+        """What the mean replicate is: the lead of ``better``, as first − second."""
+        one, other = (self.better, self.worse) if self.higher_is_better else (self.worse, self.better)
+        sides = one.apart_from(other), other.apart_from(one)
+        lead = f"lead in {self.metric}" + f" ({' − '.join(sides)})" * all(sides)
+        return f"{lead} beyond that of the other two" if self.beyond else lead
 
     def asked(self, factor: float = 1) -> str:
         """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the one that is shown."""
@@ -247,7 +255,11 @@ class Above:
     arms = Value.arms
     rests = Order.rests
     replicate = Value.replicate
-    mean = "mean"
+
+    @property
+    def mean(self) -> str:
+        """What the mean replicate is."""
+        return f"mean of {self.metric}"
 
     def bounds(self, unit: str) -> tuple[float, float] | None:
         return BOUNDS.get(unit)

@@ -17,6 +17,7 @@ from capslib.lab.chapter import BOX, Chapter
 from capslib.lab.judging import Verdict
 from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
+from capslib.papers import PAPERS
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
 SAID = {name: f"{label}." for name, label in BOX.items()}
@@ -116,6 +117,12 @@ def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_recor
         chapter.verdict_box(**{**SAID, "found": "{NEG-W-l}"})
     with pytest.raises(TypeError, match="surprise"):
         chapter.verdict_box(found="")
+
+
+def test_the_box_of_a_paper_without_public_code_says_so(chapter, monkeypatch):
+    links = {"arXiv": "https://arxiv.org/abs/1", "public code": None}
+    monkeypatch.setitem(PAPERS, STEM, replace(PAPERS[STEM], links=links))
+    assert '<small><a href="https://arxiv.org/abs/1">arXiv</a> · no public code</small>' in chapter.verdict_box(**SAID).data
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import claims
-from capslib.lab.claims import COLUMNS, counts, our_value, to_json, verdicts
+from capslib.lab.claims import COLUMNS, counts, describe, our_value, to_json, verdicts
 from capslib.lab.judging import FULL, GROUPS, NOT_RUN, REDUCED, SEEDS, STATUSES, Verdict, judge, tally
 from capslib.lab.ledger import Claim, ledger, number
 from capslib.lab.records import Record
@@ -488,7 +488,9 @@ def test_each_deciding_arm_needs_its_longer_run_on_one_seed_and_it_has_to_be_sou
     assert judge(ordered, ORDER, with_longer([*small, one, other])).status == "same order"
     failed = judge(ordered, ORDER, with_longer([*small, one, record(arm="b", scale="cpu", epochs=8, exit="nan")]))
     assert failed.status == "undecided"
-    assert "[0.85, 0.85] of the lead over 3 seeds" in failed.reason, "what the grid's own budget says stays"
+    assert "[0.85, 0.85] of the lead in accuracy (arm=a − arm=b) over 3 seeds" in failed.reason, (
+        "what the grid's own budget says stays"
+    )
     assert "but with twice the budget: failed replicates: seed 0 ended in nan" in failed.reason
     guesses = Order(FLOOR, B, "accuracy")
     dead = record(0.95, arm="a", scale="cpu", epochs=8, learned=0.2)
@@ -862,11 +864,44 @@ def test_numbers_are_written_for_readers(value, text):
     assert number(value) == text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
+def test_a_lead_says_whose_it_is_and_of_what():
+    """First − second, so that a reader need not guess what a number below zero means."""
+    small = arms([0.10, 0.11, 0.105], [0.30, 0.29, 0.31])
+    behind = judge(ordered, replace(ORDER, margin=0.05), small)
+    assert behind.measures == "lead in accuracy (arm=a − arm=b), above 0.05 for the claim"
+    assert our_value(behind) == "lead −0.195"
+    assert "] of the lead in accuracy (arm=a − arm=b) over 3 seeds" in behind.reason
+    assert describe(behind).endswith(f" · {behind.measures}")
+    assert json.loads(to_json([behind]))[0]["our_value_is"] == behind.measures
+    errors = judge(ordered, replace(ORDER, higher_is_better=False), small)
+    assert errors.measures.startswith("lead in accuracy (arm=b − arm=a)"), "who makes fewer errors leads"
+    assert (our_value(errors), errors.ours) == ("lead 0.195", pytest.approx(0.195))
+    wide = Order(A, Select("sign"), Derived("what", lambda r: r.metrics["accuracy"]), equal=True, beyond=(A, B))
+    assert wide.mean == "lead in what (arm=a − sign) beyond that of the other two"
+    mean = judge(ordered, Above(A, "accuracy", 0.5, below=True), small)
+    assert (mean.measures, our_value(mean)) == ("mean of accuracy, below 0.5 for the claim", "0.105")
+
+
 def test_a_tally_says_how_many_parts_hold_are_open_and_fail():
     claim = ledger()["NEG-W-4"]
     parts = [Verdict(claim, status, "", scale="cpu") for status in ("same order", "same order", "undecided", "opposite order")]
     assert tally(parts[:2]) == "2 of 2 parts hold"
     assert tally([*parts, Verdict(claim, "waiting", "")]) == "2 of 5 parts hold, 1 against, 1 open, 1 waiting"
+
+
+def test_a_count_says_which_parts_lack_nothing_but_a_longer_run():
+    near, apart = Order(A, B, "accuracy", equal=True), Order(B, A, "accuracy", margin=0.9, equal=True)
+    small = arms(scale="cpu")
+    both = judge(ordered, Count({"near": ORDER, "apart": near, "at rest": replace(apart, final=False)}), small)
+    assert tally(both.parts) == "1 of 3 parts hold, 2 unconfirmed"
+    assert both.reason == (
+        "1 of 3 parts hold, 2 unconfirmed; the claim needs 3; for an unconfirmed part there is no run with twice the budget yet; "
+        "undecided: near; apart."
+    )
+    done = judge(ordered, Count({"near": ORDER}), with_longer([*small, *longer(small)]))
+    assert done.reason == "1 of 1 parts hold; the claim needs 1."
+    wide = judge(ordered, Count({"wide": ORDER}), arms([0.1, 0.9, 0.5], [0.5, 0.4, 0.6], scale="cpu"))
+    assert tally(wide.parts) == "0 of 1 parts hold, 1 open", "more than a longer run is missing"
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):

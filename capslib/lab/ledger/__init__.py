@@ -1,4 +1,4 @@
-"""The ledger: every claim of the five papers, in one CSV file per paper beside this module.
+"""The ledger: every claim of the papers, in one CSV file per paper beside this module.
 
 Tolerances, fixed before any result was seen:
 
