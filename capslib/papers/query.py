@@ -103,8 +103,8 @@ class Select:
     """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
 
     def apart_from(self, other: Select) -> str:
-        """What tells it from another selection: ``routing=em``, or else its experiment; empty where nothing does."""
-        fields = [f"{name}={value}" for name, value in self.where.items() if other.where.get(name) != value]
+        """What tells it from another selection: ``routing em``, or else its experiment; empty where nothing does."""
+        fields = [f"{name} {value}" for name, value in self.where.items() if other.where.get(name) != value]
         return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
 
     def unfit(self, record: Measured) -> list[str]:
@@ -223,7 +223,7 @@ class Order:
         one, other = (self.better, self.worse) if self.higher_is_better else (self.worse, self.better)
         sides = one.apart_from(other), other.apart_from(one)
         lead = f"lead in {self.metric}" + f" ({' − '.join(sides)})" * all(sides)
-        return f"{lead} beyond that of the other two" if self.beyond else lead
+        return (f"{lead} beyond that of the other two" if self.beyond else lead).replace("_", " ")
 
     def asked(self, factor: float = 1) -> str:
         """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the one that is shown."""
@@ -259,7 +259,7 @@ class Above:
     @property
     def mean(self) -> str:
         """What the mean replicate is."""
-        return f"mean of {self.metric}"
+        return f"mean of {self.metric}".replace("_", " ")
 
     def bounds(self, unit: str) -> tuple[float, float] | None:
         return BOUNDS.get(unit)

@@ -488,7 +488,7 @@ def test_each_deciding_arm_needs_its_longer_run_on_one_seed_and_it_has_to_be_sou
     assert judge(ordered, ORDER, with_longer([*small, one, other])).status == "same order"
     failed = judge(ordered, ORDER, with_longer([*small, one, record(arm="b", scale="cpu", epochs=8, exit="nan")]))
     assert failed.status == "undecided"
-    assert "[0.85, 0.85] of the lead in accuracy (arm=a − arm=b) over 3 seeds" in failed.reason, (
+    assert "[0.85, 0.85] of the lead in accuracy (arm a − arm b) over 3 seeds" in failed.reason, (
         "what the grid's own budget says stays"
     )
     assert "but with twice the budget: failed replicates: seed 0 ended in nan" in failed.reason
@@ -868,16 +868,16 @@ def test_a_lead_says_whose_it_is_and_of_what():
     """First − second, so that a reader need not guess what a number below zero means."""
     small = arms([0.10, 0.11, 0.105], [0.30, 0.29, 0.31])
     behind = judge(ordered, replace(ORDER, margin=0.05), small)
-    assert behind.measures == "lead in accuracy (arm=a − arm=b), above 0.05 for the claim"
+    assert behind.measures == "lead in accuracy (arm a − arm b), above 0.05 for the claim"
     assert our_value(behind) == "lead −0.195"
-    assert "] of the lead in accuracy (arm=a − arm=b) over 3 seeds" in behind.reason
+    assert "] of the lead in accuracy (arm a − arm b) over 3 seeds" in behind.reason
     assert describe(behind).endswith(f" · {behind.measures}")
     assert json.loads(to_json([behind]))[0]["our_value_is"] == behind.measures
     errors = judge(ordered, replace(ORDER, higher_is_better=False), small)
-    assert errors.measures.startswith("lead in accuracy (arm=b − arm=a)"), "who makes fewer errors leads"
+    assert errors.measures.startswith("lead in accuracy (arm b − arm a)"), "who makes fewer errors leads"
     assert (our_value(errors), errors.ours) == ("lead 0.195", pytest.approx(0.195))
     wide = Order(A, Select("sign"), Derived("what", lambda r: r.metrics["accuracy"]), equal=True, beyond=(A, B))
-    assert wide.mean == "lead in what (arm=a − sign) beyond that of the other two"
+    assert wide.mean == "lead in what (arm a − sign) beyond that of the other two"
     mean = judge(ordered, Above(A, "accuracy", 0.5, below=True), small)
     assert (mean.measures, our_value(mean)) == ("mean of accuracy, below 0.5 for the claim", "0.105")
 

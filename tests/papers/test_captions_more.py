@@ -218,7 +218,7 @@ def test_seeds_that_lie_apart_are_what_leaves_parts_of_the_first_claim_of_learne
     assert len(left) == 3
     assert not [part for part in parts if part.status in NOT_RUN]
     assert all(
-        part.n == 3 and re.search(r"interval \[.*\] of the lead in test_error .* over 3 seeds .* does not lie", part.reason)
+        part.n == 3 and re.search(r"interval \[.*\] of the lead in test error .* over 3 seeds .* does not lie", part.reason)
         for part in left
     )
 
