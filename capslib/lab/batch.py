@@ -48,8 +48,17 @@ class Session:
         return cls(settings, store)
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
-        seeds = None if self.settings.seeds is None else range(self.settings.seeds)
-        return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
+        """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
+        have a field that this one lacks."""
+        seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), _experiment(stem, experiment)
+        try:
+            return chosen.trials(self.settings.scale, seeds=seeds, **selection)
+        except UserError as error:
+            own, every = chosen.config.model_fields, papers.experiments(stem).values()
+            for name in {**(selection.get("where") or {}), **(selection.get("change") or {})}.keys() - own.keys():
+                if have := ", ".join(e.name for e in every if name in e.config.model_fields):
+                    raise UserError(f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment.") from None
+            raise
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
         """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from capslib import papers
 from capslib.lab import planning
+from capslib.lab.claims import verdicts
 from capslib.lab.ledger import ledger
 from capslib.lab.planning import Estimate, Plan
 from capslib.lab.records import Record
@@ -149,8 +150,9 @@ def one(known: Estimate) -> str:
     return f"about {duration(known.seconds)}{f', {decimal(known.memory)}' if known.memory else ''} ({known.basis})"
 
 
-def costs(plan: Plan, settings: Settings) -> Iterator[str]:
-    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all."""
+def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
+    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all.
+    At cpu scale it says which claims the paper's own scale has judged already."""
 
     def together(trials: Sequence[Trial]) -> str:
         known = [plan.known[t.key] for t in trials]
@@ -164,15 +166,18 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
     for trial in plan.todo:
         yield f"{trial}  {together([trial])}"
     todo = {t.key: t for t in plan.todo}
-    claims, tables = {}, {}  # by name, the trials that it waits for, by key
+    claims, tables, judged = {}, {}, set()  # by name, the trials that it waits for, by key
     for stem in sorted({t.paper for t in plan.todo}):
+        if settings.scale == "cpu":
+            judged |= {v.claim.id for v in verdicts(stem, store=store) if v.scale == "paper"}
         for claim, trials in papers.needs(stem, settings.scale).items():
             claims[claim] = {t.key: t for t in trials if t.key in todo}
             if (of := ledger(stem)[claim]).kind == "value":
                 tables.setdefault(f"{stem}, {of.where}", {}).update(claims[claim])
     for name, waits in {**claims, **tables, "all": todo}.items():
         if waits:
-            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
+            already = "; judged at paper scale already" * (name in judged)
+            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}{already}"
 
 
 def duration(seconds: float) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from capslib import papers
 from capslib.lab import progress
 from capslib.lab.planning import Estimate, Plan
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
 
 
 @pytest.fixture
@@ -109,6 +113,17 @@ def test_what_is_not_known_is_said(trial, make_record):
     assert summary((60.0,), known={"x": Estimate(60, None, "")})[1] == "Expected: 60 s in all, 60 s on 1 worker."
     assert progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"
     assert progress.one(Estimate(None, None, "no record to go by")) == "no record to go by"
+
+
+def test_a_plan_says_which_claims_a_larger_scale_has_judged(monkeypatch, tmp_path):
+    stem, judged = "negation_limitation", {"NEG-T1-rba-bias": "paper", "NEG-T1-em-bias": "cpu", "NEG-W-1": None}
+    verdicts = [SimpleNamespace(claim=SimpleNamespace(id=name), scale=scale) for name, scale in judged.items()]
+    monkeypatch.setattr(progress, "verdicts", lambda *_, **__: verdicts)
+    for scale, expected in (("cpu", ["NEG-T1-rba-bias"]), ("paper", [])):
+        trials = papers.experiments(stem)["sign"].trials(scale, seeds=[0])
+        plan = Plan(len(trials), trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"])
+        lines = list(progress.costs(plan, Settings(scale=scale), Store(tmp_path)))
+        assert [line.partition(":")[0] for line in lines if line.endswith("; judged at paper scale already")] == expected
 
 
 @pytest.mark.parametrize(
