@@ -3,8 +3,8 @@
 The plan, from the top down. A module imports only from below its own place: from lower lines, or from its left on its line::
 
     the lab      cli                                              the command line, thin
-                 notebooks  progress  chapter                     execute chapters; show how a run goes on; claims on a page
-                 review  planning  workers  batch                 check records; plan trials; run them here or on a cluster
+                 notebooks  chapter                               execute chapters; claims on a page
+                 review  planning  workers  progress  batch       check records; plan trials; run them here or on a cluster, shown
                  replicates  judging  claims  frames              records seed by seed; judge a claim; all verdicts; tables
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures

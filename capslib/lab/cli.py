@@ -59,7 +59,7 @@ def execute(
         notebooks.check(stem, session)
     for stem in stems:
         try:
-            done = notebooks.execute(stem, session.settings, force=force, progress=True)
+            done = notebooks.execute(stem, session.settings, force=force)
         except KeyboardInterrupt as stopped:
             how = "stopped, with its checkpoints written" if isinstance(stopped, Interrupted) else "ended at once"
             console.print(f"{stem}: {how}. The same command goes on; until then the book has what it had.", highlight=False)

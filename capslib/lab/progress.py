@@ -1,8 +1,10 @@
-"""How a run of many trials is shown: bars on a terminal, lines in a file."""
+"""How a run of many trials is shown: bars on a terminal, lines in a file, one line under a cell of a notebook."""
 
 from __future__ import annotations
 
 import math
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -71,7 +73,7 @@ class Shown(Display):
                 self.share[trial.key] = 0.0
                 self.bars[trial.key] = self.progress.add_task(escape(self.label(trial)), total=None, note="")
                 if not self.live:
-                    self.say(f"start  {self.label(trial)}")
+                    self.say(f"start  {self.label(trial)}  [{self.state()}]")
             told = steps and trial.key not in self.ended  # a worker's last message may arrive after its record
             if told:
                 self.share[trial.key] = step / steps
@@ -107,6 +109,30 @@ class Shown(Display):
     def _update(self) -> None:
         done = sum(self.weight[key] * share for key, share in self.share.items())
         self.progress.update(self.all, completed=done, note=f"{len(self.ended)}/{self.total}")
+
+
+PASSING = re.compile(r"([^\n\r]*)\r(?!\n)")
+"""What a terminal, or a notebook, writes the next line over."""
+
+
+class Passing(Shown):
+    """The lines of a log under the cell of a notebook, each written over the one before, and the last one blank."""
+
+    QUIET = 60.0
+    width = 0  # of the longest, which the next one has to cover
+
+    def __exit__(self, *_: object) -> None:
+        if self.width:
+            self.say("")
+
+    def plan(self, plan: Plan) -> None:
+        if plan.todo:
+            super().plan(plan)
+
+    def say(self, text: str) -> None:
+        self.width = max(self.width, len(text))
+        sys.stdout.write(f"{text:{self.width}}\r")
+        self.said = self.console.get_time()
 
 
 def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
