@@ -3,8 +3,8 @@
 The plan, from the top down. A module imports only from below its own place: from lower lines, or from its left on its line::
 
     the lab      cli                                              the command line, thin
-                 notebooks  progress  chapter                     execute chapters; show how a run goes on; claims on a page
-                 review  planning  workers  batch                 check records; plan trials; run them here or on a cluster
+                 notebooks  chapter                               execute chapters; claims on a page
+                 review  planning  workers  progress  batch       check records; plan trials; run them here or on a cluster, shown
                  replicates  judging  claims  frames              records seed by seed; judge a claim; all verdicts; tables
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
@@ -23,7 +23,7 @@ The plan, from the top down. A module imports only from below its own place: fro
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
 ``pip install capslib[lab]``. Sizes: the library at most 3,840 lines, besides the routings and networks that it knows by name; the
-lab at most 3,850 lines, a paper at most 1,005 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
+lab at most 3,895 lines, a paper at most 1,005 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
 import torch.
 """
 

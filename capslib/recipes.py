@@ -193,8 +193,19 @@ class Recipe(Config):
         return {"routing": self.routing} if "routing" in takes else {}
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The network for inputs of this shape (C, H, W), with random weights."""
-        return NETWORKS[self.network](shape, classes=classes, **self.options())
+        """The network for inputs of this shape (C, H, W), with random weights. UserError for one that needs other arguments."""
+        kind, given = NETWORKS[self.network], {"classes": classes, **self.options()}
+        signature, paper = inspect.signature(kind), kind.__module__.replace("capslib.networks.", "capslib.papers.")
+        try:
+            if "classes" not in signature.parameters:
+                raise TypeError("it takes no number of classes")
+            signature.bind(shape, **given)
+        except TypeError as why:
+            there = f"Take a recipe of {paper}, or" if paper != kind.__module__ else "In a recipe of your own,"
+            raise UserError(
+                f"{type(self).__name__} cannot build the network {self.network!r}: {why}. {there} override options() or build()."
+            ) from None
+        return kind(shape, **given)
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """Set what a network learns from its first batch, before it is trained."""

@@ -85,6 +85,27 @@ def test_a_recipe_builds_the_routing_that_it_names():
     new_network(Recipe(data="digits", network="cnn", routing="em"), (1, 8, 8), 0)
 
 
+@pytest.mark.parametrize("network", ["deep_capsnet", "sign", "sparse_capsnet", "autoencoder", "anomaly_capsnet"])
+def test_a_plain_recipe_says_whose_recipe_builds_a_network_that_it_cannot(network):
+    """They ended in a bare TypeError, but for the autoencoder: its sixteen latent capsules passed for classes."""
+    paper = NETWORKS[network].__module__.rpartition(".")[2]
+    with pytest.raises(
+        UserError, match=f"^Recipe cannot build .*'{network}': .*Take a recipe of capslib.papers.{paper}, or override"
+    ):
+        new_network(Recipe(data="digits", network=network), (1, 28, 28), 0)
+
+
+def test_a_recipe_of_your_own_may_say_what_its_network_needs(monkeypatch):
+    class Deep(Recipe):
+        def options(self):
+            return {"depth": 2, "filters": 8, "primary_types": 2}
+
+    new_network(Deep(data="digits", network="deep_capsnet"), (1, 28, 28), 0)
+    monkeypatch.setitem(NETWORKS.data, "mine", lambda shape: torch.nn.Flatten())
+    with pytest.raises(UserError, match=r"'mine': it takes no number of classes\. In a recipe of your own, override options"):
+        new_network(Recipe(data="digits", network="mine"), (1, 28, 28), 0)
+
+
 def test_a_recipe_without_data_says_so():
     with pytest.raises(UserError, match="Recipe names no data set: give data=, one of mnist"):
         train(Recipe(network="cnn"), 0, Context(seed=0))

@@ -9,15 +9,18 @@ A trial is a task, see :mod:`capslib.lab.workers`. Whatever is killed, the same 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from capslib import papers
 from capslib.errors import Interrupted, UserError, unknown
-from capslib.lab import planning
+from capslib.lab import planning, progress
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
@@ -48,16 +51,27 @@ class Session:
         return cls(settings, store)
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
-        seeds = None if self.settings.seeds is None else range(self.settings.seeds)
-        return _experiment(stem, experiment).trials(self.settings.scale, seeds=seeds, **selection)
+        """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
+        have a field that this one lacks."""
+        seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), _experiment(stem, experiment)
+        try:
+            return chosen.trials(self.settings.scale, seeds=seeds, **selection)
+        except UserError as error:
+            own, every = chosen.config.model_fields, papers.experiments(stem).values()
+            for name in {**(selection.get("where") or {}), **(selection.get("change") or {})}.keys() - own.keys():
+                if have := ", ".join(e.name for e in every if name in e.config.model_fields):
+                    raise UserError(f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment.") from None
+            raise
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
         """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.
 
-        ``selection`` is as in ``Experiment.trials``.
+        ``selection`` is as in ``Experiment.trials``. In a notebook the line tells until then how the trials get on.
         """
         trials = self.trials(stem, experiment, **selection)
-        ran = run(trials, self.store, self.settings)
+        console = Console(force_terminal=False)
+        with progress.Passing(console) if console.is_jupyter else contextlib.nullcontext() as display:
+            ran = run(trials, self.store, self.settings, display=display)
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
         sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
         about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])

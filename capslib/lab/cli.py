@@ -59,7 +59,7 @@ def execute(
         notebooks.check(stem, session)
     for stem in stems:
         try:
-            done = notebooks.execute(stem, session.settings, force=force, progress=True)
+            done = notebooks.execute(stem, session.settings, force=force)
         except KeyboardInterrupt as stopped:
             how = "stopped, with its checkpoints written" if isinstance(stopped, Interrupted) else "ended at once"
             console.print(f"{stem}: {how}. The same command goes on; until then the book has what it had.", highlight=False)
@@ -94,6 +94,8 @@ def run(
     """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""
     from capslib.lab import batch, planning, progress, runs
 
+    if dry_run and max_steps:
+        raise UserError("--dry-run plans the whole run, and --max-steps rehearses it: give one of them, then the other.")
     given = dict(
         scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
         scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
@@ -110,7 +112,7 @@ def run(
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
         for line in progress.summary(plan):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for line in progress.costs(plan, settings):
+        for line in progress.costs(plan, settings, store):
             out.print(line, highlight=False, markup=False)
         try:
             if settings.scheduler is None:

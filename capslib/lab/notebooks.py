@@ -9,8 +9,10 @@ import os
 import platform
 import re
 import signal
+import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -19,6 +21,7 @@ from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import check_writable, write_atomically
 from capslib.lab.batch import Session, Signals, check_data
+from capslib.lab.progress import PASSING
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 
@@ -100,10 +103,11 @@ def marks(stem: str) -> tuple[str, str] | None:
         return None
 
 
-def execute(stem: str, settings: Settings, *, force: bool = False, progress: bool = False) -> str:
+def execute(stem: str, settings: Settings, *, force: bool = False) -> str:
     """Bring one chapter of the book up to date. Returns ``executed``; ``text renewed, outputs kept`` where only text, captions or
     tags for the page have changed; or ``unchanged``.
 
+    Standard error shows how its trials get on, and at a terminal a bar its cells.
     What was in the book before stays until the new one is whole. The :class:`UserError` of a chapter that fails names the cell, or
     in which cell the kernel died, and the partial notebook, kept in ``_build/failed``. Raises :class:`Interrupted` on Ctrl-C and
     SIGTERM, when the trials that ran have written their checkpoints.
@@ -125,7 +129,7 @@ def execute(stem: str, settings: Settings, *, force: bool = False, progress: boo
     if shown is None:
         done = "executed"
         try:
-            shown = _papermill(stem, values, progress)
+            shown = _papermill(stem, values)
         except OSError as error:
             raise UserError(
                 f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
@@ -137,6 +141,10 @@ def execute(stem: str, settings: Settings, *, force: bool = False, progress: boo
             cell.metadata.pop(timings, None)
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata.tags.append("remove-cell")
+        for output in (outputs := cell.get("outputs", [])):
+            if output.output_type == "stream":
+                output.text = PASSING.sub("", output.text)
+        outputs[:] = [output for output in outputs if output.get("text", True)]
     write_atomically(target(stem), nbformat.writes(shown).encode())
     return done
 
@@ -163,12 +171,17 @@ def _renewed(stem: str, values: dict[str, Any]) -> NotebookNode | None:
     return new
 
 
-def _papermill(stem: str, values: dict[str, Any], progress: bool) -> NotebookNode:
+def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
     import jupytext
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
+    from tqdm.auto import tqdm
     from traitlets.config import Config
+
+    def show(printed: str) -> None:
+        for line in filter(str.strip, PASSING.findall(printed)):
+            tqdm.write(f"{stem}: {line.rstrip()}", file=sys.stderr)  # above papermill's bar
 
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
     with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells() as cells:
@@ -184,8 +197,8 @@ def _papermill(stem: str, values: dict[str, Any], progress: bool) -> NotebookNod
                 kernel_name="python3",
                 language="python",
                 cwd=str(project_root()),
-                progress_bar=progress and {"desc": stem, "disable": None},  # only at a terminal
-                log_output=False,
+                progress_bar={"desc": stem, "disable": None},  # only at a terminal
+                stdout_file=SimpleNamespace(write=show, flush=sys.stderr.flush),
                 # Sockets in a folder of its own: without ports, any number of kernels can start at once.
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains

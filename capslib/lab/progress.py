@@ -1,8 +1,10 @@
-"""How a run of many trials is shown: bars on a terminal, lines in a file."""
+"""How a run of many trials is shown: bars on a terminal, lines in a file, one line under a cell of a notebook."""
 
 from __future__ import annotations
 
 import math
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from rich.table import Table
 
 from capslib import papers
 from capslib.lab import planning
+from capslib.lab.claims import verdicts
 from capslib.lab.ledger import ledger
 from capslib.lab.planning import Estimate, Plan
 from capslib.lab.records import Record
@@ -70,7 +73,7 @@ class Shown(Display):
                 self.share[trial.key] = 0.0
                 self.bars[trial.key] = self.progress.add_task(escape(self.label(trial)), total=None, note="")
                 if not self.live:
-                    self.say(f"start  {self.label(trial)}")
+                    self.say(f"start  {self.label(trial)}  [{self.state()}]")
             told = steps and trial.key not in self.ended  # a worker's last message may arrive after its record
             if told:
                 self.share[trial.key] = step / steps
@@ -106,6 +109,30 @@ class Shown(Display):
     def _update(self) -> None:
         done = sum(self.weight[key] * share for key, share in self.share.items())
         self.progress.update(self.all, completed=done, note=f"{len(self.ended)}/{self.total}")
+
+
+PASSING = re.compile(r"([^\n\r]*)\r(?!\n)")
+"""What a terminal, or a notebook, writes the next line over."""
+
+
+class Passing(Shown):
+    """The lines of a log under the cell of a notebook, each written over the one before, and the last one blank."""
+
+    QUIET = 60.0
+    width = 0  # of the longest, which the next one has to cover
+
+    def __exit__(self, *_: object) -> None:
+        if self.width:
+            self.say("")
+
+    def plan(self, plan: Plan) -> None:
+        if plan.todo:
+            super().plan(plan)
+
+    def say(self, text: str) -> None:
+        self.width = max(self.width, len(text))
+        sys.stdout.write(f"{text:{self.width}}\r")
+        self.said = self.console.get_time()
 
 
 def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
@@ -149,8 +176,9 @@ def one(known: Estimate) -> str:
     return f"about {duration(known.seconds)}{f', {decimal(known.memory)}' if known.memory else ''} ({known.basis})"
 
 
-def costs(plan: Plan, settings: Settings) -> Iterator[str]:
-    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all."""
+def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
+    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all.
+    At cpu scale it says which claims the paper's own scale has judged already."""
 
     def together(trials: Sequence[Trial]) -> str:
         known = [plan.known[t.key] for t in trials]
@@ -164,15 +192,18 @@ def costs(plan: Plan, settings: Settings) -> Iterator[str]:
     for trial in plan.todo:
         yield f"{trial}  {together([trial])}"
     todo = {t.key: t for t in plan.todo}
-    claims, tables = {}, {}  # by name, the trials that it waits for, by key
+    claims, tables, judged = {}, {}, set()  # by name, the trials that it waits for, by key
     for stem in sorted({t.paper for t in plan.todo}):
+        if settings.scale == "cpu":
+            judged |= {v.claim.id for v in verdicts(stem, store=store) if v.scale == "paper"}
         for claim, trials in papers.needs(stem, settings.scale).items():
             claims[claim] = {t.key: t for t in trials if t.key in todo}
             if (of := ledger(stem)[claim]).kind == "value":
                 tables.setdefault(f"{stem}, {of.where}", {}).update(claims[claim])
     for name, waits in {**claims, **tables, "all": todo}.items():
         if waits:
-            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}"
+            already = "; judged at paper scale already" * (name in judged)
+            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}{already}"
 
 
 def duration(seconds: float) -> str:

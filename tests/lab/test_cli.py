@@ -85,6 +85,8 @@ BAD = {
     "unknown field": (run("--experiment", "depth", "--set", "dept=3"), "Unknown field of DepthConfig 'dept'. Did you mean 'depth'?"),
     "unknown field in where": (run("--experiment", "sign", "--where", "routin=em"), "Did you mean 'routing'?"),
     "mistyped seed in where": (run("--where", "sed=1"), "Did you mean 'seed'?"),
+    "field of another experiment in where": (run("--where", "front=odd"), "Experiments with a field 'front': depth, negated. Name one with --experiment."),
+    "field of another experiment to set": (run("--set", "points=9"), "Experiments with a field 'points': sign. Name one with --experiment."),
     "seed to set": (run("--experiment", "sign", "--set", "seed=4"), "--where seed=2 is that one alone"),
     "nothing left": (run("--experiment", "depth", "--where", "depth=12"), "No configuration of depth at scale cpu has depth=12. There are: depth=2; depth="),
     "no such list": (("run", "em_routing", "--scale", "cpu", "--experiment", "viewpoint", "--where", "sizes=[32, 8]"), "There are: sizes=[32, 8, 8, 8]."),
@@ -96,6 +98,7 @@ BAD = {
     "unknown data set": (("data", "fetch", "mnits"), "Unknown data set 'mnits'. Did you mean 'mnist'?"),
     "scheduler that is no address": (run("--scheduler", "localhost"), "looks like tcp://host:8786"),
     "a rehearsal of no step": (run("--max-steps", "0"), "Invalid value for '--max-steps'"),
+    "a plan of a rehearsal": (run("--max-steps", "20", "--dry-run"), "--dry-run plans the whole run, and --max-steps rehearses it"),
     "no scale": (("run", CHAPTER), "Missing option '--scale'"),
     "unknown command": (("exectue", CHAPTER), "No such command 'exectue'"),
 }  # fmt: skip

@@ -248,6 +248,35 @@ def test_outputs_of_code_that_somebody_edited_in_the_book_are_not_kept(book):
     assert notebooks.execute(STEM, Settings()) == "executed"
 
 
+RUNS = """
+import toys
+from capslib.lab.batch import Session
+toys.dask_setup(None)
+session = Session.start(results_dir="records", seeds=1)
+session.run(toys.STEM, "toy", where={"size": 1})
+print("between")
+_ = session.run(toys.STEM, "toy")
+"""
+
+
+def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(book, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}")
+    assert notebooks.execute(STEM, Settings()) == "executed"
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")]
+    assert all(line.isprintable() and line == line.rstrip() for line in said)
+    shown = [line.removeprefix(f"{STEM}: ").split() for line in said]
+    assert [line[2] for line in shown if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
+    assert next(line[-1] for line in shown if line[0] == "start") == "[0/1]"
+    cell = json.loads(notebooks.target(STEM).read_text())["cells"][-1]
+    assert {output["name"] for output in cell["outputs"]} == {"stdout"}
+    assert "".join("".join(output["text"]) for output in cell["outputs"]) == (
+        "0 records loaded, 1 run: toy, smoke scale; figures prefer larger runs\n"
+        "between\n"
+        "1 record loaded, 2 run: toy, smoke scale; figures prefer larger runs\n"
+    )
+
+
 def test_folders_reach_the_notebook_as_absolute_paths(book):
     notebooks.execute(STEM, Settings.check(results_dir="records"))
     assert printed(book) == f"smoke None {book / 'records'}\n"

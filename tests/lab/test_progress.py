@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from capslib import papers
 from capslib.lab import progress
 from capslib.lab.planning import Estimate, Plan
+from capslib.lab.settings import Settings
+from capslib.lab.store import Store
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def test_lines_for_a_file(shown):
     lines = text.splitlines()
     assert lines[0] == "5 trials at scale cpu: 2 have a record, 3 to run."
     assert lines[1] == "Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
-    assert lines[2:5] == [f"start  sign seed={seed}" for seed in range(3)]
+    assert lines[2:5] == [f"start  sign seed={seed}  [0/3]" for seed in range(3)]
     assert lines[5].startswith("   ok  sign seed=0  train_accuracy=0.5  1.5 s  [1/3")
     assert lines[6].startswith("  nan  sign seed=1  step 3 [of 1]  1.5 s  [2/3")
     assert len(lines) == 7
@@ -93,6 +97,27 @@ def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
     assert [line.split()[3] for line in lines] == ["2/40", "4/40", "6/40", "8/40", "10/40"]
 
 
+def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(trial, make_record, capsys):
+    with progress.Passing(Console(force_terminal=False)) as display:
+        display.plan(Plan(2, [trial], {}, {trial.key: Estimate(None, None, "")}, ["cpu"]))
+        display.step(trial, 0, 0, "")
+        display.finish(trial, make_record(trial))
+    print("1 record loaded")
+    text = capsys.readouterr().out
+    *lines, after = text.split("\r")
+    assert [line.split()[0] for line in lines[:-1]] == ["2", "On", "start", "ok"]
+    assert lines[-1].isspace()
+    assert sorted(map(len, lines)) == list(map(len, lines)), "each is as long as the one before, at least"
+    assert progress.PASSING.sub("", text) == after == "1 record loaded\n"
+    assert progress.PASSING.sub("", "a line of Windows\r\n") == "a line of Windows\r\n"
+
+
+def test_under_a_cell_a_run_of_nothing_says_nothing(capsys):
+    with progress.Passing(Console(force_terminal=False)) as display:
+        display.plan(Plan(2, [], {}, {}, []))
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_not_known_is_said(trial, make_record):
     def summary(seconds: tuple[float | None, ...], **more: object) -> list[str]:
         trials = [trial.model_copy(update={"seed": seed}) for seed in range(len(seconds))]
@@ -109,6 +134,17 @@ def test_what_is_not_known_is_said(trial, make_record):
     assert summary((60.0,), known={"x": Estimate(60, None, "")})[1] == "Expected: 60 s in all, 60 s on 1 worker."
     assert progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"
     assert progress.one(Estimate(None, None, "no record to go by")) == "no record to go by"
+
+
+def test_a_plan_says_which_claims_a_larger_scale_has_judged(monkeypatch, tmp_path):
+    stem, judged = "negation_limitation", {"NEG-T1-rba-bias": "paper", "NEG-T1-em-bias": "cpu", "NEG-W-1": None}
+    verdicts = [SimpleNamespace(claim=SimpleNamespace(id=name), scale=scale) for name, scale in judged.items()]
+    monkeypatch.setattr(progress, "verdicts", lambda *_, **__: verdicts)
+    for scale, expected in (("cpu", ["NEG-T1-rba-bias"]), ("paper", [])):
+        trials = papers.experiments(stem)["sign"].trials(scale, seeds=[0])
+        plan = Plan(len(trials), trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"])
+        lines = list(progress.costs(plan, Settings(scale=scale), Store(tmp_path)))
+        assert [line.partition(":")[0] for line in lines if line.endswith("; judged at paper scale already")] == expected
 
 
 @pytest.mark.parametrize(
