@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -171,6 +173,12 @@ def _renewed(stem: str, values: dict[str, Any]) -> NotebookNode | None:
     return new
 
 
+EVERY = 10.0
+"""Seconds between two lines about trials, so that a notebook at smoke scale does not fill a screen."""
+EXPECTED = re.compile(r"\s*(ok|start|at|\d)")
+"""How lines begin that may be left out: a failure, or that the run stops, is always shown."""
+
+
 def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
     import jupytext
     import nbformat
@@ -179,9 +187,14 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
     from tqdm.auto import tqdm
     from traitlets.config import Config
 
+    said = -math.inf
+
     def show(printed: str) -> None:
+        nonlocal said
         for line in filter(str.strip, PASSING.findall(printed)):
-            tqdm.write(f"{stem}: {line.rstrip()}", file=sys.stderr)  # above papermill's bar
+            if time.monotonic() - said >= EVERY or not EXPECTED.match(line):
+                tqdm.write(f"{stem}: {line.rstrip()}", file=sys.stderr)  # above papermill's bar
+                said = time.monotonic()
 
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
     with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells() as cells:

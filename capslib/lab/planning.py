@@ -21,6 +21,7 @@ GIB = 1 << 30
 PROCESS_MEMORY = {"cpu": GIB // 2, "cuda": GIB}
 """What a process needs beside its trial: Python and torch on the CPU; the context and the kernels on a CUDA device."""
 CARD = 20e12  # FLOP/s that one large card is taken to reach, a third of an H200's peak in float32: nobody has measured it yet
+TINY = 1e6  # FLOPs of a step
 SLACK = 1.25
 """Room for what the allocator keeps and cannot give to another tensor."""
 
@@ -86,15 +87,20 @@ class Experience:
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
 
     def rate(self, trial: Trial) -> float | None:
-        """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first."""
+        """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first.
+
+        Steps of less than ``TINY`` tell only of others so small: they spend their time between the operations.
+        """
         far: dict[tuple[bool, int], list[list[Record]]] = {}
         for (paper, *_), arms in self.ended.items():
             for arm, records in arms.items() if paper == trial.paper else ():
                 fields = sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
                 far.setdefault((records[0].trial.experiment != trial.experiment, fields), []).append(records)
         for _, nearest in sorted(far.items()):  # counting takes a moment, so none is counted that is not needed
-            known = ((of, work(of[0].trial)[1]) for of in nearest if papers.known(of[0].trial))
-            if rates := [flops / r.wall_seconds for of, flops in known if flops for r in of if r.wall_seconds]:
+            steps, own = work(trial)
+            known = [(of, *work(of[0].trial)) for of in nearest if papers.known(of[0].trial)]
+            alike = [(of, flops) for of, n, flops in known if flops > TINY * n or own <= TINY * steps]
+            if rates := [flops / r.wall_seconds for of, flops in alike for r in of if r.wall_seconds]:
                 return statistics.median(rates)
         return None
 

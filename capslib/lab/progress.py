@@ -58,8 +58,7 @@ class Shown(Display):
             self.progress.stop()
 
     def plan(self, plan: Plan) -> None:
-        for line in summary(plan):
-            self.say(line)
+        self.say(" ".join(summary(plan)))
         seconds = {key: known.seconds for key, known in plan.known.items()}
         alike = None in seconds.values()  # unless the time of every trial is known, all trials weigh the same
         self.weight = {key: 1.0 if alike else max(s, 1e-3) for key, s in seconds.items()}

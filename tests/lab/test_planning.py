@@ -190,7 +190,7 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
     deeper = ran(1000, 70, 3, config={"hidden": papers.config(other).hidden + 1})
     assert estimate(other, "cpu", [deeper, fast]).seconds == pytest.approx(1), "the network that differs less tells"
     elsewhere = papers.experiments("negation_limitation")["depth"].trials("cpu")[0]
-    assert estimate(elsewhere, "cpu", [fast]).seconds == pytest.approx(work(elsewhere)[1] / work(other)[1])
+    assert estimate(elsewhere, "cpu", [fast]) == NOTHING, "a network so small spends its time between its operations"
     large = make_record(elsewhere.model_copy(update={"seed": 9}), wall_seconds=7.0)
     more = papers.experiments("negation_limitation")["depth"].trials("paper")[0]
     assert estimate(more, "cpu", [fast, large]).seconds == pytest.approx(7 * work(more)[1] / work(elsewhere)[1]), (
