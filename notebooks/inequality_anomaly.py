@@ -110,7 +110,9 @@ chapter.verdict_box(
     "{longer_of_sites} of {sites} that see only sites with the motif that the enzyme needs. On images the "
     "released autoencoder reconstructs anomalies, with a mean AUROC of {released}; one that "
     "reconstructs normal images has {usual}. The released Boltzmann machine is scored with random "
-    "weights, {untrained}; the error of one that has learned has {learned}.",
+    "weights, {untrained}; the error of one that has learned has {learned}. In reduced networks with "
+    "EM routing Gini points the wrong way: the authors’ conjecture about other routings comes out as "
+    "{INQ-W-10:said} {INQ-W-10}.",
     settles="Three seeds of the whole grid and its baselines, {to_run} more reduced runs, and one "
     "seed with twice the epochs wherever training did not stop itself, up to {to_double} runs, "
     "tell whether the orders hold at their size. {full} networks of the paper’s size on one "

@@ -305,6 +305,8 @@ def test_whose_couplings_are_unequal_where_parents_compete(records):
     assert "With EM it is the other way round: normal inputs sag, and anomalies stay closer" in told
     assert min(medians("em", "normal")) > 0.3 > 0.1 > max(medians("em", "anomalies"))
     box = source(STEM)
+    assert "EM routing Gini points the wrong way" in box
+    assert frames.metrics(of["em"]).groupby(["data", "setup", "seed"])["auroc_gini"].mean().max() < 0.3
     assert "With EM the capsule that wins takes most children" in box
     assert share("em", "anomalies", 0.5, np.inf) > 0.8
     assert share("em", "normal", 0, 0.1) > 0.95
