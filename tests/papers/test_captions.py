@@ -188,11 +188,11 @@ def test_when_em_networks_start_to_learn():
 def test_at_which_depths_reduced_networks_train():
     told, (*_, alt) = prose("negation_limitation"), figure("negation_limitation", "fig-depth")
     of = {v.claim.id.removeprefix("NEG-W-5-"): v for v in claims.verdicts("negation_limitation")}
-    assert "only networks with a bias learn. Both sets decide this." in told
+    assert "only networks with a bias learn, on both sets." in told
     assert "RBA is decided on both sets, EM on neither" in alt
     assert of["rba-mnist"].status == of["rba-fashion"].status == "same order"
     assert of["em-mnist"].status == of["em-fashion"].status == "undecided"
-    assert "Eight and nine layers do not start on MNIST in twice the training either" in told
+    assert "Eight and nine do not start on MNIST in twice the training either" in told
     stuck = [p.status for p in of["em-mnist"].parts if p.name.endswith("without bias do not train")]
     assert stuck == ["same order"] * 2
 
