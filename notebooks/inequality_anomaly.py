@@ -164,6 +164,7 @@ from capslib.data import load
 from capslib.inequality import gini, palma
 from capslib.lab.batch import Session
 from capslib.lab.planning import CARD, work
+from capslib.lab.statistics import interval
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet, AnomalyOutput
@@ -1203,7 +1204,8 @@ for routing in ("dynamic", "em") if len(by_routing) else ():
         named = f"{plots.routing_name(routing)} ({n} seed{'s' * (n > 1)})"
         spans.append(f"with {named} {', '.join(ranges)}")
         for measure, names in turned.items():
-            names += [plots.routing_name(routing)] * bool(own[measure].max() < 0.5)
+            ends = [interval(of, (0, 1)) for _, of in own.groupby(["data", "setup"])[measure]]
+            names += [plots.routing_name(routing)] * all(end and end[1] < 0.5 for end in ends)
 if spans:
     frames.say(f"AUROC where parents compete, over sets and setups: {'; '.join(spans)}.")
     medians = [
