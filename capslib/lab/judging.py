@@ -46,9 +46,6 @@ KEPT: tuple[Status, ...] = ("reproduced", "same order", "holds")
 AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
 OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
 
-LACKS = ", but there is no run with twice the budget yet."
-"""The end of the reason for an open verdict that lacks nothing else."""
-
 QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property": (Property, Count)}
 SHARES = {"fraction": 1.0, "percent": 100.0}
 
@@ -59,10 +56,11 @@ class Verdict:
 
     ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison what ``measures`` says (of percentages in
     points; a lead is that of the side that the claim puts first), for a property the worst record. ``listed`` has the values seed
-    by seed in the place of a mean, where a network did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason`` explains the status in one sentence.
-    ``records`` holds the keys of the records used, ``shares`` the other claims that use some of them; ``derived`` says how their
-    data differ from the originals. ``parts`` holds the named decisions behind a count. Raises :class:`ValueError` for a word that
-    has not the weight of its scale.
+    by seed in the place of a mean, where a network did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason``
+    explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other claims that use some
+    of them; ``derived`` says how their data differ from the originals. ``unconfirmed`` tells an open verdict that lacks a run with
+    twice the budget, and nothing else. ``parts`` holds the named decisions behind a count. Raises :class:`ValueError` for a word
+    that has not the weight of its scale.
     """
 
     claim: Claim
@@ -78,6 +76,7 @@ class Verdict:
     records: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
     derived: str = ""
+    unconfirmed: bool = False
     parts: tuple[Verdict, ...] = ()
     name: str = ""
 
@@ -170,7 +169,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         status, reason = _decide(claim, query, shown.interval, factor, scale, many)
         if query.rests(scale) and status not in OPEN:
             status, said, longer = _at_rest(claim, query, runs, factor, scale, status)
-            reason, shown = f"{reason}{said}", replace(shown, records=(*shown.records, *longer))
+            reason, shown = f"{reason}{said}", replace(shown, records=(*shown.records, *longer), unconfirmed=not longer)
         return replace(shown, status=status, reason=f"{reason}.")
     except _Waits as why:
         return replace(shown, status="waiting", reason=str(why), ours=None, scale=None)
@@ -246,7 +245,7 @@ def _at_rest(
         said = f", but with twice the budget: {text[0].lower()}{text[1:].removesuffix('.')}"
         return undone, said, list(dict.fromkeys(key for r in every for key in r.keys))
     if not pairs:
-        return undone, LACKS.removesuffix("."), []
+        return undone, ", but there is no run with twice the budget yet", []
     again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
     same, used = _decide(claim, query, (again, again), factor, scale)[0] == status, [r for pair in pairs for r in pair]
     said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
@@ -335,7 +334,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     words = {**WORDS[judged], **({"for": "holds", "against": "fails"} if claim.kind == "property" else {})}
     against, waiting, undecided = ([p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, OPEN))
     said = f"{tally(parts)}; the claim needs {need}"
-    said += "; for an unconfirmed part there is no run with twice the budget yet" * ("unconfirmed" in said)
+    said += "; for an unconfirmed part there is no run with twice the budget yet" * any(p.unconfirmed for p in parts)
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:
@@ -351,14 +350,9 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
 
 
 def tally(parts: Sequence[Verdict]) -> str:
-    """How many parts of a count hold, and how many do not and why: ``5 of 8 parts hold, 1 against, 1 open, 1 unconfirmed``.
-
-    What is unconfirmed lacks a run with twice the budget, and nothing else.
-    """
+    """How many parts of a count hold, and how many do not and why: ``5 of 8 parts hold, 1 against, 1 open, 1 unconfirmed``."""
     words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
-    of = Counter(
-        "unconfirmed" if p.reason.endswith(LACKS) else words.get(p.status, "open") for p in parts if p.status not in KEPT
-    )
+    of = Counter("unconfirmed" if p.unconfirmed else words.get(p.status, "open") for p in parts if p.status not in KEPT)
     others = [f"{of[word]} {word}" for word in ("against", "open", "unconfirmed", "waiting") if of[word]]
     return ", ".join([f"{kept(parts)} of {len(parts)} parts hold", *others])
 
