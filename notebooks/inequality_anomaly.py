@@ -23,7 +23,7 @@ scheduler = None
 data_dir = None
 results_dir = None
 
-# %% tags=["remove-input"]
+# %% tags=["remove-cell"]
 from capslib import papers
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
@@ -75,6 +75,7 @@ def of_baselines(metric: str) -> str:
     return f"{sum(found) / len(found):.2f}" if found else "nothing yet"
 
 
+# %% tags=["remove-input"]
 chapter.verdict_box(
     {
         "runs": len(frames.select(committed, "detection", "cpu")),
