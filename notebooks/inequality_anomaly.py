@@ -28,7 +28,15 @@ from capslib import papers
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
-from capslib.papers.inequality_anomaly.asks import ALIKE, CAPSULES, DATA, INEQUALITY, SCORES
+from capslib.papers.inequality_anomaly.asks import (
+    ALIKE,
+    AREAS,
+    CAPSULES,
+    DATA,
+    INEQUALITY,
+    SCORES,
+    SETS,
+)
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.told
@@ -127,14 +135,10 @@ COLORS["gini"], CHILDREN, COLORS["npp"], COLORS["palma"], COLORS["nre"], ANOMALY
     plots.ARM_COLORS
 )
 NORMAL = plots.INK
-SETS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "kmnist": "KMNIST", "cifar10": "CIFAR-10"}
-DATASETS = {full: SETS[short] for short, full in DATA.items()}
-NAMES = {"palma": "Palma", "gini": "Gini", "plain": "plain", "a": "A", "npp": "Npp"}
-NAMES |= {"nre": "Nre", "abc": "ABC", "nl": "NL"}
 SHOWN = ("gini", "palma", "npp", "nre")
 plots.dots(
     {
-        NAMES[score]: (told[f"INQ-T2-mnist-10pct-{score}"], COLORS[score])
+        SCORES[score]: (told[f"INQ-T2-mnist-10pct-{score}"], COLORS[score])
         for score in ("gini", "palma", "nre", "npp")
     },
     unit="",
@@ -365,7 +369,7 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} a
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}, "figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}}
 of_set = frames.best(committed, "detection", setup="outliers", percent=10.0, data="mnist")
 learners = of_set or session.run(STEM, "detection")
-found = DATASETS.get(learners[0].config["data"], "stand-in")
+found = SETS.get(learners[0].config["data"], "stand-in")
 about = f"{found}, {learners[0].trial.scale} scale, n = {len(learners)} networks"
 figure, axes = plots.panels(2, height=2.4)
 for r in learners:
@@ -492,7 +496,7 @@ def ran(verdicts: list) -> str:
 def columns_of(of: str) -> dict[str, dict]:
     """The columns of a table of diverse classes."""
     return {
-        f"on {SETS[data]} with {share:g} %": cell(of, data, share)
+        f"on {SETS[DATA[data]]} with {share:g} %": cell(of, data, share)
         for data, share in product(DATA, PERCENTS)
     }
 
@@ -521,7 +525,7 @@ def to_see(columns: dict[str, dict]) -> str:
     return (
         f"Gini or Palma is the best of the six scores of a network in {led} of {len(ran_of)} "
         f"columns that have run ({ran(every)}), and in the paper in {theirs} of these. Furthest "
-        f"from the paper is {NAMES[score]} {name}: {v.ours:.3f} here, {v.claim.value:.3f} there."
+        f"from the paper is {SCORES[score]} {name}: {v.ours:.3f} here, {v.claim.value:.3f} there."
     )
 
 
@@ -551,14 +555,14 @@ def over_shares(of: str, setup: str, across: int = 4, width: float = plots.WIDTH
             at = [PERCENTS.index(share) + 0.3 for share in means.index]
             axis.plot(at, means, mark, color=plots.INK, ms=5)
         size_n = ran([v for row in rows_of for v in row.values()])
-        axis.set_title(f"{SETS[data]}\n{size_n}", fontsize=9 if across == 4 else 8)
+        axis.set_title(f"{SETS[DATA[data]]}\n{size_n}", fontsize=9 if across == 4 else 8)
         axis.axhline(0.5, color=plots.INK, ls=":", lw=1)
         axis.set_xlim(-0.25, 2.55)
         axis.set_xticks(range(3), ["0.1", "1", "10 %"])
         if axis.get_subplotspec().is_last_col():
             for y, score in enumerate(sorted(SHOWN, key=lambda s: rows_of[2][s].claim.value)):
                 at = dict(color=COLORS[score], transform=axis.transAxes, fontsize=9.5)
-                axis.text(1.03, 0.5 + 0.12 * y, f"{MARKS[score][1]} {NAMES[score]}", **at)
+                axis.text(1.03, 0.5 + 0.12 * y, f"{MARKS[score][1]} {SCORES[score]}", **at)
             for y, (name, mark) in enumerate(USUAL.values()):
                 at = dict(color=plots.INK, transform=axis.transAxes, fontsize=9.5)
                 axis.text(1.03, 0.02 + 0.12 * y, f"{'×' if mark == 'x' else mark} {name}", **at)
@@ -588,7 +592,7 @@ def read_usually(of: str, setup: str) -> str:
         value = theirs[reading.partition("_")[0]].claim.value
         apart[reading] = max(apart[reading], abs(row[f"auroc_{reading}"] - value))
     ahead_of = found[found[list(USUAL)].max(axis=1) > found[GINI]].index
-    where = [f"{DATASETS[data]} with {share:g} %" for data, share in ahead_of]
+    where = [f"{SETS[data]} with {share:g} %" for data, share in ahead_of]
     return (
         f"ABC as released comes within {apart['abc']:.3f} of the paper's AUROC in each of "
         f"{len(found)} columns, and NL before its training within {apart['nl_untrained']:.3f}. "
@@ -601,9 +605,12 @@ def read_usually(of: str, setup: str) -> str:
 leads = {p.name: p.status for p in told["INQ-W-2"].parts if p.ours is not None}
 there, gone = (
     [
-        f"{NAMES[score]} on {SETS[data]}"
+        f"{SCORES[score]} on {SETS[DATA[data]]}"
         for score, data in product(("a", "npp", "nre"), ("mnist", "fmnist", "kmnist"))
-        if all(leads.get(f"{DATA[data]}: {score} beats {s}") == status for s in INEQUALITY)
+        if all(
+            leads.get(f"{SETS[DATA[data]]}: {SCORES[score]} beats {SCORES[s]}") == status
+            for s in INEQUALITY
+        )
     ]
     for status in ("same order", "opposite order")
 )
@@ -622,7 +629,7 @@ chapter.table("INQ-W-1", "INQ-W-2", "INQ-W-3")
 
 
 # %% tags=["hide-input"]
-FULL_NAMES = {f"{short}-": name for short, name in SETS.items()}
+FULL_NAMES = {f"{short}-": SETS[full] for short, full in DATA.items()}
 SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}
 
 
@@ -639,7 +646,7 @@ def every_cell(about: str, of: str, sets: dict, columns: dict) -> None:
             rank, apart = f"{ours.corr(theirs, 'spearman'):.2f}", (ours - theirs).abs()
             near = f"{(apart <= ALIKE).sum()} of {len(apart)}"
             alike[f"{name}, {head}"] = rank, f"{apart.max():.3f}", near
-    rows = product(sets.values(), (NAMES[s] for s in SCORES))
+    rows = product(sets.values(), SCORES.values())
     index = pd.MultiIndex.from_tuples(rows, names=["", "score"])
     frames.say(f"{about}:")
     display(chapter.side_by_side(pd.DataFrame(ids, index)))
@@ -658,11 +665,11 @@ def where_scales_differ(experiment: str) -> Styler:
 
 
 of_few = frames.select(committed, "detection", "cpu", setup="outliers", percent=0.1)
-few = {name: [] for name in DATASETS}
+few = {name: [] for name in DATA.values()}
 for r in of_few:
     few[r.config["data"]].append(int(r.metrics["train_anomalies"].value))
 few = {
-    DATASETS[name]: " to ".join(map(str, sorted({min(counts), max(counts)})))
+    SETS[name]: " to ".join(map(str, sorted({min(counts), max(counts)})))
     for name, counts in few.items()
     if counts
 }
@@ -725,7 +732,7 @@ most = frames.best([*committed, *detection], "detection", setup="outliers", perc
 of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
-(found,) = {DATASETS.get(r.config["data"], "stand-in") for r in shown}
+(found,) = {SETS.get(r.config["data"], "stand-in") for r in shown}
 figure, axes = plots.panels(2, height=1.9, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
     for of, color in INPUTS.items():
@@ -779,9 +786,9 @@ lesions = session.run(STEM, "lesions")
 told = chapter.told
 of_setups = {f"in setup {x}": {s: told[f"INQ-T4-{x}-{s}"] for s in SCORES} for x in "ABCD"}
 compared = [p for of in told["INQ-W-6"].parts for p in of.parts if p.ours is not None]
-far = [p.status == "same order" for p in compared if p.name.endswith("by far")]
-beside = [p.status for p in compared if p.name.endswith("leads npp")]
-above = [100 * p.ours for p in compared if p.name.startswith(("a stays", "nre stays"))]
+far = [p.status == "same order" for p in compared if "is far ahead of" in p.name]
+beside = [p.status for p in compared if p.name.endswith("beats Npp")]
+above = [100 * p.ours for p in compared if p.name.startswith(("A stays", "Nre stays"))]
 theirs = [  # *plain* guesses
     100 * (printed[f"INQ-S3-{x}-{s}"] - printed[f"INQ-S3-{x}-plain"])
     for x, s in product("ABCD", ("a", "nre"))
@@ -811,7 +818,7 @@ def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, 
         for score in SCORES:
             v = told[f"{prefix}-{score}"]
             ours = [] if v.ours is None else [v.ours]
-            rows[NAMES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
+            rows[SCORES[score]] = COLORS[score], v.claim.value, ours, v.interval or ()
         plots.rows(axis, rows)
         axis.set(xlim=(0, 1), xlabel=name)
     return figure, axes
@@ -840,7 +847,6 @@ chapter.table("INQ-T1-")
 pairs = session.run(STEM, "off_targets")
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a row for each score: AUROC and average precision on CRISPR, paper open, ours filled. Gini and Palma have the highest AUROC in both and agree to 0.01; A and Nre lie far above the paper, and NL far below it and below guessing."}, "figure": {"caption": "CRISPR at the paper's own size: which score tells off-targets best? Open: paper. Filled, with its 95 % interval over seeds: ours, on substitute negatives. Ten seeds; the table has n. Dotted: guessing, which in average precision is the share of anomalies, the left line the paper's and the right one ours.", "name": "fig-inq-crispr"}}
-AREAS = {"auroc": "AUROC", "ap": "average precision"}
 normal, anomalous = (printed[f"INQ-C-n-{of}"] for of in ("normal", "anomal"))
 first = (of_pairs or pairs)[0].metrics
 tested = [first[f"test_{of}"].value for of in ("anomalies", "normals")]
@@ -899,7 +905,7 @@ no_match = (
     "the paper, whose set has more negatives. So they are *inconclusive*, wherever they lie."
 )
 frames.say(no_match)
-rows_of = {f"INQ-C-{kind}-{s}": f"{NAMES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
+rows_of = {f"INQ-C-{kind}-{s}": f"{SCORES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
 untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained')}"}
 display(chapter.table(*rows_of, "INQ-C-n-", names=rows_of, beside=untrained))
 display(where_scales_differ("off_targets"))
@@ -992,7 +998,7 @@ for (short, data), (table, setup), share in product(
             frames.mean(of[f"auroc_{s}"], 4, (0, 1)) for s in ("palma", "palma_as_read")
         ]
         in_paper = [printed[f"INQ-{table}-{short}-{share:g}pct-{s}"] for s in ("palma", "gini")]
-        readings[f"{DATASETS[data]}, {setup}, {share:g} %"] = [
+        readings[f"{SETS[data]}, {setup}, {share:g} %"] = [
             *both_ways,
             *map("{:.4f}".format, in_paper),
         ]
@@ -1099,7 +1105,7 @@ if len(images_of):
         f" On images ({where}) Theil, Atkinson and Hoover differ from Gini by at most {far:.4f} "
         f"in {len(images_of)} means over ten classes, and lengths lead in "
         f"{(apart['length'] > 0).sum()} of them; furthest behind they lie on "
-        f"{DATASETS.get(worst['data'], 'a stand-in')} with {worst['percent']:g} % of "
+        f"{SETS.get(worst['data'], 'a stand-in')} with {worst['percent']:g} % of "
         f"{worst['setup']}, by {-apart['length'].min():.3f}."
     )
 frames.say(
@@ -1250,7 +1256,7 @@ def against(seeds: pd.DataFrame, scores: list) -> pd.DataFrame:
 
 def arms_of(of: list, experiment: str, names: dict, *fields: str) -> pd.DataFrame:
     """:func:`against` of the records of all arms."""
-    seeds = seeds_of(of, experiment, *fields).replace({"data": DATASETS})
+    seeds = seeds_of(of, experiment, *fields).replace({"data": SETS})
     arms = [names[arm] for arm in seeds[list(fields)].itertuples(index=False, name=None)]
     seeds["arm"] = pd.Categorical(arms, list(names.values()))
     return against(seeds, list(COLUMNS))
@@ -1338,7 +1344,7 @@ repaired = frames.best([*committed, *repairs], "repairs")
 of_repairs, early = arms_of(repaired, "repairs", RULES, "stop_on", "keep", "divisor"), {}
 for r in repaired:
     stopped = r.metrics["epochs"].value < r.config["epochs"]
-    early.setdefault(DATASETS.get(r.config["data"], "the stand-in"), []).append(stopped)
+    early.setdefault(SETS.get(r.config["data"], "the stand-in"), []).append(stopped)
 by_set = [f"{sum(of) or 'none'} of {len(of)} networks on {data}" for data, of in early.items()]
 apart = of_repairs[of_repairs["arm"] == RULES["held_out", "last", "normals"]].groupby("place")[
     GINI
@@ -1383,7 +1389,7 @@ for score in SHOWN:
     of = drawn.pivot_table(index=["seed", "draw"], columns="kind", values=f"auroc_{score}")
     paper = told[f"INQ-T2-mnist-0.1pct-{score}"].claim.std
     over = (of.groupby("seed").std().mean().mean(), of.std(axis=1).mean(), paper)
-    rows[NAMES[score]] = [
+    rows[SCORES[score]] = [
         f"{of.mean().mean():.3f}",
         *("–" if s != s else f"{s:.3f}" for s in over),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from capslib.data.anomalies import DIVERSE
 from capslib.papers.experiment import Metric
@@ -21,19 +22,25 @@ MUCH = 0.1
 """In the paper Palma and Gini gain at least 0.12 from 0.1 to 10 percent of diverse outliers."""
 
 DATA = {"mnist": "mnist", "fmnist": "fashion_mnist", "kmnist": "kmnist", "cifar10": "cifar10"}
-CAPSULES, BASELINES = ("palma", "gini", "plain", "a", "npp", "nre"), ("abc", "nl")
-SCORES = CAPSULES + BASELINES
+SETS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "kmnist": "KMNIST", "cifar10": "CIFAR-10"}
+SETS |= {"ham10000": "skin lesions", "crispr": "CRISPR"}
+CAPSULES = {"palma": "Palma", "gini": "Gini", "plain": "plain", "a": "A", "npp": "Npp", "nre": "Nre"}
+BASELINES = {"abc": "ABC", "nl": "NL"}
+SCORES = CAPSULES | BASELINES
 INEQUALITY = ("palma", "gini")
-OUTPUTS = tuple(score for score in CAPSULES if score not in INEQUALITY)
+OUTPUTS = [score for score in CAPSULES if score not in INEQUALITY]
+RIVALS = [*OUTPUTS, *BASELINES]
+AREAS = {"auroc": "AUROC", "ap": "average precision"}
 UNLIKE = "the share of anomalies, which is what guessing gets, is larger in the prepared set than in the paper's"
 """Why no average precision on CRISPR is compared: its negatives are fewer substitutes."""
+Cell = Mapping[str, object]
 
 
-def _in(data: str, setup: str, percent: float) -> dict[str, object]:
+def _in(data: str, setup: str, percent: float) -> Cell:
     return {"data": data, "setup": setup, "percent": percent}
 
 
-def _of(cell: Mapping[str, object], score: str = "gini") -> Select:
+def _of(cell: Cell, score: str = "gini") -> Select:
     """The runs that hold a score of a cell of a table: ten of each seed, or one."""
     setup = cell["setup"]
     capsules = "detection" if setup in DIVERSE else "off_targets" if setup == "off_targets" else "lesions"
@@ -54,7 +61,7 @@ def _one(*metrics: str) -> Derived:
     return Derived(" or ".join(metrics), of)
 
 
-def _ahead(cell: Mapping[str, object], score: str, rival: str, margin: float = 0.0, kind: str = "auroc") -> Order | Above:
+def _ahead(cell: Cell, score: str, rival: str, margin: float = 0.0, kind: str = "auroc") -> Order | Above:
     """One score beats another; of one network they are compared network by network."""
     ours, theirs = f"{kind}_{score}", f"{kind}_{rival}"
     if (score in BASELINES) == (rival in BASELINES):
@@ -62,21 +69,21 @@ def _ahead(cell: Mapping[str, object], score: str, rival: str, margin: float = 0
     return Order(_of(cell, score), _of(cell, rival), _one(ours, theirs), margin=margin, final="reduced")
 
 
-def _best(cell: Mapping[str, object], score: str, kind: str) -> Count:
-    """A score beats every other one; Palma need not beat Gini, nor Gini Palma."""
-    others = [s for s in SCORES if s != score and not {s, score} <= set(INEQUALITY)]
-    return Count({f"{score} beats {r}": _ahead(cell, score, r, kind=kind) for r in others})
+def _each(cell: Cell, ones: Iterable[str], others: Iterable[str], verb: str = "beats", **how: Any) -> dict[str, Query]:
+    """Each of these scores beats each of the others; ``how`` is as in :func:`_ahead`."""
+    return {f"{SCORES[a]} {verb} {SCORES[b]}": _ahead(cell, a, b, **how) for a in ones for b in others if a != b}
 
 
-def _named(cell: Mapping[str, object]) -> str:
-    return " ".join(f"{value:g} %" if isinstance(value, float) else str(value) for value in cell.values())
+def _named(cell: Cell) -> str:
+    data, *rest = (f"{value:g} %" if isinstance(value, float) else str(value) for value in cell.values())
+    return " ".join([SETS[data], *rest]).replace("_", "-")
 
 
 TABLES: dict[str, tuple[str, str]] = {
     "T2": ("outliers", "auroc"), "T3": ("inliers", "auroc"), "S1": ("outliers", "ap"), "S2": ("inliers", "ap"),
 }  # fmt: skip
-LESIONS: dict[str, dict[str, object]] = {setup: {"data": "ham10000", "setup": setup} for setup in "ABCD"}
-OFF_TARGETS: dict[str, object] = {"data": "crispr", "setup": "off_targets"}
+LESIONS: dict[str, Cell] = {setup: {"data": "ham10000", "setup": setup} for setup in "ABCD"}
+OFF_TARGETS: Cell = {"data": "crispr", "setup": "off_targets"}
 TRIED = [(data, setup, percent) for setup in DIVERSE for data in DATA.values() for percent in PERCENTS]
 RICHER = [of for of in TRIED if of[1] == "outliers" and of[2] > PERCENTS[0]]
 CELLS = list(itertools.starmap(_in, TRIED))
@@ -99,19 +106,15 @@ def _values() -> dict[str, Query]:
 
 def _counts() -> dict[str, Query]:
     names = dict(melanoma="mel", bcc="bcc", dermatofibroma="df", nevus="nv", vascular="vasc", bkl="bkl", akiec="akiec")
-    images = {f"INQ-T1-{name}": ("ham10000", short) for name, short in names.items()}
-    pairs = {"INQ-C-n-anomal": ("crispr", "anomalous")}
+    of = {f"INQ-T1-{name}": ("ham10000", short) for name, short in names.items()} | {"INQ-C-n-anomal": ("crispr", "anomalous")}
     test = f"{TESTS}::test_the_counts_of_the_paper"
-    return {
-        claim: Property(Select("counts", {"data": data}), f"off_{name}", 0, test)
-        for claim, (data, name) in (images | pairs).items()
-    }
+    return {claim: Property(Select("counts", {"data": data}), f"off_{name}", 0, test) for claim, (data, name) in of.items()}
 
 
 def _grows(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Order]:
     """What a score gains from 0.1 to 10 percent of diverse outliers, set by set."""
     return {
-        f"{score} {'falls' if falls else 'rises'} on {data}": Order(
+        f"{SCORES[score]} {'falls' if falls else 'rises'} on {SETS[data]}": Order(
             _of(_in(data, "outliers", 10.0)), _of(_in(data, "outliers", 0.1)), f"auroc_{score}",
             higher_is_better=not falls, margin=margin, final="reduced",
         )
@@ -120,11 +123,12 @@ def _grows(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Or
 
 
 def _winners(cells: Iterable[tuple[str, str, float]], npp: set[tuple[str, float]], kind: str = "auroc") -> dict[str, Query]:
-    """In these cells Palma or Gini beats every other score, but for those where Npp does."""
+    """In these cells Palma or Gini beats every other score, but for those where Npp does; Palma need not beat Gini, nor Gini Palma."""
     parts: dict[str, Query] = {}
     for data, setup, percent in cells:
         cell, of = _in(data, setup, percent), ("npp",) if (data, percent) in npp else INEQUALITY
-        parts[f"{_named(cell)}: {' or '.join(of)} is best, {kind}"] = Count({s: _best(cell, s, kind) for s in of}, at_least=1)
+        best = {SCORES[s]: Count(_each(cell, [s], [r for r in SCORES if not {s, r} <= {*INEQUALITY}], kind=kind)) for s in of}
+        parts[f"{_named(cell)}: {' or '.join(best)} is best, {AREAS[kind]}"] = Count(best, at_least=1)
     return parts
 
 
@@ -145,16 +149,15 @@ def _routing(routing: str, data: str, setup: str) -> Above:
     return Above(select, "auroc_gini", 0.5, margin=MUCH, final="reduced")
 
 
-def _follows(cell: Mapping[str, object]) -> Count:
+def _follows(cell: Cell) -> Count:
     """Inequality leads by far, Npp comes next, and the other outputs find hardly more than guessing."""
-    far = {f"{s} leads {r} by far": _ahead(cell, s, r, 2 * ALIKE) for s in INEQUALITY for r in OUTPUTS + BASELINES if r != "npp"}
-    lead = {f"{s} leads npp": _ahead(cell, s, "npp") for s in INEQUALITY}
-    then = {f"npp leads {r}": _ahead(cell, "npp", r) for r in ("plain", "a", "nre", *BASELINES)}
+    rest = [s for s in RIVALS if s != "npp"]
+    far = _each(cell, INEQUALITY, rest, "is far ahead of", margin=2 * ALIKE)
     low = {
-        f"{r} stays near the base rate": Above(_of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced")
+        f"{SCORES[r]} stays near the base rate": Above(_of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced")
         for r in ("plain", "a", "nre")
     }
-    return Count({**far, **lead, **then, **low})
+    return Count(far | _each(cell, INEQUALITY, ["npp"]) | _each(cell, ["npp"], rest) | low)
 
 
 def _more_told(record: Measured) -> Metric:
@@ -173,8 +176,8 @@ QUERIES: dict[str, Query] = {
         **_winners(RICHER, {("kmnist", 1.0), ("cifar10", 1.0)}, "ap"),
     }),
     "INQ-W-2": Count({
-        f"{data}: {winner} beats {loser}": _ahead(_in(data, "outliers", 0.1), winner, loser, CLEARLY)
-        for data in ("mnist", "fashion_mnist", "kmnist") for winner in ("a", "npp", "nre") for loser in INEQUALITY
+        f"{SETS[data]}: {told}": part for data in ("mnist", "fashion_mnist", "kmnist")
+        for told, part in _each(_in(data, "outliers", 0.1), ("a", "npp", "nre"), INEQUALITY, margin=CLEARLY).items()
     }),
     "INQ-W-3": Count({**_grows("npp", falls=True), **_grows("a"), **_grows("palma", MUCH), **_grows("gini", MUCH)}),
     "INQ-W-4": Count(_winners([c for c in TRIED if "inliers" in c], {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)})),
@@ -185,18 +188,15 @@ QUERIES: dict[str, Query] = {
             {_named(cell): _ahead(cell, "gini", "plain", ALIKE) for cell in ALL}, at_least=MOST),
     }),
     "INQ-W-6": Count({f"setup {setup}": _follows(cell) for setup, cell in LESIONS.items()}),
-    "INQ-W-7": Count({
-        **{f"{s} beats {r}": _ahead(OFF_TARGETS, s, r) for s in INEQUALITY for r in OUTPUTS + BASELINES},
-        **{f"{s} beats {b}": _ahead(OFF_TARGETS, s, b) for s in OUTPUTS for b in BASELINES},
-        "npp beats nre": _ahead(OFF_TARGETS, "npp", "nre"),
-    }),
+    "INQ-W-7": Count(
+        _each(OFF_TARGETS, INEQUALITY, RIVALS) | _each(OFF_TARGETS, OUTPUTS, BASELINES) | _each(OFF_TARGETS, ["npp"], ["nre"])),
     "INQ-W-8": Count({
         _named(cell): Above(_of(cell), Derived("how much more it tells", _more_told), 0, margin=MUCH, final="reduced")
         for cell in CELLS if cell["percent"] == 10.0
     }),
     "INQ-W-9": Count({_named(cell): _ahead(cell, "palma", "gini") for cell in ALL}, at_least=len(ALL) // 2 + 1),
     "INQ-W-10": Count({
-        f"{routing}, {data}, {setup}": _routing(routing, data, setup)
-        for routing in ("dynamic", "em") for data in ("mnist", "fashion_mnist") for setup in DIVERSE
+        f"{name}, {SETS[data]}, {setup}": _routing(routing, data, setup)
+        for routing, name in {"dynamic": "RBA", "em": "EM"}.items() for data in ("mnist", "fashion_mnist") for setup in DIVERSE
     }),
 }  # fmt: skip
