@@ -333,8 +333,9 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     judged: Scale = "cpu" if any(p.scale == "cpu" for p in ran) else "paper"
     words = {**WORDS[judged], **({"for": "holds", "against": "fails"} if claim.kind == "property" else {})}
     against, waiting, undecided = ([p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, OPEN))
+    unconfirmed = {p.name for p in parts if p.unconfirmed}
     said = f"{tally(parts)}; the claim needs {need}"
-    said += "; for an unconfirmed part there is no run with twice the budget yet" * any(p.unconfirmed for p in parts)
+    said += "; for an unconfirmed part there is no run with twice the budget yet" * bool(unconfirmed)
     if kept(parts) >= need:
         status, reason = words["for"], f"{said}."
     elif total - len(against) < need:
@@ -346,7 +347,8 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     records = tuple(dict.fromkeys(key for p in parts for key in p.records))
     derived = "; ".join(dict.fromkeys(text for p in parts for text in p.derived.split("; ") if text))
     told = dict(n=min((p.n for p in ran), default=0), records=records, derived=derived, parts=parts, name=name)
-    return Verdict(claim, status, reason, scale=None if status == "waiting" else judged, **told)
+    told |= dict(scale=None if status == "waiting" else judged, unconfirmed=status in OPEN and unconfirmed.issuperset(undecided))
+    return Verdict(claim, status, reason, **told)
 
 
 def tally(parts: Sequence[Verdict]) -> str:

@@ -902,6 +902,11 @@ def test_a_count_says_which_parts_lack_nothing_but_a_longer_run():
     assert done.reason == "1 of 1 parts hold; the claim needs 1."
     wide = judge(ordered, Count({"wide": ORDER}), arms([0.1, 0.9, 0.5], [0.5, 0.4, 0.6], scale="cpu"))
     assert tally(wide.parts) == "0 of 1 parts hold, 1 open", "more than a longer run is missing"
+    nested = judge(
+        ordered, Count({"a": Count({"near": ORDER}), "b": Count({"near": ORDER, "none": replace(ORDER, margin=0.9)})}), small
+    )
+    assert [p.unconfirmed for p in nested.parts] == [True, False]
+    assert tally(nested.parts) == "0 of 2 parts hold, 1 open, 1 unconfirmed"
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
