@@ -201,7 +201,7 @@ plots.use_style()
 #
 # The two baselines that lose nearly everywhere in the paper are not what the article describes. There ABC, an autoencoder, reconstructs normal inputs, and NL, a Boltzmann machine, has learned. In the release ABC reconstructs
 # *anomalies*, and NL is scored with new random weights. Run as released, both have nearly the paper's numbers on the four sets of images. An ABC that reconstructs normal images, and the error of an NL that has learned, are good
-# detectors of diverse outliers on MNIST and its like ({numref}`fig-inq-outliers`), and with the fewest outliers one of them is as good as Gini there. With the fewest diverse inliers, and on CIFAR-10, Gini stays ahead of both.
+# detectors of diverse outliers on MNIST and its like ({numref}`fig-inq-outliers`), and with the fewest outliers one of them is as good as Gini there. With the fewest diverse inliers, and on CIFAR-10 from one percent on, Gini stays ahead of both.
 #
 # Which of Gini and Palma is ahead depends on the negatives and on the metric. By AUROC, Gini is ahead on all pairs, and no longer on those sites. By average precision, Palma is ahead in most networks on all pairs,
 # and Gini in most on those sites. In the paper's own tables the AUROC of Gini is higher with a tenth of anomalies in all eight cells;

@@ -148,7 +148,7 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
     assert "Run as released, both have nearly the paper's numbers on the four sets of images" in told
     assert "are good detectors of diverse outliers on MNIST and its like" in told
     assert "with the fewest outliers one of them is as good as Gini there" in told
-    assert "With the fewest diverse inliers, and on CIFAR-10, Gini stays ahead of both" in told
+    assert "With the fewest diverse inliers, and on CIFAR-10 from one percent on, Gini stays ahead of both" in told
     assert "released autoencoder reconstructs anomalies" in source(STEM)
     for (setup, data, percent), row in cells.iterrows():
         cell = printed("T2" if setup == "outliers" else "T3", short[data], f"{percent:g}")
@@ -156,7 +156,8 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
         assert abs(row["auroc_nl_untrained"] - cell["nl"]) < 0.01
         assert row["auroc_nl_error"] > 0.5 > row["auroc_nl"]
         if data == "cifar10":
-            assert max(row["auroc_abc_usual"], row["auroc_nl_error"]) < gini.get((setup, data, percent), 0.7) - 0.02
+            behind = gini[setup, data, percent] - max(row["auroc_abc_usual"], row["auroc_nl_error"])
+            assert abs(behind) < 0.02 if (setup, percent) == ("outliers", 0.1) else behind > 0.02
             continue
         assert row["auroc_abc_usual"] > row["auroc_abc"] + 0.05
         better = max(row["auroc_abc_usual"], row["auroc_nl_error"])
