@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.models import OptionInfo
 
 from capslib import papers
 from capslib.errors import Interrupted, UserError
@@ -28,10 +29,16 @@ out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty
 Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
 NAMES = f"of the notebook: {', '.join(Settings.model_fields)}"
-ScaleOption = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper")]
 FOLDER = {"parser": folder, "metavar": "FOLDER"}
-DataDir = Annotated[Path | None, typer.Option(**FOLDER, help="of data sets (default: $CAPSLIB_DATA, else the cache)")]
-ResultsDir = Annotated[Path | None, typer.Option(**FOLDER, help="of records (default: $CAPSLIB_RESULTS, else results/)")]
+
+
+def option(name: str, **more: object) -> OptionInfo:
+    """The option for a parameter of the notebooks, in the words of :class:`Settings`."""
+    return typer.Option(help=Settings.model_fields[name].description, **more)
+
+
+DataDir = Annotated[Path | None, option("data_dir", **FOLDER)]
+ResultsDir = Annotated[Path | None, option("results_dir", **FOLDER)]
 
 
 def main() -> None:
@@ -47,9 +54,9 @@ def main() -> None:
 @app.command()
 def execute(
     stems: Stems,
-    scale: ScaleOption = "smoke",
+    scale: Annotated[str, option("scale")] = "smoke",
     parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help=NAMES)] = None,
-    force: Annotated[bool, typer.Option(help="execute notebooks even if nothing has changed")] = False,
+    force: Annotated[bool, typer.Option("--force", help="execute notebooks even if nothing has changed")] = False,
 ) -> None:
     """Execute notebooks whose inputs have changed: Jupytext → Papermill → book/papers/STEM.ipynb."""
     from capslib.lab import batch, notebooks
@@ -70,25 +77,25 @@ def execute(
 @app.command()
 def run(
     stems: Stems,
-    scale: ScaleOption,
+    scale: Annotated[str, option("scale")],
     experiment: Annotated[list[str] | None, typer.Option(help="only this experiment (may be repeated)")] = None,
     where: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="keep only trials with this value; seed=1 is one seed")
     ] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change this field")] = None,
-    seeds: Annotated[int | None, typer.Option(help="replicates, from seed 0 on")] = None,
-    device: str = "cpu",
-    workers: Annotated[int, typer.Option(help="processes; 0: one per core, or as many as fit on the devices")] = 0,
-    threads: Annotated[int, typer.Option(help="of each trial on the CPU; their number changes the last digits")] = 1,
-    scheduler: Annotated[str | None, typer.Option(help="dask scheduler, tcp://host:port")] = None,
+    seeds: Annotated[int | None, option("seeds")] = None,
+    device: Annotated[str, option("device")] = "cpu",
+    workers: Annotated[int, option("workers")] = 0,
+    threads: Annotated[int, option("threads")] = 1,
+    scheduler: Annotated[str | None, option("scheduler")] = None,
     data_dir: DataDir = None,
     results_dir: ResultsDir = None,
-    retry_failed: Annotated[bool, typer.Option(help="run failed trials again, too")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="run failed trials again, too")] = False,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="rehearse: stop each training after this many steps; no result")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option(help="show what would run, here or on such a device elsewhere, its time and its memory, and stop")
+        bool, typer.Option("--dry-run", help="show what would run, here or on such a device elsewhere, its time and memory")
     ] = False,
 ) -> None:
     """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""

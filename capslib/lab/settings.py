@@ -31,9 +31,9 @@ class Settings(Model):
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:0 …, or mps")
     seeds: int | None = Field(
-        None, ge=1, le=1000, strict=True, description="replicates; default: as many as the experiment names"
+        None, ge=1, le=1000, strict=True, description="replicates from seed 0 on; default: the experiment's"
     )
-    workers: int = Field(0, ge=0, le=1024, strict=True, description="processes for trials; 0: choose a number; 1: this process")
+    workers: int = Field(0, ge=0, le=1024, strict=True, description="processes; 0: as many as fit; 1: this one runs the trials")
     threads: int = Field(
         1, ge=1, le=1024, strict=True, description="threads of each trial on the CPU; their number changes the last digits"
     )
