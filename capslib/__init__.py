@@ -14,7 +14,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  experiment  query                                what an experiment and a trial are; what a claim can ask
 
     the library  recipes                                          what a training is made of, by name, and the training itself
-                 training                                         the one fit loop
+                 training  config                                 the one fit loop; frozen, typed configurations
                  checkpoints                                      the state of a run, kept and taken up again
                  networks  data                                   the papers' networks; named data sets
                  layers  attacks  losses  inequality              capsule layers that take any routing; attacks; losses; inequality
@@ -23,7 +23,7 @@ The plan, from the top down. A module imports only from below its own place: fro
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
 ``pip install capslib[lab]``. Sizes: the library at most 3,840 lines, besides the routings and networks that it knows by name; the
-lab at most 3,915 lines, a paper at most 1,005 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
+lab at most 3,895 lines, a paper at most 996 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
 import torch.
 """
 

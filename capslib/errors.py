@@ -18,6 +18,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(known)}.")
 
 
+def check_name(kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise :func:`unknown` unless the name is one of ``known``."""
+    if name not in known:
+        raise unknown(kind, name, known)
+
+
 class NotFinite(ArithmeticError):
     """Training met a NaN or an infinity. The message names the first layer or parameter that held one, and the step."""
 

@@ -18,7 +18,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from capslib.errors import unknown
+from capslib.errors import check_name
 from capslib.registry import Registry
 from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingResult, convolutional, make_routing, squash
 
@@ -221,8 +221,8 @@ class ConvCapsules(nn.Module):
 
 def _normaliser(routing: Routing, name: str, asked: Normalise | None) -> Normalise:
     """What a convolutional layer normalises over, if ``asked`` for this. Raises ValueError, and UserError for an unknown one."""
-    if asked not in (None, *get_args(Normalise)):
-        raise unknown("normaliser", asked, get_args(Normalise))
+    if asked is not None:
+        check_name("normaliser", asked, get_args(Normalise))
     over_parents = routing.couplings_sum_over == "parents"
     if over_parents and "competition" in inspect.signature(routing.forward).parameters:
         return asked or "types+positions"
@@ -302,8 +302,7 @@ def _first_weights(transform: Transform, pose: Pose, shape: tuple[int, ...], std
     if transform == "linear":
         _start(weight := torch.empty(*shape, *W[pose]), std)
         return weight
-    if transform != "bounded":
-        raise unknown("transform", transform, get_args(Transform))
+    check_name("transform", transform, get_args(Transform))
     if pose != "matrix":
         raise ValueError('the transform "bounded" is for matrix capsules')
     return near_identity(*shape)

@@ -10,16 +10,16 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from capslib.config import Config, DataName, LossName, NetworkName, RoutingName, hash_of
 from capslib.data.registry import SETS
-from capslib.errors import Interrupted, UserError, unknown
-from capslib.registry import LOSSES, NETWORKS, ROUTINGS, Registry
+from capslib.errors import Interrupted, UserError
+from capslib.registry import LOSSES, NETWORKS, ROUTINGS
 
 if TYPE_CHECKING:
     import torch
@@ -27,65 +27,6 @@ if TYPE_CHECKING:
 
     from capslib.data import DataFingerprint, DataSplit
     from capslib.training import Context, Examples, History, Patience
-
-
-class Model(BaseModel):
-    """Frozen, typed, no unknown fields: the base of every configuration and of everything in a record."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Config(Model):
-    """A configuration: its defaults are the paper's setting, and what differs from them tells it from others."""
-
-    ARM: ClassVar[frozenset[str]] = frozenset()
-    """The fields that tell the arms of an experiment apart; the others differ from the paper by way of its budget."""
-
-    def differences(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON has them. A new field with a default changes none of these."""
-        return self.model_dump(mode="json", exclude_defaults=True)
-
-    def arm(self) -> frozenset[str]:
-        """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and those without a default."""
-        return self.ARM | {name for name, field in type(self).model_fields.items() if field.is_required()}
-
-    def setting(self) -> Self:
-        """The paper's own setting of the same arm."""
-        return type(self)(**self.model_dump(include=set(self.arm())))
-
-    def matches(self, where: Mapping[str, Any]) -> bool:
-        """Whether these fields have these values; a list stands for a tuple. Raises UserError for an unknown field."""
-        own = self.model_dump(mode="json")
-        for name in (name for name in where if name not in own):
-            raise unknown(f"field of {type(self).__name__}", name, own)
-        return matches(own, where)
-
-
-def matches(fields: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    """Whether fields, as JSON has them, have these values; a tuple stands for a list.
-
-    >>> matches({"sizes": [32, 8], "bias": True}, {"sizes": (32, 8)})
-    True
-    """
-    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in where.items()}
-    return all(name in fields and fields[name] == value for name, value in wanted.items())
-
-
-def hash_of(thing: Any) -> str:
-    """Sixteen hexadecimal digits of the SHA-256 of something that JSON can hold."""
-    return hashlib.sha256(json.dumps(thing, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _named(known: Registry) -> Any:
-    def check(name: str) -> str:
-        if name not in known:
-            raise ValueError(unknown(known.kind, name, known))
-        return name
-
-    return Annotated[str, AfterValidator(check)]
-
-
-DataName, NetworkName, RoutingName, LossName = map(_named, (SETS, NETWORKS, ROUTINGS, LOSSES))
 
 
 class Recipe(Config):
@@ -119,7 +60,8 @@ class Recipe(Config):
         """This recipe without what an experiment measures besides, with ``changes``. TypeError, if that would change the training."""
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
-        methods = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) and name not in ("recipe", "__hash__")}
+        changeable = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) or isinstance(f, property)}
+        methods = changeable - {"recipe", "__hash__"}
         if lost := sorted(methods & {name for c in line[: line.index(paper)] for name in vars(c)}):
             so = "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
             raise TypeError(f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}")
@@ -160,8 +102,8 @@ class Recipe(Config):
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         """What the network sees of one example, (C, H, W), and the number of training examples, by the registry of data sets."""
-        n, channels, *size = SETS[self.data].splits["train"]
-        size = [self.resize] * 2 if self.resize else [side // self.downsample for side in size]
+        n, channels, *size = SETS[self.data].train
+        size = [(self.resize or side) // self.downsample for side in size]
         return (channels, *([self.crop] * 2 if self.crop else size)), min(n, self.images or n)
 
     @property
@@ -241,6 +183,10 @@ class Recipe(Config):
         from capslib.training import accuracy
 
         return accuracy(lambda inputs: self.scores(network, self.seen(inputs)), examples, self.BATCH_OF_TEST)
+
+    def error(self, network: nn.Module, examples: Examples) -> float:
+        """The share of wrong answers, in percent."""
+        return 100 * (1 - self.accuracy(network, examples))
 
 
 class Objective:

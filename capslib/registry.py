@@ -11,7 +11,7 @@ from collections import UserDict
 from pkgutil import resolve_name
 from typing import Any
 
-from capslib.errors import unknown
+from capslib.errors import check_name
 
 
 class Registry(UserDict[str, Any]):
@@ -31,8 +31,7 @@ class Registry(UserDict[str, Any]):
         super().__init__(entries)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self:
-            raise unknown(self.kind, name, self)
+        check_name(self.kind, name, self)
         entry = self.data[name]
         if isinstance(entry, str):
             entry = self.data[name] = resolve_name(entry)

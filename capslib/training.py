@@ -62,7 +62,7 @@ class Context:
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
     code_of: Callable[[str], str] | None = None  # names the code that a module of recipes runs, for `code`
-    stop: Callable[[], bool] = lambda: False  # asked after every step; if so, the run leaves a checkpoint and is `Interrupted`
+    stop: Callable[[], bool] = lambda: False  # asked every `guard_every` steps; if so, a checkpoint is left, and `Interrupted`
     progress: Callable[[int, int, str], None] | None = None  # called as progress(step, steps, note)
     max_steps: int | None = None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
     resumed_from: list[int] = field(default_factory=list)  # the steps at which a training was taken up again

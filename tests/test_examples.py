@@ -27,7 +27,8 @@ FACE = {
     "capslib.networks.negation_limitation": ["CapsuleStack", "DeepCapsNet", "SignNetwork"],
     "capslib.data": ["load"],
     "capslib.training": ["accuracy", "fit", "permutation", "subset"],
-    "capslib.recipes": ["matches", "train", "flops"],
+    "capslib.config": ["matches"],
+    "capslib.recipes": ["train", "flops"],
     "capslib.registry": ["Registry"],
 }
 """What whoever takes capsules away to build on them calls first."""

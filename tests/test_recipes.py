@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from capslib import recipes, training
+from capslib.config import Config, matches
 from capslib.errors import UserError
 from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
@@ -22,9 +23,11 @@ from capslib.papers.em_routing.table1 import TestErrorConfig
 from capslib.papers.experiment import doubled
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
+from capslib.papers.learned_routing.recipe import ConsensusRecipe
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
 from capslib.papers.negation_limitation.sign import SignConfig
-from capslib.recipes import Config, Recipe, Training, flops, matches, new_network, train
+from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
+from capslib.recipes import Recipe, Training, flops, new_network, train
 from capslib.registry import NETWORKS, ROUTINGS
 from capslib.routing import Routing
 from capslib.training import Context, Patience
@@ -160,6 +163,39 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
 
     with pytest.raises(TypeError, match=r"Wider trains as EMRecipe, without its own build: .* or let recipe"):
         train(Wider(), 0, Context(seed=0))
+
+    class Plain(EMRecipe):
+        @property
+        def augments(self):
+            return False
+
+    with pytest.raises(TypeError, match="without its own augments"):
+        Plain().recipe()
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value"),
+    [
+        (lambda **f: AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **f), "loss", "spread"),
+        (lambda **f: AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **f), "images", 50),
+        (ConsensusRecipe, "downsample", 2),
+        (SparseRecipe, "resize", 16),
+        (SparseRecipe, "jitter", True),
+        (lambda **f: SignConfig(routing="dynamic", bias=True, **f), "loss", "cross_entropy"),
+    ],
+)
+def test_a_field_that_would_change_nothing_is_refused(make, field, value):
+    """The run went on without it, and its record named it."""
+    same = getattr(make(), field)
+    assert make(**{field: same}) == make()
+    with pytest.raises(ValidationError, match="makes no use of it"):
+        make(**{field: value})
+
+
+def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():
+    assert Recipe(data="mnist", network="cnn", resize=16, downsample=2).shape() == ((1, 8, 8), 60_000)
+    with pytest.raises(UserError, match="ham10000 is not split into train and test: choose another set"):
+        EMRecipe(data="ham10000").shape()
 
 
 def test_one_matcher_takes_lists_for_tuples():

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capslib import papers
+from capslib.config import Config
 from capslib.errors import Interrupted, NotFinite, UserError
 from capslib.papers.experiment import Experiment, Metric, Outcome
 from capslib.papers.negation_limitation.sign import SignConfig
-from capslib.recipes import Config, Training
+from capslib.recipes import Training
 from capslib.training import Context
 
 STEM = "negation_limitation"

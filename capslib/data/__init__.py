@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ with warnings.catch_warnings():  # pooch's progress bar asks for notebook widget
 
 from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet
-from capslib.errors import UserError, unknown
+from capslib.errors import UserError, check_name
 
 __all__ = ["SETS", "DataFingerprint", "DataSplit", "Row", "describe", "fetch", "load", "require", "verify"]
 
@@ -61,8 +61,7 @@ class DataSplit:
 
     def __getitem__(self, array: str) -> np.ndarray:
         """Any array of the split by name, such as ``instance``. Raises UserError for an unknown name."""
-        if array not in self.arrays:
-            raise unknown(f"array of {self.name}/{self.split}", array, self.arrays)
+        check_name(f"array of {self.name}/{self.split}", array, self.arrays)
         return self.arrays[array]
 
     def __len__(self) -> int:
@@ -95,14 +94,14 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     True
     """
     spec = SETS[name]
-    _check_split(name, split, spec.splits)  # before any file is looked for
+    check_name(f"split of {name}", split, spec.splits)  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
         mark = DataFingerprint(name=name, sha256=standins.sha256(splits), stand_in=True, complete=True)
         return DataSplit(name, split, splits[split], spec.classes, mark)
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
-    _check_split(name, split, manifest.splits)
+    check_name(f"split of {name}", split, manifest.splits)
     mark = DataFingerprint(name=name, sha256=sha256, stand_in=False, complete=manifest.complete, deviations=manifest.deviations)
     arrays = prepared.open_split(folder, manifest, split)
     return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, mark)
@@ -113,7 +112,7 @@ def require(name: str, data_dir: str | Path | None = None, *, download: bool | N
     if not (spec := SETS[name]).stand_in:
         manifest = prepared.check(_folder(spec, data_dir, download))
         for split in spec.splits:
-            _check_split(name, split, manifest.splits)
+            check_name(f"split of {name}", split, manifest.splits)
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
@@ -145,11 +144,6 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
 def describe(data_dir: str | Path | None = None) -> list[Row]:
     """All sets, here or not. Reads headers only, but hashes publishers' files that are not prepared yet."""
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
-
-
-def _check_split(name: str, split: str, known: Iterable[str]) -> None:
-    if split not in known:
-        raise unknown(f"split of {name}", split, known)
 
 
 def _root(data_dir: str | Path | None) -> Path:

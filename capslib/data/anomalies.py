@@ -6,21 +6,23 @@ class is the anomaly), or one of the lesion setups of HAM10000. Everything here 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from capslib.data import DataSplit
-from capslib.errors import UserError, unknown
+from capslib.errors import UserError, check_name
+from capslib.registry import Registry
 
 DIVERSE = ("outliers", "inliers")
 MALIGNANT, BENIGN = ("mel", "bcc", "akiec"), ("nv", "bkl", "df", "vasc")
-LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = Registry("setup of lesions", {
     "A": (MALIGNANT, BENIGN),
     "B": (("mel",), BENIGN),
     "C": (MALIGNANT, ("nv",)),
     "D": (("mel",), ("nv",)),
-}
+})  # fmt: skip
 """Anomalies and normal lesions, by the released code. The caption of Table 4 permutes B, C and D."""
 MISMATCHES = 6
 """Pairs of guide and site with fewer mismatches are kept; the paper says "not more than", but its 615 positives are these."""
@@ -28,8 +30,7 @@ MISMATCHES = 6
 
 def one_against_all(labels: np.ndarray, kind: int, setup: str) -> np.ndarray:
     """1 for anomalies and 0 for normal examples, int64 [N]: in "outliers" class ``kind`` is normal, in "inliers" the anomaly."""
-    if setup not in DIVERSE:
-        raise unknown("setup", setup, DIVERSE)
+    check_name("setup", setup, DIVERSE)
     of_kind = labels == kind
     if not of_kind.any():
         raise UserError(f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}.")
@@ -54,17 +55,16 @@ def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator,
     if 0 < percent < 100:
         count = min(len(unusual), round(len(usual) * percent / (100 - percent)))
     if count == 0:
+        least = math.ceil(5e5 / (len(usual) + 0.5) + 1e-9) / 1e4  # half an anomaly is none
+        fix = f"take at least {least:g} % and less than 100 %" if len(unusual) else "the data have none"
         raise UserError(
-            f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: take at least "
-            f"{50 / (len(usual) + 0.5):.2g} % and less than 100 %."
+            f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: {fix}."
         )
     return np.sort(np.concatenate([usual, rng.permutation(unusual)[:count]]))
 
 
 def lesions(split: DataSplit, setup: str) -> np.ndarray:
     """1 for anomalies, 0 for normal lesions and −1 for images that the setup leaves out, int64 [N], of HAM10000 or its stand-in."""
-    if setup not in LESION_SETUPS:
-        raise unknown("setup of lesions", setup, LESION_SETUPS)
     unusual, usual = LESION_SETUPS[setup]
     if missing := {*unusual, *usual} - set(split.classes):
         raise UserError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from capslib.data.readers import Shapes, Splits, affnist_splits, cifar_splits, idx_splits, lesion_splits, norb_splits
+from capslib.errors import UserError
 from capslib.registry import Registry
 
 
@@ -27,6 +28,13 @@ class DataSet:
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand
     paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
+
+    @property
+    def train(self) -> tuple[int, ...]:
+        """[N, C, H, W] of its training split. Raises :class:`UserError` where it has none."""
+        if "train" not in self.splits:
+            raise UserError(f"{self.name} is not split into train and test: choose another set.")
+        return self.splits["train"]
 
 
 def _like_mnist(*hashes: str) -> dict:

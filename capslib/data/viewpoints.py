@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from capslib.data import DataSplit
-from capslib.errors import unknown
+from capslib.errors import check_name
 
 FAMILIAR = {
     "azimuth": (30, 32, 34, 0, 2, 4),  # tens of degrees: from 60° on one side of the front to 40° on the other
@@ -24,6 +24,5 @@ def familiar(split: DataSplit, factor: str) -> np.ndarray:
     >>> f"{familiar(toys, 'elevation').sum()} of {len(toys)}"
     '8100 of 24300'
     """
-    if factor not in FAMILIAR:
-        raise unknown("factor of viewpoint", factor, FAMILIAR)
+    check_name("factor of viewpoint", factor, FAMILIAR)
     return np.isin(split[factor], FAMILIAR[factor])

@@ -19,14 +19,14 @@ from pathlib import Path
 from rich.console import Console
 
 from capslib import papers
-from capslib.errors import Interrupted, UserError, unknown
+from capslib.errors import Interrupted, UserError
 from capslib.lab import planning, progress
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 from capslib.lab.workers import Display, Task, executor
-from capslib.papers.experiment import Experiment, Trial
+from capslib.papers.experiment import Trial
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Session:
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
         """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
         have a field that this one lacks."""
-        seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), _experiment(stem, experiment)
+        seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), papers.experiments(stem)[experiment]
         try:
             return chosen.trials(self.settings.scale, seeds=seeds, **selection)
         except UserError as error:
@@ -78,13 +78,6 @@ class Session:
         larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
         print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}{larger}")
         return found
-
-
-def _experiment(stem: str, name: str) -> Experiment:
-    experiments = papers.experiments(stem)
-    if name not in experiments:
-        raise unknown(f"experiment of {stem}", name, experiments)
-    return experiments[name]
 
 
 def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
@@ -160,7 +153,7 @@ def run(
 
 
 class Signals:
-    """Turns Ctrl-C and SIGTERM into a flag, which is true once one has come. The next one does what it did before."""
+    """Turns Ctrl-C and SIGTERM into a flag, which is true once one has come. The next one, of either, does what it did before."""
 
     signal: int | None = None
 
@@ -175,9 +168,12 @@ class Signals:
     def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, Interrupted):
             error.signal = self.signal or error.signal
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self._restore()
 
     def _note(self, number: int, _: object) -> None:
         self.signal = number
-        signal.signal(number, self.before[number])
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from IPython.display import HTML
 
 from capslib import papers
-from capslib.errors import unknown
+from capslib.errors import check_name, unknown
 from capslib.lab import claims, frames
 from capslib.lab.judging import NOT_RUN, Verdict
 from capslib.lab.records import Record
@@ -37,8 +37,8 @@ class Chapter:
 
     @property
     def records(self) -> list[Record]:
-        """The records of the grid of each scale, which figures show."""
-        return claims.own_records(self.stem, self.store)
+        """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
+        return [r for r in self.every if papers.budget(r.trial) == 1]
 
     @property
     def every(self) -> list[Record]:
@@ -59,8 +59,7 @@ class Chapter:
         """
         found, rows, left, all_rest_on = self.told, [], [], set()
         for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
-            if name not in found:
-                raise unknown("claim", name, found)
+            check_name("claim", name, found)
             v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
             seal, label = claims.seal(v), escape(names.get(name) or v.claim.statement)
             if v.status in NOT_RUN:
@@ -127,6 +126,7 @@ class _Told(NamedTuple):
     def __format__(self, what: str) -> str:
         told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
         told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.status
+        check_name(f"word for {self.verdict.claim.id}", what or "said", told)
         return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
 
 

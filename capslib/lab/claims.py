@@ -15,7 +15,6 @@ from html import escape
 from capslib import papers
 from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
 from capslib.lab.ledger import ledger, number, span
-from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, queries
@@ -53,11 +52,6 @@ def by_record(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
         for key in v.records:
             users.setdefault(key, []).append(v)
     return users
-
-
-def own_records(paper: str, store: Store) -> list[Record]:
-    """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
-    return [r for r in store.records(paper) if papers.budget(r.trial) == 1]
 
 
 # ---------------------------------------------------------------------------------------------------------- for readers

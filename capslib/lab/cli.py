@@ -103,11 +103,10 @@ def run(
 
     if dry_run and max_steps:
         raise UserError("--dry-run plans the whole run, and --max-steps rehearses it: give one of them, then the other.")
-    given = dict(
+    session = batch.Session.start(
         scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-        scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+        scheduler=scheduler, data_dir=data_dir, results_dir=results_dir, elsewhere=dry_run,
     )  # fmt: skip
-    session = batch.Session.start(elsewhere=dry_run, **{k: v for k, v in given.items() if v is not None})
     store, settings = session.store, session.settings
     if settings.scale != "smoke" and runs.checkout()[1]:
         console.print("note: there are uncommitted changes, so `capslib records check` will refuse these records: commit first.")
@@ -115,6 +114,7 @@ def run(
     for stem in stems:
         for name in experiment or papers.experiments(stem):
             trials += session.trials(stem, name, where=parse(where or [], "field"), change=parse(change or [], "field"))
+    trials = list({trial.key: trial for trial in trials}.values())  # where a paper or an experiment is named twice
     if dry_run:
         plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
         for line in progress.summary(plan):
@@ -172,8 +172,8 @@ def records(
     checks, chosen = what == "check", stem if what == "check" else what
     if chosen is not None:
         papers.module(chosen)  # raises for an unknown stem
-    if repair and not checks:
-        raise UserError("--repair belongs to `capslib records check --repair`.")
+    if (repair or stem is not None) and not checks:
+        raise UserError("One paper, as in `capslib records STEM`; --repair belongs to `capslib records check --repair`.")
     store = Store(results_dir).check_there()
     if checks:
         if repair:

@@ -10,13 +10,13 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
+from capslib.config import Config, matches
 from capslib.lab.judging import OPEN, Verdict
 from capslib.lab.ledger import raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
 from capslib.papers.experiment import SCALES, Experiment
-from capslib.recipes import Config, matches
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def styled(table: DataFrame, digits: int = 6) -> Styler:
     """A table for a page, its numbers with ``digits`` decimals, and without pandas' own row numbers.
 
-    Every text in it is escaped: a record may come from anybody, and pandas' Styler escapes nothing.
+    Every text in it is escaped: a record may come from anybody, and left alone pandas' Styler escapes nothing.
     """
 
     def safe(cell: object) -> object:
@@ -152,7 +152,7 @@ def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping
     columns = {**{scale: experiment.grid(scale)[0] for scale in SCALES}, **more}
     first = dict(sorted(columns.items(), key=lambda of: -SCALES.index(of[0].partition(",")[0])))
     used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
-    fields = [name for name in used if name not in arm]
+    fields = [name for name in used if name not in {*arm, *experiment.config.UNUSED}]
     table = pd.DataFrame(
         {scale: [text(getattr(config, name)) for name in fields] for scale, config in first.items()},
         index=[experiment.config.model_fields[name].title or name for name in fields],

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from capslib.config import hash_of
 from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Run, Runs
@@ -20,7 +21,6 @@ from capslib.lab.statistics import interval
 from capslib.papers import query as q
 from capslib.papers.experiment import Scale
 from capslib.papers.query import Above, Count, Leaf, Order, Property, Query, Select, Value
-from capslib.recipes import hash_of
 
 SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
@@ -198,7 +198,8 @@ def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: 
         raise _Waits(f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}.")
     if any(r.exit == "ok" and r.read(query.metric) is None for r in arm):
         raise _Waits(f"Records of {named} lack the metric {str(query.metric)!r}.")
-    mixed = sorted({k for r in arm for k, value in r.config().items() if value != arm[0].config().get(k)})
+    configs = [record.config for r in arm for record in r.records]
+    mixed = sorted({k for config in configs for k, value in config.items() if value != configs[0].get(k)} - {select.over})
     if mixed and not isinstance(query, Property):  # a property holds in all of them; the others need replicates
         raise _Open(f"Records of {named} differ in {', '.join(mixed)}, which the query does not fix.")
 
@@ -236,7 +237,8 @@ def _at_rest(
     A falling learning rate flattens any curve, so a flat curve proves nothing.
     """
     picked = [runs.pick(claim.paper, select, scale, budget=2) for select in query.arms]
-    pairs, every, undone = _pairs(picked), [r for arm in picked for r in arm], WORDS[scale]["open"]
+    every, undone = [r for arm in picked for r in arm], WORDS[scale]["open"]
+    pairs = [pair for pair in _pairs(picked) if all(r.read(query.metric) for r in pair)]
     try:
         _check_ended(every)
         _check_fit(query, pairs)

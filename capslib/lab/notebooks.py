@@ -78,7 +78,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
     """A hash of everything beside its notebook that a chapter shows.
 
     That is its parameters, its records and its ledger, the versions of Python and of the libraries, and every file of capslib
-    except those of the other papers.
+    except what other papers run and claim: their networks may be a part of its own.
     """
     digest = hashlib.sha256()
     for text in (settings.model_dump_json(), platform.python_version(), *map(importlib.metadata.version, LIBRARIES)):
@@ -88,7 +88,8 @@ def fingerprint(stem: str, settings: Settings) -> str:
     files = [
         path
         for path in package.rglob("*")
-        if path.suffix in (".py", ".csv") and others.isdisjoint(path.relative_to(package).with_suffix("").parts)
+        if path.suffix in (".py", ".csv")
+        and (path.parent.name == "networks" or others.isdisjoint(path.relative_to(package).with_suffix("").parts))
     ]
     files += [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
     for path in sorted(files):

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from capslib.config import Model
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
-from capslib.recipes import Model
 
 Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -146,14 +147,13 @@ class PeakMemory:
             import torch
 
             self.bytes = torch.cuda.max_memory_allocated(self.device)
-        elif sys.platform == "linux":
-            status = Path("/proc/self/status").read_text()
-            self.bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        elif sys.platform == "linux" and (mark := re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())):
+            self.bytes = int(mark[1]) * 1024
         else:
             import psutil
 
             memory = psutil.Process().memory_info()
-            self.bytes = getattr(memory, "peak_wset", memory.rss)  # Windows keeps a peak; a Mac has what is held now
+            self.bytes = getattr(memory, "peak_wset", memory.rss)  # Windows keeps a peak; a Mac and gVisor tell what is held now
 
 
 @contextlib.contextmanager

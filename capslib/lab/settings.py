@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from capslib.errors import UserError, unknown
+from capslib.config import Model
+from capslib.errors import UserError, check_name, unknown
 from capslib.files import folder
 from capslib.papers.experiment import SCALES, Scale
-from capslib.recipes import Model
 
 Folder = Annotated[Path, BeforeValidator(lambda name: folder(name) and name)]
 
@@ -55,10 +55,8 @@ class Settings(Model):
         With ``elsewhere`` a machine without any CUDA device need not have the one that is named: a plan may be for another machine.
         """
         for name in parameters:
-            if name not in cls.model_fields:
-                raise unknown("parameter", name, cls.model_fields)
-        if (scale := parameters.get("scale", "smoke")) not in SCALES:
-            raise unknown("scale", str(scale), SCALES)
+            check_name("parameter", name, cls.model_fields)
+        check_name("scale", str(parameters.get("scale", "smoke")), SCALES)
         try:
             settings = cls.model_validate(parameters)
         except ValidationError as error:
@@ -76,12 +74,12 @@ def check_device(device: str, *, here: bool = True) -> None:
 
     Asks the driver, which answers faster than torch.
     """
-    match = re.fullmatch(r"(cpu|cuda|mps)(?::(\d+))?", device)
+    match = re.fullmatch(r"(cpu|mps|cuda(?::(\d+))?)", device)
     if match is None:
         if "gpu" in device.lower():
             raise UserError(f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps.")
         raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
-    kind, index = match[1], int(match[2] or 0)
+    kind, index = match[1].partition(":")[0], int(match[2] or 0)
     if not here:
         return
     if kind == "cuda" and index >= (count := cuda_devices()):

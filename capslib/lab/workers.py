@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib import papers
+from capslib.config import Model
 from capslib.errors import Interrupted, UserError
 from capslib.lab.planning import Plan, pinned
 from capslib.lab.records import Record
@@ -31,7 +32,6 @@ from capslib.lab.runs import code_hash, record_death, run_unless_taken
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.papers.experiment import Experiment, Trial
-from capslib.recipes import Model
 
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capslib.errors import check_name
 from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, dense_decoder
 from capslib.routing import squash
 
@@ -146,6 +147,8 @@ class SparseCapsNet(nn.Module):
         bias: float | None = 0.1, **options: object,
     ):  # fmt: skip
         super().__init__()
+        check_name("mask", mask, get_args(Mask))
+        check_name("grouping", grouping, get_args(Grouping))
         self.mask, self.gamma, self.grouping = mask, gamma, grouping
         self.conv = nn.Conv2d(shape[0], filters, kernel)
         self.primary = ReleasedPrimaryCapsules(

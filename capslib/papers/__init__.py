@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from capslib.errors import UserError, unknown
+from capslib.errors import UserError
 from capslib.papers.experiment import doubled
 from capslib.papers.query import Index, selects, selects_at_rest, stopped_itself
+from capslib.registry import Registry
 
 if TYPE_CHECKING:
+    from capslib.config import Config
     from capslib.papers.experiment import Experiment, Scale, Trial
     from capslib.papers.query import Query, Select
-    from capslib.recipes import Config
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Paper:
     links: Mapping[str, str | None]
 
 
-PAPERS: Mapping[str, Paper] = {
+PAPERS: Mapping[str, Paper] = Registry("paper", {
     p.stem: p
     for p in (
         Paper(
@@ -116,20 +117,19 @@ PAPERS: Mapping[str, Paper] = {
             },
         ),
     )
-}
+})  # fmt: skip
 STEMS = tuple(PAPERS)
 
 
 def module(stem: str) -> ModuleType:
     """The module of a chapter. Raises :class:`UserError` for an unknown stem."""
-    if stem not in PAPERS:
-        raise unknown("paper", stem, STEMS)
-    return importlib.import_module(f"{__name__}.{stem}")
+    return importlib.import_module(f"{__name__}.{PAPERS[stem].stem}")
 
 
+@functools.cache
 def experiments(stem: str) -> Mapping[str, Experiment]:
-    """The experiments of a chapter by name."""
-    return module(stem).EXPERIMENTS
+    """The experiments of a chapter by name. Raises :class:`UserError` for an unknown stem, and where one is asked for an unknown name."""
+    return Registry(f"experiment of {stem}", module(stem).EXPERIMENTS)
 
 
 def queries(stem: str) -> Mapping[str, Query]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from capslib.config import Config, Model, hash_of
 from capslib.data import DataFingerprint
-from capslib.errors import UserError, unknown
-from capslib.recipes import Config, Model, Recipe, Training, hash_of
+from capslib.errors import UserError, check_name
+from capslib.recipes import Recipe, Training
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -136,8 +137,7 @@ class Experiment:
         """
         every, where, fields = self.grid(scale), dict(where or {}), self.config.model_fields
         for name in where:  # of a trial, which has a seed beside its configuration
-            if name not in (*fields, "seed"):
-                raise unknown(f"field of {self.config.__name__}", name, [*fields, "seed"])
+            check_name(f"field of {self.config.__name__}", name, [*fields, "seed"])
         if "seed" in (change or {}) and "seed" not in fields:
             raise UserError("A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2.")
         seed = where.pop("seed", None)
@@ -154,9 +154,9 @@ class Experiment:
                 raise UserError(f"Configuration of {self.name}: {_messages(error)}") from None
         own = self.seeds[scale] if seeds is None else seeds
         found = [self.trial(scale, c, s) for s in own for c in configs if seeds is not None or s in self.replicates(c, own)]
-        if seed is not None and not (found := [trial for trial in found if trial.seed == seed]):
-            raise UserError(f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, own))}.")
-        return found
+        if seed is not None and seed not in (there := list(dict.fromkeys(trial.seed for trial in found))):
+            raise UserError(f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, there))}.")
+        return [trial for trial in found if seed in (None, trial.seed)]
 
 
 def _typed(fields: Mapping[str, Any]) -> str:
@@ -166,4 +166,5 @@ def _typed(fields: Mapping[str, Any]) -> str:
 
 def _messages(error: ValidationError) -> str:
     """``points = -3: Input should be greater than or equal to 2``, one for each field."""
-    return "; ".join(f"{'.'.join(map(str, e['loc']))} = {e['input']!r}: {e['msg']}" for e in error.errors())
+    told = [(".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+    return "; ".join(f"{field} = {value!r}: {message}" for field, value, message in told)

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from capslib.errors import unknown
-
 Path = Literal["eager", "fast", "compiled"]
 """By its definition; in chunks; in chunks that are compiled."""
 PATHS: tuple[Path, ...] = get_args(Path)
@@ -40,12 +38,6 @@ def at_least_one(iterations: int) -> None:
     """Raise ValueError unless there is an iteration to run."""
     if iterations < 1 or iterations != int(iterations):
         raise ValueError(f"a routing needs at least one iteration, and whole ones, not {iterations}")
-
-
-def known_path(path: str) -> None:
-    """Raise UserError, which tells the nearest, for a path that does not exist."""
-    if path not in PATHS:
-        raise unknown("path", path, PATHS)
 
 
 def materialised(few: Tensor) -> Tensor:

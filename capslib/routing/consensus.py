@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capslib.errors import check_name
 from capslib.routing.base import RoutingResult
 from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing
@@ -119,6 +120,7 @@ class SimilarityRouting(Routing):
         columns: int | None = None,
     ):  # fmt: skip
         super().__init__(parents, dim, iterations=iterations, bias=bias)
+        check_name("start", start, get_args(Start))
         self.start, self.columns = start, columns
         self.options = {"floor": floor, "logistic": logistic}
         least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)

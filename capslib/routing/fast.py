@@ -17,14 +17,15 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capslib.routing.base import Path, RoutingResult, at_least_one, known_path
+from capslib.errors import check_name
+from capslib.routing.base import Path, RoutingResult, at_least_one
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
@@ -77,13 +78,16 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     learn always takes the definition, so that autograd finds them.
     """
     signature = inspect.signature(definition)
+    hints = {"path": Path, **get_type_hints(definition)}
+    choices = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
     @functools.wraps(definition)
     def routing(votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object) -> RoutingResult:
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
         at_least_one(bound.arguments.get("iterations", 1))
-        known_path(path)
+        for name, names in choices.items():
+            check_name(name, {**bound.arguments, "path": path}[name], names)
         weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not given.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {given.dtype}")

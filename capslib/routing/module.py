@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from capslib.routing.base import PATHS, Path, RoutingResult, at_least_one, known_path
+from capslib.errors import check_name
+from capslib.routing.base import PATHS, Path, RoutingResult, at_least_one
 from capslib.routing.competition import Competition
 
 
@@ -74,7 +75,7 @@ def use_path(network: nn.Module, path: Path) -> Path:
     >>> use_path(make_routing("em", 3, 4), "eager")
     'eager'
     """
-    known_path(path)
+    check_name("path", path, PATHS)
     like = next(network.parameters(), torch.empty(0))
     routings = [module for module in network.modules() if isinstance(module, Routing)]
     for routing in routings:

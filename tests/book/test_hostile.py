@@ -13,12 +13,12 @@ import pytest
 from pydantic import ValidationError
 
 from capslib import papers
+from capslib.config import hash_of
 from capslib.lab import frames
 from capslib.lab.chapter import Chapter
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric
-from capslib.recipes import hash_of
 
 ROOT = Path(__file__).parents[2]
 STEM = "negation_limitation"

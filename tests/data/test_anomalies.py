@@ -50,7 +50,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(UserError, match=r"Unknown setup 'inlier'. Did you mean 'inliers'"):
         anomalies.one_against_all(LABELS, 1, "inlier")
     for percent in (0, 0.001, 100, -1):
-        with pytest.raises(UserError, match=r"leaves no anomaly to learn from: take at least 0.0083 %"):
+        with pytest.raises(UserError, match=r"leaves no anomaly to learn from: take at least 0.0084 % and less than 100 %"):
             drawn("outliers", percent)
     assert drawn("outliers", 0.0084)[1] == 1
 

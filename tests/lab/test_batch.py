@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -415,3 +416,17 @@ def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypa
     assert {task.results for task in sent} == {tmp_path / "records"}
     assert {task.settings.data_dir for task in sent} == {tmp_path / "data"}
     assert [task.trial for task in sent] == tiny
+
+
+def test_a_second_signal_of_either_kind_is_obeyed_at_once():
+    """After a Ctrl-C it took two of Slurm's SIGTERM."""
+    obeyed = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: obeyed.append(number))
+    try:
+        with contextlib.suppress(KeyboardInterrupt), batch.Signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert (stop(), obeyed) == (True, [])
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert obeyed == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)

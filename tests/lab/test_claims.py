@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import claims
+from capslib.lab.chapter import Chapter
 from capslib.lab.claims import COLUMNS, counts, describe, our_value, to_json, verdicts
 from capslib.lab.judging import FULL, GROUPS, NOT_RUN, REDUCED, SEEDS, STATUSES, Verdict, judge, tally
 from capslib.lab.ledger import Claim, ledger, number
@@ -314,6 +315,13 @@ def test_the_mean_over_the_runs_of_a_seed_is_one_replicate():
     assert len(found.records) == 6
 
 
+def test_runs_of_one_replicate_that_differ_in_more_are_not_mixed():
+    sizes = [record(0.9, seed=s, config={"arm": "a", "size": 3 + k, "kind": k}) for s in range(3) for k in (0, 1)]
+    found = judge(claim(value=90), OVER, sizes)
+    assert found.status == "inconclusive"
+    assert "differ in size, which the query does not fix" in found.reason
+
+
 def test_a_seed_without_all_of_its_runs_is_no_replicate():
     records = cells([[0.99, 0.81]] * 4)
     assert judge(claim(value=90), OVER, records[:-1]).n == 3
@@ -497,6 +505,12 @@ def test_each_deciding_arm_needs_its_longer_run_on_one_seed_and_it_has_to_be_sou
     died = judge(ordered, guesses, with_longer([*small, dead, other]))
     assert (died.status, died.listed) == ("undecided", ()), "the networks of the grid's own budget did not die"
     assert "but with twice the budget: decides nothing: seed 0" in died.reason
+
+
+def test_a_run_with_twice_the_budget_that_lacks_the_metric_is_none():
+    other = [record(None, arm=arm, scale="cpu", epochs=8, metrics={"loss": Metric(value=1, n=1, unit="count")}) for arm in "ab"]
+    found = judge(ordered, ORDER, with_longer(arms(scale="cpu") + other))
+    assert "no run with twice the budget yet" in found.reason
 
 
 def test_runs_with_twice_the_budget_are_no_replicates_of_the_others():
@@ -986,4 +1000,4 @@ def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):
     own, twice = (depth.trials("cpu", where=want, seeds=[0], change=change) for change in ({}, {"epochs": 8}))
     for trial in (*own, *twice):
         store.put(record(seed=0).model_copy(update={"key": trial.key, "trial": trial, "config": fields(trial)}))
-    assert [r.key for r in claims.own_records(CHAPTER, store)] == [t.key for t in own]
+    assert [r.key for r in Chapter(CHAPTER, store.root).records] == [t.key for t in own]

@@ -93,6 +93,7 @@ BAD = {
     "unknown experiment": (run("--experiment", "dpth"), f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'?"),
     "unknown paper": (("run", "negation_limitatio", "--scale", "cpu"), f"Unknown paper 'negation_limitatio'. Did you mean '{CHAPTER}'?"),
     "unknown paper of claims": (("claims", "em_routin"), "Did you mean 'em_routing'?"),
+    "two papers of records": (("records", "em_routing", "learned_routing"), "One paper, as in `capslib records STEM`"),
     "unknown paper of records": (("records", "em_routin"), "Did you mean 'em_routing'?"),
     "data that is missing": (run("--experiment", "depth", "--data-dir", NO_FILES), "train-images-idx3-ubyte.gz is missing"),
     "unknown data set": (("data", "fetch", "mnits"), "Unknown data set 'mnits'. Did you mean 'mnist'?"),
@@ -229,6 +230,28 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
         *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"{CHAPTER}, Table 1: 20", f"all: {count}",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == [], "a dry run leaves no folder behind"
+
+
+def test_a_paper_that_is_named_twice_runs_once(capslib):
+    once, twice = (capslib("run", *[CHAPTER] * n, "--scale", "paper", "--experiment", "sign", "--dry-run") for n in (1, 2))
+    assert (once.status, once.out) == (twice.status, twice.out)
+
+
+def test_a_seed_that_others_have_is_not_offered(capslib):
+    """Baselines on images have three of the ten seeds of the experiment."""
+    done = capslib(
+        "run",
+        "inequality_anomaly",
+        "--scale",
+        "paper",
+        "--experiment",
+        "baselines",
+        "--where",
+        "percent=1.0",
+        "--where",
+        "seed=7",
+    )
+    assert done.message.rstrip().endswith("has no seed 7. There are: 0, 1, 2.")
 
 
 @pytest.mark.skipif(cuda_devices() > 0, reason="this machine has the device")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from capslib import papers
+from capslib.config import Config
 from capslib.lab.ledger import deviations as module
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES
-from capslib.recipes import Config
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = [(stem, row) for stem in papers.STEMS for row in module._rows(stem)]

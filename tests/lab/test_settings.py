@@ -39,6 +39,7 @@ def test_what_is_given_is_kept(tmp_path):
         ({"device": "gpu"}, "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0"),
         ({"device": "cudda"}, "Did you mean 'cuda'?"),
         ({"device": "cuda:x"}, "Did you mean 'cuda:0'?"),
+        ({"device": "cpu:3"}, "Unknown device 'cpu:3'. Did you mean 'cpu'?"),
         ({"seeds": 0}, "Parameter seeds = 0"),
         ({"seeds": "some"}, "Parameter seeds = 'some'"),
         ({"seeds": 1.5}, "Parameter seeds = 1.5"),

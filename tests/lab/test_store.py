@@ -15,12 +15,12 @@ import pytest
 import toys
 
 from capslib import papers
+from capslib.config import Config
 from capslib.errors import UserError
 from capslib.files import leftovers, set_aside, write_atomically
 from capslib.lab import store as storing
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store, project_root
-from capslib.recipes import Config
 from capslib.training import Context
 
 # ------------------------------------------------------------------------------------------------------------- files

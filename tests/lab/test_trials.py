@@ -238,6 +238,15 @@ def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform)
     assert 2**20 < memory.bytes < 2**45
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_kernel_that_keeps_no_peak_costs_no_finished_trial(monkeypatch):
+    """gVisor's /proc/self/status lacks it, and the trial was lost after its training."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "VmRSS:\t    1024 kB\n")
+    with runs.PeakMemory("cpu") as memory:
+        pass
+    assert 2**20 < memory.bytes < 2**45
+
+
 STEPS = """
 import resource, torch
 from capslib.lab.runs import PeakMemory, keep_memory

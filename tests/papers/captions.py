@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib import pyplot as plt
 from nbformat import NotebookNode
 
-from capslib.lab import claims, frames
-from capslib.lab.store import Store
+from capslib.lab import frames
+from capslib.lab.chapter import Chapter
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -62,7 +62,7 @@ def prose(stem: str) -> str:
 
 def recorded(stem: str, experiment: str, **where: object):
     """The committed records of the reduced size, as a table."""
-    return frames.metrics(frames.select(claims.own_records(stem, Store()), experiment, "cpu", **where))
+    return frames.metrics(frames.select(Chapter(stem).records, experiment, "cpu", **where))
 
 
 def rounded(values) -> list[float]:

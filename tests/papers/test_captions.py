@@ -9,6 +9,7 @@ from captions import drawn, figure, numbers, prose, recorded, rounded
 
 from capslib import data
 from capslib.lab import claims, frames, plots
+from capslib.lab.chapter import Chapter
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
@@ -57,7 +58,7 @@ def test_what_the_offset_is_worth_at_the_papers_size():
     assert (
         "is right on fewer than nine of ten numbers in each of five runs of the paper's size; with it, on more than 98 %" in told
     )
-    every = claims.own_records("negation_limitation", Store())
+    every = Chapter("negation_limitation").records
     without, with_it = (
         frames.metrics(frames.select(every, "sign", "paper", routing="em_vector", bias=True, length_offset=offset))[
             "train_accuracy"
@@ -295,7 +296,7 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     told = prose("em_routing")
     matched = recorded("em_routing", "viewpoint")["capsules_familiar"]
     assert numbers(r"a familiar error of (\d+) to (\d+) %", told) == rounded(matched)
-    attacked = frames.select(claims.own_records("em_routing", Store()), "attacks", "cpu")
+    attacked = frames.select(Chapter("em_routing").records, "attacks", "cpu")
     of = frames.metrics(attacked)
     assert numbers(r"With ε = 0.2 the reduced CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
         100 * np.array([r.series["fgsm_cnn"][r.series["epsilons"].index(0.2)] for r in attacked])
@@ -329,7 +330,7 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
 
 def test_the_third_iteration_takes_votes_back_from_the_right_class():
     _, _, told = figure("em_routing", "fig-em-votes")
-    records = frames.select(claims.own_records("em_routing", Store()), "test_error", "cpu", **MAIN | SMALLER_COPY)
+    records = frames.select(Chapter("em_routing").records, "test_error", "cpu", **MAIN | SMALLER_COPY)
     assert {r.config["epochs"] for r in records} == {COPY["epochs"]}
     assert len(records) == 3
 

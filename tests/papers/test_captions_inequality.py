@@ -11,10 +11,10 @@ from captions import NOTEBOOKS, drawn, figure, numbers, prose
 from sklearn.metrics import roc_auc_score
 
 from capslib.inequality import gini
-from capslib.lab import claims, frames, planning
+from capslib.lab import frames, planning
+from capslib.lab.chapter import Chapter
 from capslib.lab.ledger import ledger
 from capslib.lab.statistics import interval
-from capslib.lab.store import Store
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.papers.experiment import doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
@@ -38,7 +38,7 @@ def printed(table: str, data: str, percent: str) -> pd.Series:
 
 @pytest.fixture(scope="module")
 def records():
-    return claims.own_records(STEM, Store())
+    return Chapter(STEM).records
 
 
 @pytest.fixture(scope="module")

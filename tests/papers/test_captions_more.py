@@ -48,7 +48,7 @@ def test_whose_best_coupling_counts():
 
 def test_who_is_right_if_all_are_asked_alike():
     """What the discovery says of the records, in its caption and in the text above it."""
-    committed = claims.own_records(SPARSE, Store())
+    committed = Chapter(SPARSE).records
     verdicts = {v.claim.id: v for v in claims.verdicts(SPARSE)}
     told, found = drawn(SPARSE, "fig-sp-alike", told=verdicts, committed=committed)
     own, a, b = ({name: found["on_affnist"](name, m) for name in found["ROWS"]} for m in found["COLUMNS"].values())
@@ -91,7 +91,7 @@ def test_what_twice_the_budget_changes():
     assert all(abs(of[k]) < 2.5 for of in moved.values() for k in ("affnist_a_raw", "affnist_b_raw"))
     assert "support of sparse capsules falls off further, and masked they lose accuracy" in text
     assert all(moved["ranks", boost][k] < -5 for boost in (True, False) for k in ("support_left", "affnist_a_masked"))
-    beyond = frames.select(claims.own_records(SPARSE, Store()), "beyond", "cpu", network="sparse_capsnet", relative_boost=False)
+    beyond = frames.select(Chapter(SPARSE).records, "beyond", "cpu", network="sparse_capsnet", relative_boost=False)
     deeper = frames.select(beyond, "beyond", mask="ranks", hidden=[32])
     said = "in a {ref}`deeper network <sp-deeper>` gains stop at about 5, and the largest share in training stays in the band"
     assert said in text
@@ -106,14 +106,12 @@ def test_what_twice_the_budget_changes():
 
 
 def records_of_dense() -> list:
-    return frames.select(claims.own_records(SPARSE, Store()), "encodings", "cpu", mask="none")
+    return frames.select(Chapter(SPARSE).records, "encodings", "cpu", mask="none")
 
 
 def first_shares(**where: object) -> list[float]:
     """Of each sparse network of Table 1 the largest share of first ranks on affNIST in percent, sorted."""
-    found = frames.select(
-        claims.own_records(SPARSE, Store()), "encodings", "cpu", mask="ranks", network="sparse_capsnet", **where
-    )
+    found = frames.select(Chapter(SPARSE).records, "encodings", "cpu", mask="ranks", network="sparse_capsnet", **where)
     return sorted(100 * share for share in frames.values(found, "largest_first_share"))
 
 
@@ -141,7 +139,7 @@ def test_what_sixteen_gains_come_to():
 
 
 def test_steps_that_are_shares_of_the_gain_keep_the_band():
-    records = frames.select(claims.own_records(SPARSE, Store()), "beyond", "cpu", relative_boost=True)
+    records = frames.select(Chapter(SPARSE).records, "beyond", "cpu", relative_boost=True)
     assert len(records) == 3
     text = prose(SPARSE)
     assert "after the first epoch the largest share stays at or below a fifth, and it ends at the upper end of the band" in text
@@ -159,7 +157,7 @@ def test_steps_that_are_shares_of_the_gain_keep_the_band():
 
 def test_who_is_harder_to_fool():
     *_, told = figure(SPARSE, "fig-sp-attacks")
-    records = [r for r in claims.own_records(SPARSE, Store()) if r.trial.experiment == "attacks"]
+    records = [r for r in Chapter(SPARSE).records if r.trial.experiment == "attacks"]
     left = {"dense": [], "label": [], "sparse": [], "cnn": []}
     for r in records:
         name = "cnn" if r.config["network"] == "cnn" else {"none": "dense", "ranks": "sparse"}.get(r.config["mask"], "label")
@@ -235,7 +233,7 @@ def test_a_kernel_that_starts_nearly_blind():
 
 
 def test_what_the_variants_of_learned_routing_change():
-    of_errors, of_variants = (frames.best(claims.own_records(LEARNED, Store()), name) for name in ("errors", "variants"))
+    of_errors, of_variants = (frames.best(Chapter(LEARNED).records, name) for name in ("errors", "variants"))
     apart = {arm[1:]: more for arm, (_, more) in shown.changes(of_errors, of_variants).items() if arm[2] != shown.UNCHANGED}
     lstm = [x for (name, _), more in apart.items() if name == "LSTM" for x in more]
     starts = [apart["kernel", start] for start in ("released start", "wide kernels")]
@@ -261,7 +259,7 @@ def test_what_the_variants_of_learned_routing_change():
 
 def test_near_votes_outweigh_far_ones():
     assert "Near votes outweigh" in (NOTEBOOKS / f"{LEARNED}.py").read_text()
-    trained = frames.select(claims.own_records(LEARNED, Store()), "errors", "cpu", trained=True)
+    trained = frames.select(Chapter(LEARNED).records, "errors", "cpu", trained=True)
     for routing in ("connectionist", "similarity", "em"):
         near = [of for layer in shown.PLACES for of in shown.prefers_least(trained, routing, "distance", layer)]
         assert len(near) == 18

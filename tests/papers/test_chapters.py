@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import lacking
 
+from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
@@ -18,7 +19,6 @@ from capslib.lab.store import Store
 from capslib.papers import PAPERS, STEMS, experiments, queries
 from capslib.papers import query as q
 from capslib.papers.experiment import SCALES
-from capslib.recipes import Config
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from capslib import data, training
+from capslib.config import Config
 from capslib.errors import Interrupted
 from capslib.lab.judging import NOT_RUN, judge
 from capslib.lab.ledger import ledger
@@ -28,7 +29,7 @@ from capslib.papers.em_routing.novel_views import after, matched
 from capslib.papers.em_routing.recipe import REDUCED, SMALL, EMRecipe, margin_at
 from capslib.papers.em_routing.table1 import TestErrorConfig, error_change
 from capslib.papers.experiment import Metric, Outcome
-from capslib.recipes import Config, Trained, new_network, train
+from capslib.recipes import Trained, new_network, train
 from capslib.training import Context, Examples, History
 
 TRAINED = ("test_error", "viewpoint", "attacks")

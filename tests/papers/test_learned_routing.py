@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from capslib import data
-from capslib.lab import claims, frames
+from capslib.lab import frames
+from capslib.lab.chapter import Chapter
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.papers.experiment import Metric
@@ -385,7 +386,7 @@ def test_what_is_kept_for_the_gradient_counts_shared_storage_once():
 
 def test_a_step_of_the_lstm_is_recorded_as_no_slower_than_five_of_em_routing_on_the_same_path():
     """In a training the core of EM routing is compiled, and then its step is far shorter."""
-    found = frames.select(claims.own_records("learned_routing", Store()), "costs", "cpu", routing="connectionist")
+    found = frames.select(Chapter("learned_routing").records, "costs", "cpu", routing="connectionist")
     assert len(found) == 3
     assert all(1 < r.metrics["times_em"].value <= 5 < r.metrics["times_em_in_training"].value for r in found)
 

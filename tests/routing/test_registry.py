@@ -19,6 +19,16 @@ def test_every_entry_can_be_had(known):
     assert known.get("nothing like it") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("em", {"spread": "varience"}), ("connectionist", {"reads": "papr"}), ("similarity", {"start": "stepp"})]
+)
+def test_a_mistyped_option_of_a_routing_is_answered(name, option):
+    """It passed for the other of two words, and the routing was not the one that was asked for."""
+    (kind, word), *_ = option.items()
+    with pytest.raises(UserError, match=f"Unknown {kind} '{word}'. Did you mean "):
+        routing.make_routing(name, 3, 4, **option)(torch.randn(2, 5, 3, 4), torch.rand(2, 5))
+
+
 def test_the_routings_are_those_of_the_registry():
     assert routing.ROUTINGS is ROUTINGS
     assert LOSSES["cross_entropy"] is torch.nn.functional.cross_entropy

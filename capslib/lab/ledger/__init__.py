@@ -25,9 +25,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from capslib.config import Model
 from capslib.errors import UserError
 from capslib.papers import PAPERS, module
-from capslib.recipes import Model
 
 LEDGER = Path(__file__).parent
 _UP = (

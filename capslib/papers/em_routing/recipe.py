@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
-from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
+from capslib.recipes import Objective, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ class EMRecipe(Recipe):
 
     ARM: ClassVar[frozenset[str]] = frozenset([
         "data", "network", "routing", "size", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss",
-        "margin", "cnn_learning_rate", "standardise", "held_out", "shared_stream", "factor", "multi_crop",
+        "margin", "cnn_learning_rate", "standardise", "shared_stream", "factor", "multi_crop",
     ])  # fmt: skip
     BATCH_OF_TEST: ClassVar[int] = 250  # the main network then takes no more memory to test than to train
 
@@ -74,7 +75,7 @@ class EMRecipe(Recipe):
         return {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n = SETS[self.data].splits["train"][0] // (1 if self.factor is None else 3)
+        n = SETS[self.data].train[0] // (1 if self.factor is None else 3)
         return super().shape()[0], min(n, self.images or n)
 
     def options(self) -> dict[str, Any]:
@@ -118,10 +119,6 @@ class EMRecipe(Recipe):
         if self.factor is None:
             return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
         return {name: self.error(network, splits[name]) for name in ("familiar", "novel")}
-
-    def error(self, network: nn.Module, examples: Examples) -> float:
-        """The error in percent, on the central crop of each image."""
-        return 100 * (1 - self.accuracy(network, examples))
 
     def error_of_crops(self, network: nn.Module, examples: Examples) -> float:
         """The error in percent when up to 13 crops vote: their activations, each divided by its sum, are added."""

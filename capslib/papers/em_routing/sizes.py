@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from capslib.config import Config
 from capslib.papers.em_routing.recipe import SMALL
 from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.recipes import Config
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capslib.config import Config, DataName
 from capslib.papers.common import in_unit
 from capslib.papers.experiment import Outcome, Scale
-from capslib.recipes import Config, DataName
 
 if TYPE_CHECKING:
     from capslib.training import Context

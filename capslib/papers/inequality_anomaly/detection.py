@@ -41,7 +41,7 @@ def about(trained: Trained) -> dict[str, Metric]:
     losses = history.terms["loss"]
     first, last = losses[: max(1, len(losses) // 20)], losses[-max(1, len(losses) // len(curve)) :]
     left = Metric(value=fmean(last) / fmean(first), n=len(last), unit="share of the initial loss")
-    return {name: Metric(value=value, n=1, unit="count") for name, value in counts.items()} | {"loss_left": left}
+    return in_unit(counts, 1, "count") | {"loss_left": left}
 
 
 def composition(splits: Mapping[str, Examples]) -> dict[str, int]:

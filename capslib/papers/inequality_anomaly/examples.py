@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from capslib import data
 from capslib.data import anomalies
 from capslib.data.registry import SETS
 from capslib.errors import UserError
+from capslib.training import Examples
 
 if TYPE_CHECKING:
     from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
@@ -19,18 +20,8 @@ PAM = 3
 """The letters of a PAM, at the end of guide and site."""
 
 
-class Rows(NamedTuple):
-    """uint8 inputs [N, …] and labels [N] in numpy."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-
-    def some(self, rows: np.ndarray) -> Rows:
-        return Rows(self.inputs[rows], self.labels[rows])
-
-
-def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Rows], data.DataFingerprint]:
-    """``train`` and ``test``, and ``stop`` where a part of the training examples is held out for early stopping.
+def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Examples], data.DataFingerprint]:
+    """``train`` and ``test`` as arrays, and ``stop`` where a part of the training examples is held out for early stopping.
 
     Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
     """
@@ -38,7 +29,7 @@ def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict
     if "all" in SETS[recipe.data].splits:
         split = data.load(recipe.data, "all", data_dir=data_dir)
         every, test = lesions(split, recipe) if "images" in split.arrays else off_targets(split, recipe)
-        train, test = every.some(~test), every.some(test)
+        train, test = every[~test], every[test]
     else:
         split = data.load(recipe.data, "train", data_dir=data_dir)
         train = against_all(split, recipe, rng)
@@ -49,25 +40,25 @@ def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict
         for label in (0, 1):
             own = rng.permutation(np.flatnonzero(train.labels == label))
             held[own[: max(round(len(own) / 10), min(1, len(own) - 1))]] = True
-        found |= {"train": train.some(~held), "stop": train.some(held)}
+        found |= {"train": train[~held], "stop": train[held]}
     return found, split.fingerprint
 
 
-def against_all(split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Generator | None) -> Rows:
+def against_all(split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Generator | None) -> Examples:
     """One class against all others: with ``rng`` the few anomalies of a training set, without it the whole split."""
     labels = anomalies.one_against_all(split.labels, recipe.kind, recipe.setup)
     rows = slice(None) if rng is None else anomalies.few_anomalies(labels, recipe.percent, rng, recipe.normals)
-    return Rows(np.asarray(split.images[rows]), labels[rows])
+    return Examples(np.asarray(split.images[rows]), labels[rows])
 
 
-def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Rows, np.ndarray]:
+def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.ndarray]:
     """The images of a setup of HAM10000, and which of them to test on: a quarter of the lesions."""
     test, labels = anomalies.held_out_groups(split["lesion"]), anomalies.lesions(split, recipe.setup)
     rows = labels >= 0
-    return Rows(split.images[rows], labels[rows]), test[rows]
+    return Examples(split.images[rows], labels[rows]), test[rows]
 
 
-def off_targets(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Rows, np.ndarray]:
+def off_targets(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.ndarray]:
     """Pairs of guide and site with few mismatches, and which of them to test on: a quarter of each class."""
     from sklearn.model_selection import train_test_split
 
@@ -84,4 +75,4 @@ def off_targets(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Rows, np.
     _, held = train_test_split(np.arange(len(rows)), stratify=labels, random_state=1010)
     test = np.zeros(len(rows), bool)
     test[held] = True
-    return Rows(inputs, labels), test
+    return Examples(inputs, labels), test

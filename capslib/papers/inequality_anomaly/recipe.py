@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.anomalies import DIVERSE
 from capslib.data.registry import SETS
 from capslib.papers.experiment import Scale
-from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
+from capslib.recipes import Objective, Recipe
 from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class AnomalyRecipe(Recipe):
     ARM: ClassVar[frozenset[str]] = frozenset(
         ["data", "routing", "setup", "kind", "percent", "draw", "weight_std", "divisor", "stop_on", "keep", "nrg_pam", "sees"]
     )
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"loss", "resize", "crop", "jitter", "standardise", "images"})
     BATCH_OF_TEST: ClassVar[int] = 250
 
     data: DataName
@@ -45,8 +47,6 @@ class AnomalyRecipe(Recipe):
     normals: int = Field(0, ge=0, title="normal training examples (0: all)")
     nrg_pam: bool = Field(False, title="only sites with an NRG PAM")
     sees: Literal["all", "pam"] = Field("all", title="what a network sees of guide and site")
-    crop: None = None
-    jitter: Literal[False] = False
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
     nonlinearity: Literal["relu", "elu"] = Field("relu", title="nonlinearity of the convolution")
@@ -117,11 +117,12 @@ class AnomalyRecipe(Recipe):
         splits, share = SETS[self.data].splits, 1 / len(SETS[self.data].classes)
         n, channels, *size = splits.get("train") or splits["all"]
         shape = (channels, *(side // self.downsample for side in size))
+        kept = 0.9 if self.stop_on == "held_out" else 1
         if self.percent is None:
-            return shape, n * 3 // 4
+            return shape, int(kept * (n * 3 // 4))
         normal = int(n * (share if self.setup == "outliers" else 1 - share))
         normal = min(normal, self.normals or normal)
-        return shape, normal + round(min(n - normal, normal * self.percent / (100 - self.percent)))
+        return shape, int(kept * (normal + round(min(n - normal, normal * self.percent / (100 - self.percent)))))
 
     # ---------------------------------------------------------------------------------------------------------- network
 

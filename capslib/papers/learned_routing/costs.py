@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from capslib.config import Config, RoutingName
+from capslib.papers.common import in_unit
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
-from capslib.recipes import Config, RoutingName, flops, new_network
+from capslib.recipes import flops, new_network
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,7 +45,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     rival = new_network(recipe.model_copy(update={"routing": "em"}), shape, context.seed)
     total, routing = sum(p.numel() for p in network.parameters()), network.of_routing()
     counts = {"parameters": total, "parameters_of_routing": routing, "parameters_without_routing": total - routing}
-    metrics = {key: Metric(value=value, n=1, unit="count") for key, value in counts.items()}
+    metrics = in_unit(counts, 1, "count")
     n = recipe.batch_size
     metrics["flops_of_an_image"] = Metric(value=flops(recipe)[0] / n, n=n, unit="operations")
     images = torch.randn(n, *shape, generator=torch.Generator().manual_seed(context.seed))

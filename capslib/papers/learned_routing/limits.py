@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from capslib.config import Config, RoutingName
 from capslib.papers.common import in_unit
-from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.recipes import Config, RoutingName
+from capslib.papers.experiment import Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -52,8 +52,7 @@ def run(config: ToyConfig, context: Context) -> Outcome:
             closed = closed_form(k, activation.log(), votes.new_tensor(one), votes.new_tensor(two)).softmax(0)
             keep("off_minimum", float((closed - toy.minimised(k, activation.log(), one, two)).abs().max()))
             keep("rise", toy.largest_rise(seed, one, two))
-    metrics = in_unit(worst | {"least_dense_share": least}, config.draws, "difference")
-    return Outcome(metrics=metrics)
+    return Outcome(metrics=in_unit(worst | {"least_dense_share": least}, config.draws, "difference"))
 
 
 def grid(scale: Scale) -> list[ToyConfig]:
@@ -83,7 +82,7 @@ def negate(config: NegationConfig, context: Context) -> Outcome:
     size = torch.linalg.vector_norm(one.pose, dim=-1).mean()
     pose = torch.linalg.vector_norm(one.pose + other.pose, dim=-1).amax() / size
     found = {"pose_is_not_odd": float(pose), "activation_is_not_even": float((one.activation - other.activation).abs().max())}
-    return Outcome(metrics={name: Metric(value=value, n=20, unit="difference") for name, value in found.items()})
+    return Outcome(metrics=in_unit(found, 20, "difference"))
 
 
 def negation_grid(scale: Scale) -> list[NegationConfig]:

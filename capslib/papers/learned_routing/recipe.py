@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
-from capslib.recipes import DataName, LossName, NetworkName, Objective, Recipe, RoutingName
+from capslib.recipes import Objective, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class ConsensusRecipe(Recipe):
         "data", "network", "routing", "trained", "similarity_start", "theta", "reads", "iterations", "coordinates", "raw_poses", "views",
         "loss", "held_out",
     ])  # fmt: skip
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"downsample"})
     BATCH_OF_TEST: ClassVar[int] = 250
 
     data: DataName = "smallnorb"
@@ -93,7 +95,7 @@ class ConsensusRecipe(Recipe):
         }  # fmt: skip
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = SETS[self.data].splits["train"]
+        n, channels, *_ = SETS[self.data].train
         if self.held_out:
             n = n * 4 // 5 if channels == 2 else n - n // 10  # five toys of each category
         n = min(n, self.images or n)
@@ -145,10 +147,6 @@ class ConsensusRecipe(Recipe):
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
-
-    def error(self, network: nn.Module, examples: Examples) -> float:
-        """The error in percent, on the central crop of each image."""
-        return 100 * (1 - self.accuracy(network, examples))
 
 
 def margin_at(progress: float) -> float:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from capslib.config import DataName, NetworkName, RoutingName
 from capslib.papers.experiment import Scale
-from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
+from capslib.recipes import Objective, Recipe
 
 if TYPE_CHECKING:
     import torch

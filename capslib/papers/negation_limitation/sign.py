@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from capslib.config import NetworkName, RoutingName
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Outcome, Scale
-from capslib.recipes import NetworkName, Objective, Recipe, RoutingName, train
+from capslib.recipes import Objective, Recipe, train
 from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ class SignConfig(Recipe):
     """The sign of a scalar. Defaults are the paper's setting, as its first release has it."""
 
     ARM: ClassVar[frozenset[str]] = frozenset({"routing", "bias", "length_offset"})
+    UNUSED: ClassVar[frozenset[str]] = frozenset(
+        {"data", "loss", "resize", "downsample", "crop", "jitter", "standardise", "images"}
+    )
 
     network: NetworkName = "sign"
     routing: RoutingName

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from capslib.config import Config, RoutingName
 from capslib.papers.common import abscissa, in_unit
 from capslib.papers.experiment import Outcome, Scale
-from capslib.recipes import Config, RoutingName
 
 if TYPE_CHECKING:
     from capslib.training import Context

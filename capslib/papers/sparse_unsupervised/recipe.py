@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.papers.experiment import Scale
-from capslib.recipes import DataName, NetworkName, Objective, Recipe, RoutingName
+from capslib.recipes import Objective, Recipe
 from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class SparseRecipe(Recipe):
         ["data", "network", "routing", "mask", "boost", "relative_boost", "band", "grouping", "hidden", "distinct", "capsules",
          "border", "loss"]
     )  # fmt: skip
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"resize", "crop", "jitter", "standardise"})
     BATCH_OF_TEST: ClassVar[int] = 500
 
     data: DataName = "mnist"
@@ -88,10 +90,10 @@ class SparseRecipe(Recipe):
 
     def frame(self) -> int:
         """The side of the frame in pixels."""
-        return SETS[self.data].splits["train"][2] + 2 * self.edge
+        return SETS[self.data].train[2] + 2 * self.edge
 
     def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = SETS[self.data].splits["train"]
+        n, channels, *_ = SETS[self.data].train
         return (channels, *[self.frame() // self.downsample] * 2), min(n, self.images or n)
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from capslib.config import Config
 from capslib.papers.common import in_unit
 from capslib.papers.experiment import Outcome, Scale
-from capslib.recipes import Config
 
 if TYPE_CHECKING:
     from capslib.training import Context

@@ -12,9 +12,9 @@ import functools
 import math
 from pathlib import Path
 
+from capslib.config import Config
 from capslib.errors import UserError
 from capslib.papers.experiment import Deviation
-from capslib.recipes import Config
 
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
