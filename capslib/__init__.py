@@ -23,7 +23,7 @@ The plan, from the top down. A module imports only from below its own place: fro
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
 ``pip install capslib[lab]``. Sizes: the library at most 3,840 lines, besides the routings and networks that it knows by name; the
-lab at most 3,905 lines, a paper at most 997 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
+lab at most 3,912 lines, a paper at most 997 lines, a file at most 400 lines. ``import capslib`` itself does no work and does not
 import torch.
 """
 

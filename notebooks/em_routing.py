@@ -121,7 +121,7 @@ from torch.nn import functional as F
 from capslib import data
 from capslib.attacks import fgsm
 from capslib.lab.batch import Session
-from capslib.lab.ledger import ledger, number
+from capslib.lab.ledger import ledger, number, raised
 from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
@@ -154,7 +154,7 @@ ROLES = plots.ROLE_COLORS
 # ({ref}`explained below <em-left-out>`). With the printed one the reduced network makes {ref}`almost three times as many errors <em-competition>`, though two of its
 # three runs were still improving when they ended. In a smaller copy of the paper's setting the second iteration gathers votes at the right class, as the paper says, and the third {ref}`takes them back <em-votes>`. And we found no free energy that all three printed updates lower ({claim}`EM-W-8`).
 #
-# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims are decided at the paper's own size, or as a theorem or count. Most of the rest needs the paper's own network, or runs of twice the length. In a reduced one, three iterations give more errors than one
+# So far {count}`judged of em_routing` of {count}`claims of em_routing` claims have a verdict at the paper's own size, or as a theorem or count. Most of the rest needs the paper's own network, or runs of twice the length. In a reduced one, three iterations give more errors than one
 # ({claim}`EM-W-10`), and a CNN of the same size beats three ({claim}`EM-W-14`), also after twice the training. One iteration then makes fewer errors than that CNN, with the one seed that ran.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
@@ -1116,7 +1116,7 @@ starts = pd.DataFrame(map(start, presets), presets, columns)
 display(
     starts.pipe(frames.styled)
     .format("{:.0%}", subset=starts.columns[:3])
-    .format("{:.1e}", subset=starts.columns[3:])
+    .format(lambda x: raised(f"{x:.1e}"), subset=starts.columns[3:])
 )
 ratio = starts["mean gradient"]["calibrated"] / starts["mean gradient"]["released"]
 frames.say(
@@ -1196,7 +1196,7 @@ def means(V: torch.Tensor, iterations: int) -> torch.Tensor:
 
 pd.DataFrame({
     name: {
-        f"t = {t}": float((means(view @ votes, t) - view @ means(votes, t)).abs().max())
+        f"t = {t}": raised(f"{(means(view @ votes, t) - view @ means(votes, t)).abs().max():.2g}")
         for t in (1, 3)
     }
     for name, view in views.items()

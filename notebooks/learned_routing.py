@@ -659,6 +659,7 @@ rows = {
 frames.table(rows, columns)
 
 # %% tags=["hide-input"]
+of_trained.sort(key=lambda r: (r.config["data"], list(NAMES).index(r.config["routing"])))
 measured = frames.metrics(of_trained).replace({"routing": NAMES, "data": shown.SETS})
 columns = {f"even_{layer}_3": place for layer, place in PLACES.items()}
 frames.say(
@@ -670,7 +671,7 @@ display(frames.means(measured, ["data", "routing"], columns, 2, (0, 1)).pipe(fra
 frames.say("Of similarity routing, the median and the range over parents, kernels and seeds:")
 rows = {}
 for arm, row in shown.values_of_the_kernel(of_errors).items():
-    texts = [f"{statistics.median(v):.2f} ({min(v):.2f}…{max(v):.2f})" for v in row]
+    texts = [f"{statistics.median(v):z.2f} ({min(v):z.2f}…{max(v):z.2f})" for v in row]
     rows[arm] = [text.replace("-", "−") for text in texts]
 frames.table(rows, list(shown.VALUES.values()), "set", "layer", "")
 

@@ -1003,7 +1003,7 @@ for record in of_attacks:
     axis.plot(record.series["epsilons"], left, ".-", color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
 axis.set(xlabel=f"ε ({frames.shown_are(of_attacks)})", ylabel="accuracy (%)", ylim=(0, 102))
-axis.xaxis.set_major_locator(MaxNLocator(2))
+axis.set_xticks(of_attacks[0].series["epsilons"])
 plt.show()
 
 # %% tags=["hide-input"]

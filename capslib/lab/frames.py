@@ -205,9 +205,8 @@ def costs(records: Iterable[Record]) -> DataFrame:
     table = pd.DataFrame(rows, columns=["experiment", "scale", "device", "seconds", "memory"])
     columns = {
         "trials": ("seconds", "size"),
-        "seconds each": ("seconds", "median"),
+        "median seconds": ("seconds", lambda seconds: round(seconds.median())),
         "minutes in all": ("seconds", lambda seconds: seconds.sum() / 60),
-        "MiB at most": ("memory", lambda memory: memory.max() / 2**20),
+        "MiB at most": ("memory", lambda memory: round(memory.max() / 2**20)),
     }
-    found = table.groupby(["experiment", "scale", "device"], as_index=False).agg(**columns)
-    return found.round({"seconds each": 0, "minutes in all": 1, "MiB at most": 0})
+    return table.groupby(["experiment", "scale", "device"], as_index=False).agg(**columns)

@@ -53,13 +53,13 @@ class Experience:
 
     def estimate(self, trial: Trial) -> Estimate:
         """What a trial will take, by the nearest thing that is known: the median time, by epochs, and the largest memory of those
-        trials of the same scale that differ in the fewest fields that change a step, then in the fewest of all; a rehearsal of this
-        trial, its start-up once and its median step for each; or the FLOPs of its trainings at the rate of the paper's most similar
-        ones. Of other experiments those tell that are configured alike and have the same data.
+        trials of the same scale and network that differ in the fewest fields that change a step, then in the fewest of all; a
+        rehearsal of this trial, its start-up once and its median step for each; or the FLOPs of its trainings at the rate of the
+        paper's most similar ones. Of other experiments those tell that are configured alike and have the same data.
         """
         own, arms = _fields(trial), self.ended.get(_place(trial), {})
         every = {arm: {name for name, _ in own ^ arm} for arm in arms}
-        if differs := {arm: of for arm, of in every.items() if not of >= {"experiment", "data"}}:
+        if differs := {arm: of for arm, of in every.items() if not of >= {"experiment", "data"} and "network" not in of}:
             far = {arm: (len(of - BUDGET), "experiment" in of, len(of)) for arm, of in differs.items()}
             fewest = min(far.values())
             nearest = [arm for arm in far if far[arm] == fewest]
@@ -87,15 +87,17 @@ class Experience:
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
 
     def rate(self, trial: Trial) -> float | None:
-        """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this experiment first.
+        """FLOPs a second: the median over the paper's recorded trainings that differ in the fewest fields, of this network and this
+        experiment first.
 
         Steps of less than ``TINY`` tell only of others so small: they spend their time between the operations.
         """
-        far: dict[tuple[bool, int], list[list[Record]]] = {}
+        far: dict[tuple[bool, bool, int], list[list[Record]]] = {}
         for (paper, *_), arms in self.ended.items():
             for arm, records in arms.items() if paper == trial.paper else ():
-                fields = sum(name not in BUDGET for name, _ in _fields(trial) ^ arm)
-                far.setdefault((records[0].trial.experiment != trial.experiment, fields), []).append(records)
+                fields = {name for name, _ in _fields(trial) ^ arm}
+                key = "network" in fields, "experiment" in fields, len(fields - BUDGET)
+                far.setdefault(key, []).append(records)
         for _, nearest in sorted(far.items()):  # counting takes a moment, so none is counted that is not needed
             steps, own = work(trial)
             known = [(of, *work(of[0].trial)) for of in nearest if papers.known(of[0].trial)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -226,12 +227,17 @@ def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit
     return figure
 
 
-def rows(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]]) -> None:
-    """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band)."""
+def rows(
+    axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]], guessed: float = math.inf
+) -> None:
+    """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band).
+
+    Where a seed reaches what counts as ``guessed``, there is no mean.
+    """
     for y, (color, paper, ours, between) in enumerate(of.values()):
         axes.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(ours, [y] * len(ours), "o", color=color, ms=3.5, alpha=0.6, mew=0)
-        if ours:
+        if ours and max(ours) < guessed:
             axes.plot(fmean(ours), y, "o", color=color, ms=5.5)
         if paper is not None:
             axes.plot(paper, y, "o", color=color, mfc="none", ms=9)
@@ -241,8 +247,8 @@ def rows(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], 
 
 
 def errors(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80) -> None:
-    """The :func:`rows` of test errors in percent, without intervals, on a logarithmic scale."""
-    rows(axes, {name: (*row, ()) for name, row in of.items()})
+    """The :func:`rows` of test errors in percent, without intervals, on a logarithmic scale; who guesses errs as ``chance`` does."""
+    rows(axes, {name: (*row, ()) for name, row in of.items()}, guessed=0.95 * chance)
     axes.axvline(chance, color=INK, lw=1, ls=":")
     axes.set(xscale="log", xlim=(1, 100), xlabel="test error (%), logarithmic")
     axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], map(str, ticks))

@@ -135,7 +135,7 @@ def test_comparisons_count_each_interval_and_each_run_once():
 
 def test_costs_by_experiment_scale_and_device(records):
     (row,) = frames.costs(records).to_dict("records")
-    assert (row["trials"], row["seconds each"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
+    assert (row["trials"], row["median seconds"], row["minutes in all"], row["MiB at most"]) == (3, 60, 3, 2)
     assert frames.costs([]).empty
 
 

@@ -156,6 +156,18 @@ def test_the_most_similar_step_tells_the_time_whatever_experiment_it_is_of(make_
     assert estimate(waiting, "cpu", [kernel, lstm, own]) == Estimate(1100, own.peak_memory_bytes, "1 record")
 
 
+def test_the_time_of_another_network_tells_nothing(make_record):
+    """A CNN reaches forty times the operations a second: capsules were to take as long as it, whatever their size."""
+    every = papers.experiments("em_routing")["test_error"].trials("paper", where={"data": "smallnorb"})
+    cnn, capsules = (next(t for t in every if (t.config.get("network") == "cnn") == plain) for plain in (True, False))
+    small = papers.experiments("em_routing")["test_error"].trials(
+        "cpu", where={"data": "smallnorb", "network": "matrix_capsnet"}
+    )[0]
+    ran = [make_record(cnn, wall_seconds=100), make_record(small, wall_seconds=100)]
+    assert estimate(capsules, "cpu", ran[:1]).basis.startswith("by its FLOPs")
+    assert estimate(capsules, "cpu", ran).seconds == pytest.approx(100 * work(capsules)[1] / work(small)[1])
+
+
 def test_a_field_left_at_its_default_is_another_than_one_that_is_changed(trial, ran):
     """Trials hold only what they change."""
     plain = trial.model_copy(update={"config": {k: v for k, v in trial.config.items() if k != "learning_rate"}})

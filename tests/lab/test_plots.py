@@ -65,6 +65,13 @@ def test_a_legend_of_the_figure_takes_more_rows():
     assert legend.get_window_extent().width <= small.bbox.width
 
 
+def test_seeds_of_which_one_guesses_have_no_mean():
+    _, axis = plt.subplots()
+    plots.errors(axis, {"all learned": ("C0", 5.0, [9, 10, 11]), "one broke down": ("C1", 5.0, [80, 10.7, 80])})
+    means = [line for line in axis.lines if line.get_markersize() == 5.5]
+    assert [float(line.get_xdata()[0]) for line in means] == [10]
+
+
 def test_a_network_continues_in_the_next_row():
     layers = [(f"layer {n}", "8 × 8", "3×3") for n in range(6)]
     figure = plots.network(layers, plots.routing_color("em"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
@@ -36,11 +35,9 @@ def errors(records: list[Record]) -> list[float]:
 
 
 def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, judged):
-    one, two, three = (
-        errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t})) for t in (1, 2, 3)
-    )
-    assert "fewer errors with one iteration than with two, and fewer with two than with three" in told
-    assert mean(one) < mean(two) < mean(three)
+    one, three = (errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t})) for t in (1, 3))
+    assert "fewer errors with one iteration than with three" in told
+    assert max(one) < min(three)
     assert "makes fewer errors on small pictures of smallNORB than capsules with three iterations" in told
     assert judged["EM-W-14"].status == "opposite order"
     assert "Reduced capsules err too often on familiar viewpoints to be compared on new ones" in told

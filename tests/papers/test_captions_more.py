@@ -15,6 +15,7 @@ from captions import drawn as drawn_by
 from capslib.lab import claims, frames
 from capslib.lab.chapter import Chapter
 from capslib.lab.judging import NOT_RUN
+from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers.learned_routing import shown
@@ -248,6 +249,9 @@ def test_what_the_variants_of_learned_routing_change():
     left = numbers(r"raw poses left of it in every seed, by (\S+) to ([\d.]+)\.", told)
     assert [round(-of(apart["kernel", "raw poses"])) for of in (max, min)] == left
     assert "both make more errors than the steep one in every seed" in prose(LEARNED)
+    assert "with each of three seeds; their interval leaves it open" in (NOTEBOOKS.parent / "book/across.md").read_text()
+    low, high = interval(apart["kernel", "released start"], None)
+    assert low < 0 < high
     assert "From the steep start training drives $\\lambda_1$ nearly to zero, from the other two it does not" in prose(LEARNED)
     for r in (r for r in [*of_errors, *of_variants] if r.config["routing"] == "similarity" and r.config["trained"]):
         ends = [float(np.median(r.series[f"lambda1_{layer}"])) for layer in shown.PLACES]

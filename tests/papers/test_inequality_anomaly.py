@@ -371,7 +371,9 @@ def test_bad_input_is_answered():
     detection = experiments(STEM)["detection"]
     with pytest.raises(UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"):
         detection.trials("smoke", where={"data": "digits"}, change={"kind": 10})
-    with pytest.raises(UserError, match=r"jitter = True: Input should be False"):  # its images are prepared once, without noise
+    with pytest.raises(
+        UserError, match=r"jitter = True: AnomalyRecipe makes no use of it"
+    ):  # its images are prepared once, without noise
         detection.trials("smoke", where={"data": "digits"}, change={"jitter": True})
     with pytest.raises(UserError, match=r"kind = 0: .*the setup A has no kind"):
         detection.trials("smoke", change={"setup": "A"})
