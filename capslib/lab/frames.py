@@ -145,13 +145,13 @@ def shown_are(records: Iterable[Record]) -> str:
 def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}) -> DataFrame:
     """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
 
-    ``more`` adds columns, named by their scale and what they are: ``cpu, smaller copy``. What all leave None or off is left out.
+    ``more`` adds columns, named by their scale and what they are: ``cpu, smaller copy``. What all leave None, off or empty is left out, and what nothing uses.
     """
     import pandas as pd
 
     columns = {**{scale: experiment.grid(scale)[0] for scale in SCALES}, **more}
     first = dict(sorted(columns.items(), key=lambda of: -SCALES.index(of[0].partition(",")[0])))
-    used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False}]
+    used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False, ()}]
     fields = [name for name in used if name not in {*arm, *experiment.config.UNUSED}]
     table = pd.DataFrame(
         {scale: [text(getattr(config, name)) for name in fields] for scale, config in first.items()},
