@@ -633,22 +633,30 @@ SHARES = {f"{share:g}pct-": f"{share:g} %" for share in PERCENTS}
 
 
 def every_cell(about: str, of: str, sets: dict, columns: dict) -> None:
-    """A table of the paper cell by cell, and how its columns agree: that decides nothing."""
-    ids, alike = {}, {}
+    """A table of the paper cell by cell, and how its columns agree."""
+    ids = {
+        head: [f"INQ-{of}-{short}{column}{s}" for short in sets for s in SCORES]
+        for column, head in columns.items()
+    }
+    rows = product(sets.values(), SCORES.values())
+    index = pd.MultiIndex.from_tuples(rows, names=["", "score"])
+    frames.say(f"{about}:")
+    display(chapter.side_by_side(pd.DataFrame(ids, index)))
+    columns_agree(of, sets, columns)
+
+
+def columns_agree(of: str, sets: dict, columns: dict) -> None:
+    """How each column of a table of the paper agrees with ours: that decides nothing."""
+    alike = {}
     for (short, name), (column, head) in product(sets.items(), columns.items()):
-        cells = [f"INQ-{of}-{short}{column}{s}" for s in SCORES]
-        ids.setdefault(head, []).extend(cells)
-        here = [v for v in map(told.get, cells) if v.ours is not None]
+        here = [told[f"INQ-{of}-{short}{column}{s}"] for s in SCORES]
+        here = [v for v in here if v.ours is not None]
         ours = pd.Series([v.ours for v in here])
         theirs = pd.Series([v.claim.value for v in here])
         if len(here) > 2:
             rank, apart = f"{ours.corr(theirs, 'spearman'):.2f}", (ours - theirs).abs()
             near = f"{(apart <= ALIKE).sum()} of {len(apart)}"
             alike[f"{name}, {head}"] = rank, f"{apart.max():.3f}", near
-    rows = product(sets.values(), SCORES.values())
-    index = pd.MultiIndex.from_tuples(rows, names=["", "score"])
-    frames.say(f"{about}:")
-    display(chapter.side_by_side(pd.DataFrame(ids, index)))
     names = ["rank correlation", "largest difference", f"scores within {ALIKE:g}"]
     if alike:
         display(frames.table(alike, names, "column"))
@@ -908,7 +916,7 @@ rows_of = {f"INQ-C-{kind}-{s}": f"{SCORES[s]}, {AREAS[kind]}" for kind in AREAS 
 untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained')}"}
 display(chapter.table(*rows_of, "INQ-C-n-", names=rows_of, beside=untrained))
 display(where_scales_differ("off_targets"))
-every_cell("CRISPR", "C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
+columns_agree("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
 
 # %% [markdown]
 # ## Deviations

@@ -21,6 +21,7 @@ from rich.console import Console
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.lab import planning, progress
+from capslib.lab.ledger import plural
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
@@ -76,7 +77,7 @@ class Session:
         sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
         about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
         larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
-        print(f"{there} record{'s' * (there != 1)} loaded, {len(ran)} run: {about}{larger}")
+        print(f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}")
         return found
 
 

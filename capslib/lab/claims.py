@@ -14,10 +14,9 @@ from html import escape
 
 from capslib import papers
 from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
-from capslib.lab.ledger import ledger, number, span
+from capslib.lab.ledger import ledger, number, plural, span
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, queries
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
@@ -28,13 +27,13 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     """
     store = store or Store()
     answers: list[Verdict] = []
-    for paper in [stem] if stem else PAPERS:
-        claims, asked, records = ledger(paper), queries(paper), list(store.records(paper))
+    for paper in [stem] if stem else papers.PAPERS:
+        claims, asked, records = ledger(paper), papers.queries(paper), list(store.records(paper))
         runs, waits = Runs(records, lambda r: papers.budget(r.trial)), papers.waits(paper, records)
         for claim in claims.values():
             verdict = judge(claim, asked.get(claim.id), runs)
             many = [
-                f"{n} trial{'s' * (n > 1)} at {scale} scale" + f", {len(twice)} of them with twice the budget," * bool(twice)
+                f"{plural(n, 'trial')} at {scale} scale" + f", {len(twice)} of them with twice the budget," * bool(twice)
                 for scale, (own, twice) in waits.get(claim.id, {}).items()
                 if (n := len(own) + len(twice)) and (scale, claim.kind) != ("cpu", "value")
             ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from capslib import papers
 from capslib.config import Config, matches
 from capslib.lab.judging import OPEN, Verdict
-from capslib.lab.ledger import raised
+from capslib.lab.ledger import plural, raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
@@ -125,7 +125,7 @@ def standing(records: Sequence[Record]) -> str:
     scales = ", ".join(sorted({r.trial.scale for r in records}))
     notes = sorted({plain(text) for r in records for seen in r.data for text in seen.deviations if not seen.stand_in})
     smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
-    count = f"{len(records)} record{'s' * (len(records) > 1)}"
+    count = plural(len(records), "record")
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
@@ -139,7 +139,7 @@ def say(*sentences: str) -> None:
 def shown_are(records: Iterable[Record]) -> str:
     """Scale and seeds of what a figure shows: ``cpu scale, 3 seeds``."""
     scales, n = sorted({r.trial.scale for r in records}), len({r.trial.seed for r in records})
-    return f"{', '.join(scales)} scale, {n} seed{'s' * (n > 1)}"
+    return f"{', '.join(scales)} scale, {plural(n, 'seed')}"
 
 
 def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}) -> DataFrame:

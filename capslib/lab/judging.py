@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capslib.config import hash_of
-from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, span
+from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, plural, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Run, Runs
 from capslib.lab.statistics import interval
@@ -163,7 +163,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
             few = f"A decision needs {SEEDS} {what}; there {'is' if n == 1 else 'are'} {n}."
             raise _Waits(few) if isinstance(query, Value) else _Open(few)
         shown = replace(shown, interval=interval(numbers, query.bounds(unit)))
-        many = f"{n} seed{'s' * (n > 1)}" + (f" (each on {number(tests)})" if tests > 1 else "")
+        many = plural(n, "seed") + (f" (each on {number(tests)})" if tests > 1 else "")
         if measures:
             return replace(shown, reason=f"The mean of {many}, in a setting smaller than the paper's: it decides nothing.")
         status, reason = _decide(claim, query, shown.interval, factor, scale, many)
@@ -313,7 +313,7 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     worst = (min if query.above else max)((r.read(query.metric) for r in arm), key=lambda metric: metric.value)
     holds = worst.value >= query.bound if query.above else worst.value <= query.bound
     asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
-    reason = f"The worst of {n} run{'s' * (n > 1)} has {number(worst.value)}, {asked}; tested in {query.test}."
+    reason = f"The worst of {plural(n, 'run')} has {number(worst.value)}, {asked}; tested in {query.test}."
     found = dict(ours=worst.value, unit=worst.unit)
     if worst.value == 0 and query.bound == 0 and claim.value is not None:  # a count that is off by nothing is the paper's
         found |= dict(ours=claim.value, unit=claim.unit)

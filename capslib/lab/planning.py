@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from capslib import papers
 from capslib.data.registry import SETS
+from capslib.lab.ledger import plural
 from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
@@ -69,7 +70,7 @@ class Experience:
             return Estimate(
                 seconds=statistics.median(r.wall_seconds * (epochs / r.config["epochs"] if epochs else 1) for r in near),
                 memory=max(r.peak_memory_bytes for r in near),
-                basis=f"{len(near)} record{'s' * (len(near) > 1)}" + (f" with other {other}" if other else ""),
+                basis=plural(len(near), "record") + (f" with other {other}" if other else ""),
             )
         if (cut := self.rehearsed.get(trial.key)) and cut.series.get("steps") and (steps := work(trial)[0]):
             if seconds := cut.series.get("seconds_of_steps"):

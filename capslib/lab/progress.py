@@ -18,7 +18,7 @@ from rich.table import Table
 from capslib import papers
 from capslib.lab import planning
 from capslib.lab.claims import verdicts
-from capslib.lab.ledger import ledger
+from capslib.lab.ledger import ledger, plural
 from capslib.lab.planning import Estimate, Plan
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
@@ -63,8 +63,7 @@ class Shown(Display):
         alike = None in seconds.values()  # unless the time of every trial is known, all trials weigh the same
         self.weight = {key: 1.0 if alike else max(s, 1e-3) for key, s in seconds.items()}
         self.label, self.total = labels(plan.todo), len(plan.todo)
-        weight = sum(self.weight.values())
-        self.all = self.progress.add_task("all trials", total=weight, note="", visible=bool(plan.todo))
+        self.all = self.progress.add_task("all trials", total=sum(self.weight.values()), note="", visible=bool(plan.todo))
 
     def step(self, trial: Trial, step: int, steps: int, note: str) -> None:
         with self.lock:
@@ -76,8 +75,7 @@ class Shown(Display):
             told = steps and trial.key not in self.ended  # a worker's last message may arrive after its record
             if told:
                 self.share[trial.key] = step / steps
-                bar = self.bars[trial.key]
-                self.progress.update(bar, completed=step, total=steps, note=escape(f"{step}/{steps} {note}"))
+                self.progress.update(self.bars[trial.key], completed=step, total=steps, note=escape(f"{step}/{steps} {note}"))
             self._update()
             if told and not self.live and self.console.get_time() - self.said >= self.QUIET:
                 self.say(f"   at  {self.label(trial)}  {step}/{steps} {note}  [{self.state()}]")
@@ -101,8 +99,7 @@ class Shown(Display):
 
     def state(self) -> str:
         """``3/30, 4 min left``: how many trials have ended, and the time left for all, as soon as there is an estimate."""
-        ended = len(self.ended)
-        left = self.progress.tasks[0].time_remaining
+        ended, left = len(self.ended), self.progress.tasks[0].time_remaining
         return f"{ended}/{self.total}" + (f", {duration(left)} left" if left and ended < self.total else "")
 
     def _update(self) -> None:
@@ -137,9 +134,8 @@ class Passing(Shown):
 def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
     """A short label for each of these trials: the fields that differ among them."""
     configs = {t.key: papers.fields(t) for t in trials}
-    fields = [
-        k for k in dict.fromkeys(k for c in configs.values() for k in c) if len({str(c.get(k)) for c in configs.values()}) > 1
-    ]
+    names = dict.fromkeys(k for c in configs.values() for k in c)
+    fields = [k for k in names if len({str(c.get(k)) for c in configs.values()}) > 1]
 
     def label(trial: Trial) -> str:
         config = configs[trial.key]
@@ -158,7 +154,7 @@ def summary(plan: Plan) -> list[str]:
     if not plan.todo:
         return [first]
     workers = 0 if plan.devices is None else len(plan.devices)
-    where = f"{workers} worker{'s' * (workers > 1)}" if workers else "the workers elsewhere"
+    where = plural(workers, "worker") if workers else "the workers elsewhere"
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
         return [first, f"On {where}; no record tells how long they take."]
@@ -202,7 +198,7 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
     for name, waits in {**claims, **tables, "all": todo}.items():
         if waits:
             already = "; judged at paper scale already" * (name in judged)
-            yield f"{name}: {len(waits)} trial{'s' * (len(waits) > 1)}, {together([*waits.values()])}{already}"
+            yield f"{name}: {plural(len(waits), 'trial')}, {together([*waits.values()])}{already}"
 
 
 def duration(seconds: float) -> str:
@@ -219,7 +215,7 @@ def failures(records: Sequence[Record], store: Store) -> Table:
     table = Table("trial", "exit", "message", "log", title=f"{len(records)} failures; --retry-failed runs them again")
     table.columns[-1].overflow = "fold"
     for r in records:
-        log = store.log(r.trial).resolve()
-        shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
+        log, here = store.log(r.trial).resolve(), Path.cwd()
+        shown = log.relative_to(here) if log.is_relative_to(here) else log
         table.add_row(escape(label(r.trial)), r.exit, escape(r.message), escape(str(shown)))
     return table

@@ -30,7 +30,6 @@ from capslib.papers.experiment import Experiment, Outcome, Trial
 if TYPE_CHECKING:
     from capslib.training import Context
 
-
 PACKAGE = Path(__file__).parents[1]
 
 

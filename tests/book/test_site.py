@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -46,6 +47,11 @@ def test_every_link_leads_somewhere(site, pages):
             if not there:
                 lost.append(f"{path.relative_to(site)}: {address}")
     assert not lost
+
+
+def test_no_page_names_two_places_alike(pages):
+    named = {path.name: Counter(tag["id"] for tag in soup.find_all(id=True)) for path, soup in pages.items()}
+    assert {name: twice for name, ids in named.items() if (twice := [i for i, n in ids.items() if n > 1])} == {}
 
 
 def test_no_page_names_a_script_font_or_picture_of_others(pages):

@@ -12,7 +12,7 @@ from capsbook.evidence import Evidence
 from capslib.lab import claims, frames
 from capslib.lab.claims import GLYPHS, basis, ours, theirs
 from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, REDUCED
-from capslib.lab.ledger import number
+from capslib.lab.ledger import number, plural
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ def tag(name: str, content: str = "", /, **attributes: object) -> str:
 
 def link(href: str | None, content: str, /, **attributes: object) -> str:
     return tag("a", content, href=href, **attributes) if href else tag("span", content, **attributes)
-
-
-def plural(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
 def mark(status: str) -> str:

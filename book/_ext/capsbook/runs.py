@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from capsbook.render import mark, plain_table, plural, tag
+from capsbook.render import mark, plain_table, tag
 from capslib.lab import claims, frames, progress
+from capslib.lab.ledger import plural
 from capslib.lab.records import ABSCISSAS, LISTS
 from capslib.papers import PAPERS
 

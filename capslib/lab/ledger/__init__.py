@@ -99,6 +99,10 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 10 else raised(f"{value:.4g}")
 
 
+def plural(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
 def span(found: tuple[float, float]) -> str:
     return f"[{number(found[0])}, {number(found[1])}]"
 
