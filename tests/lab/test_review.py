@@ -278,7 +278,7 @@ def test_what_is_unusual_but_not_wrong_is_a_note(store, sound, what):
 
 def test_a_partial_set_and_a_shallow_checkout_are_no_matter(store, sound, monkeypatch):
     monkeypatch.setattr(reviewing, "_whole_history", lambda: False)
-    store.put(sound(DEPTH, **seen(sha256="b" * 64, complete=False, deviations=["a part"]), **code(revision="b" * 40)))
+    store.put(sound(DEPTH, **seen(sha256="b" * 64, complete=False, deviations=("a part",)), **code(revision="b" * 40)))
     assert review(store) == ([], [])
 
 
