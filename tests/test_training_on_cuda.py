@@ -10,8 +10,7 @@ import torch
 
 from capslib import papers, training
 from capslib.recipes import Recipe, new_network, train
-from capslib.routing.fast import float32_products
-from capslib.training import Context
+from capslib.training import Context, Examples
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -32,25 +31,25 @@ RECIPES = recipes()
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_network_on_a_gpu_agrees_with_the_cpu(name):
-    """The loss of a batch and its gradients, without TF32."""
+    """The loss of a batch and its gradients, in float64."""
     recipe, found = RECIPES[name], {}
+    first = recipe.splits(Context(0, max_steps=1))[0]["train"]
+    some = first[torch.arange(recipe.batch_size)]
+    seen = recipe.seen(some.inputs)
+    network = new_network(recipe, tuple(seen.shape[1:]), 0).eval()
+    recipe.start(network, first, 0)
     for device in ("cpu", "cuda"):
-        with torch.backends.cudnn.flags(allow_tf32=False), float32_products(torch.device(device)):
-            first = recipe.splits(Context(0, device, max_steps=1))[0]["train"]
-            some = first[torch.arange(recipe.batch_size, device=device)]
-            batch = some._replace(inputs=recipe.seen(some.inputs))
-            network = new_network(recipe, tuple(batch.inputs.shape[1:]), 0).to(device).eval()
-            recipe.start(network, first, 0)
-            terms = recipe.objective(batch.inputs.device)(network, batch)
-            terms["loss"].backward()
+        network.to(device, torch.float64).zero_grad()
+        batch = Examples(seen.to(device, torch.float64), None if some.labels is None else some.labels.to(device))
+        terms = recipe.objective(torch.device(device))(network, batch)
+        terms["loss"].backward()
         gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
-        found[device] = {name: t.detach().cpu() for name, t in {**terms, **gradients}.items()}
+        found[device] = {name: t.detach().cpu().double() for name, t in {**terms, **gradients}.items()}
     assert found["cuda"].keys() == found["cpu"].keys()
     largest = max(t.abs().max().item() for t in found["cpu"].values())
-    for name, ours in found["cuda"].items():
-        expected = found["cpu"][name]
-        scale = max(expected.abs().max().item(), 1e-4 * largest)
-        assert (ours - expected).abs().max().item() <= 5e-3 * scale, name
+    for name, expected in found["cpu"].items():
+        scale = max(expected.abs().max().item(), 1e-6 * largest)
+        assert (found["cuda"][name] - expected).abs().max().item() <= 1e-5 * scale, name
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -171,7 +171,7 @@ class AnomalyLoss(Objective):
         from capslib.losses import margin_loss
         from capslib.networks.inequality_anomaly import NORMAL
 
-        labels, count = batch.labels, batch.inputs.new_tensor(float(len(batch.inputs)))
+        labels, count = batch.labels, batch.inputs.new_full((), len(batch.inputs))
         normal = (labels == NORMAL).float()
         error = (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1)
         right = (output.activation.argmax(dim=1) == labels).float().sum()
