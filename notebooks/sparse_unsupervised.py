@@ -1044,7 +1044,7 @@ for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
 TAKES = ("steps", "million parameters", "GB of votes a step", "PFLOP", "card-minutes a seed")
 frames.say(
     f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
-    f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured; the classifier comes on top."
+    f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured for routing; the classifier comes on top."
 )
 display(frames.table(rows, TAKES))
 

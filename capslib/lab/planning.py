@@ -21,7 +21,7 @@ from capslib.recipes import Recipe, flops
 GIB = 1 << 30
 PROCESS_MEMORY = {"cpu": GIB // 2, "cuda": GIB}
 """What a process needs beside its trial: Python and torch on the CPU; the context and the kernels on a CUDA device."""
-CARD = 20e12  # FLOP/s that one large card is taken to reach, a third of an H200's peak in float32: nobody has measured it yet
+CARD = 20e12  # FLOP/s that one large card is taken to reach. Networks that mostly convolve reach more; those that mostly route are not measured
 TINY = 1e6  # FLOPs of a step
 SLACK = 1.25
 """Room for what the allocator keeps and cannot give to another tensor."""
