@@ -53,7 +53,7 @@ class Experience:
                 arms.setdefault(_fields(record.trial), []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
-        """What a trial will take, by the nearest thing that is known: the median time, by epochs, and the largest memory of those
+        """What a trial will take, by the nearest thing that is known: the median time, by images seen, and the largest memory of those
         trials of the same scale and network that differ in the fewest fields that change a step, then in the fewest of all; a
         rehearsal of this trial, its start-up once and its median step for each; or the FLOPs of its trainings at the rate of the
         paper's most similar ones. Of other experiments those tell that are configured alike and have the same data.
@@ -66,25 +66,16 @@ class Experience:
             nearest = [arm for arm in far if far[arm] == fewest]
             near = [record for arm in nearest for record in arms[arm]]
             other = ", ".join(sorted(set().union(*(differs[arm] for arm in nearest))))
-            epochs = getattr(papers.config(trial), "epochs", None)
-            return Estimate(
-                seconds=statistics.median(r.wall_seconds * (epochs / r.config["epochs"] if epochs else 1) for r in near),
-                memory=max(r.peak_memory_bytes for r in near),
-                basis=plural(len(near), "record") + (f" with other {other}" if other else ""),
-            )
-        if (cut := self.rehearsed.get(trial.key)) and cut.series.get("steps") and (steps := work(trial)[0]):
-            if seconds := cut.series.get("seconds_of_steps"):
-                seconds = cut.wall_seconds + steps * statistics.median(seconds)
-                return Estimate(
-                    seconds, cut.peak_memory_bytes, "by the steps of its rehearsal, without evaluations between epochs"
-                )
-            trainings = len(papers.experiments(trial.paper)[trial.experiment].trainings(papers.config(trial), trial.seed))
-            share = steps / (cut.series["steps"][-1] * trainings)
-            return Estimate(cut.wall_seconds * share, cut.peak_memory_bytes, "by its rehearsal, start-up included at every step")
+            seconds = statistics.median(r.wall_seconds * _seen(trial) / _seen(r.trial) for r in near)
+            basis = plural(len(near), "record") + (f" with other {other}" if other else "")
+            return Estimate(seconds, max(r.peak_memory_bytes for r in near), basis)
+        cut = self.rehearsed.get(trial.key)
+        if cut and (between := cut.series.get("seconds_of_steps")) and (steps := work(trial)[0]):
+            seconds = cut.wall_seconds + steps * statistics.median(between)
+            return Estimate(seconds, cut.peak_memory_bytes, "by the steps of its rehearsal, without evaluations between epochs")
         if (rate := self.rate(trial)) and (flops := work(trial)[1]):  # counting takes torch, so not without a rate
-            return Estimate(
-                flops / rate, None, f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's most similar records"
-            )
+            basis = f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's most similar records"
+            return Estimate(flops / rate, None, basis)
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
 
     def rate(self, trial: Trial) -> float | None:
@@ -118,10 +109,19 @@ def _fields(trial: Trial) -> frozenset:
     return frozenset({("experiment", trial.experiment), *((name, str(value)) for name, value in trial.config.items())})
 
 
+def _recipes(trial: Trial) -> list[Recipe]:
+    experiment = papers.experiments(trial.paper)[trial.experiment]
+    return [t.recipe for t in experiment.trainings(papers.config(trial), trial.seed)] if papers.known(trial) else []
+
+
+def _seen(trial: Trial) -> int:
+    """How many images its trainings see, those of each epoch counted; 1 where it trains nothing."""
+    return sum(recipe.epochs * recipe.shape()[1] for recipe in _recipes(trial)) or 1
+
+
 def work(trial: Trial) -> tuple[int, int]:
     """Training steps of a trial, and their FLOPs as counted from its networks; none where it trains nothing."""
-    experiment = papers.experiments(trial.paper)[trial.experiment]
-    counted = [_counted(training.recipe) for training in experiment.trainings(papers.config(trial), trial.seed)]
+    counted = [_counted(recipe) for recipe in _recipes(trial)]
     return sum(steps for _, steps in counted), sum(step * steps for step, steps in counted)
 
 
