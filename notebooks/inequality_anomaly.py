@@ -967,7 +967,7 @@ found.replace(zero, regex=True).pipe(frames.styled)
 # ## Errata of the paper
 #
 # Notebooks and code are public. The article's validation set is the test set, labels included. The article swaps the average precisions of Palma and Gini on CRISPR. *A* adds the sum
-# of the squared error and not its mean, which then outweighs the lengths, on images by one or two orders of magnitude. And the text on Table 2 says that Npp gets worse with more anomalies, while it rises on all sets up to 1 %, and on CIFAR-10 throughout {claim}`INQ-W-3`.
+# of the squared error and not its mean, which outweighs the lengths on images by one or two orders of magnitude. And the text on Table 2 says that Npp gets worse with more anomalies, while it rises on all sets up to 1 %, and on CIFAR-10 throughout {claim}`INQ-W-3`.
 #
 # Palma suffers from how its file is read. The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed. Where the anomaly capsule's ratio has more digits, NumPy pads the other one,
 # and the second word is the *normal* capsule's. So Palma loses where it is surest (`test_the_release_reads_the_second_word_of_both_palma_ratios`).
@@ -1100,8 +1100,7 @@ frames.say(
 # (inq-lengths)=
 # ### Do the lengths, or other measures of inequality, do better?
 #
-# The paper compares two measures of inequality with a hard label, with *Npp*, and with reconstructions. It does not name the most direct score, the length of the anomaly capsule minus that of the normal capsule,
-# and other measures of inequality. All are read from the same networks.
+# The paper does not name the most direct score, the length of the anomaly capsule minus that of the normal capsule, nor other measures of inequality. All are read from the same networks.
 
 
 # %% tags=["hide-input"]
