@@ -216,7 +216,7 @@ plots.use_style()
 #
 # Which of Gini and Palma is ahead depends on the negatives and on the metric. By AUROC, Gini is ahead on all pairs, and no longer on those sites. By average precision, Palma is ahead in most networks on all pairs,
 # and Gini in most on those sites. In the paper's own tables the AUROC of Gini is higher with a tenth of anomalies in all eight cells;
-# but its evaluation {ref}`reads the largest Palma ratios from the wrong capsule <inq-errata>`. In networks of its size Palma has the printed AUROC if it is read so, and that of Gini if it is not.
+# but its evaluation {ref}`reads the largest Palma ratios from the wrong capsule <inq-errata>`. In networks of its size on MNIST and Fashion-MNIST Palma has the printed AUROC if it is read so, and that of Gini if it is not.
 
 
 # %% tags=["remove-input"]
