@@ -125,7 +125,7 @@ chapter.verdict_box(
     "diverse outliers on {sets}. Reduced networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
     "are measured smaller. Paper and reruns alike "
     "stop training by the loss of the labelled test set.",
-    surprise="At the paper’s size the numbers of Gini are reproduced, and yet the output of the same network "
+    surprise="At the paper’s size the AUROCs of Gini are reproduced, and yet the output of the same network "
     "ranks better: the signed difference of its two lengths beats it by AUROC in {longer} of {pairs} networks "
     "on CRISPR and in {longer_on_images} of {full} on images. With a tenth of outliers on MNIST the paper has "
     "{INQ-T2-mnist-10pct-palma:theirs} for Palma: so have networks of its size if the largest ratios are "
@@ -209,8 +209,8 @@ plots.use_style()
 # what the network sees. They ask how it got there: how unequally the couplings of the anomaly capsule are spread over its children. Two measures from economics say that, the {term}`Gini coefficient` and
 # the {term}`Palma ratio`. The authors expect Palma to win, because polarised couplings gather in the tails.
 #
-# The network's own output ranks better than either ({numref}`fig-inq-rivals`). The paper's *plain* score keeps only which of the two capsules is longer. Its *Npp*, as released, keeps only how far apart
-# the two lengths lie, and not which is longer. The *difference* of the two lengths has both. The paper reports it only where a network calls no input an anomaly, for there *Npp* ranks alike. In networks of the paper's size it beats Gini in all on CRISPR, also
+# At the paper's size the network's own output ranks better than either ({numref}`fig-inq-rivals`). The paper's *plain* score keeps only which of the two capsules is longer. Its *Npp*, as released, keeps only how far apart
+# the two lengths lie, and not which is longer. The *difference* of the two lengths has both. The paper reports it only where a network calls no input an anomaly, for there *Npp* ranks alike. In networks of that size it beats Gini in all on CRISPR, also
 # where these see only sites with the motif that Cas9 needs, and in all but one of 120 on MNIST and Fashion-MNIST.
 #
 # The two baselines that lose nearly everywhere in the paper are not those of the article. In the release ABC, an autoencoder, reconstructs *anomalies*, and NL, a Boltzmann machine, is scored with new random weights. Run as released, both have nearly the paper's numbers on the four sets of images. An ABC that reconstructs normal images, and the error of an NL that has learned, are good
