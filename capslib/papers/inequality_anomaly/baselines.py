@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
@@ -175,11 +175,6 @@ EPOCHS: dict[Scale, dict[str, int]] = {
 
 def grid(scale: Scale) -> list[BaselineConfig]:
     """Beside every cell of the tables, in their order."""
-    every = [*detection.grid(scale), *detection.lesion_grid(scale), *detection.off_target_grid(scale)]
+    every = [*detection.cells(scale), *detection.lesion_grid(scale), *detection.off_target_grid(scale)]
     own = ({name: value for name, value in c.differences().items() if name in {*KEPT, *AnomalyRecipe.ARM}} for c in every)
     return [BaselineConfig(**{**fields, **EPOCHS[scale]}) for fields in own]
-
-
-def replicates(config: BaselineConfig, seeds: Sequence[int]) -> Sequence[int]:
-    """As many as the networks beside them: ten on lesions and pairs, as the paper ran, and three of each class of the other sets."""
-    return seeds if config.percent is None else seeds[:3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -57,16 +57,19 @@ PERCENTS = (0.1, 1.0, 10.0)
 def cells(
     scale: Scale, data: Sequence[str] = LIKE_MNIST, percents: Sequence[float] = PERCENTS, classes: int = 10,
     setups: Sequence[str] = DIVERSE, **arm: Any,
-) -> Iterator[AnomalyRecipe]:  # fmt: skip
+) -> list[AnomalyRecipe]:  # fmt: skip
     """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the first classes."""
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
-    for name, setup, percent, kind in itertools.product(data, setups, percents, range(classes)):
-        yield AnomalyRecipe(data=name, setup=setup, percent=percent, kind=kind, **{**REDUCED[scale][name], **arm})
+    return [
+        AnomalyRecipe(data=name, setup=setup, percent=percent, kind=kind, **{**REDUCED[scale][name], **arm})
+        for name, setup, percent, kind in itertools.product(data, setups, percents, range(classes))
+    ]
 
 
-def grid(scale: Scale) -> list[AnomalyRecipe]:
-    return list(cells(scale))
+def replicates(config: AnomalyRecipe, seeds: Sequence[int]) -> Sequence[int]:
+    """All on lesions and pairs, of which the paper ran ten, and three of each class of the other sets."""
+    return seeds if config.percent is None else seeds[:3]
 
 
 def lesion_grid(scale: Scale) -> list[AnomalyRecipe]:
@@ -93,7 +96,10 @@ def repairs_grid(scale: Scale) -> list[AnomalyRecipe]:
     places = [dict(data=["fashion_mnist"], percents=[1.0])]
     if scale != "smoke":
         places.append(dict(data=["kmnist"], percents=[10.0], setups=["outliers"]))
-    return [c for place in places for arm in REPAIRS for c in cells(scale, classes=4, **place, **arm)]
+    every = [c for place in places for arm in REPAIRS for c in cells(scale, classes=4, **place, **arm)]
+    if scale == "paper":  # beside off_targets: of this size a CPU can train them
+        every.append(AnomalyRecipe(data="crispr", setup="off_targets", stop_on="held_out", **REDUCED["paper"]["crispr"]))
+    return every
 
 
 def routings_grid(scale: Scale) -> list[AnomalyRecipe]:

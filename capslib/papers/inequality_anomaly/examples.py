@@ -16,8 +16,7 @@ from capslib.training import Examples
 if TYPE_CHECKING:
     from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
-PAM = 3
-"""The letters of a PAM, at the end of guide and site."""
+PAM = 3  # letters, at the end of guide and site
 
 
 def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Examples], data.DataFingerprint]:
