@@ -75,7 +75,7 @@ def test_the_other_rows_say_what_their_chapters_say(told):
     assert "The starts of the kernel differ in three things at once" in told
     assert "The starts differ in widths, in $\\lambda_1$ and in $\\theta$ at once" in learned
     assert "the lengths rank better <inq-lengths>` in every network on CRISPR, and in all but one of 120 on images" in told
-    assert "size it beats Gini in all on CRISPR, also where these see only sites" in inequality
+    assert "size the difference beats Gini in all on CRISPR, also where these see only sites" in inequality
     assert "in the fifth Gini has the AUROC of the paper" in told
     assert "the AUROCs of Gini are reproduced, and yet" in inequality
     assert "and in all but one of 120 on MNIST and Fashion-MNIST" in inequality
