@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import io
+import json
 import math
+import pickle
 import zlib
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -120,8 +123,6 @@ def use_style() -> None:
 
 def svg(figure: Figure) -> str:
     """A figure as SVG. The same figure gives the same text."""
-    import io
-
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", bbox_inches="tight", metadata={"Date": None})
     return drawn.getvalue()
@@ -133,8 +134,6 @@ def narrow(figure: Figure) -> Figure:
 
     A figure that cannot be rearranged so brings a function ``narrow`` that draws it.
     """
-    import pickle
-
     import matplotlib.pyplot as plt
 
     if hasattr(figure, "narrow"):
@@ -282,8 +281,6 @@ def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, w
 
 def widget(page: str, data: object) -> HTML:
     """HTML whose script reads ``DATA``, as JSON in which no text can end the script: records may come from anybody."""
-    import json
-
     from IPython.display import HTML
 
     return HTML(page.replace("DATA", json.dumps(data).replace("<", "\\u003c")))
@@ -291,8 +288,6 @@ def widget(page: str, data: object) -> HTML:
 
 def show_pixels(figure: Figure) -> None:
     """Show a figure of images as PNG, at two pixels per pixel of the page, and close it."""
-    import io
-
     import matplotlib.pyplot as plt
     from IPython.display import Image, display
 

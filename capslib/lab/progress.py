@@ -181,7 +181,8 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
         seconds = [e.seconds for e in known if e.seconds is not None]
         here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}" if seconds else "time not known"
         missing = f" and {len(known) - len(seconds)} trials whose time is not known" if 0 < len(seconds) < len(known) else ""
-        card = f"{flops / 1e12:.3g} TFLOP: {flops / planning.CARD / 60:.2g} card-minutes at an assumed {planning.CARD / 1e12:g} TFLOP/s"
+        tera, minutes = (f"{x:,.0f}" if x >= 10 else f"{x:.2g}" for x in (flops / 1e12, flops / planning.CARD / 60))
+        card = f"{tera} TFLOP: {minutes} card-minutes at an assumed {planning.CARD / 1e12:g} TFLOP/s"
         return here + missing + (f"; {steps} steps, {card}" if flops else "")
 
     for trial in plan.todo:

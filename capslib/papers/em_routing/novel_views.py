@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from capslib.data.registry import SETS
 from capslib.papers.common import abscissa, in_unit, outcome
 from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
@@ -44,12 +46,6 @@ def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {model: reached(errors) for model, errors in familiar.items()}
 
 
-def after(errors: Sequence[float], epochs: float) -> float:
-    """The error after ``epochs``, interpolated between whole ones; ``errors`` are as in :func:`matched`."""
-    whole = int(epochs)
-    return errors[whole] if epochs == whole else errors[whole] + (epochs - whole) * (errors[whole + 1] - errors[whole])
-
-
 def run(config: ViewpointConfig, context: Context) -> Outcome:
     """Train both on familiar viewpoints and compare them on novel ones, at an equal error on familiar ones."""
     both = dict(zip(("cnn", "capsules"), (train(*t, context) for t in trainings(config, context.seed)), strict=False))
@@ -61,7 +57,8 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
     splits = last.splits
     metrics = in_unit({f"{model}_epoch": epoch for model, epoch in epochs.items()}, 1, "epochs")
     for name in ("familiar", "novel"):
-        found = {f"{model}_{name}": after(errors[f"{model}_{name}"], epoch) for model, epoch in epochs.items()}
+        curve = {model: errors[f"{model}_{name}"] for model in both}
+        found = {f"{model}_{name}": float(np.interp(epochs[model], range(len(of)), of)) for model, of in curve.items()}
         metrics |= in_unit(found, len(splits[name].labels), "percent")
     if len(both) == 2:
         cnn, ours, n = metrics["cnn_novel"].value, metrics["capsules_novel"].value, len(splits["novel"].labels)

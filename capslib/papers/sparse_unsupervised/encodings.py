@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from capslib.errors import Interrupted
@@ -14,7 +15,6 @@ from capslib.papers.sparse_unsupervised.recipe import REDUCED, SparseRecipe, squ
 from capslib.recipes import train
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor, nn
 
     from capslib.data import DataFingerprint
@@ -49,7 +49,6 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
 
     In a rehearsal about a thousand of each.
     """
-    import numpy as np
     import torch
 
     from capslib import data
@@ -70,13 +69,17 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
 
 def run(config: EncodingConfig, context: Context) -> Outcome:
     """Train one network, encode MNIST and affNIST with it, fit the classifiers, and look at who is active."""
+    from capslib.training import Examples, accuracy
+
     trained = train(config, context.seed, context)
     sets, fingerprint = digits(config, context)
     network, metrics, series, curves = trained.network, {}, {}, [*trained.history.epochs]
     if config.supervised:
         last = sets["affnist"][-len(sets["test"].images) :]  # the seventh variant
         for name, of in (("mnist", sets["test"]), ("affnist", last)):
-            metrics |= in_unit({f"{name}_accuracy": accuracy(network, config, of)}, len(of.images), "fraction")
+            examples = Examples(of.images, of.labels)
+            right = accuracy(lambda images: config.scores(network, config.framed(images)), examples, config.BATCH_OF_TEST)
+            metrics |= in_unit({f"{name}_accuracy": right}, len(of.images), "fraction")
     if config.network != "cnn":
         codes = {name: encode(network, config, of) for name, of in sets.items()}
         for kind in ("masked", "raw"):
@@ -121,15 +124,6 @@ def encode(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, np
     return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
 
 
-def accuracy(network: nn.Module, config: SparseRecipe, of: Digits) -> float:
-    from capslib.training import Examples
-    from capslib.training import accuracy as share
-
-    return share(
-        lambda images: config.scores(network, config.framed(images)), Examples(of.images, of.labels), config.BATCH_OF_TEST
-    )
-
-
 # ----------------------------------------------------------------------------------------------------- the classifier
 
 
@@ -137,8 +131,6 @@ def classified(
     codes: Mapping[str, np.ndarray], sets: Mapping[str, Digits], config: EncodingConfig, suffix: str, context: Context
 ) -> dict[str, Metric]:
     """Accuracy of a classifier on MNIST; on affNIST if fitted to affNIST (a), to other digits of it, or to MNIST (b) (§3.2)."""
-    import numpy as np
-
     labels = {name: of.labels.cpu().numpy() for name, of in sets.items()}
     digit = sets["affnist"].digit.cpu().numpy()
     last, few = np.arange(len(digit)) >= len(digit) * 6 // 7, digit >= (digit.max() + 1) * 6 // 7
@@ -176,8 +168,6 @@ def classifier() -> Any:
 
 def activity(codes: Mapping[str, Mapping[str, np.ndarray]], n: int) -> tuple[dict[str, Metric], dict[str, list[float]]]:
     """Figs. 3 and 4: mean support by rank, as shares of that of the first, and how often each capsule has each rank on affNIST."""
-    import numpy as np
-
     ranked = -np.sort(-codes["test"]["support"], axis=1)
     ranked = ranked.mean(axis=0) / ranked[:, 0].mean()
     rank = codes["affnist"]["rank"]
