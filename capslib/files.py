@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,31 @@ def folder(name: Any) -> Any:
         return name
     if not name.strip() or "\0" in name:
         raise UserError(f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out.")
-    return Path(name)
+    return Path(name).expanduser()
+
+
+@contextlib.contextmanager
+def locked(path: Path, **how: Any) -> Iterator[None]:
+    """Hold the lock file at ``path``, which any user may take; ``how`` is for :meth:`filelock.FileLock.acquire`, which may raise Timeout.
+
+    The system releases it if the process dies. Raises :class:`UserError` where it cannot be opened.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, mode=0o666)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(**how)
+    except OSError as error:
+        if isinstance(error, Timeout):
+            raise
+        raise UserError(
+            f"{path} cannot be locked: {error.strerror or error}. Let it be written, or name another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -19,6 +20,7 @@ from pydantic import Field
 from capslib.config import Config, DataName, LossName, NetworkName, RoutingName, hash_of
 from capslib.data.registry import SETS
 from capslib.errors import Interrupted, UserError
+from capslib.files import locked
 from capslib.registry import LOSSES, NETWORKS, ROUTINGS
 
 if TYPE_CHECKING:
@@ -261,7 +263,7 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     >>> sorted(trained.splits), sorted(trained.history.terms), list(trained.history.epochs)
     (['test', 'train'], ['accuracy', 'loss'], ['test_accuracy'])
     """
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
     from capslib.training import fit, path_of
 
@@ -286,9 +288,12 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
         steady = type(recipe).rate is Recipe.rate and type(objective).at is Objective.at  # does not ask how much is left
         if context.doubles and steady and recipe.epochs % 2 == 0 and path_of(steps // 2) == path_of(steps):
             own.halfway = Training(recipe.model_copy(update={"epochs": recipe.epochs // 2}), seed).path(context.folder)
-    lock = FileLock(own.checkpoint.with_suffix(".lock")) if own.checkpoint else None
+    alone, asked = contextlib.nullcontext(), time.perf_counter()
+    if own.checkpoint:
+        alone = locked(own.checkpoint.with_suffix(".lock"), poll_interval=0.5, cancel_check=context.stop)
     try:
-        with lock.acquire(poll_interval=0.5, cancel_check=context.stop) if lock else contextlib.nullcontext():
+        with alone:
+            context.seconds_before -= time.perf_counter() - asked  # while another process trained it, which is counted below
             history = fit(
                 network, first, loss=objective, optimizer=optimizer, epochs=recipe.epochs, batch_size=recipe.batch_size,
                 evaluate=lambda model: recipe.evaluate(model, splits), transform=recipe.prepare if recipe.augments else None,

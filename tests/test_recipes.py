@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from typing import ClassVar, Literal
 
@@ -245,6 +247,17 @@ class Mine(nn.Module):
         monkeypatch.setitem(NETWORKS.data, "mine", importlib.import_module("my_network").Mine)
         train(Recipe(data="digits", network="mine", loss="cross_entropy", epochs=1, batch_size=500), 0, place)
     assert [steps > 0 for steps in fits] == [True, False, True]
+
+
+def test_waiting_for_another_process_is_not_counted_beside_its_training(tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def taken(*_, **__):
+        time.sleep(0.2)
+        yield
+
+    monkeypatch.setattr("capslib.recipes.locked", taken)
+    train(SIGN, 0, context := Context(seed=0, folder=tmp_path))
+    assert context.seconds_before <= -0.2
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):

@@ -48,12 +48,13 @@ class Session:
         if root is None and settings.scale == "smoke":
             root = project_root() / "_build" / "smoke" / code_hash()[:12]
         store = Store(root)
-        store.check_writable()
+        if not elsewhere:  # a plan writes nothing
+            store.check_writable()
         return cls(settings, store)
 
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
         """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
-        have a field that this one lacks."""
+        have a field or a configuration that this one lacks."""
         seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), papers.experiments(stem)[experiment]
         try:
             return chosen.trials(self.settings.scale, seeds=seeds, **selection)
@@ -62,6 +63,11 @@ class Session:
             for name in {**(selection.get("where") or {}), **(selection.get("change") or {})}.keys() - own.keys():
                 if have := ", ".join(e.name for e in every if name in e.config.model_fields):
                     raise UserError(f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment.") from None
+            where = {name: value for name, value in (selection.get("where") or {}).items() if name != "seed"}
+            able = (e for e in every if where.keys() <= e.config.model_fields.keys())
+            have = [e.name for e in able if any(config.matches(where) for config in e.grid(self.settings.scale))]
+            if have and experiment not in have:
+                raise UserError(f"{error} Experiments that have some: {', '.join(have)}. Name one with --experiment.") from None
             raise
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from capslib import papers
 from capslib.config import Config, matches
-from capslib.lab.judging import OPEN, Verdict
 from capslib.lab.ledger import plural, raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -182,19 +181,6 @@ def deviations(records: Iterable[Record]) -> DataFrame:
             found[d.what, d.paper, d.ours] = d.why, found.get((d.what, d.paper, d.ours), ("", set()))[1] | {trial.scale}
     rows = [(*row, why, ", ".join(s for s in SCALES if s in scales)) for row, (why, scales) in found.items()]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
-
-
-def comparisons(found: Iterable[Verdict]) -> str:
-    """How many comparisons with an interval some claims rest on, and on how many runs, in a sentence for a page."""
-    every, left = {}, list(found)
-    for v in left:
-        left += v.parts
-        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
-            every[v.records, v.ours, v.interval] = v.status not in OPEN
-    runs = {key for records, *_ in every for key in records}
-    told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
-    often = f"{told} About one 95 % interval in twenty misses its mean by chance."
-    return often if every else "No run is compared with anything yet."
 
 
 def costs(records: Iterable[Record]) -> DataFrame:

@@ -203,6 +203,8 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
         nbformat.write(jupytext.read(source(stem)), before)
         # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        for name in {"CAPSLIB_DATA", "CAPSLIB_RESULTS"} & os.environ.keys():  # the kernel has another working folder
+            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
         try:
             papermill.execute_notebook(
                 str(before),

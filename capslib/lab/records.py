@@ -6,10 +6,9 @@ by which code, on which machine, and how it differs from the paper.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from capslib.config import Model
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
@@ -60,8 +59,8 @@ class Record(Model):
     parameters: int = Field(ge=0, description="parameters of the network, frozen ones too; 0 where there is none")
     wall_seconds: float = Field(ge=0)
     peak_memory_bytes: int = Field(ge=0)
-    started: datetime
-    finished: datetime
+    started: AwareDatetime
+    finished: AwareDatetime
     exit: Exit = Field(description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result")
     message: str = ""
     resumed_from: list[int] = Field(default=[], description="the steps at which the run was taken up again")

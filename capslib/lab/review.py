@@ -117,6 +117,9 @@ def _experiment(record: Record) -> Iterator[str]:
             experiment.config.model_validate(trial.config)
         except ValidationError as error:
             yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or delete the file and run its trial again"
+    whole = papers.fields(trial) if papers.known(trial) else {}
+    if odd := [name for name, value in record.config.items() if name in whole and value != whole[name]]:
+        yield f"its config is not that of its trial ({', '.join(odd)}), so it was edited: restore it, or delete the file and run its trial again"
 
 
 def _deviations(record: Record) -> Iterator[str]:

@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from capslib.errors import Interrupted, NotFinite, UserError
+from capslib.files import locked
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import UNFINISHED, Code, Environment, Exit, Record
 from capslib.lab.store import Store
@@ -226,12 +227,10 @@ def run_unless_taken(
     The lock is the operating system's (flock). On a network file system without locks two processes may run the same trial at
     once; the later record then replaces the earlier one, whole.
     """
-    lock = FileLock(store.lock(trial))
-    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
     if context.stop():
         return None
     try:
-        with lock.acquire(blocking=wait, poll_interval=0.5, cancel_check=context.stop):
+        with locked(store.lock(trial), blocking=wait, poll_interval=0.5, cancel_check=context.stop):
             record = store.get(trial)
             if record is not None and record.exit not in UNFINISHED and record.finished != replaces:
                 return record

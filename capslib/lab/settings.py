@@ -20,7 +20,7 @@ from capslib.errors import UserError, check_name, unknown
 from capslib.files import folder
 from capslib.papers.experiment import SCALES, Scale
 
-Folder = Annotated[Path, BeforeValidator(lambda name: folder(name) and name)]
+Folder = Annotated[Path, BeforeValidator(lambda name: str(folder(name)) if isinstance(name, str) else name)]
 
 
 class Settings(Model):
@@ -109,6 +109,8 @@ def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise UserError(f"{what.capitalize()} {pair!r} should look like name=value.")
+        if name in values:
+            raise UserError(f"{what.capitalize()} {name!r} is given twice: give it one value.")
         try:
             values[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
         except json.JSONDecodeError:

@@ -77,6 +77,10 @@ class Store:
     def __init__(self, root: str | os.PathLike[str] | None = None):
         named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
         self.root = folder(named if named is not None else project_root() / "results")
+        if named is None and not (project_root() / "_toc.yml").exists():
+            warnings.warn(
+                f"No book is above this folder, so records are looked for in {self.root}: name --results-dir.", stacklevel=2
+            )
 
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"

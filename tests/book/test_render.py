@@ -370,3 +370,14 @@ def test_tests_are_found(repository):
     for name in ("tests/test_mod.py::TestC::test_n", "tests/test_mod.py::helper", "tests/gone.py::test_m", "tests/test_mod.py"):
         with pytest.raises(sources.SourceNotFound):
             sources.find_test(repository, name)
+
+
+def test_comparisons_count_each_interval_and_each_run_once():
+    def verdict(status, *keys, ours=0.5, **more):
+        return Verdict(CLAIM, status, "", ours=ours, interval=(0.4, 0.6), records=keys, scale="cpu", **more)
+
+    part, other = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
+    count = Verdict(CLAIM, "undecided", "", parts=(part, other), scale="cpu")
+    found = [part, count, verdict("measured smaller", "d"), Verdict(CLAIM, "waiting", "")]
+    assert render.comparisons(found).startswith("We made 2 comparisons from 3 runs and decided 1. About one")
+    assert render.comparisons([]) == "No run is compared with anything yet."

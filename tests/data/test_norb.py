@@ -12,8 +12,8 @@ from writers import norb_bytes
 
 from capslib import data
 from capslib.data.readers import halve, norb_splits
-from capslib.data.viewpoints import familiar
 from capslib.errors import UserError
+from capslib.papers.em_routing.recipe import familiar
 
 # ---------------------------------------------------------------------------------------------------------- the images
 

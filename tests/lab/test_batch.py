@@ -370,6 +370,13 @@ def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch)
     assert batch.Session.start(results_dir=tmp_path / "x").store.root == tmp_path / "x"
 
 
+def test_a_plan_needs_no_folder_that_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    assert batch.Session.start(scale="cpu", results_dir=tmp_path / "file" / "below", elsewhere=True)
+    with pytest.raises(UserError, match="Results cannot be written"):
+        batch.Session.start(scale="cpu", results_dir=tmp_path / "file" / "below")
+
+
 def test_smoke_records_belong_to_the_code_that_made_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = batch.Session.start().store.root

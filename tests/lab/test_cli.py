@@ -87,6 +87,8 @@ BAD = {
     "mistyped seed in where": (run("--where", "sed=1"), "Did you mean 'seed'?"),
     "field of another experiment in where": (run("--where", "front=odd"), "Experiments with a field 'front': depth, negated. Name one with --experiment."),
     "field of another experiment to set": (run("--set", "points=9"), "Experiments with a field 'points': sign. Name one with --experiment."),
+    "configuration of another experiment": (("run", "inequality_anomaly", "--scale", "paper", "--where", "data=crispr"), "Experiments that have some: off_targets, repairs, counts, baselines. Name one with --experiment."),
+    "two values": (run("--where", "seed=0", "--where", "seed=1"), "Field 'seed' is given twice"),
     "seed to set": (run("--experiment", "sign", "--set", "seed=4"), "--where seed=2 is that one alone"),
     "nothing left": (run("--experiment", "depth", "--where", "depth=12"), "No configuration of depth at scale cpu has depth=12. There are: depth=2; depth="),
     "no such list": (("run", "em_routing", "--scale", "cpu", "--experiment", "viewpoint", "--where", "sizes=[32, 8]"), "There are: sizes=[32, 8, 8, 8]."),
@@ -314,7 +316,7 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     assert " cut " not in listed.out
     assert not any(key in capslib("records", "em_routing", *place).out for key in keys)
 
-    longer = capslib(*TINY, *place, "--set", "epochs=2", "--dry-run")
+    longer = capslib(*(word.replace("epochs=1", "epochs=2") for word in TINY), *place, "--dry-run")
     assert longer.status == 0, longer.message
     *trials, together = longer.out.splitlines()  # no claim is judged by trials with another number of epochs
     assert len(trials) == ARMS

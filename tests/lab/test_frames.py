@@ -10,7 +10,6 @@ import pytest
 
 from capslib import papers
 from capslib.lab import frames, plots
-from capslib.lab.judging import Verdict
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
@@ -120,17 +119,6 @@ def test_sentences_are_shown_as_one_text(monkeypatch):
     monkeypatch.setattr("IPython.display.display", shown.append)
     frames.say("One sentence.", "And *another*.")
     assert [text.data for text in shown] == ["One sentence. And *another*."]
-
-
-def test_comparisons_count_each_interval_and_each_run_once():
-    def verdict(status, *keys, ours=0.5, **more):
-        return Verdict(CLAIM, status, "", ours=ours, interval=(0.4, 0.6), records=keys, scale="cpu", **more)
-
-    part, other = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
-    count = Verdict(CLAIM, "undecided", "", parts=(part, other), scale="cpu")
-    found = [part, count, verdict("measured smaller", "d"), Verdict(CLAIM, "waiting", "")]
-    assert frames.comparisons(found).startswith("We made 2 comparisons from 3 runs and decided 1. About one")
-    assert frames.comparisons([]) == "No run is compared with anything yet."
 
 
 def test_costs_by_experiment_scale_and_device(records):

@@ -116,6 +116,7 @@ PROBLEMS = {
     "a deviation in words of his own": (lambda r: r(deviations=[*r().deviations, PROSE]), "its deviation '<b>buy</b>\\x1b' is not in the ledger"),
     "a deviation in other words": (lambda r: r(deviations=[r().deviations[0].model_copy(update={"why": "so"})]), "is not in the ledger in these words"),
     "a deviation that nobody can check": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1, config={"old": 1}), deviations=[PROSE]), "is not in the ledger"),
+    "an edited configuration": (lambda r: r(config={**r().config, "routing": "em"}), "its config is not that of its trial (routing), so it was edited"),
     "dirty": (lambda r: r(**code(dirty=True)), "uncommitted changes: commit them, delete the file, and run its trial again"),
     "other code": (lambda r: r(**code(capslib="1" * 64)), "its code is not capslib at revision aaaaaaaaaa"),
 }  # fmt: skip

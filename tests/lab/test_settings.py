@@ -152,3 +152,8 @@ def test_values_are_json_where_they_are_and_else_text():
 def test_a_pair_without_a_name_or_a_sign_is_refused(pair):
     with pytest.raises(UserError, match="should look like name=value"):
         parse([pair])
+
+
+def test_a_name_has_one_value():
+    with pytest.raises(UserError, match="Field 'seed' is given twice"):
+        parse(["seed=0", "data=mnist", "seed=1"], "field")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,13 +14,15 @@ from pathlib import Path
 
 import pytest
 import toys
+from filelock import Timeout
 
 from capslib import papers
 from capslib.config import Config
 from capslib.errors import UserError
-from capslib.files import leftovers, set_aside, write_atomically
+from capslib.files import leftovers, locked, set_aside, write_atomically
 from capslib.lab import store as storing
 from capslib.lab.runs import run_trial
+from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 from capslib.training import Context
 
@@ -135,6 +138,9 @@ def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, mo
 def test_where_records_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    with pytest.warns(UserWarning, match="No book is above this folder, so records are looked for in .*: name --results-dir"):
+        assert Store().root == tmp_path / "results"
+    (tmp_path / "_toc.yml").touch()
     assert Store().root == tmp_path / "results"
     monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path / "elsewhere"))
     assert Store().root == tmp_path / "elsewhere"
@@ -149,9 +155,30 @@ def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "asking makes no folder"
 
 
+def test_a_lock_is_for_any_user_and_one_that_cannot_be_opened_is_a_user_error(tmp_path):
+    own = os.umask(0o077)
+    try:
+        with locked(tmp_path / "new" / "x.lock"):
+            assert stat.S_IMODE((tmp_path / "new" / "x.lock").stat().st_mode) == 0o666
+            with pytest.raises(Timeout), locked(tmp_path / "new" / "x.lock", blocking=False):
+                pass
+    finally:
+        os.umask(own)
+    (tmp_path / "taken.lock").mkdir()
+    with pytest.raises(UserError, match=r"taken.lock cannot be locked: .*Let it be written"), locked(tmp_path / "taken.lock"):
+        pass
+
+
+def test_a_folder_in_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store("~/x").root == tmp_path / "x"
+    assert Settings.check(data_dir="~/x").data_dir == tmp_path / "x"
+
+
 def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    (tmp_path / "_toc.yml").touch()
     assert Store().check_there().root == tmp_path / "results", "the default need not be there yet"
     monkeypatch.setenv("CAPSLIB_RESULTS", "")
     for unnamed in (Store, lambda: Store(""), lambda: Store(" "), lambda: Store("a\0b")):

@@ -9,16 +9,15 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from capsbook.evidence import Evidence
-from capslib.lab import claims, frames
+from capslib.lab import claims
 from capslib.lab.claims import GLYPHS, basis, ours, theirs
-from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, REDUCED
+from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, OPEN, REDUCED, Verdict
 from capslib.lab.ledger import number, plural
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
     from capsbook.directives import PageLinks as Links
     from capsbook.notebooks import Picture
-    from capslib.lab.judging import Verdict
 
 FOLD = 200
 """A paper with more claims than this is shown as one tile per table, instead of one square per claim."""
@@ -164,7 +163,20 @@ def standing(evidence: Evidence, stem: str, scale: str = "") -> str:
     if newest is None:
         return f"{built}No record decides a claim of this chapter yet."
     from_ = f"Verdicts come from {plural(len(paths), 'record')}, the newest of {newest.day} {newest:%B %Y}."
-    return f"{built}{from_} {frames.comparisons(evidence.of(stem))}"
+    return f"{built}{from_} {comparisons(evidence.of(stem))}"
+
+
+def comparisons(found: Iterable[Verdict]) -> str:
+    """How many comparisons with an interval some claims rest on, and on how many runs, in a sentence for a page."""
+    every, left = {}, list(found)
+    for v in left:
+        left += v.parts
+        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
+            every[v.records, v.ours, v.interval] = v.status not in OPEN
+    runs = {key for records, *_ in every for key in records}
+    told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
+    often = f"{told} About one 95 % interval in twenty misses its mean by chance."
+    return often if every else "No run is compared with anything yet."
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

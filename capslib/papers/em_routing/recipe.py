@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
+from capslib.errors import check_name
 from capslib.papers.common import Spread
 from capslib.papers.experiment import Scale
 from capslib.recipes import Objective, Recipe
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
+FAMILIAR = {
+    "azimuth": (30, 32, 34, 0, 2, 4),  # tens of degrees: from 60° on one side of the front to 40° on the other
+    "elevation": (0, 1, 2),  # the three lowest of nine: 30°, 35° and 40°
+}
 AFTER_EPOCH = 5000  # test images for the error after every epoch; the final error is that of all images
 IMPROVING = 0.02
 """The change of the training error over the last quarter from which on a training was plainly still improving when it ended."""
@@ -67,8 +73,6 @@ class EMRecipe(Recipe):
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
-        from capslib.data.viewpoints import familiar
-
         if self.factor is None:
             return {split.split: None}
         known = familiar(split, self.factor)
@@ -158,3 +162,17 @@ REDUCED: dict[Scale, dict[str, Any]] = {
 COPY = dict(resize=48, crop=32, standardise="image", batch_size=64, shared_stream=False, epochs=24)
 """How the smaller copy of the paper's setting differs from the cpu scale: the paper's pictures and crops, so a last grid of 4 x 4
 places, and jitter after standardising. Learning rates were chosen by hand on held-out toys, without records, before a test image was seen."""
+
+
+def familiar(split: DataSplit, factor: str) -> np.ndarray:
+    """Mark the examples of ``smallnorb`` or ``toys`` with a familiar "azimuth" or "elevation": bool [N]. All others are novel (§5.1).
+
+    Raises :class:`~capslib.errors.UserError` for any other factor, and for a split without this factor.
+
+    >>> from capslib import data
+    >>> toys = data.load("toys", "train")
+    >>> f"{familiar(toys, 'elevation').sum()} of {len(toys)}"
+    '8100 of 24300'
+    """
+    check_name("factor of viewpoint", factor, FAMILIAR)
+    return np.isin(split[factor], FAMILIAR[factor])
