@@ -107,7 +107,7 @@ chapter.verdict_box(
     claim="How unequally a capsule network spreads its couplings tells anomalies from "
     "normal inputs better than its output does: two measures of inequality, Gini and "
     "Palma, beat six other scores nearly everywhere.",
-    found="Of {asked} numbers of networks of the paper’s size on images {same} are reproduced. {not reproduced} more, "
+    found="Of {asked} numbers of networks of the paper’s size on images {same} are reproduced; {not reproduced} more, "
     "all of the Boltzmann machine, are not: the printed ones are of random weights. With a tenth of outliers on MNIST the AUROC of Gini is "
     "{INQ-T2-mnist-10pct-gini:ours}, in the paper {INQ-T2-mnist-10pct-gini:theirs} "
     "{INQ-T2-mnist-10pct-gini}; on CRISPR {INQ-C-auroc-gini:ours}, in the paper "
@@ -118,9 +118,9 @@ chapter.verdict_box(
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences, and {full} with "
     "diverse outliers on {sets}. Reduced networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
     "are measured smaller. As in the paper, the loss of the labelled test set stops training.",
-    surprise="At the paper’s size the AUROCs of Gini are reproduced, and yet the output of the same network "
-    "ranks better: the signed difference of its two lengths beats it in {longer} of {pairs} networks "
-    "on CRISPR and, with one and ten percent of outliers, in {longer_on_images} of {full} on images. "
+    surprise="At the paper’s size the AUROCs of Gini are reproduced, yet the same network’s output "
+    "ranks better: the difference of its lengths beats it in {longer} of {pairs} networks on CRISPR "
+    "and in {longer_on_images} of {full} on images with one and ten percent of outliers. "
     "With a tenth of outliers on MNIST the paper has "
     "{INQ-T2-mnist-10pct-palma:theirs} for Palma: so have networks of its size if the largest ratios are "
     "read from the wrong capsule, as released ({misread}), and else {INQ-T2-mnist-10pct-palma:ours}. "
