@@ -763,7 +763,10 @@ def spread(what: str, capsule: str, inputs: str, records: list) -> torch.Tensor:
     return torch.tensor([r.series[f"{what}_{capsule}_capsule_{inputs}"] for r in records])
 
 
-most = frames.best([*committed, *detection], "detection", setup="outliers", percent=10.0)
+tenth = dict(setup="outliers", percent=10.0)
+most = frames.select(full, "detection", **tenth) or frames.best(
+    [*committed, *detection], "detection", **tenth
+)
 of_mnist = [r for r in most if r.config["data"] == "mnist"]
 shown = of_mnist or [r for r in most if r.config["data"] == most[0].config["data"]]
 size = f"{shown[0].trial.scale} scale, n = {len(shown)} networks"
@@ -774,7 +777,7 @@ for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
         shares = spread("couplings", capsule, of, shown).mean(dim=0)
         axis.plot(shown[0].series["log_shares"], 100 * shares, color=color)
     plots.key(axis, INPUT_KEY, inside="upper left")
-    axis.set(xlabel="ln(I · c)", xlim=(-4.2, 3.2), xticks=range(-4, 4))
+    axis.set(xlabel="ln(I · c)", xlim=(-5.2, 3.2), xticks=range(-5, 4))
     axis.set_title(f"{capsule} capsule\n{found}, {size}", fontsize=9.5)
 axes[0].set_ylabel("children (%)")
 plt.show()

@@ -313,10 +313,11 @@ def test_who_leads_in_the_paper():
     assert printed("T3", "mnist", "10")["npp"] < 0.5
 
 
-def test_that_the_couplings_of_both_capsules_change(records):
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_that_the_couplings_of_both_capsules_change(records, scale):
     *_, told = figure(STEM, "fig-inq-couplings")
     assert "the same picture, mirrored" in told
-    of = frames.select(records, "detection", "cpu", data="mnist", setup="outliers", percent=10.0)
+    of = frames.select(records, "detection", scale, data="mnist", setup="outliers", percent=10.0)
     assert of
     tops = {
         (capsule, inputs): np.mean([r.series[f"couplings_{capsule}_capsule_{inputs}"] for r in of], axis=0).max()
@@ -326,7 +327,7 @@ def test_that_the_couplings_of_both_capsules_change(records):
     own = tops["normal", "normal"], tops["anomaly", "anomalies"]
     other = tops["normal", "anomalies"], tops["anomaly", "normal"]
     assert max(own) < 0.2 < 0.4 < min(other)
-    every = frames.metrics(frames.select(records, "detection", "cpu", percent=10.0))
+    every = frames.metrics(frames.select(records, "detection", scale, percent=10.0))
     assert abs(every["auroc_gini_normal"].mean() + every["auroc_gini"].mean() - 1) < 0.005, "both lie equally far from 0.5"
 
 
