@@ -235,6 +235,7 @@ DAMAGES = {
     "no such schema": lambda whole: whole.replace(b'"schema_version": 2', b'"schema_version": 1'),
     "a field that nobody knows": lambda whole: whole.replace(b'"exit"', b'"invented": 1, "exit"'),
     "another seed": lambda whole: whole.replace(b'"seed": ', b'"seed": 1'),
+    "a time without a zone": lambda whole: whole.replace(b'Z"', b'"'),
     "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
     "a key twice": lambda whole: whole.replace(b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'),
     "a key twice, further in": lambda whole: whole.replace(b'"n": 20', b'"n": 5, "n": 20'),
