@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pooch
-from filelock import FileLock
 
 from capslib.data import prepared
 from capslib.data.readers import Splits
 from capslib.data.registry import DataSet
 from capslib.errors import UserError
+from capslib.files import locked
 
 
 def survey(spec: DataSet, root: Path) -> dict[str, str]:
@@ -50,7 +50,7 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
                 f"{how} into {place}. Name another data folder with --data-dir or $CAPSLIB_DATA."
             )
         place.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{spec.name}.lock"):  # the system releases it if the process dies
+        with locked(root / f".{spec.name}.lock"):
             if not prepared.exists(place):  # another process may have been quicker
                 for name in problems:
                     _download(spec, name, place)

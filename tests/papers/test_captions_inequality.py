@@ -110,6 +110,31 @@ def test_the_aurocs_of_gini_are_reproduced_at_the_papers_size():
     assert {v.status for v in of_gini if v.scale == "paper"} == {"reproduced"}
 
 
+def test_which_runs_on_images_have_the_papers_size(records):
+    *_, about = figure(STEM, "fig-inq-outliers")
+    assert (
+        "Of the paper's size are networks on MNIST and Fashion-MNIST from 1 % on, and baselines on all sets but CIFAR-10" in about
+    )
+    whole = {
+        of: {
+            tuple(r.config[field] for field in ("setup", "data", "percent"))
+            for r in frames.select(records, of, "paper")
+            if r.config["percent"]
+        }
+        for of in ("detection", "baselines")
+    }
+    assert whole["detection"] == {*product(["outliers"], ["mnist", "fashion_mnist"], [1.0, 10.0])}
+    assert whole["baselines"] == {*product(["outliers"], ["mnist", "fashion_mnist", "kmnist"], [0.1, 1.0, 10.0])}
+    assert "all of it at cpu scale" in figure(STEM, "fig-inq-inliers")[2]
+
+
+def test_how_four_scores_lie_to_the_paper_on_the_front_page():
+    assert "Gini and Nre lie upon each other, Palma is higher here and Npp lower" in source(STEM)
+    told = Chapter(STEM).told
+    above = {s: (v := told[f"INQ-T2-mnist-10pct-{s}"]).ours - v.claim.value for s in ("gini", "nre", "palma", "npp")}
+    assert max(abs(above["gini"]), abs(above["nre"])) < 0.01 < 0.015 < min(above["palma"], -above["npp"])
+
+
 def test_what_is_not_reproduced_is_of_the_boltzmann_machine():
     assert "{not reproduced} more, " in source(STEM)
     assert "all of the Boltzmann machine, are not: the printed ones are of random weights" in source(STEM)
