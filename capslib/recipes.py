@@ -59,7 +59,10 @@ class Recipe(Config):
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
     def recipe(self, **changes: Any) -> Recipe:
-        """This recipe without what an experiment measures besides, with ``changes``. TypeError, if that would change the training."""
+        """This recipe without what an experiment measures besides, with ``changes``. TypeError, if that would change the training.
+
+        Fields that change nothing beside ``changes`` get their defaults: a CNN is the same training, whatever routing a network has.
+        """
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
         changeable = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) or isinstance(f, property)}
@@ -67,7 +70,9 @@ class Recipe(Config):
         if lost := sorted(methods & {name for c in line[: line.index(paper)] for name in vars(c)}):
             so = "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
             raise TypeError(f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}")
-        return paper.model_validate({**self.model_dump(include=set(paper.model_fields)), **changes})
+        kept = {**self.model_dump(include=set(paper.model_fields)), **changes}
+        idle = set().union(*paper.model_construct(**kept).idle().values()) - changes.keys()
+        return paper.model_validate({name: value for name, value in kept.items() if name not in idle})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Named parts of a split of the data set, each as a bool mask [N], or None for all of it."""

@@ -26,8 +26,10 @@ from capslib.papers.experiment import doubled
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.learned_routing.recipe import ConsensusRecipe
+from capslib.papers.learned_routing.table3 import REDUCED as CONSENSUS
 from capslib.papers.negation_limitation.depth import DepthConfig, NegatedConfig
 from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.papers.sparse_unsupervised.recipe import REDUCED as SPARSE
 from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
 from capslib.recipes import Recipe, Training, flops, new_network, train
 from capslib.registry import NETWORKS, ROUTINGS
@@ -192,6 +194,55 @@ def test_a_field_that_would_change_nothing_is_refused(make, field, value):
     assert make(**{field: same}) == make()
     with pytest.raises(ValidationError, match="makes no use of it"):
         make(**{field: value})
+
+
+EM = dict(REDUCED["smoke"])
+OTHER = dict(
+    routing="em_vector", iterations=1, pose="vector", coordinates=False, activation="mixing", normalise="types+positions", preset="printed",
+    loss="cross_entropy", margin="fixed", similarity_start="steep", theta="columns", reads="released", boost=False, band=(0.2, 0.3),
+    relative_boost=True, grouping="released", gamma=3.0, hidden=(4,), bias_start=0.7,
+)  # fmt: skip
+"""For each field that some configuration leaves idle, another value than its default."""
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        EMRecipe(**EM, network="cnn"), EMRecipe(**EM, routing="dynamic"),
+        *(ConsensusRecipe(**CONSENSUS["smoke"]["digits"], data="digits", routing=r) for r in ("similarity", "connectionist", "em")),
+        *(SparseRecipe(**SPARSE["smoke"], network=n, **more) for n, more in (
+            ("cnn", {"loss": "cross_entropy"}), ("autoencoder", {"mask": "none"}), ("sparse_capsnet", {"mask": "none"}),
+            ("sparse_capsnet", {"mask": "label", "capsules": 10}))),
+        DepthConfig(data="digits", routing="dynamic", depth=2, bias=False, filters=4, kernel=3, primary_types=2).recipe(),
+    ],
+    ids=lambda recipe: " ".join(f"{k}={v}" for k, v in recipe.differences().items() if k in ("network", "routing", "mask", "bias")),
+)  # fmt: skip
+def test_a_field_that_is_idle_changes_nothing_and_is_refused(recipe):
+    """``--set routing=em`` trained a CNN once more, and its record named EM routing."""
+    images = torch.rand(6, *recipe.shape()[0], generator=torch.Generator().manual_seed(0))
+    batch = training.Examples(images, torch.arange(6) % 5)
+
+    def loss(of: Recipe) -> float:
+        network, objective = new_network(of, of.shape()[0], 0), of.objective(torch.device("cpu"))
+        objective.at(0.6)
+        torch.manual_seed(0)  # a CNN has dropout
+        return objective(network, batch)["loss"].item()
+
+    idle = set().union(*recipe.idle().values())
+    assert idle
+    for field in sorted(idle):
+        assert getattr(recipe, field) != OTHER[field]
+        assert loss(recipe.model_copy(update={field: OTHER[field]})) == loss(recipe)
+        with pytest.raises(ValidationError, match=f"{field} would change nothing where .*=.*; choose other trials"):
+            type(recipe)(**{**recipe.model_dump(), field: OTHER[field]})
+
+
+def test_a_training_beside_another_leaves_out_what_is_idle_in_it():
+    """The CNN beside a network with another routing is the CNN beside all others."""
+    capsules = EMRecipe(**EM, routing="em_vector")
+    assert capsules.recipe(network="cnn") == EMRecipe(**EM).recipe(network="cnn")
+    with pytest.raises(ValidationError, match="routing would change nothing where network=cnn"):
+        capsules.recipe(network="cnn", routing="dynamic")
 
 
 def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from capslib import papers
 from capslib.data.registry import SETS
+from capslib.errors import UserError
 from capslib.lab.ledger import plural
 from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.settings import Settings, cuda_devices
@@ -135,12 +136,17 @@ _steps: dict[tuple, int] = {}
 
 
 def _counted(recipe: Recipe) -> tuple[int, int]:
-    """FLOPs of a step and the number of steps. Counting takes a moment, so recipes with the same step are counted once."""
+    """FLOPs of a step, counted once for recipes with the same step, and the number of steps. UserError for one that cannot be taken."""
     shape, n = recipe.shape()
     classes = len(SETS[recipe.data].classes) if recipe.data else 0
     key = type(recipe), recipe.model_dump_json(exclude=BUDGET), shape, classes
     if key not in _steps:
-        _steps[key] = flops(recipe)[0]
+        try:
+            _steps[key] = flops(recipe)[0]
+        except (TypeError, ValueError) as why:
+            raise UserError(
+                f"{recipe.network}, {recipe.routing} routing and {recipe.data or 'its data'} do not go together: {why}"
+            ) from why
     return _steps[key], recipe.epochs * -(-n // recipe.batch_size)
 
 

@@ -1,7 +1,4 @@
-"""Where and how to run: the parameters of every notebook and of the command line, checked before anything starts.
-
-This module does not import torch, so it answers bad input within a second.
-"""
+"""Where and how to run: the parameters of every notebook and of the command line, checked before anything starts, without torch."""
 
 from __future__ import annotations
 

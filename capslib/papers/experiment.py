@@ -165,6 +165,6 @@ def _typed(fields: Mapping[str, Any]) -> str:
 
 
 def _messages(error: ValidationError) -> str:
-    """``points = -3: Input should be greater than or equal to 2``, one for each field."""
+    """``points = -3: Input should be greater than or equal to 2``, one for each field; what is said of several fields alone."""
     told = [(".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, ")) for e in error.errors()]
-    return "; ".join(f"{field} = {value!r}: {message}" for field, value, message in told)
+    return "; ".join(f"{field} = {value!r}: {message}" if field else message for field, value, message in told)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from capslib import papers
+from capslib.errors import UserError
 from capslib.lab import planning
 from capslib.lab import store as storing
 from capslib.lab.planning import GIB, Estimate, Experience, outlook, pinned, plan, plan_workers, slots, work
@@ -210,6 +211,22 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
     untrained = papers.experiments("negation_limitation")["symmetry"].trials("cpu")[0]
     assert work(untrained) == (0, 0)
     assert estimate(untrained, "cpu", [slow, fast, middle]) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("stem", "experiment", "change", "says"),
+    [
+        ("em_routing", "test_error", dict(network="consensus_capsnet"), "consensus_capsnet, em routing and toys do not go together: .*'preset'"),
+        ("negation_limitation", "sign", dict(network="matrix_capsnet"), "matrix_capsnet, dynamic routing and its data do not go together"),
+        ("inequality_anomaly", "detection", dict(data="crispr"), "crispr do not go together: inputs of 4 × 23 are too small"),
+        ("inequality_anomaly", "detection", dict(data="affnist"), "affnist is not split into train and test"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_said_when_it_is_counted(stem, experiment, change, says):
+    """``--dry-run --set network=…`` ended in a traceback from inside a network."""
+    trial = papers.experiments(stem)[experiment].trials("smoke", change=change)[0]
+    with pytest.raises(UserError, match=says):
+        work(trial)
 
 
 def test_a_record_whose_configuration_nobody_knows_is_no_experience(trial, make_record):

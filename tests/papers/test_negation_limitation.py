@@ -237,7 +237,7 @@ def capsnet(seed: int = 0, **fields) -> tuple[DepthConfig, nn.Module]:
 @pytest.mark.parametrize(("std", "bias"), [(0.1, 0.1), (0.3, 0.0), (0.3, None)])
 def test_what_a_network_starts_from(routing, std, bias):
     """W and, of EM, β from N(0, σ²); a bias from one number. Hidden layers have 16 capsules."""
-    options = dict(bias=bias is not None, bias_start=bias or 0.0, weight_std=std)
+    options = dict(bias=bias is not None, weight_std=std, **({} if bias is None else {"bias_start": bias}))
     drawn = [capsnet(seed, routing=routing, **options)[1].capsules.layers for seed in range(4)]
     assert [layer.weight.shape[1] for layer in drawn[0]] == [16, 16, 10]
     for name, n in {"weight": 100, "routing.beta_u": 30, "routing.beta_a": 30}.items():

@@ -71,6 +71,12 @@ class EMRecipe(Recipe):
         small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
         return super().arm() | small_pictures | ({"sizes"} if self.size == "small" or self.data == "cifar10" else set())
 
+    def idle(self) -> dict[str, set[str]]:
+        own = {"activation", "normalise", "preset"}
+        if self.network == "cnn":
+            return {"network=cnn": own | {"routing", "iterations", "pose", "coordinates", "loss", "margin"}}
+        return {} if self.routing == "em" else {f"routing={self.routing}": own}
+
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """With a ``factor``: the familiar viewpoints to train on, and the familiar and the novel ones to test on."""
         if self.factor is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class BaselineConfig(AnomalyRecipe):
     """Both baselines on the examples of a recipe; ``epochs`` are those of the networks beside them and change nothing here."""
 
+    UNUSED: ClassVar[frozenset[str]] = AnomalyRecipe.UNUSED | AnomalyRecipe.OF_NETWORK | {"divisor", "reconstruction_weight"}
     BUDGET: ClassVar[tuple[str, ...]] = ("abc_epochs", "nl_epochs")
 
     abc_epochs: int = Field(300, ge=1, title="epochs of the autoencoder")

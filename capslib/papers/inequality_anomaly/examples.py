@@ -63,10 +63,8 @@ def off_targets(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples,
 
     if recipe.setup != "off_targets":
         raise UserError(f"{split.name} has the one setup off_targets, not {recipe.setup}.")
-    rows = split["mismatches"] < anomalies.MISMATCHES
-    if recipe.nrg_pam:
-        rows = rows & split["nrg_pam"]
-    rows = np.flatnonzero(rows)
+    few = split["mismatches"] < anomalies.MISMATCHES
+    rows = np.flatnonzero(few & split["nrg_pam"] if recipe.nrg_pam else few)
     inputs = anomalies.one_hot_pairs(split["guide"][rows], split["target"][rows])
     if recipe.sees == "pam":
         inputs[..., :-PAM] = 0

@@ -35,6 +35,9 @@ class AnomalyRecipe(Recipe):
         ["data", "routing", "setup", "kind", "percent", "draw", "weight_std", "divisor", "stop_on", "keep", "nrg_pam", "sees"]
     )
     UNUSED: ClassVar[frozenset[str]] = frozenset({"loss", "resize", "crop", "jitter", "standardise", "images"})
+    OF_NETWORK: ClassVar[frozenset[str]] = frozenset(
+        ["routing", "iterations", "filters", "kernel", "nonlinearity", "primary_types", "primary_dim", "decoder", "weight_std"]
+    )
     BATCH_OF_TEST: ClassVar[int] = 250
 
     data: DataName
@@ -115,7 +118,7 @@ class AnomalyRecipe(Recipe):
     def shape(self) -> tuple[tuple[int, ...], int]:
         """As the registry knows the set: classes count as equally large."""
         splits, share = SETS[self.data].splits, 1 / len(SETS[self.data].classes)
-        n, channels, *size = splits.get("train") or splits["all"]
+        n, channels, *size = splits.get("all") or SETS[self.data].train
         shape = (channels, *(side // self.downsample for side in size))
         kept = 0.9 if self.stop_on == "held_out" else 1
         if self.percent is None:
@@ -127,8 +130,7 @@ class AnomalyRecipe(Recipe):
     # ---------------------------------------------------------------------------------------------------------- network
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        own = {"filters", "kernel", "nonlinearity", "primary_types", "primary_dim", "decoder", "weight_std"}
-        return NETWORKS[self.network](shape, **self.model_dump(include=own | {"routing", "iterations"}))
+        return NETWORKS[self.network](shape, **self.model_dump(include=set(self.OF_NETWORK)))
 
     def objective(self, device: torch.device) -> Objective:
         return AnomalyLoss(self)
@@ -186,8 +188,7 @@ class AnomalyLoss(Objective):
         margin = margin / (normal if self.recipe.divisor == "normals" else count)
         error = error / normal
         loss = margin + self.recipe.reconstruction_weight * error
-        terms = {"loss": loss, "accuracy": right / count, "margin": margin}
-        return {**terms, "reconstruction": error}
+        return {"loss": loss, "accuracy": right / count, "margin": margin, "reconstruction": error}
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         return self.of(*self.sums(network(batch.inputs), batch))

@@ -68,6 +68,10 @@ class ConsensusRecipe(Recipe):
     def setting(self) -> Self:
         return super().setting().model_copy(update=PAPER.get(self.data, {}))
 
+    def idle(self) -> dict[str, set[str]]:
+        own = {"similarity": {"similarity_start", "theta"}, "connectionist": {"reads"}}
+        return {f"routing={self.routing}": set().union(*(of for routing, of in own.items() if routing != self.routing))}
+
     # ------------------------------------------------------------------------------------------------------------- data
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
@@ -117,8 +121,9 @@ class ConsensusRecipe(Recipe):
     # ---------------------------------------------------------------------------------------------------------- network
 
     def options(self) -> dict[str, Any]:
-        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained", "theta"})
-        own = {"similarity": {"start": self.similarity_start}, "connectionist": {"reads": self.reads}}.get(self.routing, {})
+        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"})
+        kernels = {"start": self.similarity_start, "theta": self.theta}
+        own = {"similarity": kernels, "connectionist": {"reads": self.reads}}.get(self.routing, {})
         return {**shared, **own, "logits": self.loss == "cross_entropy"}
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:

@@ -54,6 +54,9 @@ class CapsNetRecipe(Recipe):
         """The release's scripts have 10 dimensions under EM and 12 under RBA."""
         return super().setting().model_copy(update={"hidden_dim": 12 if self.routing == "dynamic" else 10})
 
+    def idle(self) -> dict[str, set[str]]:
+        return {} if self.bias else {"bias=False": {"bias_start"}}
+
     def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
         """With ``front``: x with its label y, and −x with the label (y + 5) mod 10."""
         import torch

@@ -72,6 +72,12 @@ class SparseRecipe(Recipe):
             raise ValueError("distinct repeats the digits of a batch, and their labels would not follow: leave it 0 with labels")
         return self
 
+    def idle(self) -> dict[str, set[str]]:
+        boosts, own = {"boost", "band", "relative_boost"}, {"routing", "iterations", "grouping", "gamma", "hidden"}
+        if self.network in ("cnn", "autoencoder"):
+            return {f"network={self.network}": own | boosts}
+        return {} if self.mask in ("ranks", "winner") else {f"mask={self.mask}": boosts}
+
     @property
     def supervised(self) -> bool:
         """Whether the network learns from labels."""
