@@ -219,6 +219,8 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(trial, 
         ("em_routing", "test_error", dict(network="consensus_capsnet"), "consensus_capsnet, em routing and toys do not go together: .*'preset'"),
         ("negation_limitation", "sign", dict(network="matrix_capsnet"), "matrix_capsnet, dynamic routing and its data do not go together"),
         ("inequality_anomaly", "detection", dict(data="crispr"), "crispr do not go together: inputs of 4 × 23 are too small"),
+        ("negation_limitation", "depth", dict(kernel=17), "digits do not go together: .* Kernel size can't be greater"),
+        ("learned_routing", "errors", dict(sizes=(0, 0, 0, 0)), "connectionist routing and digits do not go together: .*division by zero"),
         ("inequality_anomaly", "detection", dict(data="affnist"), "affnist is not split into train and test"),
     ],
 )  # fmt: skip
