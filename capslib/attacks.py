@@ -25,8 +25,8 @@ def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
     tensor([[0., 0., 0.],
             [2., 2., 2.]])
     """
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        x, target = x.detach().clone().requires_grad_(), target.clone()  # what inference made can have no gradient
         value = loss(x, target)
         to_value = torch.full_like(value, len(x) if value.ndim == 0 else 1)  # N · mean = sum
         return torch.autograd.grad(value, x, to_value)[0]

@@ -59,10 +59,7 @@ class Recipe(Config):
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
     def recipe(self, **changes: Any) -> Recipe:
-        """This recipe without what an experiment measures besides, with ``changes``. TypeError, if that would change the training.
-
-        Fields that change nothing beside ``changes`` get their defaults: a CNN is the same training, whatever routing a network has.
-        """
+        """It with ``changes``, less what an experiment measures besides and what is then idle. TypeError, if that changes the training."""
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
         changeable = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) or isinstance(f, property)}

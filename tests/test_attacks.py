@@ -135,6 +135,13 @@ def test_an_example_has_its_own_gradient_whoever_is_in_its_batch(routing):
     torch.testing.assert_close(together, summed, rtol=1e-9, atol=0)
 
 
+def test_an_attack_works_where_inference_has_made_its_images():
+    net, x, y = capsules("dynamic")
+    expected = bim(margin(net), x, y, 0.1, steps=2)
+    with torch.inference_mode():
+        assert torch.equal(bim(margin(net), x.clone(), y.clone(), 0.1, steps=2), expected)
+
+
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_attack_leaves_nothing_behind(routing, dtype):

@@ -63,7 +63,7 @@ def rank_mask(strength: Tensor, gamma: float = 12.0) -> Tensor:
     tensor([1.0000, 0.4493, 0.2019, 0.0907, 0.0408, 0.0183, 0.0000])
     """
     mask = torch.exp(-gamma * ranks(strength) / (strength.shape[-1] - 1))
-    return torch.where(mask < 0.01, 0.0, mask)
+    return torch.where(mask < 0.01, 0.0, mask).to(strength.dtype)
 
 
 class LifetimeBoost(nn.Module):
@@ -86,7 +86,7 @@ class LifetimeBoost(nn.Module):
         self.band, self.step, self.relative = band, step, relative
         self.register_buffer("frequency", torch.zeros(capsules))
         self.register_buffer("gain", torch.ones(capsules))
-        self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))  # bfloat16 counts to 256
 
     def forward(self, support: Tensor) -> Tensor:
         strength = support * self.gain

@@ -93,7 +93,7 @@ def _in_rows(function: Callable[[Tensor], Tensor], x: Tensor, dim: int) -> Tenso
     if dim == 1:
         return function(x)
     rows = x.transpose(-1, -2)
-    return function(rows.flatten(0, -3)).reshape(rows.shape).transpose(-1, -2)
+    return function(rows.reshape(-1, *rows.shape[-2:])).reshape(rows.shape).transpose(-1, -2)
 
 
 def softmax_gradient(

@@ -37,8 +37,7 @@ class LazyVotes(NamedTuple):
     """Votes that are formed where they are used, from child poses and one W_ij for each pair.
 
     Vector capsules, û_{j|i} = W_ij u_i: ``weight`` [I, J, D, d] and ``pose`` [N, I, d]. Matrix
-    capsules, V_ij = M_i W_ij: ``weight`` [I, J, 4, 4] and ``pose`` [N, I, 4, 4]; D is 16, row by
-    row.
+    capsules, V_ij = M_i W_ij: ``weight`` [I, J, 4, 4] and ``pose`` [N, I, 4, 4]; D is 16, by rows.
 
     >>> LazyVotes(torch.ones(5, 3, 4, 2), torch.ones(7, 5, 2)).form().shape
     torch.Size([7, 5, 3, 4])
@@ -91,14 +90,20 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not given.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {given.dtype}")
+        if given.ndim < 3:
+            raise ValueError(f"votes are [..., I, J, D], not {[*given.shape]}")
+        children, own = given.shape[-3] if weight is None else len(weight), bound.arguments.get("activation")
+        if own is not None and own.shape[-1] != children:
+            raise ValueError(f"{children} children have activations [..., {children}], not {[*own.shape]}")
         wide = torch.promote_types(given.dtype, torch.float32)
         options = {name: value for name, value in bound.arguments.items() if value is not votes}
         arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}
         weight, source = None if weight is None else weight.to(wide), given.to(wide)
         meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
         with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
-            # A compiler sees the loop itself, and there is nothing to cut where there is no example.
-            if path == "eager" or torch.compiler.is_compiling() or source.numel() == 0:
+            # A compiler and torch.func see the loop itself, and there is nothing to cut where there is no example.
+            seen = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+            if path == "eager" or seen or source.numel() == 0:
                 result = definition(_formed(weight, source), **arguments)
             else:
                 lead, source, arguments = _one_batch(weight, source, arguments)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
+    Mask,
     ReleasedPrimaryCapsules,
     SparseCapsNet,
     rank_mask,
@@ -149,6 +151,19 @@ def test_a_mask_ranks_boosted_support(mask):
     network.boost.gain[least] = 2 * support.max() / support.min()
     assert int(network(images).mask.argmax()) == least
     assert torch.equal(network(images).support[0], support), "the support itself stays what it was"
+
+
+@pytest.mark.parametrize("mask", get_args(Mask))
+def test_a_network_cast_to_bfloat16_learns_and_goes_on_counting(mask):
+    """The mask stayed float32, and a counter of batches in bfloat16 stops at 256."""
+    network, images = small(mask=mask).bfloat16(), torch.rand(3, 1, 12, 12, dtype=torch.bfloat16)
+    labels = torch.arange(3) if mask == "label" else None
+    network(images, labels).reconstruction.sum().backward()
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+    if network.boost is not None:
+        network.boost.batches.fill_(256)
+        network(images)
+        assert network.boost.batches == 257
 
 
 def test_no_gradient_flows_through_the_mask_and_some_through_all_else():

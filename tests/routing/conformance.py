@@ -176,8 +176,9 @@ def autocast_changes_nothing_for_wider_votes(name, bias):
 
 @check
 def examples_of_a_batch_know_nothing_of_each_other(name, bias):
-    for batch in ((), (1,), (5,), (2, 3)):
+    for path, batch in itertools.product(("eager", "fast"), ((), (1,), (5,), (2, 3))):
         routing, (votes, activation) = build(name, bias), draw(*batch)
+        use_path(routing, path)
         result, flat = routing(votes, activation), (votes.flatten(0, -4), activation.flatten(0, -2)) if batch else ()
         assert result.pose.shape == (*batch, PARENTS, DIM)
         alone = [routing(v, a) for v, a in zip(*flat, strict=True)] if batch else [result]

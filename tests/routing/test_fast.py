@@ -216,6 +216,23 @@ def test_the_gradient_of_a_gradient_is_refused_not_wrong():
     assert votes.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("name", [name for name in ROUTINGS if name != "connectionist"])  # its LSTM has a gradient of its own
+def test_torch_func_sees_through_it(name):
+    """Gradients of each example, as for influence functions: torch.func could not see into the fast path."""
+    routing, (votes, activation) = build(name, 0.1), draw("random", "votes")
+    parameters = {key: p.detach() for key, p in routing.named_parameters()}
+
+    def loss(own, votes, activation):
+        return weighted(torch.func.functional_call(routing, own, (votes, activation)))
+
+    every = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, *votes, activation)
+    for n, (one, its) in enumerate(zip(*votes, activation, strict=True)):
+        routing.zero_grad()
+        weighted(routing(one, its)).backward()
+        for key, parameter in routing.named_parameters():
+            torch.testing.assert_close(every[key][n], parameter.grad)
+
+
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="of Linux with large pages")
 def test_a_large_gradient_asks_for_large_pages(monkeypatch):
     asked = []

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
 
 from capslib.errors import UserError
 from capslib.layers import DenseCapsules
-from capslib.routing import EMRouting, LazyVotes, Routing, RoutingResult, fast, make_routing, module, routing_function, use_path
+from capslib.routing import (
+    ROUTINGS,
+    EMRouting,
+    LazyVotes,
+    Routing,
+    RoutingResult,
+    fast,
+    make_routing,
+    module,
+    routing_function,
+    use_path,
+)
 
 each_path = pytest.mark.parametrize("path", ["eager", "fast", "compiled"])
 
@@ -60,6 +73,17 @@ def test_votes_are_floating_point_numbers_and_iterations_whole_ones():
     ):
         with pytest.raises(ValueError, match="at least one iteration, and whole ones"):
             make()
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_votes_and_activations_of_other_shapes_are_refused_with_theirs(name):
+    """They ended in an error of einops, or of an expansion inside."""
+    routing = make_routing(name, 3, 4)
+    with pytest.raises(ValueError, match=r"votes are \[\.\.\., I, J, D\], not \[3, 4\]"):
+        routing(torch.randn(3, 4), torch.rand(5))
+    if "activation" in inspect.signature(type(routing).function).parameters:
+        with pytest.raises(ValueError, match=r"5 children have activations \[\.\.\., 5\], not \[2, 6\]"):
+            routing(torch.randn(2, 5, 3, 4), torch.rand(2, 6))
 
 
 @each_path
