@@ -216,7 +216,7 @@ def test_the_gradient_of_a_gradient_is_refused_not_wrong():
     assert votes.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTINGS if name != "connectionist"])  # its LSTM has a gradient of its own
+@each_routing
 def test_torch_func_sees_through_it(name):
     """Gradients of each example, as for influence functions: torch.func could not see into the fast path."""
     routing, (votes, activation) = build(name, 0.1), draw("random", "votes")
