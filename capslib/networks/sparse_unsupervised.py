@@ -86,7 +86,7 @@ class LifetimeBoost(nn.Module):
         self.band, self.step, self.relative = band, step, relative
         self.register_buffer("frequency", torch.zeros(capsules))
         self.register_buffer("gain", torch.ones(capsules))
-        self.register_buffer("batches", torch.zeros((), dtype=torch.long))  # bfloat16 counts to 256
+        self.register_buffer("batches", torch.tensor(0))  # bfloat16 counts to 256
 
     def forward(self, support: Tensor) -> Tensor:
         strength = support * self.gain

@@ -186,9 +186,9 @@ class AnomalyLoss(Objective):
         """The named terms of these sums."""
         normal = normal.clamp_min(1)
         margin = margin / (normal if self.recipe.divisor == "normals" else count)
-        error = error / normal
+        error, right = error / normal, right / count
         loss = margin + self.recipe.reconstruction_weight * error
-        return {"loss": loss, "accuracy": right / count, "margin": margin, "reconstruction": error}
+        return {"loss": loss, "accuracy": right, "margin": margin, "reconstruction": error}
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         return self.of(*self.sums(network(batch.inputs), batch))
