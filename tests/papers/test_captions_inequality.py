@@ -426,7 +426,7 @@ def test_how_few_outliers_are_the_least(records):
 def test_the_box_and_the_page_say_what_would_decide_an_order():
     """Runs of twice the budget too, with the fields that the experiments double."""
     told = source(STEM)
-    assert 'one "\n    "seed with twice the epochs wherever training did not stop itself' in told
+    assert 'settles="One seed with twice the epochs wherever training did not stop itself' in told
     commands = told.replace(" \\\n#  ", "").replace("# ", "")
     for name in ("detection", "baselines"):
         first = EXPERIMENTS[name].grid("cpu")[0]
