@@ -114,5 +114,5 @@ def set_aside(path: Path, why: str) -> Path | None:
         place, what = None, "another process has set it aside"
     except OSError as error:
         place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
-    warnings.warn(f"{path} is damaged ({why}); {what}.", stacklevel=3)
+    warnings.warn(f"{path} cannot be used ({why}); {what}.", stacklevel=3)
     return place

@@ -394,7 +394,7 @@ def checkpoint_at(path: Path, step: int, code: str = "", **options) -> bytes:
 def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> None:
     """A run that finds what lies at ``path`` warns, keeps it out of the way, and ends as if it had not been there."""
     context, content = Context(seed=0, checkpoint=path, checkpoint_seconds=1e9), path.read_bytes()
-    with pytest.warns(UserWarning, match=rf"run\.pt is damaged \(.*{says}.*set aside as run\.pt\.damaged-"):
+    with pytest.warns(UserWarning, match=rf"run\.pt cannot be used \(.*{says}.*set aside as run\.pt\.damaged-"):
         assert asdict(train(context, evaluate=evaluation, **options)) == undisturbed
     assert context.resumed_from == []
     assert context.seconds_before == 0

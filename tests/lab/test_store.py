@@ -109,7 +109,7 @@ def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
     path, kept = tmp_path / "file", []
     for content in ("first", "second"):
         path.write_text(content)
-        with pytest.warns(UserWarning, match=r"file is damaged \(why\); it was set aside as file\.damaged-"):
+        with pytest.warns(UserWarning, match=r"file cannot be used \(why\); it was set aside as file\.damaged-"):
             kept.append(set_aside(path, "why"))
     assert [p.read_text() for p in kept] == ["first", "second"]
     assert not path.exists()
@@ -123,7 +123,7 @@ def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(UserWarning, match=r"is damaged \(why\); it is not used, and could not be set aside: Read-only"):
+    with pytest.warns(UserWarning, match=r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"):
         assert set_aside(tmp_path, "why") is None
 
 
@@ -268,7 +268,7 @@ def test_only_writing_and_repair_set_a_damaged_record_aside(store, trial, make_r
     path = store.put(make_record(trial))
     spoilt = DAMAGES[damage](path.read_bytes())
     path.write_bytes(spoilt)
-    with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*set aside as {path.name}\.damaged-"):
+    with pytest.warns(UserWarning, match=rf"{path} cannot be used \(.*set aside as {path.name}\.damaged-"):
         store.repair(path) if repair == "repair" else store.put(make_record(trial))
     assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
     assert store.get(trial) == (None if repair == "repair" else make_record(trial))
