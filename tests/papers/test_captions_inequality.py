@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from capslib.inequality import gini
 from capslib.lab import frames, planning
 from capslib.lab.chapter import Chapter
+from capslib.lab.judging import AGAINST, kept
 from capslib.lab.ledger import ledger
 from capslib.lab.statistics import interval
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
@@ -423,10 +424,26 @@ def test_how_few_outliers_are_the_least(records):
     assert few.loc["fashion_mnist"].tolist() == [6, 6]
 
 
-def test_the_box_and_the_page_say_what_would_decide_an_order():
-    """Runs of twice the budget too, with the fields that the experiments double."""
+def points_against(part) -> bool:
+    """Whether something in it that lacks twice the budget, and nothing else, lies on the other side."""
+    return any(map(points_against, part.parts)) or (part.unconfirmed and "does not lie" in part.reason)
+
+
+def test_no_reduced_run_that_is_left_can_decide_an_order():
+    """Even if twice the budget confirmed each part that waits for it, too few would hold, or be against."""
+    assert "No reduced run that is left can decide an order that is still open" in source(STEM)
+    for claim in Chapter(STEM).told.values():
+        if claim.claim.kind == "order" and claim.status in ("waiting", "undecided"):
+            n, need = len(claim.parts), int(re.search(r"needs (\d+)", claim.reason)[1])
+            holds, falls = ([p for p in claim.parts if p.unconfirmed and points_against(p) == so] for so in (False, True))
+            against = sum(part.status in AGAINST for part in claim.parts)
+            assert "waiting" not in {part.status for part in claim.parts}
+            assert kept(claim.parts) + len(holds) < need <= n - against - len(falls), claim.claim.id
+
+
+def test_the_page_says_how_to_run_twice_the_budget():
+    """With the fields that the experiments double."""
     told = source(STEM)
-    assert 'settles="One seed with twice the epochs wherever training did not stop itself' in told
     commands = told.replace(" \\\n#  ", "").replace("# ", "")
     for name in ("detection", "baselines"):
         first = EXPERIMENTS[name].grid("cpu")[0]
