@@ -102,7 +102,7 @@ chapter.verdict_box(
     "{INQ-C-auroc-gini:theirs} {INQ-C-auroc-gini}. There the negatives are substitutes, "
     "and a network that sees three letters of the site already reaches {pam}. Whether one "
     "of the two measures is best: {INQ-W-1:said} for diverse outliers {INQ-W-1}, {INQ-W-4:said} for "
-    "diverse inliers {INQ-W-4}; that they agree, and that the plain output of the capsules is poor: "
+    "diverse inliers {INQ-W-4}; that they agree, and the plain output is poor: "
     "{INQ-W-5:said} {INQ-W-5}.",
     size="Trained at the paper’s own size: {crispr} networks on CRISPR sequences, and {full} with "
     "diverse outliers on {sets}. Reduced networks on images: {runs} of {reduced} runs are in, and {measured smaller} values "
@@ -115,9 +115,8 @@ chapter.verdict_box(
     "read from the wrong capsule, as released ({misread}), and else {INQ-T2-mnist-10pct-palma:ours}. "
     "In reduced networks with EM routing both measures point the wrong way, and with RBA only Palma points the right one: "
     "the authors’ conjecture about other routings comes out as {INQ-W-10:said} {INQ-W-10}.",
-    settles="No reduced run that is left can decide an order that is still open: too many of its parts "
-    "have run in full and came out too close. {left} more networks of the paper’s size on one large GPU "
-    "decide the other numbers, and judge these orders anew.",
+    settles="No reduced run that is left can decide an open order: too many of its parts came out too close. "
+    "{left} more networks of the paper’s size on one large GPU decide the other numbers.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from networks of its size; Gini and Nre lie upon each other, Palma is higher here and Npp lower."}}
