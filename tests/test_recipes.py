@@ -17,10 +17,11 @@ from pydantic import Field, ValidationError
 
 from capslib import recipes, training
 from capslib.config import Config, matches
-from capslib.errors import UserError
+from capslib.errors import Interrupted, UserError
 from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
-from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
+from capslib.papers.em_routing import recipe as em_recipe
+from capslib.papers.em_routing.recipe import MARGIN_STEPS, REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import TestErrorConfig
 from capslib.papers.experiment import doubled
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
@@ -426,6 +427,44 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     assert len(list(tmp_path.glob("*.pt"))) == 4
     train(SIGN.recipe(epochs=6), 0, Context(seed=0, folder=tmp_path))
     assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
+
+
+RELEASED = {**REDUCED["smoke"], "images": 40, "epochs": 4, "decay": "exponential", "schedule": "steps"}
+
+
+def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(tmp_path, fits, monkeypatch):
+    """So the learning curve of days has a record after each day, and a longer curve contains the shorter ones to the last bit."""
+    monkeypatch.setattr(em_recipe, "RELEASED_EPOCHS", 1)
+    recipe = EMRecipe(**RELEASED)
+    assert list(recipe.shorter()) == [1, 2, 3]
+    long = train(recipe, 0, Context(seed=0, folder=tmp_path / "long"))
+    taken = fits.count(0)
+    for epochs in (1, 2, 3):
+        shorter = recipe.model_copy(update={"epochs": epochs})
+        left = train(shorter, 0, Context(seed=0, folder=tmp_path / "long"))
+        assert same(left, train(shorter, 0, Context(seed=0)))
+        assert left.history.epochs["error_of_some"] == long.history.epochs["error_of_some"][:epochs]
+    assert fits.count(0) == taken + 3, "the three that were left behind train no step"
+
+
+def test_a_training_with_schedules_by_the_step_is_killed_and_taken_up_again(tmp_path):
+    recipe = EMRecipe(**RELEASED)
+    asked = iter([False] * 5)
+    with pytest.raises(Interrupted):
+        train(recipe, 0, Context(seed=0, folder=tmp_path, stop=lambda: next(asked, True)))
+    context = Context(seed=0, folder=tmp_path)
+    again = train(recipe, 0, context)
+    assert context.resumed_from == [6]
+    assert same(again, train(recipe, 0, Context(seed=0)))
+
+
+def test_schedules_by_the_step_do_not_know_how_long_a_training_is():
+    one, two = (EMRecipe(schedule="steps", epochs=epochs) for epochs in (100, 200))
+    assert one.steps() == 38_000
+    for step in (0, 1, 20_000, 37_999):
+        assert one.rate(step / 38_000) == two.rate(step / 76_000) == pytest.approx(3e-3 * 0.96 ** (step / 20_000))
+        assert one.spanned(step / 38_000, MARGIN_STEPS) == two.spanned(step / 76_000, MARGIN_STEPS)
+    assert EMRecipe(epochs=100).rate(0.5) == EMRecipe(epochs=200).rate(0.5)
 
 
 def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_grid_too(store, fits):

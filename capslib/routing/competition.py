@@ -14,13 +14,21 @@ from torch.nn.utils.rnn import pad_sequence
 
 from capslib.routing.base import materialised
 
-Normalise = Literal["types+positions", "positions-per-type", "types-per-position"]
+Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
 """Over which parents the couplings of a child sum to one.
 
 "types+positions": over all parents that see it (Hinton et al. 2018, Procedure 1).
 "positions-per-type": for each type, over the positions that see it (after the released code).
 "types-per-position": at each position, over the types (a common mistake).
+"released": the E-step of the released code, to the letter. For each type, over positions, with one
+maximum for each pair of child type and parent type in the whole image and ``RELEASED_EPSILON``
+added to each sum. A child that is explained much worse than the best of its type then gives next
+to nothing: its couplings sum to less than one. The code's index arithmetic takes every window for
+one that steps by one, so where windows step by two it adds up couplings of different children.
 """
+
+RELEASED_EPSILON = 1e-7
+"""What the released code adds to the sum of exponentials over positions."""
 
 
 class Competition(NamedTuple):
@@ -30,7 +38,8 @@ class Competition(NamedTuple):
     and then by type. ``place`` [P·F] is the place in the grid of each place of a field, and
     ``parts`` [places, V] where in it each place of the grid is found, filled up with P·F.
     ``seen`` [P, F] is how many fields see it. With ``per_type``, only parents of one type compete
-    with each other. Couplings [N·P, J, I] have the P fields of an example as neighbours.
+    with each other. With ``released``, they compete as in the released code (:data:`Normalise`).
+    Couplings [N·P, J, I] have the P fields of an example as neighbours.
     """
 
     place: Tensor
@@ -39,6 +48,7 @@ class Competition(NamedTuple):
     positions: int
     types: int
     per_type: bool = False
+    released: bool = False
 
     def over(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
         """The maximum or the sum of ``x`` [N·P, J, I] over the rivals for a child.
@@ -64,10 +74,41 @@ class Competition(NamedTuple):
         N = len(like) // self.positions
         return equal / repeat(self.seen, "p f -> (n p) 1 (f t)", n=N, t=self.types)
 
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether the couplings of a child sum to one, and not to less."""
+        return not self.released
+
     def softmax(self, logits: Tensor) -> Tensor:
-        """Couplings [N·P, J, I] of such logits; the release shares a maximum and adds an ε."""
+        """Return the couplings [N·P, J, I] of such logits."""
+        if self.released:
+            weight = (logits - self.largest_of_image(logits)).exp()
+            return weight / (self.over(weight, "sum") + RELEASED_EPSILON)
         weight = (logits - self.over(logits, "amax")).exp()
         return weight / self.over(weight, "sum")
+
+    def largest_of_image(self, x: Tensor) -> Tensor:
+        """Return the maximum of ``x`` [N·P, J, I] for each example, parent type and child type.
+
+        The shape stays, so that every slot holds the maximum that it is compared with.
+        """
+        return self._of_image(x, "amax")
+
+    def gradient_of_largest(self, logits: Tensor, gradient: Tensor) -> Tensor:
+        """Return what a shared maximum adds to the ``gradient`` of logits, both [N·P, J, I].
+
+        Adding a number to all logits of a maximum changes no coupling, so the gradients of these
+        logits sum to zero: the largest gets what the others lack.
+        """
+        largest = (logits == self.largest_of_image(logits)).to(logits.dtype)
+        lacking = -self._of_image(gradient, "sum") / self._of_image(largest, "sum")
+        return largest * lacking
+
+    def _of_image(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
+        fields = rearrange(x, "(n p) j (f t) -> n p j f t", p=self.positions, t=self.types)
+        reduced = getattr(fields, reduce)(dim=(1, 3), keepdim=True)
+        reduced = materialised(reduced.contiguous()).expand_as(fields)
+        return rearrange(reduced, "n p j f t -> (n p) j (f t)")
 
 
 def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
@@ -96,14 +137,28 @@ def _in_rows(function: Callable[[Tensor], Tensor], x: Tensor, dim: int) -> Tenso
     return function(rows.reshape(-1, *rows.shape[-2:])).reshape(rows.shape).transpose(-1, -2)
 
 
+def needs_logits(competition: Competition | None) -> bool:
+    """Whether :func:`softmax_gradient` needs the logits beside the couplings."""
+    return isinstance(competition, Competition) and competition.released
+
+
 def softmax_gradient(
-    coupling: Tensor, gradient: Tensor, competition: Competition | None = None
-) -> Tensor:  # fmt: skip
-    """The gradient of the logits, from that of the couplings; both are [N, J, I]."""
+    coupling: Tensor,
+    gradient: Tensor,
+    competition: Competition | None = None,
+    logits: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient of the logits, from that of the couplings; all are [N, J, I].
+
+    The ``logits`` are read where the couplings were shifted by a maximum of the whole image.
+    """
     weighted = coupling * gradient
     if competition is None:
         return weighted - coupling * weighted.sum(dim=1, keepdim=True)
-    return weighted - coupling * competition.over(weighted, "sum")
+    to_logits = weighted - coupling * competition.over(weighted, "sum")
+    if needs_logits(competition):
+        to_logits = to_logits + competition.gradient_of_largest(logits, to_logits)
+    return to_logits
 
 
 @functools.lru_cache(maxsize=64)
@@ -119,10 +174,13 @@ def convolutional(
     if normalise == "types-per-position":
         return None
     rows, columns = ((side - kernel) // stride + 1 for side in size)
+    if normalise == "released":  # its index arithmetic knows no stride
+        size, stride = (rows + kernel - 1, columns + kernel - 1), 1
     places = torch.arange(size[0] * size[1]).view(size)
     place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
     found = [(place == of).nonzero().flatten() for of in range(places.numel())]
     parts = pad_sequence(found, batch_first=True, padding_value=len(place))  # [places, V]
     seen = (parts < len(place)).sum(dim=1)[place].view(rows * columns, -1)
     tables = (t.to(device) for t in (place, parts, seen))
-    return Competition(*tables, rows * columns, types, normalise == "positions-per-type")
+    per_type = normalise in ("positions-per-type", "released")
+    return Competition(*tables, rows * columns, types, per_type, normalise == "released")

@@ -9,7 +9,13 @@ from einops import einsum, rearrange
 from torch import Tensor
 
 from capslib.routing.base import RoutingResult, materialised, squash
-from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
+from capslib.routing.competition import (
+    Competition,
+    needs_logits,
+    softmax,
+    softmax_gradient,
+    uniform,
+)
 from capslib.routing.fast import Core, Tensors, routing_function
 from capslib.routing.module import Routing
 
@@ -47,7 +53,8 @@ def _forward(
     votes: Tensor, *, iterations: int, bias: Tensor | None, competition: Competition | None
 ) -> tuple[Tensors, Tensors]:  # fmt: skip
     """The loop on a chunk, to poses and couplings. Keeps all s_j, inner c_ij."""
-    logits, coupling, kept, couplings = None, _first(votes, competition), [], []
+    logits, coupling = None, _first(votes, competition)
+    kept, couplings, all_logits = [], [], []
     for iteration in range(iterations):
         s = (coupling[:, :, None] @ votes.mT).squeeze(2)  # [n, J, D]
         if bias is not None:
@@ -59,7 +66,9 @@ def _forward(
             agreement = (pose[:, :, None] @ votes).squeeze(2)  # [n, J, I]
             logits = agreement if logits is None else logits + agreement
             coupling = softmax(logits, competition, dim=1)
-    return (pose, coupling), (*kept, *couplings[1:-1])
+            if needs_logits(competition):
+                all_logits.append(logits)
+    return (pose, coupling), (*kept, *couplings[1:-1], *all_logits)
 
 
 def _backward(
@@ -67,11 +76,14 @@ def _backward(
     *, iterations: int, bias: Tensor | None, competition: Competition | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """The loop from its end to its start. Votes get a sum of outer products."""
-    couplings = [_first(votes, competition), *kept[iterations:], outputs[1]]
+    kept_s, kept = kept[:iterations], kept[iterations:]
+    inner = max(0, iterations - 2)  # couplings that are neither the first nor an output
+    couplings = [_first(votes, competition), *kept[:inner], outputs[1]]
+    all_logits = (None, *(kept[inner:] or (None,) * iterations))
     to_pose, to_coupling = gradients
     to_logits, to_bias, to_votes = None, 0, 0
     for iteration in reversed(range(iterations)):
-        s, coupling = kept[iteration], couplings[iteration]
+        s, coupling = kept_s[iteration], couplings[iteration]
         norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
         scale = norm / (1 + norm.square())
         direction = s / norm.clamp_min(torch.finfo(s.dtype).tiny)
@@ -86,7 +98,7 @@ def _backward(
         to_votes = to_votes + _outer(coupling, to_s)
         if iteration > 0:
             to_coupling = to_coupling + (to_s[:, :, None] @ votes).squeeze(2)
-            step = softmax_gradient(coupling, to_coupling, competition)
+            step = softmax_gradient(coupling, to_coupling, competition, all_logits[iteration])
             to_logits = materialised(step if to_logits is None else to_logits + step)
     others = {} if bias is None else {"bias": to_bias.sum(dim=0)}
     return rearrange(to_votes, "n i j d -> n j d i"), others

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capslib.routing.base import RoutingResult, materialised
-from capslib.routing.competition import Competition, softmax, softmax_gradient, uniform
+from capslib.routing.competition import (
+    Competition,
+    needs_logits,
+    softmax,
+    softmax_gradient,
+    uniform,
+)
 from capslib.routing.fast import Core, Tensors, float32_products, routing_function
 from capslib.routing.module import Routing
 
@@ -126,7 +132,7 @@ def _forward(
     **_: object,
 ) -> tuple[Tensors, Tensors]:  # fmt: skip
     """The loop on a chunk, to means, logits and couplings. Keeps every step's σ², μ, logit."""
-    D, kept, couplings = votes.shape[2], [], []
+    D, kept, couplings, densities = votes.shape[2], [], [], []
     coupling = uniform(votes[:, :, 0], competition, dim=1)
     mu = torch.zeros_like(votes[..., 0]) - (0 if bias is None else bias)
     for iteration, lamda in enumerate(_temperatures(iterations, inverse_temperature)):
@@ -144,8 +150,12 @@ def _forward(
         if iteration < iterations - 1:
             distance = (materialised(1 / floored)[:, :, None] @ square).squeeze(2)  # [n, J, I]
             log_p = materialised(F.logsigmoid(logit) - log_variance / 2)  # constants cancel
-            coupling = softmax(log_p[..., None] - distance / 2, competition, dim=1)
-    return (mu, logit, coupling), (*kept[:-2], *couplings[1:-1])  # others: outputs, uniform
+            density = log_p[..., None] - distance / 2  # [n, J, I]
+            coupling = softmax(density, competition, dim=1)
+            if needs_logits(competition):
+                densities.append(density)
+    # the others are outputs, or uniform
+    return (mu, logit, coupling), (*kept[:-2], *couplings[1:-1], *densities)
 
 
 def _backward(
@@ -158,7 +168,9 @@ def _backward(
     """The loop from its end to its start."""
     D, temperatures = votes.shape[2], _temperatures(iterations, inverse_temperature)
     steps, kept = (*kept[: 3 * iterations - 2], *outputs[:2]), kept[3 * iterations - 2 :]
-    couplings = uniform(votes[:, :, 0], competition, dim=1), *kept, outputs[2]
+    inner = max(0, iterations - 2)  # couplings that are neither uniform nor an output
+    densities = kept[inner:] or (None,) * iterations
+    couplings = uniform(votes[:, :, 0], competition, dim=1), *kept[:inner], outputs[2]
     to_votes, to_activation = torch.zeros_like(votes), torch.zeros_like(activation)
     to_beta_u, to_beta_a = torch.zeros_like(beta_u), torch.zeros_like(beta_a)
     (to_mu, to_logit, to_coupling), from_next = gradients, 0
@@ -171,7 +183,7 @@ def _backward(
         deviation = votes - mu[..., None]  # anew: a difference of sums loses digits
         square = deviation.square()
         if not last:  # E-step: from the couplings of the next iteration
-            to_log_p = softmax_gradient(couplings[iteration + 1], to_coupling, competition)
+            to_log_p = softmax_gradient(couplings[iteration + 1], to_coupling, competition, densities[iteration])
             to_log_p = materialised(to_log_p)  # [n, J, I]
             to_parent, to_distance = to_log_p.sum(dim=-1), -to_log_p / 2
             to_logit = to_parent * (-logit).sigmoid()

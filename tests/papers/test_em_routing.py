@@ -480,7 +480,7 @@ def test_what_each_attack_does_to_networks_whose_gradients_are_known(monkeypatch
 def test_a_cnn_alone_is_the_cnn_beside_the_capsules(name):
     """So the weights that one claim needs serve the other, and a page may show either."""
     both, alone = arms(name, "paper")[0], next(c for c in arms(name, "paper") if c.network == "cnn")
-    assert alone == both.model_copy(update={"network": "cnn"})
+    assert alone == both.model_copy(update={"network": "cnn", "normalise": alone.normalise}), "nobody competes in a CNN"
     assert [t.recipe.network for t in EXPERIMENTS[name].trainings(alone, 0)] == ["cnn"]
     whole, part = (measured(name, tiny(config)).series for config in (both, alone))
     shared = {curve for curve in whole if "cnn" in curve} - {"transfer_cnn"}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from typing import get_args
 
 import pytest
 import torch
 from conformance import assert_close, weighted
+from torch.nn import functional as F
 
 from capslib.layers import ClassCapsules, ConvCapsules, field_centres
-from capslib.routing import ROUTINGS, LazyVotes, em_routing, fast, use_path
+from capslib.routing import ROUTINGS, LazyVotes, Normalise, convolutional, em_routing, fast, use_path
 
 GEOMETRIES = {"stride 1": (4, 3, 1), "stride 2, a row left over": (6, 3, 2), "even kernel": (4, 2, 2), "one field": (3, 3, 1)}
 TYPES, PARENTS = 2, 3
 each_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
-each_normaliser = pytest.mark.parametrize("normalise", ["types+positions", "positions-per-type", "types-per-position"])
+each_normaliser = pytest.mark.parametrize("normalise", get_args(Normalise))
 
 
 def build(
@@ -70,12 +72,74 @@ def test_the_other_normalisers_sum_over_what_their_names_say(geometry):
         torch.testing.assert_close(mass, torch.ones_like(mass))
 
 
+@each_geometry
+def test_the_normalisers_but_the_released_share_out_a_whole_unit(geometry):
+    """A competition says itself whether the couplings of a child sum to one: this is what it declares."""
+    size, kernel, stride = geometry
+    for normalise in get_args(Normalise):
+        competition = convolutional((size, size), kernel, stride, TYPES, normalise, torch.device("cpu"))
+        if competition is not None:
+            assert competition.sums_to_one == (normalise != "released")
+
+
+def test_a_child_that_no_parent_explains_gives_its_unit_to_nobody_as_released():
+    """Next to nothing where it is some 16 nats (1e-7) worse than the best child of its type; no child gives more than its unit."""
+    layer, pose, activation = build(GEOMETRIES["stride 1"], "released", variance_offset=1e-2)
+    pose[:, 1, 1] += 100  # in all four fields
+    coupling = layer(pose, activation).coupling
+    totals = {}
+    for place, fields in seen_by(*GEOMETRIES["stride 1"]).items():
+        totals[place] = sum(coupling[:, h, w, k, l] for h, w, k, l in fields)  # [2, TYPES, PARENTS]
+        assert (totals[place] <= 1).all()
+    assert totals[1, 1].max() < 1e-6
+    assert max(total.max().item() for total in totals.values()) > 0.99
+
+
+def released_sums(weights: torch.Tensor) -> torch.Tensor:
+    """What the released code adds up, of the weights of edges [n, n, K, K]: its own reshaping, padding and dilated windows."""
+    n, K = weights.shape[0], weights.shape[2]
+    grid = weights.permute(0, 2, 1, 3).reshape(1, 1, n * K, n * K)
+    groups = F.unfold(grid, K, dilation=K - 1, stride=K, padding=(K - 1) ** 2).sum(dim=1)
+    groups = groups.view(n + K - 1, n + K - 1)
+    return groups.unfold(0, K, 1).unfold(1, K, 1)  # [n, n, K, K]
+
+
+@each_geometry
+def test_the_released_sums_are_those_of_its_index_arithmetic(geometry):
+    """Also where windows step by two: there it adds up edges of different children."""
+    size, kernel, stride = geometry
+    competition = convolutional((size, size), kernel, stride, 1, "released", torch.device("cpu"))
+    n = (size - kernel) // stride + 1
+    weights = torch.rand(n, n, kernel, kernel, dtype=torch.float64)
+    sums = competition.over(weights.view(n * n, 1, kernel * kernel), "sum")
+    torch.testing.assert_close(sums.view_as(weights), released_sums(weights))
+
+
 RIVALS = {
-    "types+positions": lambda y, x, i, h, w, j: (y, x, i),
-    "positions-per-type": lambda y, x, i, h, w, j: (y, x, i, j),
-    "types-per-position": lambda y, x, i, h, w, j: (y, x, i, h, w),
+    "types+positions": lambda y, x, i, h, w, j, S: (y, x, i),
+    "positions-per-type": lambda y, x, i, h, w, j, S: (y, x, i, j),
+    "types-per-position": lambda y, x, i, h, w, j, S: (y, x, i, h, w),
+    "released": lambda y, x, i, h, w, j, S: (y - h * S + h, x - w * S + w, i, j),
 }
 """What edges have in common, from a child (row, column, type) to a parent, that compete with each other."""
+
+
+def shares_of(log_p: dict[tuple, torch.Tensor], normalise: str, stride: int) -> dict[tuple, torch.Tensor]:
+    """The E-step of loops: what each edge gets of its child, from its log-density."""
+    rivals, pairs = {}, {}
+    for edge in log_p:
+        rivals.setdefault(RIVALS[normalise](*edge, stride), []).append(edge)
+        pairs.setdefault((edge[2], edge[5]), []).append(edge)
+    shares = {}
+    for edges in rivals.values():
+        if normalise == "released":
+            top = torch.stack([log_p[e] for e in pairs[edges[0][2], edges[0][5]]]).max()
+            weights = torch.stack([(log_p[e] - top).exp() for e in edges])
+            given = weights / (weights.sum() + 1e-7)
+        else:
+            given = torch.stack([log_p[e] for e in edges]).softmax(0)
+        shares |= zip(edges, given, strict=True)
+    return shares
 
 
 def loops(layer: ConvCapsules, pose, activation, iterations: int, normalise: str):
@@ -101,12 +165,7 @@ def loops(layer: ConvCapsules, pose, activation, iterations: int, normalise: str
             a[parent] = torch.sigmoid(lamda * (beta_a[parent[2]] - cost))
             for e in edges:
                 log_p[e] = a[parent].log() - ((votes[e] - mu[parent]) ** 2 / (2 * variance) + variance.sqrt().log()).sum()
-        children = {}
-        for e in votes:
-            children.setdefault(RIVALS[normalise](*e), []).append(e)
-        for edges in children.values():
-            for e, share in zip(edges, torch.stack([log_p[e] for e in edges]).softmax(0), strict=True):
-                R[e] = share
+        R = shares_of(log_p, normalise, S)
     places = list(itertools.product(range(side), range(side), range(PARENTS)))
     coupling = torch.zeros(side, side, K, K, TYPES, PARENTS, dtype=pose.dtype)
     for (y, x, i, h, w, j), share in used.items():
@@ -152,15 +211,18 @@ def test_the_fast_path_is_the_definition(geometry, normalise, options, monkeypat
 
 
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize(("routing", "normalise"), [("em", "positions-per-type"), ("dynamic", "types+positions")])
+@pytest.mark.parametrize(
+    ("routing", "normalise"), [("em", "positions-per-type"), ("em", "released"), ("dynamic", "types+positions")]
+)
 def test_the_compiled_path_is_the_definition(routing, normalise):
     layer, *grid = build(GEOMETRIES["stride 1"], normalise, routing=routing)
     assert_close(outcome(layer, "compiled", *grid), outcome(layer, "eager", *grid), 1e-9)
 
 
-@pytest.mark.parametrize("options", [{"smoothing": 0.1}, {"mixing": True}, {}], ids=str)
+@pytest.mark.parametrize("options", [{"smoothing": 0.1}, {"mixing": True}, {}, {"normalise": "released"}], ids=str)
 def test_gradients_are_those_of_finite_differences(options):
-    layer, pose, activation = build((3, 2, 1), iterations=2, variance_offset=1e-2, **options)
+    """For the release, whose gradient goes through its maximum too."""
+    layer, pose, activation = build((3, 2, 1), **{"normalise": "types+positions", **options}, iterations=2, variance_offset=1e-2)
     layer.weight.data *= 3
 
     def function(pose, activation, weight):
@@ -171,25 +233,27 @@ def test_gradients_are_those_of_finite_differences(options):
 
 
 def test_competition_matters():
-    """The three normalisers are three functions wherever fields overlap, and the last is the first where they do not."""
-    for geometry, same in ((GEOMETRIES["stride 1"], False), (GEOMETRIES["even kernel"], True)):
-        paper, per_type, per_position = (
-            build(geometry, n)[0](*build(geometry, n)[1:])
-            for n in ("types+positions", "positions-per-type", "types-per-position")
-        )
-        assert torch.allclose(paper.coupling, per_position.coupling) == same
-        assert not torch.allclose(paper.coupling, per_type.coupling)
+    """The four normalisers are four functions where fields overlap; a window alone competes as the paper says where they do not."""
+    names = get_args(Normalise)
+    for geometry, alike in (
+        (GEOMETRIES["stride 1"], set()),
+        (GEOMETRIES["even kernel"], {("types+positions", "types-per-position")}),
+    ):
+        coupling = {n: build(geometry, n)[0](*build(geometry, n)[1:]).coupling for n in names}
+        same = {pair for pair in itertools.combinations(names, 2) if torch.allclose(*(coupling[n] for n in pair))}
+        assert same == alike
 
 
+@pytest.mark.parametrize("other", ["types-per-position", "released"])
 @pytest.mark.parametrize(("iterations", "same"), [(1, True), (2, False)])
-def test_nobody_has_competed_after_one_iteration(iterations, same):
-    """So no grid needs both arms with one iteration: one competition per type, and one within each window."""
-    per_type, per_position = (
+def test_nobody_has_competed_after_one_iteration(other, iterations, same):
+    """So a grid needs one of these arms with one iteration: a competition per type, as released, or within each window."""
+    per_type, result = (
         build(GEOMETRIES["stride 1"], n, iterations=iterations)[0](*build(GEOMETRIES["stride 1"], n)[1:])
-        for n in ("positions-per-type", "types-per-position")
+        for n in ("positions-per-type", other)
     )
-    assert torch.allclose(per_type.pose, per_position.pose) == same
-    assert torch.allclose(per_type.activation, per_position.activation) == same
+    assert torch.allclose(per_type.pose, result.pose) == same
+    assert torch.allclose(per_type.activation, result.activation) == same
 
 
 def test_smoothing_keeps_a_part_of_the_mean_before():

@@ -13,7 +13,7 @@ STEM = "em_routing"
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment("test_error", STEM, 2, table1.TestErrorConfig, table1.grid, SEEDS, table1.run),
+        Experiment("test_error", STEM, 2, table1.TestErrorConfig, table1.grid, SEEDS, table1.run, replicates=table1.replicates),
         Experiment(
             "viewpoint", STEM, 2, novel_views.ViewpointConfig, novel_views.grid, SEEDS, novel_views.run, novel_views.trainings
         ),

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from capslib.data.registry import SETS
 from capslib.papers.common import in_unit, outcome
-from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
+from capslib.papers.em_routing.recipe import EMRecipe, at_scale
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
@@ -100,4 +100,4 @@ def grid(scale: Scale) -> list[AttackConfig]:
     smoke = dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.5))
     fewer = {"smoke": smoke, "cpu": dict(attacked=500, bim_steps=5), "paper": {}}
     networks = ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)  # alone it takes a hundredth of the time
-    return [AttackConfig(**{**REDUCED[scale], **fewer[scale], "network": network}) for network in networks]
+    return [AttackConfig(**at_scale(scale, **fewer[scale], network=network)) for network in networks]

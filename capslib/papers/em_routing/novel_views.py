@@ -9,7 +9,7 @@ import numpy as np
 
 from capslib.data.registry import SETS
 from capslib.papers.common import abscissa, in_unit, outcome
-from capslib.papers.em_routing.recipe import REDUCED, EMRecipe
+from capslib.papers.em_routing.recipe import EMRecipe, at_scale
 from capslib.papers.experiment import Outcome, Scale
 from capslib.recipes import Training, train
 
@@ -71,5 +71,8 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
 def grid(scale: Scale) -> list[ViewpointConfig]:
     longer = {"smoke": 3, "cpu": 16, "paper": 100}[scale]  # a third of the images
     networks = ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)  # alone it takes a hundredth of the time
-    setting = {**REDUCED[scale], "epochs": longer}
-    return [ViewpointConfig(**setting, network=network, factor=f) for network in networks for f in ("azimuth", "elevation")]
+    return [
+        ViewpointConfig(**at_scale(scale, epochs=longer, network=network, factor=factor))
+        for network in networks
+        for factor in ("azimuth", "elevation")
+    ]

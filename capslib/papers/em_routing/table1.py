@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from capslib.data.registry import SETS
 from capslib.papers.common import in_unit, outcome
-from capslib.papers.em_routing.recipe import COPY, REDUCED, SMALL, EMRecipe
+from capslib.papers.em_routing.recipe import COPY, RELEASED_EPOCHS, SMALL, EMRecipe, at_scale
 from capslib.papers.experiment import Metric, Outcome, Scale
 from capslib.recipes import train
 
@@ -143,9 +144,29 @@ MATCHED, FULL = (8, 16, 20), (32, 64, 1024)
 COPIES: tuple[dict[str, Any], ...] = (
     *({**COPY, "iterations": t} for t in (1, 2)),
     {**COPY, "multi_crop": 24_300},
+    {**COPY, "normalise": "released", "iterations": 2},
+    {**COPY, "normalise": "released", "multi_crop": 24_300},
+    *({**COPY, "normalise": "types+positions", "iterations": t} for t in (1, 2, 3)),
     *({**COPY, "network": "cnn", "cnn": cnn, "learning_rate": rate} for cnn, rate in ((MATCHED, 3e-3), (FULL, 1e-3))),
 )
-"""The arms of the smaller copy, which decide how many iterations are best and whether capsules beat a CNN."""
+"""The arms of the smaller copy, which decide how many iterations are best and whether capsules beat a CNN.
+
+With one iteration nobody has competed yet, so competition as released is that within a type.
+"""
+SMALL_ARMS: tuple[dict[str, Any], ...] = (
+    *({"size": "small", "sizes": SMALL, "iterations": t} for t in (3, 2, 1)),
+    *(
+        {"size": "small", "sizes": SMALL, "preset": "released", "schedule": "steps", "standardise": "crop", "epochs": epochs}
+        for epochs in range(8 * RELEASED_EPOCHS, 0, -RELEASED_EPOCHS)
+    ),
+)
+"""The paper's small network: trained as the main one, with three iterations or fewer; and as released, constants, schedules by the
+step and order of the augmentation included, for 400,000 steps, and for each 50,000 on the way."""
+
+
+def replicates(config: TestErrorConfig, seeds: Sequence[int]) -> Sequence[int]:
+    """Seeds of an arm: one for the learning curve as released, which takes days."""
+    return seeds[:1] if config.schedule == "steps" else seeds
 
 
 def grid(scale: Scale) -> list[TestErrorConfig]:
@@ -155,5 +176,5 @@ def grid(scale: Scale) -> list[TestErrorConfig]:
     if scale == "smoke":
         arms = [{"multi_crop": 30}, {"iterations": 1}, {"network": "cnn"}, MNIST[scale]]
     if scale == "paper":
-        arms += [{"size": "small", "sizes": SMALL}, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
-    return [TestErrorConfig(**{**REDUCED[scale], **arm}) for arm in arms]
+        arms += [*SMALL_ARMS, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
+    return [TestErrorConfig(**at_scale(scale, **arm)) for arm in arms]

@@ -146,10 +146,6 @@ class ConsensusRecipe(Recipe):
             return self.learning_rate * (1 + math.cos(math.pi * progress)) / 2
         return self.learning_rate * 0.96 ** (progress * self.steps() / 20_000)
 
-    def steps(self) -> int:
-        """The steps of the whole training."""
-        return self.epochs * -(-self.shape()[1] // self.batch_size)
-
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}
 
