@@ -120,8 +120,11 @@ for (const root of document.querySelectorAll(".microscope")) {
   const count = form.querySelector("output");
   const KEPT = "scorecard-filter";
 
+  /* A word counts with its group: "own-size reproduced" is not "baseline reproduced". */
+  const fitsVerdict = (row, wanted) =>
+    wanted === "run" ? row.dataset.run === "yes" : `${row.dataset.group} ${row.dataset.status}` === wanted;
   const fits = (row, menu, wanted) =>
-    !wanted || (menu === "status" && wanted === "run" ? row.dataset.run === "yes" : row.dataset[menu] === wanted);
+    !wanted || (menu === "status" ? fitsVerdict(row, wanted) : row.dataset[menu] === wanted);
 
   function apply(remember) {
     const wanted = Object.fromEntries(new FormData(form));

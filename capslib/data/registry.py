@@ -28,6 +28,7 @@ class DataSet:
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand
     paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
+    whole: tuple[str, ...] = ()  # SHA-256 of manifests of derived forms that hold every example, made smaller
 
     @property
     def train(self) -> tuple[int, ...]:
@@ -124,6 +125,7 @@ _ALL = (
         # TensorFlow 1 resizes bilinearly about the upper left corner: at half the size it samples at 0, 2, 4, …, between no pixels.
         deviations=("96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every second row and column",),
         mirrors=("https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/",),
+        whole=("56974224e69bf8edb01b90438a1350a52de27461b48d7c553633488c6d74d7ec",),
     ),
     DataSet(  # Krizhevsky, Nair, Hinton
         name="cifar10",
@@ -165,6 +167,7 @@ _ALL = (
             "HAM10000_images_part_1.zip": "3172585",
             "HAM10000_images_part_2.zip": "3172584",
         },
+        whole=("e94f2fa3a9ab44b7e8667cfd04f148898a0f8454ea8feb05826fa2cdc445bcb9",),
     ),
     DataSet(  # Tieleman; 32 variants of each test digit of MNIST
         "affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789"),

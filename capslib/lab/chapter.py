@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +13,9 @@ from IPython.display import HTML
 from capslib import papers
 from capslib.errors import check_name, unknown
 from capslib.lab import claims, frames
-from capslib.lab.judging import NOT_RUN, Verdict
 from capslib.lab.records import Record
 from capslib.lab.store import Store
+from capslib.lab.words import STATUSES, Verdict
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,19 +63,21 @@ class Chapter:
             check_name("claim", name, found)
             v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
             seal, label = claims.seal(v), escape(names.get(name) or v.claim.statement)
-            if v.status in NOT_RUN:
+            if v.group in claims.UNJUDGED:
                 told = f"({code}; paper: {escape(claims.theirs(v))}). {escape(v.reason)}"
                 left.append((v, f'<li id="at-{name}">{seal} {label} {told}</li>'))
                 continue
             all_rest_on.add(small := escape(claims.basis(v)))
             values = escape(claims.theirs(v)), escape(claims.ours(v)), small, escape(beside.get(name, ""))
-            rows.append(_ROW.format(name, label, code, *values, f"{seal} {v.status}"))
+            rows.append(_ROW.format(name, label, code, *values, f"{seal} {v.word}"))
         same = len(all_rest_on) == 1 < len(rows)
         head = _HEAD.format(f"<br><small>{small}</small>" if same else "")
         html = f'<table class="claims{" same" * same}">{head}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
         if left:
-            told = ", ".join(f"{n} {status}" for status, n in claims.counts(v for v, _ in left).items() if n)
-            html += f"<details><summary>Not run: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
+            counted = Counter(v.status for v, _ in left)
+            told = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
+            title = "Not judged" if counted["erratum"] else "Not run"
+            html += f"<details><summary>{title}: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
@@ -108,7 +111,7 @@ class Chapter:
         if list(said) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
         found = {name: _Told(v) for name, v in self.told.items()}
-        counts = claims.counts(t.verdict for t in found.values())
+        counts = dict.fromkeys(STATUSES, 0) | Counter(t.verdict.status for t in found.values())
         known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
         try:
             texts = {k: escape(text, quote=False).format_map(known) for k, text in said.items()}
@@ -124,8 +127,8 @@ class _Told(NamedTuple):
     verdict: Verdict
 
     def __format__(self, what: str) -> str:
-        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.status}
-        told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.status
+        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.word}
+        told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.word
         check_name(f"word for {self.verdict.claim.id}", what or "said", told)
         return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
 

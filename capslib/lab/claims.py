@@ -7,16 +7,17 @@ The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter'
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
 
 from capslib import papers
-from capslib.lab.judging import GROUPS, NOT_RUN, STATUSES, Status, Verdict, judge, tally
+from capslib.lab.headlines import of_claim
+from capslib.lab.judging import judge
 from capslib.lab.ledger import ledger, number, plural, span
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
+from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, STATUSES, Status, Verdict, tally
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
@@ -76,7 +77,7 @@ def our_value(verdict: Verdict) -> str:
         values = verdict.listed if verdict.ours is None else [verdict.ours]
         told = with_unit(" · ".join(map(number, values)), verdict.unit)
         return f"lead {told}" if verdict.measures.startswith("lead") else told
-    return tally(verdict.parts) if verdict.parts and verdict.status not in NOT_RUN else ""
+    return tally(verdict.parts) if verdict.parts and verdict.group not in UNJUDGED else ""
 
 
 def our_interval(verdict: Verdict) -> str:
@@ -88,7 +89,7 @@ def our_interval(verdict: Verdict) -> str:
 
 def ours(verdict: Verdict) -> str:
     """Our value with its 95 % interval, ``99.81 % [99.6, 99.9]``; where there is no value, *not run* or *undecided*."""
-    value = our_value(verdict) or ("not run" if verdict.status in NOT_RUN else "undecided")
+    value = our_value(verdict) or ("not run" if verdict.group in UNJUDGED else "undecided")
     return " ".join(filter(None, (value, our_interval(verdict))))
 
 
@@ -100,7 +101,7 @@ def basis(verdict: Verdict) -> str:
 
 def describe(verdict: Verdict) -> str:
     """Everything about a verdict in one line, for tooltips and screen readers."""
-    parts = [f"{verdict.claim.id}: {verdict.status}", verdict.claim.statement]
+    parts = [f"{verdict.claim.id}: {verdict.word}", verdict.claim.statement]
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
     if our_value(verdict):  # the reason says more than a tally
@@ -109,15 +110,24 @@ def describe(verdict: Verdict) -> str:
     return " · ".join(part.rstrip(".") for part in parts)
 
 
-GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×?↑↓~▫✓×\N{NO-BREAK SPACE}–∅", strict=True))
+UNJUDGED = (ERRATA, NOT_RUN)
+"""The groups of claims that no run was held against."""
+GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×◐◑?✓×~↑↓▫!\N{NO-BREAK SPACE}–∅", strict=True))
 """A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
 reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
+SHAPES = dict(zip(GROUPS, ("own-size", "baseline", "exact", "reduced", "erratum", "not-run"), strict=True))
+"""The class of a square of each group, for words that several groups have."""
+
+
+def classes(status: Status, group: str) -> str:
+    """Return the CSS classes of the square of a verdict."""
+    return f"vq v-{status.replace(' ', '-')} of-{SHAPES[group]}"
 
 
 def seal(verdict: Verdict, href: str | None = None, *, named: bool = False) -> str:
     """The square of a verdict as HTML: it describes the verdict, and links to ``href``, by default the claim's row on its own page.
     ``named`` puts the claim's id beside it."""
-    told, kind, name = escape(describe(verdict)), f"vq v-{verdict.status.replace(' ', '-')}", verdict.claim.id
+    told, kind, name = escape(describe(verdict)), classes(verdict.status, verdict.group), verdict.claim.id
     href, sign = escape(href or f"#claim-{name}"), GLYPHS[verdict.status]
     here = f'href="{href}" data-tip="{told}"'
     if named:
@@ -131,15 +141,9 @@ COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")
 
 def row(verdict: Verdict) -> tuple[str, ...]:
     """A verdict as text, one cell for each of ``COLUMNS``. A verdict on derived data says so."""
-    v, derived = verdict, " (derived data)" if verdict.derived and verdict.status not in NOT_RUN else ""
+    v, derived = verdict, " (derived data)" if verdict.derived and verdict.group not in UNJUDGED else ""
     paper = with_unit(v.claim.printed, v.claim.unit) or v.claim.statement
-    return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.status + derived
-
-
-def counts(found: Iterable[Verdict]) -> dict[Status, int]:
-    """Count the verdicts of each status, all statuses in their fixed order."""
-    statuses = Counter(v.status for v in found)
-    return {status: statuses[status] for status in STATUSES}
+    return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.word + derived
 
 
 def to_json(found: Iterable[Verdict]) -> str:
@@ -149,6 +153,7 @@ def to_json(found: Iterable[Verdict]) -> str:
             "id": v.claim.id,
             "paper": v.claim.paper,
             "kind": v.claim.kind,
+            "headlines": of_claim(v.claim.id),
             "paper_value": v.claim.value,
             "our_value": v.ours,
             "our_value_is": v.measures,
@@ -156,13 +161,13 @@ def to_json(found: Iterable[Verdict]) -> str:
             "seed_by_seed": v.listed,
             "n": v.n,
             "scale": v.scale,
-            "verdict": v.status,
-            "verdict_is": next(group for group, words in GROUPS.items() if v.status in words),
+            "verdict": v.word,
+            "verdict_is": v.group,
             "reason": v.reason,
             "records": v.records,
             "shares_records_with": v.shares,
             "derived": v.derived,
-            "parts": {p.name: p.status for p in v.parts},
+            "parts": {p.name: p.word for p in v.parts},
         }
         for v in found
     ]

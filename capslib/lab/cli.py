@@ -139,13 +139,27 @@ def run(
 
 
 @app.command()
-def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] = False, results_dir: ResultsDir = None) -> None:
+def claims(
+    stem: Stem = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    headlines: Annotated[bool, typer.Option("--headlines", help="what a paper says in its abstract and conclusion")] = False,
+    results_dir: ResultsDir = None,
+) -> None:
     """Show every claim: id, the paper's value, ours with its interval, n, scale and verdict."""
     from capslib.lab import claims
-    from capslib.lab.judging import GROUPS
+    from capslib.lab.headlines import judged
     from capslib.lab.store import Store
+    from capslib.lab.words import counts
 
+    if headlines and as_json:
+        raise UserError("Give --headlines or --json, not both.")
     verdicts = claims.verdicts(stem, store=Store(results_dir).check_there())
+    if headlines:
+        table = Table("paper", "headline", "verdict", box=None, header_style="bold", leading=1)
+        for headline in judged(verdicts):
+            table.add_row(papers.PAPERS[headline.paper].short, escape(headline.sentence), escape(headline.verdict))
+        out.print(table)
+        return
     if as_json:
         print(claims.to_json(verdicts))
         return
@@ -153,9 +167,8 @@ def claims(stem: Stem = None, as_json: Annotated[bool, typer.Option("--json")] =
     for verdict in verdicts:
         shown.add_row(*map(escape, claims.row(verdict)))
     out.print(shown)
-    counts = claims.counts(verdicts)
-    for group, words in GROUPS.items():
-        out.print(f"{group}: {'  '.join(f'{word} {counts[word]}' for word in words)}", highlight=False)
+    for group, words in counts(verdicts).items():
+        out.print(f"{group}: {'  '.join(f'{word} {number}' for word, number in words.items())}", highlight=False)
 
 
 @app.command()

@@ -1,100 +1,56 @@
 """Judging: from a claim, a chapter's query and the records to a verdict, which is never written down.
 
-A verdict's word carries its weight: ``GROUPS`` has the words of runs at the paper's own size, of a reduced setting, of theorems and
-counts, and of claims that nothing was run for. Smoke-scale records and records on a stand-in decide nothing. Arms are compared seed
-by seed at one scale: the paper's own where it has enough runs. A run that failed, or a network that did not learn, leaves the claim
-open: dropping it would select runs by their outcome.
+Smoke-scale records and records on a stand-in of our own decide nothing. Arms are compared seed by seed at one scale: the paper's own
+where it has enough runs. A run that failed, or a network that did not learn, leaves the claim open: dropping it would select runs by
+their outcome.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from capslib.config import hash_of
+from capslib.data.registry import SETS
 from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, plural, span
 from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Run, Runs
 from capslib.lab.statistics import interval
+from capslib.lab.words import (
+    CAPSULES,
+    EXACT,
+    GROUPS,
+    HELD,
+    NOT_RUN,
+    OPEN,
+    REDUCED,
+    WORDS,
+    Status,
+    Verdict,
+    number_failing,
+    number_of,
+    tally,
+)
 from capslib.papers import query as q
-from capslib.papers.experiment import Scale
-from capslib.papers.query import Above, Count, Leaf, Order, Property, Query, Select, Value
+from capslib.papers.experiment import DataFingerprint, Scale
+from capslib.papers.query import Above, Count, Erratum, Leaf, Order, Property, Query, Select, Value
 
 SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
 WIDEST = 6
 """A value is not decided by an interval wider than this many tolerances: one that wide would reproduce almost anything."""
+AT_REST = 0.1
+"""A training is at rest if twice its budget moves no arm by more than this share of its value, and gives the same decision."""
 
-Status = str
-GROUPS: Mapping[str, tuple[Status, ...]] = {
-    "at the papers’ own size": ("reproduced", "better", "not reproduced", "contradicted", "inconclusive"),
-    "in a reduced setting": ("same order", "opposite order", "undecided", "measured smaller"),
-    "theorems and counts": ("holds", "fails"),
-    "not run": ("waiting", "quoted", "not to be had"),
+QUERIES_OF_KIND = {
+    "value": (Value, Erratum),
+    "order": (Order, Above, Count, Erratum),
+    "property": (Property, Count, Value, Erratum),
 }
-"""The words of verdicts. Those of one group are never added to those of another."""
-FULL, REDUCED, EXACT, NOT_RUN = GROUPS.values()
-STATUSES: tuple[Status, ...] = FULL + REDUCED + EXACT + NOT_RUN
-
-WORDS: Mapping[Scale, Mapping[q.Decision, Status]] = {
-    "paper": {"for": "reproduced", "against": "contradicted", "open": "inconclusive"},
-    "cpu": {"for": "same order", "against": "opposite order", "open": "undecided"},
-}
-KEPT: tuple[Status, ...] = ("reproduced", "same order", "holds")
-AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
-OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
-
-QUERIES_OF_KIND = {"value": (Value,), "order": (Order, Above, Count), "property": (Property, Count)}
 SHARES = {"fraction": 1.0, "percent": 100.0}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the records say about a claim.
-
-    ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison what ``measures`` says (of percentages in
-    points; a lead is that of the side that the claim puts first), for a property the worst record. ``listed`` has the values seed
-    by seed in the place of a mean, where a network did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason``
-    explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other claims that use some
-    of them; ``derived`` says how their data differ from the originals. ``unconfirmed`` tells an open verdict that lacks a run with
-    twice the budget, and nothing else. ``parts`` holds the named decisions behind a count. Raises :class:`ValueError` for a word
-    that has not the weight of its scale.
-    """
-
-    claim: Claim
-    status: Status
-    reason: str
-    ours: float | None = None
-    interval: tuple[float, float] | None = None
-    measures: str = ""
-    listed: tuple[float, ...] = ()
-    unit: str = ""
-    n: int = 0
-    scale: Scale | None = None
-    records: tuple[str, ...] = ()
-    shares: tuple[str, ...] = ()
-    derived: str = ""
-    unconfirmed: bool = False
-    parts: tuple[Verdict, ...] = ()
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.status in FULL + REDUCED and self.status not in {"paper": FULL, "cpu": REDUCED}.get(self.scale, ()):
-            raise ValueError(f"{self.claim.id}: {self.status!r} cannot be said of scale {self.scale}.")
-
-
-class _Waits(Exception):
-    """There are no records to judge by."""
-
-
-class _Open(Exception):
-    """These records cannot decide the claim."""
-
-
-class _Unfit(_Open):
-    """A network guesses or died: its number is shown, and goes into no mean."""
 
 
 def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -> Verdict:
@@ -106,6 +62,8 @@ def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -
         raise ValueError(f"{claim.id} is of kind {claim.kind}; a query of type {type(query).__name__} does not answer that.")
     if claim.not_run:
         return Verdict(claim, "quoted" if claim.quoted else "not to be had", claim.not_run)
+    if isinstance(query, Erratum):
+        return Verdict(claim, "erratum", query.why)
     if query is None:
         return Verdict(claim, "waiting", "No experiment of the chapter measures this yet.")
     runs = records if isinstance(records, Runs) else Runs(records)
@@ -131,6 +89,8 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
         return _count(claim, query, runs, scale, name)
     if isinstance(query, Property):
         return _property(claim, query, runs, name)
+    if claim.kind == "property":
+        return _exact_value(claim, query, runs, name)
     return _mean(claim, query, runs, "paper" if query.paper_scale_only else scale, name)
 
 
@@ -139,141 +99,193 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
 
 def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, name: str) -> Verdict:
     """Judge by the mean over seeds, or by that of a difference, and its interval."""
-    measures = isinstance(query, Value) and scale == "cpu"  # beside the paper's number, and nothing is decided
-    picked = [runs.pick(claim.paper, select, scale) for select in query.arms]
-    pairs, failed = _pairs(picked), [r for arm in picked for r in arm if r.exit in FAILED]
-    used = list({r.keys: r for r in (*(r for pair in pairs for r in pair), *failed)}.values())
-    shown = Verdict(claim, "measured smaller" if measures else WORDS[scale]["open"], "", name=name, scale=scale, **_sources(used))
-    try:
-        for select, arm in zip(query.arms, picked, strict=True):
-            _check_arm(claim, query, select, arm, runs, scale)
-        if not used:
-            raise _Waits("The two arms have no seed in common.")
-        factor, unit = _unit(claim, query, used)
-        if not isinstance(query, Value):
-            shown = replace(shown, measures=f"{query.mean}, {query.asked(factor)} for the claim")
-        found = [[metric for r in pair if (metric := r.read(query.metric))] for pair in pairs]
-        numbers = [query.replicate([metric.value for metric in pair]) * factor for pair in found]
-        n, tests = len(numbers), min((metric.n for pair in found for metric in pair), default=0)
-        shown = replace(shown, n=n, unit=unit, ours=math.fsum(numbers) / n if n else None)
-        _check_ended(failed)
-        _check_fit(query, pairs)
-        if n < SEEDS and not measures:
-            what = "pairs of runs with one seed" if isinstance(query, Order) else "seeds"
-            few = f"A decision needs {SEEDS} {what}; there {'is' if n == 1 else 'are'} {n}."
-            raise _Waits(few) if isinstance(query, Value) else _Open(few)
-        shown = replace(shown, interval=interval(numbers, query.bounds(unit)))
-        many = plural(n, "seed") + (f" (each on {number(tests)})" if tests > 1 else "")
-        if measures:
-            return replace(shown, reason=f"The mean of {many}, in a setting smaller than the paper's: it decides nothing.")
-        status, reason = _decide(claim, query, shown.interval, factor, scale, many)
-        if query.rests(scale) and status not in OPEN:
-            status, said, longer = _at_rest(claim, query, runs, factor, scale, status)
-            reason, shown = f"{reason}{said}", replace(shown, records=(*shown.records, *longer), unconfirmed=not longer)
-        return replace(shown, status=status, reason=f"{reason}.")
-    except _Waits as why:
-        return replace(shown, status="waiting", reason=str(why), ours=None, scale=None)
-    except _Unfit as why:
-        return replace(shown, reason=str(why), ours=None, listed=() if isinstance(query, Order) else tuple(numbers))
-    except _Open as why:
-        return replace(shown, reason=str(why))
+    arms = [runs.pick(claim.paper, select, scale) for select in query.arms]
+    pairs, failed = _pairs(arms), [run for arm in arms for run in arm if run.exit in FAILED]
+    sources = _sources(_distinct([*itertools.chain(*pairs), *failed]))
+    reduced = scale == "cpu" or sources["partial"]
+    words = WORDS[REDUCED if reduced else CAPSULES]
+    only_measured = reduced and isinstance(query, Value)  # it stands beside the paper's number, and nothing is decided
+    verdict = Verdict(claim, "measured" if only_measured else words["open"], "", name=name, scale=scale, **sources)
+
+    missing = _missing(claim, query, arms, runs, scale)
+    if not (missing or pairs or failed):
+        missing = "The two arms have no seed in common."
+    if missing:
+        return _waiting(verdict, missing)
+    unit = _unit(claim, query, [*itertools.chain(*pairs), *failed])
+    mixed = _mixed(query, arms)
+    if mixed or unit.clash:
+        return replace(verdict, reason=mixed or unit.clash)
+
+    numbers = _replicates(query, pairs, unit)
+    verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=_average(numbers))
+    if not isinstance(query, Value):
+        verdict = replace(verdict, measures=f"{query.mean}, {query.asked(unit.factor)} for the claim")
+    if failed:
+        return replace(verdict, reason=_ends(failed))
+    unlearned = _unlearned(query, pairs, decides=not only_measured)
+    if unlearned:
+        return replace(verdict, reason=unlearned, ours=None, listed=() if isinstance(query, Order) else tuple(numbers))
+    if len(numbers) < SEEDS and not only_measured:
+        few = _too_few(query, len(numbers))
+        return _waiting(verdict, few) if isinstance(query, Value) else replace(verdict, reason=few)
+
+    verdict = replace(verdict, interval=interval(numbers, query.bounds(unit.name)))
+    seeds = _seeds_and_size(query, pairs)
+    if only_measured:
+        return replace(verdict, reason=f"The mean of {seeds}, {NOT_THE_PAPERS[scale]}: it decides nothing.")
+    status, reason = _decide(claim, query, verdict.interval, unit.factor, words, seeds)
+    if query.rests(scale) and status not in OPEN:
+        rest = _rest(claim, query, runs, unit, scale, words, status)
+        status = status if rest.holds else words["open"]
+        reason += rest.reason
+        verdict = replace(verdict, records=(*verdict.records, *rest.records))
+    if isinstance(query.metric, q.Derived):
+        reason += query.metric.note([record for run in itertools.chain(*pairs) for record in run.records])
+    return replace(verdict, status=status, reason=f"{reason}.")
 
 
-def _pairs(picked: list[list[Run]]) -> list[tuple[Run, ...]]:
-    """The runs of each seed with which all arms ended well."""
-    well = [{r.seed: r for r in arm if r.exit == "ok"} for arm in picked]
+NOT_THE_PAPERS: Mapping[Scale, str] = {
+    "cpu": "in a setting smaller than the paper's",
+    "paper": "on data that are a part of the paper's or stand in for them",
+}
+"""Why a value in a reduced setting decides nothing."""
+
+
+def _distinct(runs: Iterable[Run]) -> list[Run]:
+    """Return each run once: an arm may stand on both sides of a comparison."""
+    return list({run.keys: run for run in runs}.values())
+
+
+def _average(numbers: Sequence[float]) -> float | None:
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def _replicates(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], unit: _Unit) -> list[float]:
+    """Return what the query asks for, seed by seed, in a unit."""
+    return [query.replicate([run.read(query.metric).value for run in pair]) * unit.factor for pair in pairs]
+
+
+def _too_few(query: Value | Order | Above, count: int) -> str:
+    kind = "pairs of runs with one seed" if isinstance(query, Order) else "seeds"
+    return f"A decision needs {SEEDS} {kind}; there {'is' if count == 1 else 'are'} {count}."
+
+
+def _seeds_and_size(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]]) -> str:
+    """``3 seeds (each on 10 000)``: how many replicates, and what each was measured on."""
+    size = min((run.read(query.metric).n for run in itertools.chain(*pairs)), default=0)
+    seeds = plural(len(pairs), "seed")
+    return f"{seeds} (each on {number(size)})" if size > 1 else seeds
+
+
+def _waiting(shown: Verdict, reason: str) -> Verdict:
+    return replace(shown, status="waiting", reason=reason, ours=None, scale=None)
+
+
+def _pairs(arms: Sequence[Sequence[Run]]) -> list[tuple[Run, ...]]:
+    """Return the runs of each seed with which all arms ended well."""
+    well = [{run.seed: run for run in arm if run.exit == "ok"} for arm in arms]
     return [tuple(arm[seed] for arm in well) for seed in sorted(set.intersection(*map(set, well)))]
 
 
-def _check_arm(claim: Claim, query: Leaf, select: Select, arm: list[Run], runs: Runs, scale: Scale) -> None:
-    """Raise unless there are records, of one configuration, and every one that ended well holds the metric."""
-    named = f"{select.experiment} ({', '.join(f'{k}={v}' for k, v in select.where.items())})".removesuffix(" ()")
-    if not arm and select.over and not query.paper_scale_only:
-        raise _Waits(f"No seed has a record of all {select.cells} of {named} yet, each with another {select.over}.")
-    if not arm:
-        why, others = query.paper_scale_only, runs.left_out[claim.paper, select.experiment]
-        also = f"; a reduced setting cannot tell: {why}" if why else ""
-        also += f"; {others} of the experiment have another configuration or revision than the scale's own" if others else ""
-        elsewhere = runs.pick(claim.paper, select, "cpu", "paper") and f"{scale} scale, at which the other parts are judged"
-        raise _Waits(f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}.")
-    if any(r.exit == "ok" and r.read(query.metric) is None for r in arm):
-        raise _Waits(f"Records of {named} lack the metric {str(query.metric)!r}.")
-    configs = [record.config for r in arm for record in r.records]
-    mixed = sorted({k for config in configs for k, value in config.items() if value != configs[0].get(k)} - {select.over})
-    if mixed and not isinstance(query, Property):  # a property holds in all of them; the others need replicates
-        raise _Open(f"Records of {named} differ in {', '.join(mixed)}, which the query does not fix.")
+def _named(select: Select) -> str:
+    """An arm, for a message: ``depth (routing=em, depth=4)``."""
+    fields = ", ".join(f"{name}={value}" for name, value in select.where.items())
+    return f"{select.experiment} ({fields})" if fields else select.experiment
 
 
-def _check_ended(runs: list[Run]) -> None:
-    """Raise if a replicate failed, naming the seeds and how they ended."""
-    ends = {end: [r for r in runs if r.exit == end] for end in FAILED}
-    if named := [f"{_list(found)} ended in {end}" for end, found in ends.items() if found]:
-        raise _Open(f"Failed replicates: {'; '.join(named)}.")
+def _missing(claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Runs, scale: Scale) -> str:
+    """Return why there is nothing to judge by: no records of an arm, or none that hold the metric. Empty where there is."""
+    for select, arm in zip(query.arms, arms, strict=True):
+        if not arm and select.over and not query.paper_scale_only:
+            return f"No seed has a record of all {select.cells} of {_named(select)} yet, each with another {select.over}."
+        if not arm:
+            why, others = query.paper_scale_only, runs.left_out[claim.paper, select.experiment]
+            also = f"; a reduced setting cannot tell: {why}" if why else ""
+            also += f"; {others} of the experiment have another configuration or revision than the scale's own" if others else ""
+            elsewhere = runs.pick(claim.paper, select, "cpu", "paper") and f"{scale} scale, at which the other parts are judged"
+            return f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}."
+        if any(run.exit == "ok" and run.read(query.metric) is None for run in arm):
+            return f"Records of {_named(select)} lack the metric {str(query.metric)!r}."
+    return ""
 
 
-def _check_fit(query: Value | Order | Above, pairs: list[tuple[Run, ...]]) -> None:
-    """Raise if a network guesses, died or breaks a limit of its selection, naming each."""
-    fits = ((arm, r) for pair in pairs for arm, r in zip(query.arms, pair, strict=True))
-    if told := [f"seed {run.seed}{run.told(r)} {why}" for arm, run in fits for r in run.records for why in arm.unfit(r)]:
-        raise _Unfit(f"Decides nothing: {'; '.join(dict.fromkeys(told))}.")
+def _mixed(query: Value | Order | Above, arms: Sequence[Sequence[Run]]) -> str:
+    """Return in what the records of one arm differ that the query does not fix: such runs are no replicates."""
+    for select, arm in zip(query.arms, arms, strict=True):
+        configs = [record.config for run in arm for record in run.records]
+        names = {name for config in configs for name, value in config.items() if value != configs[0].get(name)}
+        if names - {select.over}:
+            return (
+                f"Records of {_named(select)} differ in {', '.join(sorted(names - {select.over}))}, which the query does not fix."
+            )
+    return ""
 
 
-def _decide(
-    claim: Claim, query: Value | Order | Above, found: tuple[float, float], factor: float, scale: Scale, many: str = ""
-) -> tuple[Status, str]:
-    """What an interval says, and why, in a sentence without its full stop."""
-    if isinstance(query, Value):
-        return _of_value(claim, query, found, many)
-    decision = query.decide(*found, factor)
-    lies = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}[decision]
-    return WORDS[scale][decision], f"The 95 % interval {span(found)} of the {query.mean} over {many} {lies} {query.asked(factor)}"
+def _ends(runs: Sequence[Run]) -> str:
+    """Return how replicates failed, with their seeds; empty where none did."""
+    ends = {end: [run for run in runs if run.exit == end] for end in FAILED}
+    named = [f"{_seeds(found)} ended in {end}" for end, found in ends.items() if found]
+    return f"Failed replicates: {'; '.join(named)}." if named else ""
 
 
-def _at_rest(
-    claim: Claim, query: Value | Order | Above, runs: Runs, factor: float, scale: Scale, status: Status
-) -> tuple[Status, str, list[str]]:
-    """What is left of a decision after runs with twice the budget, in words, and their keys; one seed of each arm is enough.
-
-    A falling learning rate flattens any curve, so a flat curve proves nothing.
-    """
-    picked = [runs.pick(claim.paper, select, scale, budget=2) for select in query.arms]
-    every, undone = [r for arm in picked for r in arm], WORDS[scale]["open"]
-    pairs = [pair for pair in _pairs(picked) if all(r.read(query.metric) for r in pair)]
-    try:
-        _check_ended(every)
-        _check_fit(query, pairs)
-    except _Open as why:
-        text = str(why)
-        said = f", but with twice the budget: {text[0].lower()}{text[1:].removesuffix('.')}"
-        return undone, said, list(dict.fromkeys(key for r in every for key in r.keys))
-    if not pairs:
-        return undone, ", but there is no run with twice the budget yet", []
-    again = math.fsum(query.replicate([r.read(query.metric).value for r in pair]) for pair in pairs) / len(pairs) * factor
-    same, used = _decide(claim, query, (again, again), factor, scale)[0] == status, [r for pair in pairs for r in pair]
-    said = f"; with twice the budget ({_list(used)}) it is {number(again)}, and the decision {'the same' if same else 'another'}"
-    return status if same else undone, said, list(dict.fromkeys(key for r in used for key in r.keys))
+def _unlearned(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], *, decides: bool = True) -> str:
+    """Return which networks have not learned, or break a limit of their selection; empty where all have."""
+    found: dict[str, None] = {}
+    for pair in pairs:
+        for place, (select, run) in enumerate(zip(query.arms, pair, strict=True)):
+            others = [other for k, other in enumerate(query.arms) if k != place]
+            arm = select.apart_from(others[0]) if others else ""
+            seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
+            for record in run.records:
+                found |= dict.fromkeys(f"{seed}{run.told(record)} {why}" for why in select.unfit(record, decides=decides))
+    return f"Decides nothing: {'; '.join(found)}." if found else ""
 
 
-def _list(runs: list[Run]) -> str:
+def _seeds(runs: Sequence[Run]) -> str:
     """``seeds 0, 3``, or ``4 runs with seeds 0, 3`` where seeds repeat over two arms."""
-    seeds = sorted({r.seed for r in runs})
+    seeds = sorted({run.seed for run in runs})
     many = f"{len(runs)} runs with " if len(runs) > len(seeds) else ""
     return f"{many}seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _unit(claim: Claim, query: Value | Above | Order, used: list[Run]) -> tuple[float, str]:
-    """The factor from the records' unit to the claim's, and the resulting unit. Differences stay in the records' unit."""
-    units = sorted({metric.unit for r in used if (metric := r.read(query.metric))})
+class _Unit(NamedTuple):
+    """The unit in which a verdict is told, and the factor to it from the records' unit. ``clash`` says why there is none."""
+
+    factor: float
+    name: str
+    clash: str = ""
+
+
+def _unit(claim: Claim, query: Value | Above | Order, used: Sequence[Run]) -> _Unit:
+    """Return the unit of the claim, if the records have that or a share of it. Differences stay in the records' unit."""
+    units = sorted({metric.unit for run in used if (metric := run.read(query.metric))})
     if len(units) > 1:
-        raise _Open(f"The records give {query.metric} in different units: {', '.join(units)}.")
+        return _Unit(1.0, "", f"The records give {query.metric} in different units: {', '.join(units)}.")
     unit, wanted = units[0] if units else claim.unit, claim.unit
     if isinstance(query, Order):
-        return 1.0, q.DIFFERENCES["percent"] if unit == "percent" else unit
+        return _Unit(1.0, q.DIFFERENCES["percent"] if unit == "percent" else unit)
     if unit in SHARES and wanted in SHARES:
-        return SHARES[wanted] / SHARES[unit], wanted
+        return _Unit(SHARES[wanted] / SHARES[unit], wanted)
     if isinstance(query, Value) and (unit in SHARES or wanted in SHARES):
-        raise _Open(f"The records give {query.metric} in {unit}, the paper in {wanted}.")
-    return 1.0, wanted if isinstance(query, Value) else unit
+        return _Unit(1.0, "", f"The records give {query.metric} in {unit}, the paper in {wanted}.")
+    return _Unit(1.0, wanted if isinstance(query, Value) else unit)
+
+
+def _decide(
+    claim: Claim,
+    query: Value | Order | Above,
+    found: tuple[float, float],
+    factor: float,
+    words: Mapping[q.Decision, Status],
+    many: str = "",
+) -> tuple[Status, str]:
+    """Return what an interval says, and why, in a sentence without its full stop."""
+    if isinstance(query, Value):
+        return _of_value(claim, query, found, many)
+    decision = query.decide(*found, factor)
+    lies = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}[decision]
+    return words[decision], f"The 95 % interval {span(found)} of the {query.mean} over {many} {lies} {query.asked(factor)}"
 
 
 def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str) -> tuple[Status, str]:
@@ -294,34 +306,117 @@ def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str)
     return "better" if beaten else "not reproduced", reason
 
 
+# ---------------------------------------------------------------------------------------------------------------- at rest
+
+
+class _Rest(NamedTuple):
+    """Whether a decision stands after twice the budget; what happened, to end its reason with; the keys of the longer runs."""
+
+    holds: bool
+    reason: str
+    records: tuple[str, ...] = ()
+
+
+def _rest(
+    claim: Claim,
+    query: Value | Order | Above,
+    runs: Runs,
+    unit: _Unit,
+    scale: Scale,
+    words: Mapping[q.Decision, Status],
+    status: Status,
+) -> _Rest:
+    """Compare a decision with that of twice the budget; one seed of each arm is enough.
+
+    A falling learning rate flattens any curve, so a flat curve proves nothing.
+    """
+    arms = [runs.pick(claim.paper, select, scale, budget=2) for select in query.arms]
+    pairs = [pair for pair in _pairs(arms) if all(run.read(query.metric) for run in pair)]
+    trouble = _ends(list(itertools.chain(*arms))) or _unlearned(query, pairs)
+    if trouble:
+        keys = _keys(itertools.chain(*arms))
+        return _Rest(False, f", but with twice the budget: {trouble[0].lower()}{trouble[1:].removesuffix('.')}", keys)
+    if not pairs:
+        return _Rest(False, ", but there is no run with twice the budget yet")
+    mean = _average(_replicates(query, pairs, unit))
+    after, _ = _decide(claim, query, (mean, mean), unit.factor, words)
+    same = after == status
+    seeds = _seeds(list(itertools.chain(*pairs)))
+    reason = f"; with twice the budget ({seeds}) it is {number(mean)}, and the decision {'the same' if same else 'another'}"
+    moved = _moved(claim, query, runs, scale, pairs)
+    if moved and same:
+        reason += f", but {moved}"
+    return _Rest(same and not moved, reason, _keys(itertools.chain(*pairs)))
+
+
+def _keys(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Return the keys of the records of these runs, each once."""
+    return tuple(dict.fromkeys(key for run in runs for key in run.keys))
+
+
+def _moved(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, longer: Sequence[tuple[Run, ...]]) -> str:
+    """Return which arm twice the budget moves too far, and from where to where; empty where all are at rest."""
+    for place, select in enumerate(query.arms):
+        shorter = {run.seed: run for run in runs.pick(claim.paper, select, scale)}
+        pairs = [(shorter[pair[place].seed], pair[place]) for pair in longer if pair[place].seed in shorter]
+        for metric in q.compared(query.metric):
+            known = [(one.read(metric), two.read(metric)) for one, two in pairs]
+            known = [(one.value, two.value) for one, two in known if one and two]
+            if not known:
+                continue
+            before, after = (_average(values) for values in zip(*known, strict=True))
+            if abs(after - before) > AT_REST * abs(before):
+                name = str(metric).replace("_", " ")
+                return f"{name} moved from {number(before)} to {number(after)}, by more than a tenth"
+    return ""
+
+
 # ------------------------------------------------------------------------------------------------- properties and counts
 
 
 def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     """Judge a theorem by its worst record: it must hold at every scale. What both scales drew alike counts once."""
     arm = runs.pick(claim.paper, query.select, "cpu", "paper")
-    scale: Scale = "cpu" if any(r.records[0].trial.scale == "cpu" for r in arm) else "paper"
-    n = len({(hash_of(r.config()), r.seed) for r in arm})
-    shown = Verdict(claim, WORDS[scale]["open"], "", name=name, scale=scale, n=n, **_sources(arm))
-    try:
-        _check_arm(claim, query, query.select, arm, runs, scale)
-        _check_ended(arm)
-    except _Waits as why:
-        return replace(shown, status="waiting", reason=str(why), scale=None)
-    except _Open as why:
-        return replace(shown, reason=str(why))
-    worst = (min if query.above else max)((r.read(query.metric) for r in arm), key=lambda metric: metric.value)
+    shown = _exact(claim, arm, name)
+    if missing := _missing(claim, query, [arm], runs, shown.scale):
+        return _waiting(shown, missing)
+    if failed := _ends(arm):
+        return replace(shown, reason=failed)
+    worst = (min if query.above else max)((run.read(query.metric) for run in arm), key=lambda metric: metric.value)
     holds = worst.value >= query.bound if query.above else worst.value <= query.bound
     asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
-    reason = f"The worst of {plural(n, 'run')} has {number(worst.value)}, {asked}; tested in {query.test}."
+    reason = f"The worst of {plural(shown.n, 'run')} has {number(worst.value)}, {asked}; tested in {query.test}."
     found = dict(ours=worst.value, unit=worst.unit)
     if worst.value == 0 and query.bound == 0 and claim.value is not None:  # a count that is off by nothing is the paper's
         found |= dict(ours=claim.value, unit=claim.unit)
     return replace(shown, status="holds" if holds else "fails", reason=reason, **found)
 
 
+def _exact_value(claim: Claim, query: Value, runs: Runs, name: str) -> Verdict:
+    """Judge a count, such as the parameters of a network that is built and not trained: each record of its size has to have it."""
+    arm = runs.pick(claim.paper, query.select, "paper")
+    shown = _exact(claim, arm, name)
+    if not arm:
+        return _waiting(shown, "Nothing has been counted at paper scale yet.")
+    if missing := _missing(claim, query, [arm], runs, shown.scale):
+        return _waiting(shown, missing)
+    if failed := _ends(arm):
+        return replace(shown, reason=failed)
+    farthest = max((run.read(query.metric).value for run in arm), key=lambda value: abs(value - claim.value))
+    holds = abs(farthest - claim.value) <= claim.tolerance * (1 + 1e-9)
+    reason = f"We count {number(farthest)}; the paper prints {claim.printed}, and {number(claim.tolerance)} is the tolerance."
+    return replace(shown, status="holds" if holds else "fails", reason=reason, ours=farthest, unit=claim.unit)
+
+
+def _exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
+    """Return the open verdict on a theorem or count, with its runs."""
+    scale: Scale = "cpu" if any(run.records[0].trial.scale == "cpu" for run in arm) else "paper"
+    n = len({(hash_of(run.config()), run.seed) for run in arm})
+    return Verdict(claim, WORDS[EXACT]["open"], "", name=name, scale=scale, n=n, exact=True, **_sources(arm))
+
+
 def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> Verdict:
-    """Judge a claim over many cells by the verdicts on its parts, all at one scale."""
+    """Judge a claim of several parts by the verdicts on them, all at one scale."""
     total, need = len(query.parts), len(query.parts) if query.at_least is None else query.at_least
     if not 1 <= need <= total:
         raise ValueError(f"{claim.id}: a query cannot ask for at least {need} of {total} parts.")
@@ -331,49 +426,73 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
             f"{claim.id} is of kind {claim.kind}; its part {wrong[0]!r} cannot be a {type(query.parts[wrong[0]]).__name__}."
         )
     parts = tuple(_answer(claim, part, runs, scale, label) for label, part in query.parts.items())
-    ran = [p for p in parts if p.scale]
-    judged: Scale = "cpu" if any(p.scale == "cpu" for p in ran) else "paper"
-    words = {**WORDS[judged], **({"for": "holds", "against": "fails"} if claim.kind == "property" else {})}
-    against, waiting, undecided = ([p.name for p in parts if p.status in of] for of in (AGAINST, NOT_RUN, OPEN))
-    unconfirmed = {p.name for p in parts if p.unconfirmed}
-    said = f"{tally(parts)}; the claim needs {need}"
-    said += "; for an unconfirmed part there is no run with twice the budget yet" * bool(unconfirmed)
-    if kept(parts) >= need:
-        status, reason = words["for"], f"{said}."
-    elif total - len(against) < need:
-        status, reason = words["against"], f"{said}; against it: {_few(against)}."
-    elif waiting:
-        status, reason = "waiting", f"{said}; not run: {_few(waiting)}."
-    else:
-        status, reason = words["open"], f"{said}; undecided: {_few(undecided)}."
-    records = tuple(dict.fromkeys(key for p in parts for key in p.records))
-    derived = "; ".join(dict.fromkeys(text for p in parts for text in p.derived.split("; ") if text))
-    told = dict(n=min((p.n for p in ran), default=0), records=records, derived=derived, parts=parts, name=name)
-    told |= dict(scale=None if status == "waiting" else judged, unconfirmed=status in OPEN and unconfirmed.issuperset(undecided))
-    return Verdict(claim, status, reason, **told)
+    ran = [part for part in parts if part.scale]
+    shown = Verdict(
+        claim,
+        "waiting",
+        "",
+        n=min((part.n for part in ran), default=0),
+        scale="cpu" if any(part.scale == "cpu" for part in ran) else "paper",
+        records=tuple(dict.fromkeys(key for part in parts for key in part.records)),
+        derived="; ".join(dict.fromkeys(text for part in parts for text in part.derived.split("; ") if text)),
+        partial=any(part.partial for part in ran),
+        baseline=bool(ran) and all(part.baseline for part in ran),
+        exact=claim.kind == "property" or (bool(ran) and all(part.exact for part in ran)),
+        parts=parts,
+        name=name,
+    )
+    shown = replace(shown, lost=total - number_failing(parts) < need)
+    status, reason = _of_parts(parts, need, shown)
+    reason += "".join(
+        f" Left out, since the paper's own numbers contradict it: {part} ({why})." for part, why in query.errata.items()
+    )
+    return replace(shown, status=status, reason=reason, scale=None if status == "waiting" else shown.scale)
 
 
-def tally(parts: Sequence[Verdict]) -> str:
-    """How many parts of a count hold, and how many do not and why: ``5 of 8 parts hold, 1 against, 1 open, 1 unconfirmed``."""
-    words = dict.fromkeys(AGAINST, "against") | dict.fromkeys(NOT_RUN, "waiting")
-    of = Counter("unconfirmed" if p.unconfirmed else words.get(p.status, "open") for p in parts if p.status not in KEPT)
-    others = [f"{of[word]} {word}" for word in ("against", "open", "unconfirmed", "waiting") if of[word]]
-    return ", ".join([f"{kept(parts)} of {len(parts)} parts hold", *others])
+def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Status, str]:
+    """Return the word of a claim that needs so many of its parts, and why.
 
-
-def kept(parts: Sequence[Verdict]) -> int:
-    """How many of these claims hold."""
-    return sum(part.status in KEPT for part in parts)
+    "Contradicted" and "opposite order" are words for most of the parts; less than that holds, or fails, in part.
+    """
+    group = EXACT if shown.exact else REDUCED if shown.scale == "cpu" or shown.partial else CAPSULES
+    against = [part.name for part in parts if part.fails]
+    waiting = [part.name for part in parts if part.status in GROUPS[NOT_RUN]]
+    undecided = [part.name for part in parts if not part.fails and part.status not in (*HELD, *GROUPS[NOT_RUN])]
+    held, tallied = number_of(HELD, parts), tally(parts)
+    said = f"{tallied[0].upper()}{tallied[1:]}; the claim needs {need}"
+    if held >= need:
+        return WORDS[group]["for"], f"{said}."
+    if shown.lost:
+        if 2 * len(against) > len(parts):
+            status = WORDS[group]["against"]
+        else:
+            status = "holds in part" if held > len(against) else "fails in part"
+        return status, f"{said}; against it: {_few(against)}."
+    if held:
+        return "holds in part", f"{said}; not decided: {_few(waiting + undecided)}."
+    if waiting:
+        return "waiting", f"{said}; not run: {_few(waiting)}."
+    return WORDS[group]["open"], f"{said}; undecided: {_few(undecided)}."
 
 
 def _few(names: list[str]) -> str:
     return "; ".join(names[:4]) + (f"; and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _sources(runs: list[Run]) -> dict:
-    """The keys of the records used, and how their data differ from the originals."""
+def whole(data: DataFingerprint) -> bool:
+    """Whether a data set has all of the paper's examples, and no others: the publisher's own, or every one of them made smaller."""
+    return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
+
+
+def _sources(runs: Sequence[Run]) -> dict:
+    """Return what a verdict says of its records: their keys, what their data are, and whether they train capsules."""
+    records = [record for run in runs for record in run.records]
     told = set()
-    records = [r for run in runs for r in run.records]
     for data in (d for r in records for d in r.data if d.deviations or not d.complete):
         told.add(f"{data.name}: " + (", ".join(d.strip().rstrip(".").replace(";", ",") for d in data.deviations) or "incomplete"))
-    return {"records": tuple(r.key for r in records), "derived": "; ".join(sorted(told))}
+    return {
+        "records": tuple(record.key for record in records),
+        "derived": "; ".join(sorted(told)),
+        "partial": any(not whole(data) for record in records for data in record.data),
+        "baseline": bool(records) and all(record.routing_path == "none" for record in records),
+    }

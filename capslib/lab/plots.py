@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from capslib.lab.judging import Verdict
+    from capslib.lab.words import Verdict
 
 INK = "#565d69"
 """Colour of text and axes, and of whatever is none of the things that have a colour."""

@@ -39,6 +39,10 @@ class Derived:
 
     name: str
     of: Callable[[Measured], Metric]
+    metrics: tuple[str, ...] = ()
+    """The metrics that it compares, where it is their difference."""
+    note: Callable[[Sequence[Measured]], str] = lambda records: ""
+    """What a reader has to know of these records beside the number, such as that a score is inverted. Empty where nothing."""
 
     def __str__(self) -> str:
         return self.name
@@ -57,7 +61,7 @@ def difference(one: str, other: str, size: bool = False) -> Derived:
         apart = a.value - b.value
         return Metric(value=abs(apart) if size else apart, n=a.n, unit="difference of fractions")
 
-    return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of)
+    return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of, (one, other))
 
 
 def read(what: str | Derived, record: Measured) -> Metric | None:
@@ -69,6 +73,11 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
             return None
     counted = Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
     return record.metrics.get(what, counted)
+
+
+def compared(what: str | Derived) -> tuple[str | Derived, ...]:
+    """Return the quantities behind one: the metrics that a difference compares, else itself."""
+    return what.metrics if isinstance(what, Derived) and what.metrics else (what,)
 
 
 def training_accuracy(record: Measured) -> float | None:
@@ -85,6 +94,10 @@ def stopped_itself(record: Any) -> bool:
     return ran is not None and ran.value < record.config.get("epochs", 0)
 
 
+GUESSING = 0.5
+"""A network that is right on fewer of its training images guesses or died."""
+
+
 @dataclass(frozen=True)
 class Select:
     """The records of one experiment whose configuration has these field values."""
@@ -92,7 +105,7 @@ class Select:
     experiment: str
     where: Mapping[str, Any] = field(default_factory=dict)
     learned: float = 0.0
-    """The floor: a network whose :func:`training_accuracy` ends below it guesses or died, and decides nothing."""
+    """The floor: a network whose :func:`training_accuracy` ends below it has not learned, and decides nothing."""
     at_most: Mapping[str, float] = field(default_factory=dict)
     """Metrics above these limits make a run that decides nothing, such as networks that were matched at too high an error."""
     over: str = ""
@@ -103,15 +116,17 @@ class Select:
     """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
 
     def apart_from(self, other: Select) -> str:
-        """What tells it from another selection: ``routing em``, or else its experiment; empty where nothing does."""
-        fields = [f"{name} {value}" for name, value in self.where.items() if other.where.get(name) != value]
+        """What tells it from another selection at any scale: ``routing em``, or else its experiment; empty where nothing does."""
+        told = {name: value for name, value in self.where.items() if name not in self.reduced}
+        fields = [f"{name} {value}" for name, value in told.items() if other.where.get(name) != value]
         return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
 
-    def unfit(self, record: Measured) -> list[str]:
-        """Why a record of this selection decides nothing, if it does not."""
+    def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
+        """Return why a record of this selection decides nothing; if nothing is to be decided, why it goes into no mean."""
         learned, why = training_accuracy(record) or 0.0, []
-        if learned < self.learned:
-            why.append(f"did not learn (training accuracy {learned:.0%}, and the floor is {self.learned:.0%})")
+        floor = self.learned if decides else min(self.learned, GUESSING)
+        if learned < floor:
+            why.append(f"did not learn (training accuracy {learned:.0%}, and the floor is {floor:.0%})")
         for name, most in self.at_most.items():
             metric = record.metrics.get(name)
             if metric is None or metric.value > most:
@@ -196,6 +211,8 @@ class Order:
     higher_is_better: bool = True
     margin: float = 0.0
     equal: bool = False
+    ours: bool = False
+    """Whether the margin is ours. A lead, or a deficit, that only our margin puts against the claim then decides nothing."""
     final: bool | Literal["reduced"] = True
     """Whether it speaks of the end of training. *reduced*: at paper scale the end is where the paper stops, and only a reduced run has
     to come to rest."""
@@ -236,8 +253,13 @@ class Order:
         """
         margin = self.margin * factor
         if self.equal:
-            return "for" if -margin <= low and high <= margin else "against" if low > margin or high < -margin else "open"
-        return "for" if low > margin else "against" if high < min(margin, 0) else "open"
+            inside, outside = -margin <= low and high <= margin, low > margin or high < -margin
+        else:
+            inside, outside = low > margin, high < min(margin, 0)
+        if inside:
+            return "for"
+        only_ours = self.ours and (self.equal or margin < 0)
+        return "against" if outside and not only_ours else "open"
 
 
 @dataclass(frozen=True)
@@ -249,6 +271,12 @@ class Above:
     bound: float
     below: bool = False
     margin: float = 0.0
+    reached: bool = False
+    """Whether the bound itself is enough."""
+    ours: bool = False
+    """Whether the bound is ours and not the paper's. Then it never speaks against the claim."""
+    against: float | None = None
+    """The bound of the paper's beyond which a mean speaks against the claim, where ``bound`` is ours."""
     final: bool | Literal["reduced"] = True
     paper_scale_only: str = ""
 
@@ -271,9 +299,16 @@ class Above:
         return f"{'below' if self.below else 'above'} {self._edge(factor):.4g}"
 
     def decide(self, low: float, high: float, factor: float = 1) -> Decision:
-        edge, bound = self._edge(factor), self.bound * factor
-        inside, outside = (high < edge, low > bound) if self.below else (low > edge, high < bound)
-        return "for" if inside else "against" if outside else "open"
+        edge = self._edge(factor)
+        if self.below:
+            edge, low, high = -edge, -high, -low
+        if low > edge or (self.reached and low == edge):
+            return "for"
+        turn = self.against if self.ours else self.bound
+        if turn is None:
+            return "open"
+        turn *= -factor if self.below else factor
+        return "against" if high < turn else "open"
 
 
 @dataclass(frozen=True)
@@ -299,9 +334,18 @@ class Count:
 
     parts: Mapping[str, Query]
     at_least: int | None = None
+    errata: Mapping[str, str] = field(default_factory=dict)
+    """Parts that the paper's own numbers contradict, and how. They are listed, and decide nothing."""
 
 
-Query = Value | Order | Above | Property | Count
+@dataclass(frozen=True)
+class Erratum:
+    """A claim that the paper's own numbers contradict, and how. No run decides it."""
+
+    why: str
+
+
+Query = Value | Order | Above | Property | Count | Erratum
 Leaf = Value | Order | Above | Property
 
 
@@ -310,7 +354,7 @@ def leaves(query: Query) -> Iterator[Leaf]:
     if isinstance(query, Count):
         for part in query.parts.values():
             yield from leaves(part)
-    else:
+    elif not isinstance(query, Erratum):
         yield query
 
 

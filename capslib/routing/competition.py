@@ -97,8 +97,8 @@ class Competition(NamedTuple):
     def gradient_of_largest(self, logits: Tensor, gradient: Tensor) -> Tensor:
         """Return what a shared maximum adds to the ``gradient`` of logits, both [N·P, J, I].
 
-        Adding a number to all logits of a maximum changes no coupling, so the gradients of these
-        logits sum to zero: the largest gets what the others lack.
+        Adding a number to all logits that share a maximum changes no coupling, so the
+        gradients of these logits sum to zero: the largest gets what the others lack.
         """
         largest = (logits == self.largest_of_image(logits)).to(logits.dtype)
         lacking = -self._of_image(gradient, "sum") / self._of_image(largest, "sum")

@@ -66,7 +66,7 @@ PAGES = {
 ```
 ```{claims-table} NEG-T1-rba-bias EM-W-8
 ```
-{repository}`GitHub` {count}`claims` claims, {count}`judged of negation_limitation` judged.
+{repository}`GitHub` {count}`claims` claims, {count}`capsules of negation_limitation` judged.
 """,
     "book/papers/negation_limitation.md": """# Negation
 

@@ -91,7 +91,7 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     assert status == 0, said
     assert_sound(tiny_book)
     chapter = "book/papers/negation_limitation"
-    assert "judged of negation_limitation" not in tiny_book.html("book/intro")
+    assert "capsules of negation_limitation" not in tiny_book.html("book/intro")
     assert "waiting" in tiny_book.html(chapter)
     before = (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns
 

@@ -11,8 +11,8 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, folding, render, sources
 
 from capslib.lab import claims
-from capslib.lab.judging import GROUPS, STATUSES, Verdict
 from capslib.lab.ledger import ledger
+from capslib.lab.words import CAPSULES, GROUPS, NOT_RUN, REDUCED, STATUSES, Verdict
 from capslib.papers import PAPERS
 
 CLAIM = ledger()["NEG-T1-rba-bias"]
@@ -74,12 +74,12 @@ def test_numbers_as_text(verdict):
     assert claims.ours(Verdict(CLAIM, "waiting", "")) == "not run"
     assert claims.ours(Verdict(CLAIM, "undecided", "", scale="cpu")) == "undecided"
     assert (
-        claims.ours(Verdict(CLAIM, "measured smaller", "", listed=(80, 10.5), unit="percent", scale="cpu"))
+        claims.ours(Verdict(CLAIM, "measured", "", listed=(80, 10.5), unit="percent", scale="cpu"))
         == "80 · 10.50\N{NO-BREAK SPACE}%"
     )
     assert claims.basis(Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")) == "n = 3, cpu scale, derived data"
     count = Verdict(CLAIM, "contradicted", "", parts=(verdict, Verdict(CLAIM, "contradicted", "", scale="paper")), scale="paper")
-    assert claims.ours(count) == "1 of 2 parts hold, 1 against"
+    assert claims.ours(count) == "1 of 2 parts holds, 1 fails"
     assert claims.describe(replace(count, reason="Of 2 parts 1 hold.")).endswith("Of 2 parts 1 hold. paper scale")
 
 
@@ -87,7 +87,7 @@ def test_square_names_its_claim(verdict):
     html = claims.seal(verdict)
     assert 'href="#claim-NEG-T1-rba-bias"' in html
     assert 'href="other.html?a&amp;b#c"' in claims.seal(verdict, "other.html?a&b#c")
-    assert 'class="vq v-reproduced"' in html
+    assert 'class="vq v-reproduced of-own-size"' in html
     assert "aria-label=" in html
     assert "99.81\N{NO-BREAK SPACE}%" in html
     assert ">✓<" in html
@@ -146,10 +146,10 @@ def test_decided_claims_come_first(nothing):
     some = dict(nothing.verdicts)
     for name, status, scale in (
         ("NEG-W-8", "same order", "cpu"),
-        ("NEG-W-1", "holds", None),
+        ("NEG-W-1", "holds", "cpu"),
         ("NEG-T1-em-bias", "better", "paper"),
     ):
-        some[name] = replace(some[name], status=status, scale=scale)
+        some[name] = replace(some[name], status=status, scale=scale, exact=status == "holds")
     found = replace(nothing, verdicts=some)
     order = re.findall(r'<tr id="claim-([^"]+)"', render.scorecard(found, Links()))
     assert order[:3] == ["NEG-T1-em-bias", "NEG-W-1", "NEG-W-8"]
@@ -161,12 +161,18 @@ def test_totals_stand_group_by_group_and_are_never_added_up(verdict):
     some = [verdict, *(Verdict(CLAIM, "same order", "", scale="cpu"),) * 3, Verdict(CLAIM, "quoted", "")]
     lines = re.findall(r'group-name">([^<]+)<.*?<ul>(.*?)</ul>', render.totals(some))
     assert [name for name, _ in lines] == list(GROUPS)
-    counts = {status: int(n) for _, items in lines for status, n in re.findall(r"</span> ([a-z ]+) <b>(\d+)</b>", items)}
-    assert counts == {status: {"reproduced": 1, "same order": 3, "quoted": 1}.get(status, 0) for status in STATUSES}
+    counts = {
+        (group, status): int(n) for group, items in lines for status, n in re.findall(r"</span> ([a-z ]+) <b>(\d+)</b>", items)
+    }
+    expected = {(CAPSULES, "reproduced"): 1, (REDUCED, "same order"): 3, (NOT_RUN, "quoted"): 1}
+    assert {key: n for key, n in counts.items() if n} == expected
+    assert set(counts) == {(group, status) for group, words in GROUPS.items() for status in words}
     assert "4" not in re.sub(r"<[^>]*>", "", render.totals(some))
     few = render.totals(some, every=False)
     assert "contradicted" not in few
     assert "theorems" not in few
+    assert "has been trained at its size" not in few
+    assert "no capsule network of this paper has been trained at its size" in render.totals(some[1:], every=False)
 
 
 def test_fingerprint_follows_the_records(nothing, tmp_path, add_records):
@@ -378,6 +384,6 @@ def test_comparisons_count_each_interval_and_each_run_once():
 
     part, other = verdict("same order", "a", "b"), verdict("undecided", "b", "c")
     count = Verdict(CLAIM, "undecided", "", parts=(part, other), scale="cpu")
-    found = [part, count, verdict("measured smaller", "d"), Verdict(CLAIM, "waiting", "")]
+    found = [part, count, verdict("measured", "d"), Verdict(CLAIM, "waiting", "")]
     assert render.comparisons(found).startswith("We made 2 comparisons from 3 runs and decided 1. About one")
     assert render.comparisons([]) == "No run is compared with anything yet."

@@ -14,9 +14,9 @@ from test_claims import answered
 from capslib.errors import UserError
 from capslib.lab import claims
 from capslib.lab.chapter import BOX, Chapter
-from capslib.lab.judging import Verdict
 from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
+from capslib.lab.words import Verdict
 from capslib.papers import PAPERS
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
@@ -34,7 +34,7 @@ def answer(chapter: Chapter, monkeypatch, **ours: float) -> dict[str, Verdict]:
     """Let the chapter have these values of claims, whose names have underscores here."""
     found = chapter.told
     for name, value in ((k.replace("_", "-"), v) for k, v in ours.items()):
-        found[name] = replace(found[name], ours=value, scale="cpu", status="measured smaller")
+        found[name] = replace(found[name], ours=value, scale="cpu", status="measured")
     monkeypatch.setattr(Chapter, "told", found)
     return found
 
@@ -62,8 +62,8 @@ def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeyp
     assert re.findall(r"<code>(.*?)</code>", table) == [name]
     for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), f">{claims.basis(verdict)}<", ">7 &amp; more<"):
         assert text in table
-    assert f'class="vq v-measured-smaller" href="#claim-{name}"' in table
-    assert "▫</a> measured smaller</td></tr></tbody></table>" in table
+    assert f'class="vq v-measured of-reduced" href="#claim-{name}"' in table
+    assert "▫</a> measured</td></tr></tbody></table>" in table
     waiting = [i for i in ledger(STEM) if i.startswith("NEG-T1-") and i != name]
     assert re.findall(r"<code>(.*?)</code>", fold) == ["NEG-W-9", *waiting]
     assert f"Not run: {len(waiting)} waiting, 1 not to be had</summary>" in fold
@@ -92,10 +92,12 @@ def test_a_table_side_by_side_says_which_value_is_larger(chapter, monkeypatch):
     answer(chapter, monkeypatch, NEG_T1_rba_bias=99.8, NEG_T1_em_bias=98.0)
     ids = pd.DataFrame({"<b>": ["NEG-T1-rba-bias", "NEG-T1-em-bias", "NEG-T1-rba-nobias"]}, index=["rba", "em", "none"])
     html = chapter.side_by_side(ids, digits=1).to_html()
-    near = 'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured-smaller" href="../scorecard.html#claim-'
+    near = (
+        'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured of-reduced" href="../scorecard.html#claim-'
+    )
     assert near in html
     assert 'class="cell-below">99.8 &gt; 98.0 ' in html
-    assert 'id="at-NEG-T1-rba-nobias">49.6 <a class="vq v-waiting"' in html
+    assert 'id="at-NEG-T1-rba-nobias">49.6 <a class="vq v-waiting of-not-run"' in html
     assert "<b>" not in html
 
 
@@ -112,7 +114,7 @@ def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_recor
     assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(BOX.values())
     waiting = sum(not c.not_run for c in ledger(STEM).values())
     assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
-    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting"', shown)
+    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting of-not-run"', shown)
     with pytest.raises(UserError, match="NEG-W-1"):
         chapter.verdict_box(**{**SAID, "found": "{NEG-W-l}"})
     with pytest.raises(TypeError, match="surprise"):

@@ -389,16 +389,27 @@ def test_claims_as_a_table_and_as_json(capslib, tmp_path):
     table = capslib("claims", CHAPTER)
     assert table.status == 0, table.message
     assert "NEG-T1-rba-nobias" in table.out
-    assert "in a reduced setting: same order 0  opposite order 0  undecided 0  measured smaller 0\n" in table.out
+    assert (
+        "in a reduced setting: same order 0  opposite order 0  holds in part 0  fails in part 0  undecided 0  measured 0\n"
+        in table.out
+    )
     assert "EM-T1-iter3" not in table.out
     assert "torch" not in table.imported
+
+    abstract = capslib("claims", CHAPTER, "--headlines")
+    assert abstract.status == 0, abstract.message
+    assert "Deep capsule networks train only with a bias." in " ".join(abstract.out.split())
+    assert "matrix capsules" not in abstract.out
+    assert capslib("claims", "--headlines", "--json").status == 2
 
     every = capslib("claims", "--json")
     assert every.status == 0
     claims = {claim["id"]: claim for claim in json.loads(every.out)}
     assert {"NEG-T1-rba-nobias", "NEG-W-1", "EM-T1-iter3", "SP-T1-affnist-a", "LR-T3-conn-mnist", "INQ-T1-nevus"} <= set(claims)
-    assert {claim["verdict"] for claim in claims.values()} == {"waiting", "quoted", "not to be had"}, "a verdict without a record"
-    assert {claim["verdict_is"] for claim in claims.values()} == {"not run"}
+    assert {claim["verdict"] for claim in claims.values()} == {"waiting", "quoted", "not to be had", "erratum"}, (
+        "a verdict without a record"
+    )
+    assert {claim["verdict_is"] for claim in claims.values()} == {"not run", "errata of the papers"}
 
 
 def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):

@@ -81,6 +81,8 @@ def test_spot_values(name, value, std, unit, tolerance):
     assert (claim.value, claim.std, claim.unit, claim.tolerance) == (value, std, unit, tolerance)
 
 
+ROUNDED = ("trainable parameters", "parameter reduction factor")  # counts that a paper rounds
+
 EXCEPTIONS = {"NEG-T1-rba-nobias": 1, "NEG-T1-em-nobias": 1}  # running means of an exact 50 %; each says so in its notes
 
 
@@ -99,14 +101,14 @@ def test_tolerances_follow_the_rule_of_their_metric():
         elif claim.metric.endswith("accuracy") and claim.kind == "value":
             assert claim.tolerance == (0.3 if claim.value > 97 else 0.5), claim.id
         elif claim.metric in ("AUROC", "average precision"):
-            assert claim.tolerance == 0.02, claim.id
-        elif claim.kind == "property":
+            assert claim.tolerance == pytest.approx(min(0.02, (1 - claim.value) / 2)), claim.id
+        elif claim.kind == "property" and claim.metric not in ROUNDED:
             assert claim.tolerance == 0, claim.id
 
 
 def test_a_metric_without_a_better_side_is_one_that_has_none():
     neutral = {c.metric for c in ledger().values() if c.kind == "value" and not c.not_run} - set(HIGHER_IS_BETTER)
-    assert neutral == {"trainable parameters", "parameter reduction factor", "orders of magnitude smaller"}
+    assert neutral == {"orders of magnitude smaller"}
 
 
 def test_worded_claims_have_a_statement_and_no_number():
@@ -186,4 +188,4 @@ def test_the_files_are_tidy():
         text = path.read_bytes()
         assert b"\r" not in text, path.name
         assert text.endswith(b"\n"), path.name
-    assert {p.stem for p in LEDGER.glob("*.csv")} == set(STEMS)
+    assert {p.stem for p in LEDGER.glob("*.csv")} == {*STEMS, "headlines"}

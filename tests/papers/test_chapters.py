@@ -86,7 +86,10 @@ def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, 
     assert all(experiment.config.model_validate_json(c.model_dump_json()) == c for c in configs)
     seeds = [experiment.replicates(c, experiment.seeds[scale]) for c in configs]
     assert len({t.key for t in experiment.trials(scale)}) == sum(map(len, seeds))
-    assert scale == "smoke" or min(map(len, seeds)) >= 3
+    few = [c for c, own in zip(configs, seeds, strict=True) if len(own) < 3]
+    assert scale == "smoke" or all(c.schedule == "steps" for c in few), (
+        "but for a learning curve of days, which no claim asks for"
+    )
     assert {stands_in(c) for c in configs} <= {None, scale == "smoke"}
 
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from capslib import data, training
 from capslib.config import Config
 from capslib.errors import Interrupted
-from capslib.lab.judging import NOT_RUN, judge
+from capslib.lab.judging import judge
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.review import faults
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
+from capslib.lab.words import GROUPS, NOT_RUN
 from capslib.layers import ClassCapsules, ConvCapsules
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers import config as whole_config
@@ -112,9 +113,13 @@ def test_the_chapters_own_records_answer_every_claim_at_paper_scale_and_all_that
                 name in ("EM-X-small-68k", "EM-X-cifar10") or any(leaf.paper_scale_only for leaf in q.leaves(query))
             ):
                 continue
+            if isinstance(query, q.Erratum) or (
+                scale == "cpu" and claims[name].kind == "property" and isinstance(query, q.Value)
+            ):
+                continue  # no run answers the first, and a reduced network has other counts
             verdict = judge(claims[name], query, of_scale)
             for part in verdict.parts or [verdict]:
-                assert part.status not in NOT_RUN, f"{name}: {part.reason}"
+                assert part.status not in GROUPS[NOT_RUN], f"{name}: {part.reason}"
                 assert part.ours is not None, f"{name}: {part.reason}"
                 assert part.scale == scale, name
 

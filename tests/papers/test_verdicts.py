@@ -9,12 +9,12 @@ import csv
 from pathlib import Path
 
 from capslib.lab.claims import verdicts
-from capslib.lab.judging import NOT_RUN
 from capslib.lab.store import Store
+from capslib.lab.words import GROUPS, NOT_RUN
 
 TABLE = Path(__file__).with_name("verdicts.csv")
 RESULTS = Path(__file__).parents[2] / "results"
-COLUMNS = ["id", "verdict", "ours", "low", "high", "n", "scale"]
+COLUMNS = ["id", "verdict", "group", "ours", "low", "high", "n", "scale"]
 
 
 def today() -> list[list[str]]:
@@ -24,9 +24,9 @@ def today() -> list[list[str]]:
         return "" if value is None else f"{value + 0.0:.6g}"  # no negative zero
 
     return [
-        [v.claim.id, v.status, text(v.ours), *map(text, v.interval or (None, None)), str(v.n), v.scale or ""]
+        [v.claim.id, v.word, v.group, text(v.ours), *map(text, v.interval or (None, None)), str(v.n), v.scale or ""]
         for v in verdicts(store=Store(RESULTS))
-        if v.status not in NOT_RUN
+        if v.status not in GROUPS[NOT_RUN]
     ]
 
 
@@ -40,6 +40,6 @@ def test_no_verdict_moves_unseen():
 if __name__ == "__main__":
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *today()])
-    from tests.test_readme import write_verdict_table
+    from tests.test_readme import write_tables
 
-    write_verdict_table()
+    write_tables()

@@ -23,10 +23,10 @@ from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
 from capslib.lab import claims, planning
-from capslib.lab.judging import EXACT, FULL, REDUCED, STATUSES
 from capslib.lab.ledger import number
 from capslib.lab.records import Record
 from capslib.lab.store import Store
+from capslib.lab.words import BASELINES, CAPSULES, EXACT, GROUPS, REDUCED, counts
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -451,7 +451,8 @@ class RepositoryRole(SphinxRole):
 class CountRole(SphinxRole):
     """``{count}`claims``` or ``{count}`claims of STEM```: how many claims, papers, records, claims of one verdict, or of a group:
 
-    ``judged`` at the papers' own size or as a theorem or count, ``reduced`` in a reduced setting. These are never added up.
+    ``capsules`` and ``baselines`` at the papers' own size, ``reduced`` in a reduced setting, ``exact`` as theorems and counts. These
+    are never added up. A word that several groups have counts those of the first of them.
     """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
@@ -468,17 +469,22 @@ COUNTED: dict[str, Callable[[Evidence, str | None], int]] = {
     "claims": lambda e, stem: len(e.of(stem)),
     "papers": lambda e, stem: len(PAPERS),
     "records": lambda e, stem: len(e.cited(stem)),
-    "judged": lambda e, stem: sum(v.status in FULL + EXACT for v in e.of(stem)),
-    "reduced": lambda e, stem: sum(v.status in REDUCED for v in e.of(stem)),
+    "capsules": lambda e, stem: sum(v.group == CAPSULES for v in e.of(stem)),
+    "baselines": lambda e, stem: sum(v.group == BASELINES for v in e.of(stem)),
+    "reduced": lambda e, stem: sum(v.group == REDUCED for v in e.of(stem)),
+    "exact": lambda e, stem: sum(v.group == EXACT for v in e.of(stem)),
 }
 
 
 def count(evidence: Evidence, text: str) -> int | None:
     """The number of what a text names, as :class:`CountRole` says; None where nobody can count it."""
     what, _, stem = text.partition(" of ")
-    if what not in (*COUNTED, *STATUSES) or stem not in ("", *PAPERS):
+    if stem not in ("", *PAPERS):
         return None
-    return COUNTED[what](evidence, stem or None) if what in COUNTED else claims.counts(evidence.of(stem or None))[what]
+    if what in COUNTED:
+        return COUNTED[what](evidence, stem or None)
+    group = REDUCED if what == "undecided" else next((group for group, words in GROUPS.items() if what in words), None)
+    return None if group is None else counts(evidence.of(stem or None))[group][what]
 
 
 # ------------------------------------------------------------------------------------- what is drawn when a page is written

@@ -14,8 +14,8 @@ from capslib.lab.store import Store, read_record
 from capslib.papers import PAPERS, needs
 
 if TYPE_CHECKING:
-    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
+    from capslib.lab.words import Verdict
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from capsbook.evidence import Evidence
 from capslib.lab import claims
-from capslib.lab.claims import GLYPHS, basis, ours, theirs
-from capslib.lab.judging import EXACT, FULL, GROUPS, NOT_RUN, OPEN, REDUCED, Verdict
+from capslib.lab.claims import GLYPHS, UNJUDGED, basis, classes, ours, theirs
 from capslib.lab.ledger import number, plural
+from capslib.lab.words import CAPSULES, GROUPS, OPEN, STATUSES, Verdict, counts, told
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ TILE = 10
 """The fewest claims of a table that become a tile; the others keep their squares."""
 
 
-def _slug(status: str) -> str:
-    return status.replace(" ", "-")
+NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 
 
 def tag(name: str, content: str = "", /, **attributes: object) -> str:
@@ -40,17 +39,17 @@ def link(href: str | None, content: str, /, **attributes: object) -> str:
     return tag("a", content, href=href, **attributes) if href else tag("span", content, **attributes)
 
 
-def mark(status: str) -> str:
+def mark(status: str, group: str) -> str:
     """The square of a verdict for tables and legends, without a link. The word beside it says the same."""
-    return tag("span", GLYPHS[status], class_=f"vq v-{_slug(status)}", aria_hidden="true")
+    return tag("span", GLYPHS[status], class_=classes(status, group), aria_hidden="true")
 
 
 def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
     """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
     of = (
-        [claims.seal(v, links.row(v.claim.id)) for word in words for v in found if v.status == word]
-        for words in (FULL, EXACT, REDUCED, NOT_RUN)
+        [claims.seal(v, links.row(v.claim.id)) for word in words for v in found if (v.group, v.status) == (group, word)]
+        for group, words in GROUPS.items()
     )
     groups = (tag("span", "".join(inside), class_="verdict-group") for inside in of if inside)
     return tag("div", "".join(groups), class_="verdict-strip", role="group", aria_label=label)
@@ -58,25 +57,34 @@ def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
 
 def bar(verdicts: Sequence[Verdict]) -> str:
     """A stacked bar of how many claims have each verdict; groups stand apart."""
-    found = {status: n for status, n in claims.counts(verdicts).items() if n}
-    parts = [tag("span", class_=f"v-{_slug(s)}", style=f"flex-grow:{n}") for s, n in found.items()]
-    said = ", ".join(f"{n} {s}" for s, n in found.items())
-    return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=said)
+    parts, said = [], []
+    for group, words in counts(verdicts).items():
+        for status, n in words.items():
+            if n:
+                parts.append(tag("span", class_=classes(status, group).removeprefix("vq "), style=f"flex-grow:{n}"))
+                said.append(f"{n} {status} {group}")
+    return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=", ".join(said))
 
 
 def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
-    lines, counts = [], claims.counts(verdicts)
-    for group, words in GROUPS.items():
-        items = (f"{mark(s)} {s} {tag('b', str(counts[s]))}" for s in words if counts[s] or every)
-        if inside := "".join(tag("li", item) for item in items):
+    lines = []
+    for group, words in counts(verdicts).items():
+        items = [f"{mark(s, group)} {s} {tag('b', told(verdicts, group, s))}" for s, n in words.items() if n or every]
+        inside = "".join(tag("li", item) for item in items)
+        if group == CAPSULES and not sum(words.values()):
+            inside = tag("li", NONE_TRAINED)
+        if inside:
             lines.append(tag("div", tag("span", group, class_="group-name") + tag("ul", inside), class_="verdict-line"))
     return tag("div", "".join(lines), class_="verdict-legend")
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:
     """Every verdict with its square and its count, group by group, and what the shapes say."""
-    note = "Full squares: trained at the paper’s own size. Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. The reduced setting is never added to the rest."
+    note = (
+        "Full squares: capsule networks trained at their paper’s own size, on its data. Framed: the papers’ baselines, as large. "
+        "Half-filled: a reduced setting, which contradicts nobody. Round: a theorem or a count. No group is added to another."
+    )
     return totals(verdicts) + tag("p", note, class_="verdict-note")
 
 
@@ -171,7 +179,7 @@ def comparisons(found: Iterable[Verdict]) -> str:
     every, left = {}, list(found)
     for v in left:
         left += v.parts
-        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured smaller":  # a count is compared with nothing
+        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured":  # a count is compared with nothing
             every[v.records, v.ours, v.interval] = v.status not in OPEN
     runs = {key for records, *_ in every for key in records}
     told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
@@ -191,7 +199,7 @@ def _list(said: str, items: Iterable[str]) -> str:
 def _why(verdict: Verdict, links: Links, hours: float | None) -> str:
     """What stands behind a verdict, in a fold: its reason, its parts, its records, and the claims that share them."""
     files = [link(href, tag("code", key)) for key in verdict.records if (href := links.record(key))]
-    parts = [f"{mark(p.status)} {escape(p.name)}: {p.status}. {escape(p.reason)}" for p in verdict.parts]
+    parts = [f"{mark(p.status, p.group)} {escape(p.name)}: {p.word}. {escape(p.reason)}" for p in verdict.parts]
     others = [link(links.row(name), tag("code", name)) for name in verdict.shares]
     said = [
         tag("p", escape(verdict.reason)) if verdict.reason else "",
@@ -216,7 +224,8 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
         "Claim": f"{link(place, tag('code', claim.id), class_='claim-id')} {tag('span', escape(claim.statement))}",
         "Paper": tag("span", escape(theirs(verdict))) + tag("small", escape(claim.where)),
         "Ours": tag("span", escape(ours(verdict))) + tag("small", escape(basis(verdict))),
-        "Verdict": tag("span", f"{mark(verdict.status)} {verdict.status}", class_="claim-status") + _why(verdict, links, hours),
+        "Verdict": tag("span", f"{mark(verdict.status, verdict.group)} {verdict.word}", class_="claim-status")
+        + _why(verdict, links, hours),
     }
     return tag(
         "tr",
@@ -225,7 +234,8 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
         class_="claim",
         data_paper=claim.paper,
         data_status=verdict.status,
-        data_run="no" if verdict.status in NOT_RUN else "yes",
+        data_group=claims.SHAPES[verdict.group],
+        data_run="no" if verdict.group in UNJUDGED else "yes",
         data_kind=claim.kind,
         data_where=claim.where,
         data_scale=verdict.scale or "",
@@ -254,7 +264,8 @@ def scorecard(evidence: Evidence, links: Links) -> str:
 
     wheres = dict.fromkeys(v.claim.where for v in evidence.of())
     groups = "".join(
-        tag("optgroup", "".join(tag("option", s, value=s) for s in words), label=group) for group, words in GROUPS.items()
+        tag("optgroup", "".join(tag("option", s, value=f"{claims.SHAPES[group]} {s}") for s in words), label=group)
+        for group, words in GROUPS.items()
     )
     standing = "".join(tag("option", t, value=v) for v, t in (("", "any verdict"), ("run", "whatever was run")))
     filters = (
@@ -267,8 +278,8 @@ def scorecard(evidence: Evidence, links: Links) -> str:
         + tag("button", "Show all", type="reset")
         + tag("output", "", class_="score-count", aria_live="polite")
     )
-    order = FULL + EXACT + REDUCED + NOT_RUN
-    ranked = sorted(evidence.of(), key=lambda v: order.index(v.status))
+    groups_in_order = list(GROUPS)
+    ranked = sorted(evidence.of(), key=lambda v: (groups_in_order.index(v.group), STATUSES.index(v.status)))
     rows = [row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id)) for v in ranked]
     files = " · ".join(tag("a", name, href=links.file(f"_static/claims.{name.lower()}"), download="") for name in ("CSV", "JSON"))
     filters += tag("span", f"All claims as {files}", class_="score-files")

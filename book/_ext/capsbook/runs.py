@@ -17,8 +17,8 @@ from capslib.lab.records import ABSCISSAS, LISTS
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capslib.lab.judging import Verdict
     from capslib.lab.records import Record
+    from capslib.lab.words import Verdict
 
 
 def _name(of: str) -> str:
@@ -68,7 +68,7 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
     users = "".join(
         tag(
             "li",
-            f"{mark(v.status)} {tag('a', tag('code', v.claim.id), href=f'{up}book/scorecard.html#claim-{v.claim.id}')} {escape(v.claim.statement)}",
+            f"{mark(v.status, v.group)} {tag('a', tag('code', v.claim.id), href=f'{up}book/scorecard.html#claim-{v.claim.id}')} {escape(v.claim.statement)}",
         )
         for v in used_by
     )

@@ -117,7 +117,7 @@ def _role(book: Book, name: str, of: str) -> str:
 
         return str(count(book.evidence, of))
     if name == "claim":
-        return f"**{of}** ({book.evidence.verdicts[of].status})"
+        return f"**{of}** ({book.evidence.verdicts[of].word})"
     return text.strip() or target
 
 

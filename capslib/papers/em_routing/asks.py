@@ -8,7 +8,7 @@ from typing import Any
 from capslib.papers.em_routing.recipe import COPY, REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import FULL, MATCHED
 from capslib.papers.experiment import Metric
-from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, at_the_end
+from capslib.papers.query import Above, Count, Derived, Erratum, Measured, Order, Property, Query, Select, Value, at_the_end
 
 TESTS = "tests/papers/test_em_routing.py"
 TELLING = (
@@ -19,8 +19,10 @@ MAIN = {name: EMRecipe.model_fields[name].default for name in TELLING}
 
 COARSE, SMALLER_COPY = ({"crop": setting["crop"], "normalise": MAIN["normalise"]} for setting in (REDUCED["cpu"], COPY))
 """What tells the two settings of the cpu scale apart, and who competes in both."""
-LEARNED = 0.5
-"""A network that is right on fewer of its training images than this guesses or died: guessing gets a fifth, or a tenth."""
+LEARNED = 0.9
+"""The training accuracy below which a network has not learned, and decides nothing."""
+FLOORS = {"cifar10": 0.85}
+"""The floor where the paper's own network, right on 88.1 % of the test images of CIFAR-10, need not reach the usual one."""
 MATCHED_BELOW = 8.0
 """Twice the familiar error (percent) at which the paper compares novel viewpoints: models that err more are no match for it."""
 MUCH, NOTICEABLY = 0.1, 0.05
@@ -36,7 +38,7 @@ def _arm(reduced: Mapping[str, Any] = COARSE, **difference: Any) -> Select:
     where = {"data": "smallnorb", **MAIN, **difference}
     if where["network"] != "cnn":
         where["normalise"] = REDUCED["paper"]["normalise"]
-    return Select("test_error", where, learned=LEARNED, reduced=reduced)
+    return Select("test_error", where, learned=FLOORS.get(where["data"], LEARNED), reduced=reduced)
 
 
 def _copy(cnn: tuple[int, ...] = (), **difference: Any) -> dict[str, Any]:
@@ -70,6 +72,14 @@ def _at(record: Measured, curve: str, epsilon: float, share: bool = False) -> fl
     """A point of a curve of the attacks, or its share of what the curve is without an attack."""
     value = record.series[curve][record.series["epsilons"].index(epsilon)]
     return value / record.series[curve][0] if share else value
+
+
+_LEAST_UNDER_SPREAD_LOSS = _attacked(
+    "least accuracy of the capsules, attacked by the gradient of their own loss",
+    "fraction",
+    lambda record: min(record.series["fgsm_spread_capsules"]),
+)
+"""The paper trains with the spread loss. Accuracy under the gradient of the cross entropy is shown beside it."""
 
 
 def _left(epsilon: float) -> Derived:
@@ -111,18 +121,20 @@ QUERIES: dict[str, Query] = {
     "EM-T1-cnn": _error_of(**_copy(network="cnn", cnn=FULL)),
     "EM-T1-best": Value(_arm(**_copy()), "multi_crop_error"),
     **{
-        f"EM-T2-{short}-{view}-cnn": Value(_viewpoint(factor, CNN_ALONE), at_the_end(f"cnn_{view}"))
+        f"EM-T2-{short}-{view}-cnn": Value(
+            _viewpoint(factor, CNN_ALONE), at_the_end(f"cnn_{view}"), better_counts=view == "novel"
+        )
         for short, factor in _FACTORS.items() for view in ("novel", "familiar")
     },
     **{
-        f"EM-T2-{short}-{view}-caps": Value(_viewpoint(factor), f"capsules_{view}", final=False)
+        f"EM-T2-{short}-{view}-caps": Value(_viewpoint(factor), f"capsules_{view}", final=False, better_counts=view == "novel")
         for short, factor in _FACTORS.items() for view in ("novel", "familiar")
     },
     "EM-X-center-crop": _error_of(**_copy()),
     "EM-X-multi-crop": Value(_arm(**_copy()), "multi_crop_error"),
     "EM-X-small-68k": _error_of(size="small"),
     **{f"EM-X-params-{n}": Value(Select("sizes", {"network": n}), "parameters", final=False) for n in ("main", "small", "cnn")},
-    "EM-X-param-ratio-cnn": Property(Select("sizes", {"network": "cnn"}), "times_main", 14.5, f"{TESTS}::test_sizes_are_those_of_the_paper", above=True),
+    "EM-X-param-ratio-cnn": Erratum("The paper's own numbers, 4.2M and 310K parameters, make a factor of 13.5, not 15."),
     "EM-X-param-ratio-ciresan": Value(Select("sizes", {"network": "main"}), "ciresan_times", final=False),
     "EM-X-mixing": _error_of(activation="mixing"),
     "EM-X-mnist": _error_of(data="mnist"),
@@ -130,25 +142,25 @@ QUERIES: dict[str, Query] = {
     "EM-X-reduction": Value(_arm(**_copy()), "fewer_errors_than_2.56", bounded=False),
     **{f"EM-X-viewpoint-reduction-{short}": Value(_viewpoint(factor), "reduction", final=False, bounded=False)
        for short, factor in _FACTORS.items()},
-    "EM-X-adv-chance": Above(_ATTACKED, "least_fgsm_accuracy", 0.2),
+    "EM-X-adv-chance": Above(_ATTACKED, _LEAST_UNDER_SPREAD_LOSS, 0.2, reached=True),
     "EM-X-adv-cnn-eps": Count({
         f"a step of {epsilon} standard deviations{reading}": Above(_CNN_ATTACKED, _left(epsilon), 0.2, below=True, margin=NOTICEABLY)
         for epsilon, reading in READINGS.items()
     }, at_least=1),
-    "EM-X-adv-gradorders": Value(_ATTACKED, "gradient_orders", final=False),
+    "EM-X-adv-gradorders": Value(_ATTACKED, "gradient_orders"),
     "EM-W-1": Count({
         "after one iteration wrong classes have close votes too":
-            Above(_arm(), "close_wrong_1", 0.01, final=False, paper_scale_only=_CLOSE),
+            Above(_arm(), "close_wrong_1", 0.01, ours=True, final=False, paper_scale_only=_CLOSE),
         "after two almost all close votes are the right class's":
-            Above(_arm(), "right_share_of_close_2", 0.9, final=False, paper_scale_only=_CLOSE),
+            Above(_arm(), "right_share_of_close_2", 0.9, ours=True, final=False, paper_scale_only=_CLOSE),
         "and after three":
-            Above(_arm(), "right_share_of_close", 0.9, final=False, paper_scale_only=_CLOSE),
+            Above(_arm(), "right_share_of_close", 0.9, ours=True, final=False, paper_scale_only=_CLOSE),
     }),
     "EM-W-2": _each_step({"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, bound=0, margin=MUCH),
     "EM-W-3": _each_step({"bim": "BIM"}, bound=0, margin=MUCH),
-    "EM-W-4": Above(_ATTACKED, "zero_gap", 0, final=False),
-    "EM-W-5": _each_step({"transfer": "images of another CNN"}, bound=NOTICEABLY, below=True),
-    "EM-W-6": Order(_arm(), _arm(margin="fixed"), "dead", higher_is_better=False, final=False),
+    "EM-W-4": Above(_ATTACKED, "zero_gap", 0),
+    "EM-W-5": _each_step({"transfer": "images of another CNN"}, bound=NOTICEABLY, ours=True, below=True),
+    "EM-W-6": Order(_arm(), _arm(margin="fixed"), "dead", higher_is_better=False),
     "EM-W-7": Property(Select("sizes", {"network": "main"}), "beside_matrices_and_two_biases", 0,
                        f"{TESTS}::test_a_capsule_layer_stores_matrices_and_two_biases"),
     "EM-W-8": Property(Select("free_energy", {"form": "printed", "e_step": "paper"}), "largest_rise", 1e-9,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from capslib.data.anomalies import DIVERSE
 from capslib.papers.experiment import Metric
 from capslib.papers.inequality_anomaly.detection import PERCENTS
-from capslib.papers.query import Above, Count, Derived, Measured, Order, Property, Query, Select, Value, difference
+from capslib.papers.query import Above, Count, Derived, Erratum, Measured, Order, Property, Query, Select, Value, difference
 
 TESTS = "tests/papers/test_inequality_anomaly.py"
 LEARNED = {"loss_left": 0.6}
@@ -87,7 +87,7 @@ OFF_TARGETS: Cell = {"data": "crispr", "setup": "off_targets"}
 TRIED = [(data, setup, percent) for setup in DIVERSE for data in DATA.values() for percent in PERCENTS]
 RICHER = [of for of in TRIED if of[1] == "outliers" and of[2] > PERCENTS[0]]
 CELLS = list(itertools.starmap(_in, TRIED))
-ALL = [*CELLS, *LESIONS.values(), OFF_TARGETS]
+ALL = [*CELLS, *LESIONS.values()]
 MOST = len(ALL) * 9 // 10
 
 
@@ -132,41 +132,53 @@ def _winners(cells: Iterable[tuple[str, str, float]], npp: set[tuple[str, float]
     return parts
 
 
-def _over_base_rate(score: str) -> Derived:
-    """Average precision above what guessing gets: the share of anomalies in the test set."""
+def _from_chance(metric: Metric) -> float:
+    """How far an AUROC lies from one half: a score that ranks anomalies lowest finds them, too, inverted."""
+    return abs(metric.value - 0.5)
 
-    def of(record: Measured) -> Metric:
-        metric, anomalies, normals = (record.metrics[name] for name in (f"ap_{score}", "test_anomalies", "test_normals"))
-        rate = anomalies.value / (anomalies.value + normals.value)
-        return Metric(value=metric.value - rate, n=metric.n, unit="difference of fractions")
 
-    return Derived(f"ap_{score} above the base rate", of)
+def _tells(record: Measured) -> Metric:
+    """How far from chance the anomaly capsule's Gini tells anomalies from normal inputs, either way round."""
+    anomaly = record.metrics["auroc_gini"]
+    return Metric(value=_from_chance(anomaly), n=anomaly.n, unit="difference of fractions")
+
+
+def _tells_more(record: Measured) -> Metric:
+    """How much further from chance it tells them than the normal capsule's Gini does."""
+    anomaly, normal = record.metrics["auroc_gini"], record.metrics["auroc_gini_normal"]
+    value = _from_chance(anomaly) - _from_chance(normal)
+    return Metric(value=value, n=anomaly.n, unit="difference of fractions")
+
+
+def _inverted(records: Sequence[Measured]) -> str:
+    """Say so where Gini ranks anomalies lower than normal inputs."""
+    mean = sum(record.metrics["auroc_gini"].value for record in records) / len(records)
+    return f"; inverted: the AUROC is {mean:.3f}, so anomalies have the lower coefficient" if mean < 0.5 else ""
+
+
+TELLS = Derived("distance of Gini's AUROC from one half, either way round", _tells, note=_inverted)
+TELLS_MORE = Derived(
+    "distance from one half beyond the normal capsule's", _tells_more, ("auroc_gini", "auroc_gini_normal"), _inverted
+)
 
 
 def _routing(routing: str, data: str, setup: str) -> Above:
     where = {**_in(data, setup, 10.0), "routing": routing}
     select = Select("routings", where, at_most=LEARNED, over="kind", cells=4)
-    return Above(select, "auroc_gini", 0.5, margin=MUCH, final="reduced")
+    return Above(select, TELLS, 0, margin=MUCH, final="reduced")
 
 
-def _follows(cell: Cell) -> Count:
-    """Inequality leads by far, Npp comes next, and the other outputs find hardly more than guessing."""
+def _follows(cell: Cell) -> dict[str, Query]:
+    """Inequality leads by far, and Npp comes next."""
     rest = [s for s in RIVALS if s != "npp"]
     far = _each(cell, INEQUALITY, rest, "is far ahead of", margin=2 * ALIKE)
-    low = {
-        f"{SCORES[r]} stays near the base rate": Above(_of(cell), _over_base_rate(r), 2 * ALIKE, below=True, final="reduced")
-        for r in ("plain", "a", "nre")
-    }
-    return Count(far | _each(cell, INEQUALITY, ["npp"]) | _each(cell, ["npp"], rest) | low)
+    return far | _each(cell, INEQUALITY, ["npp"]) | _each(cell, ["npp"], rest)
 
 
-def _more_told(record: Measured) -> Metric:
-    """How much further from chance the anomaly capsule's Gini lies than the normal capsule's, either way round."""
-    anomaly, normal = (record.metrics[name] for name in ("auroc_gini", "auroc_gini_normal"))
-    value = abs(anomaly.value - 0.5) - abs(normal.value - 0.5)
-    return Metric(value=value, n=anomaly.n, unit="difference of fractions")
-
-
+RISES = {"Npp falls on CIFAR-10": "it prints 0.6487 at 0.1 % and 0.7915 at 10 %"}
+FAR_ABOVE = {
+    "the other scores' average precision stays about 2 points above the base rate": "it prints up to 7 points (NL in setup C), and at most 2 only for ABC in setup A"
+}
 APART = difference("auroc_palma", "auroc_gini", size=True)
 QUERIES: dict[str, Query] = {
     **_values(),
@@ -179,22 +191,33 @@ QUERIES: dict[str, Query] = {
         f"{SETS[data]}: {told}": part for data in ("mnist", "fashion_mnist", "kmnist")
         for told, part in _each(_in(data, "outliers", 0.1), ("a", "npp", "nre"), INEQUALITY, margin=CLEARLY).items()
     }),
-    "INQ-W-3": Count({**_grows("npp", falls=True), **_grows("a"), **_grows("palma", MUCH), **_grows("gini", MUCH)}),
+    "INQ-W-3": Count(
+        {
+            **{part: query for part, query in _grows("npp", falls=True).items() if part not in RISES},
+            **_grows("a"),
+            **_grows("palma", MUCH),
+            **_grows("gini", MUCH),
+        },
+        errata=RISES,
+    ),
     "INQ-W-4": Count(_winners([c for c in TRIED if "inliers" in c], {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)})),
     "INQ-W-5": Count({
         "Palma and Gini agree in nine of ten cells": Count(
-            {_named(cell): Above(_of(cell), APART, ALIKE, below=True, final="reduced") for cell in ALL}, at_least=MOST),
+            {_named(cell): Above(_of(cell), APART, ALIKE, below=True, ours=True, final="reduced") for cell in ALL}, at_least=MOST),
         "plain output lies clearly below Gini in nine of ten cells": Count(
             {_named(cell): _ahead(cell, "gini", "plain", ALIKE) for cell in ALL}, at_least=MOST),
     }),
-    "INQ-W-6": Count({f"setup {setup}": _follows(cell) for setup, cell in LESIONS.items()}),
+    "INQ-W-6": Count(
+        {f"setup {setup}: {part}": order for setup, cell in LESIONS.items() for part, order in _follows(cell).items()},
+        errata=FAR_ABOVE,
+    ),
     "INQ-W-7": Count(
         _each(OFF_TARGETS, INEQUALITY, RIVALS) | _each(OFF_TARGETS, OUTPUTS, BASELINES) | _each(OFF_TARGETS, ["npp"], ["nre"])),
     "INQ-W-8": Count({
-        _named(cell): Above(_of(cell), Derived("how much more it tells", _more_told), 0, margin=MUCH, final="reduced")
+        _named(cell): Above(_of(cell), TELLS_MORE, 0, margin=MUCH, final="reduced")
         for cell in CELLS if cell["percent"] == 10.0
     }),
-    "INQ-W-9": Count({_named(cell): _ahead(cell, "palma", "gini") for cell in ALL}, at_least=len(ALL) // 2 + 1),
+    "INQ-W-9": Erratum("In the paper's own tables Palma beats Gini in 9 of 29 cells and loses to it in 17."),
     "INQ-W-10": Count({
         f"{name}, {SETS[data]}, {setup}": _routing(routing, data, setup)
         for routing, name in {"dynamic": "RBA", "em": "EM"}.items() for data in ("mnist", "fashion_mnist") for setup in DIVERSE

@@ -18,6 +18,12 @@ STARTED = 0.2
 TRAINS = 0.5
 """A network trains when its test accuracy clears one half: in the paper every cell is either above 74 % or below 16 %. One that
 has cleared it need not be at rest; one that has not, must. At paper scale every run stops where the paper stops."""
+FAILS, WORKS = 0.16, 0.74
+"""In the paper no cell lies between these accuracies: one that it says to train has the upper at least, another the lower at most."""
+LEARNED = {"mnist": 0.9, "fashion_mnist": 0.8}
+"""The training accuracy below which a network has not learned; the paper's own are right on 81 to 86 % of Fashion-MNIST."""
+WORST = 0.7
+"""The floor of the one cell that the paper calls degraded: seven layers of EM routing without a bias are right on 74.8 %."""
 DEEPEST = {"dynamic": 3, "em_vector": 7}
 """The deepest networks that train without a bias in the paper. Of a cell that trains there, a seed that guesses goes into no mean."""
 
@@ -29,8 +35,11 @@ def _depth(routing: str, depth: int, bias: bool, data: str = "mnist", **more: ob
 
 def _cell(routing: str, depth: int, bias: bool, data: str) -> Value:
     """A cell of Table 2 or 3."""
-    floor = TRAINS if bias or depth <= DEEPEST[routing] else 0.0
-    return Value(replace(_depth(routing, depth, bias, data), learned=floor), "test_accuracy", final=False, better_counts=bias)
+    trains = bias or depth <= DEEPEST[routing]
+    floor = LEARNED[data] if trains else 0.0
+    if not bias and depth == DEEPEST["em_vector"]:
+        floor = WORST
+    return Value(replace(_depth(routing, depth, bias, data), learned=floor), "test_accuracy", final=False, better_counts=trains)
 
 
 def _trains_to(routing: str, depths: Sequence[int], data: str, deepest: int, degraded: Sequence[int] = ()) -> Count:
@@ -40,9 +49,17 @@ def _trains_to(routing: str, depths: Sequence[int], data: str, deepest: int, deg
         if n not in degraded:
             below = n > deepest
             parts[f"{n} layers without bias {'do not train' if below else 'train'}"] = Above(
-                _depth(routing, n, False, data), "test_accuracy", TRAINS, below=below, final="reduced" if below else False
+                _depth(routing, n, False, data),
+                "test_accuracy",
+                TRAINS,
+                below=below,
+                ours=True,
+                against=WORKS if below else FAILS,
+                final="reduced" if below else False,
             )
-        parts[f"{n} layers with bias train"] = Above(_depth(routing, n, True, data), "test_accuracy", TRAINS, final=False)
+        parts[f"{n} layers with bias train"] = Above(
+            _depth(routing, n, True, data), "test_accuracy", TRAINS, ours=True, against=FAILS, final=False
+        )
     return Count(parts)
 
 
@@ -60,7 +77,7 @@ def _sooner(routing: str, depths: Sequence[int], data: str = "mnist") -> dict[st
 
 
 def _negated(routing: str, front: str, bias: bool) -> Select:
-    return Select("negated", {"routing": routing, "front": front, "bias": bias})
+    return Select("negated", {"routing": routing, "front": front, "bias": bias}, learned=LEARNED["mnist"] if bias else 0.0)
 
 
 def _later(routing: str, shallow: int, deep: int) -> Order:
@@ -73,8 +90,9 @@ _START = Derived("start of learning", lambda r: Metric(
     value=r.metrics["steps_to_20_percent"].value / r.series["steps"][-1], n=r.metrics["steps_to_20_percent"].n, unit="share of the run"))  # fmt: skip
 
 
-def _alike(better: Select, worse: Select) -> Order:
-    return Order(better, worse, "test_accuracy", margin=0.01, equal=True, final="reduced")
+def _as_good(with_bias: Select, without: Select) -> Order:
+    """Without a bias a network is right on as many images as with one, or on 1 % of them less."""
+    return Order(without, with_bias, "test_accuracy", margin=-0.01, ours=True, final="reduced")
 
 
 def _ahead(better: Select, worse: Select, beyond: tuple[Select, Select] | None = None) -> Order:
@@ -135,9 +153,9 @@ QUERIES: dict[str, Query] = {
         "EM: β alone leaves both": _violation("em_vector", False, "odd_violation", "test_theorem_2_em_routing_is_odd"),
     }),
     "NEG-W-4": Count({
-        **{f"RBA, {n} layers: bias or not within 1 point": _alike(*_both("dynamic", n)) for n in (2, 3)},
+        **{f"RBA, {n} layers: at most 1 point worse without a bias": _as_good(*_both("dynamic", n)) for n in (2, 3)},
         "the reason: where −x arrives as the negative of x, bias is ahead": _ahead(*_pairs("dynamic", "odd")),
-        "the reason: behind a ReLU, bias or not within 1 point": _alike(*_pairs("dynamic", "relu")),
+        "the reason: behind a ReLU, at most 1 point worse without a bias": _as_good(*_pairs("dynamic", "relu")),
         **{f"the harm grows from {n - 1} to {n} layers": _ahead(*_both("dynamic", n), beyond=_both("dynamic", n - 1)) for n in (4, 5)},
     }),
     "NEG-W-5-rba-mnist": _trains_to("dynamic", RBA_DEPTHS, "mnist", 3),
@@ -145,13 +163,29 @@ QUERIES: dict[str, Query] = {
     "NEG-W-5-em-mnist": _trains_to("em_vector", EM_DEPTHS, "mnist", 6, degraded=(7,)),
     "NEG-W-5-em-fashion": _trains_to("em_vector", EM_DEPTHS, "fashion_mnist", 6, degraded=(7,)),
     "NEG-W-6": Count({
-        **{f"{n} layers: starts at once with bias": Above(_depth("em_vector", n, True), _START, AT_ONCE, below=True, final=False) for n in EM_DEPTHS},
+        **{
+            f"{n} layers: starts at once with bias": Above(
+                _depth("em_vector", n, True), _START, AT_ONCE, below=True, ours=True, final=False
+            )
+            for n in EM_DEPTHS
+        },
         **_sooner("em_vector", EM_DEPTHS),
     }),
     "NEG-W-7": Count({
         "5 layers start before 6": _later("em_vector", 5, 6),
         "6 layers start before 7": _later("em_vector", 6, 7),
-        **{f"{n} layers never start": Above(_depth("em_vector", n, False), "best_test_accuracy", STARTED, below=True, final="reduced") for n in (8, 9)},
+        **{
+            f"{n} layers never start": Above(
+                _depth("em_vector", n, False),
+                "best_test_accuracy",
+                STARTED,
+                below=True,
+                ours=True,
+                final="reduced",
+                paper_scale_only="it speaks of 50 epochs",
+            )
+            for n in (8, 9)
+        },
     }),
     "NEG-W-8": Count({**_sooner("em_vector", (5, 6)), **{f"RBA, {k}": q for k, q in _sooner("dynamic", (2, 3)).items()}}),
     "NEG-W-10": Count({
