@@ -83,8 +83,8 @@ chapter.verdict_box(
     found="In a smaller copy of the experiment, capsules with three iterations err on {EM-T1-iter3:ours}, and with one on {EM-T1-iter1:ours}. "
     "The paper’s CNN, with {times} times their parameters, errs on {cnn}. These capsules are right "
     "on too few training images to decide whether three iterations help ({EM-W-10:said} {EM-W-10}) "
-    "or capsules beat a CNN ({EM-W-14:said} {EM-W-14}). The claim that all updates of routing "
-    "lower one free energy {EM-W-8:verdict} {EM-W-8}.",
+    "or capsules beat a CNN ({EM-W-14:said} {EM-W-14}). That all updates, as printed, "
+    "lower one free energy: this claim {EM-W-8:verdict} {EM-W-8}.",
     size="{trained}. Its CNN has that size and errs on {EM-T1-cnn:ours}, where the paper has "
     "{EM-T1-cnn:theirs}: {EM-T1-cnn:verdict} {EM-T1-cnn}, since one seed with twice the training "
     "errs on {own}. The capsules are smaller ({EM-T1-iter3:basis}), on MNIST and on a copy of "

@@ -91,8 +91,8 @@ chapter.verdict_box(
     "Claims that wait for a run: {waiting}.",
     surprise="The released similarity routing starts nearly blind: over the distances that votes have "
     "in a new network, its couplings hardly tell a near vote from a far one. {gains}.",
-    settles="With twice the training these reduced networks learn: {longer}. So longer runs may decide more. "
-    "{full} networks of the paper’s size decide its orders and numbers.",
+    settles="With twice the training more of these reduced networks learn: {longer}. So longer runs may "
+    "decide more. {full} networks of the paper’s size would decide its own orders and numbers.",
 )
 
 # %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test errors of the LSTM and of the kernel on MNIST and smallNORB. Open: the paper's. Filled, where there are records: ours. No open or filled mark: nobody gives a value."}}

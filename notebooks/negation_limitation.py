@@ -54,7 +54,7 @@ chapter.verdict_box(
     found="Both theorems about layers without a bias hold {NEG-W-1} {NEG-W-2}; that a bias breaks both "
     "symmetries {NEG-W-3:verdict} {NEG-W-3}. At the paper’s own size the sign network reproduces {held} of "
     "{table} accuracies; without a bias it is right on half of all numbers {NEG-T1-rba-nobias} "
-    "{NEG-T1-em-nobias}. Reduced RBA networks of four or more layers learn only with a bias "
+    "{NEG-T1-em-nobias}. From usual first weights, reduced RBA networks of four or more layers learn only with a bias "
     "{NEG-W-5-rba-mnist} {NEG-W-5-rba-fashion}, and shallower ones learn sooner with it {NEG-W-8}, as claimed. "
     "The claim on EM networks {NEG-W-5-em-mnist:verdict} on MNIST {NEG-W-5-em-mnist} and "
     "{NEG-W-5-em-fashion:verdict} on Fashion-MNIST {NEG-W-5-em-fashion}.",

@@ -80,8 +80,8 @@ chapter.verdict_box(
     "sparse ones through a classifier that has learned from affNIST. Given the same classifier, our "
     "supervised encodings get {supervised}, our sparse ones {few}. The classifier alone, on pixels, "
     "gets {nothing}.",
-    settles="{full} networks of the paper’s size, on one large GPU, decide the numbers if the publisher’s affNIST, "
-    "the file test.mat, is there. On generated images they decide orders alone. Longer reduced runs settle the "
+    settles="{full} networks of the paper’s size, on one large GPU, would decide the numbers if the publisher’s affNIST, "
+    "the file test.mat, is there. On generated images they would show orders alone. Longer reduced runs could settle the "
     "orders that still move {SP-W-1} {SP-W-2}. Whether sparse training allows deeper networks, which the authors "
     "expect and did not try, is {SP-W-9:said} {SP-W-9}.",
 )

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from capslib.errors import UserError
 from capslib.lab.ledger import LEDGER, ledger
-from capslib.lab.words import BASELINES, CAPSULES, ERRATA, EXACT, IN_PART, NOT_RUN, REDUCED, Group, Status, Verdict
+from capslib.lab.words import BASELINES, CAPSULES, ERRATA, EXACT, IN_PART, NOT_RUN, REDUCED, Group, Status, Verdict, tally
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,16 @@ def in_words(rows: Sequence[Verdict]) -> str:
 
 
 def _listed(verdicts: Sequence[Verdict]) -> str:
-    """``44 of 48 reproduced, 3 better, 1 inconclusive``; of one verdict, its word."""
+    """``44 of 48 numbers reproduced, 3 better``; of one claim, its word, or how many of its parts hold and fail."""
     if len(verdicts) == 1:
-        return verdicts[0].word
+        (verdict,) = verdicts
+        return tally(verdict.parts) if verdict.status in IN_PART else verdict.word
     (first, number), *others = Counter(verdict.status for verdict in verdicts).most_common()
+    total = len(verdicts)
+    noun = "numbers " if all(verdict.claim.kind == "value" for verdict in verdicts) else ""
     if not others:
-        return f"{'both' if number == 2 else f'all {number}'} {_plural(first, number)}"
-    told = [f"{number} of {len(verdicts)} {_plural(first, number)}"]
+        return f"{'both' if total == 2 else f'all {total}'} {noun}{_plural(first, total)}"
+    told = [f"{number} of {total} {noun}{_plural(first, number)}"]
     return ", ".join(told + [f"{n} {_plural(word, n)}" for word, n in others])
 
 

@@ -15,13 +15,13 @@ from capslib.lab.ledger import ledger
 from capslib.lab.words import BASELINES, CAPSULES, GROUPS, IN_PART, REDUCED, Verdict
 from capslib.papers import STEMS
 
-CLAIM = ledger()["NEG-W-4"]
+CLAIM, NUMBER = ledger()["NEG-W-4"], ledger()["NEG-T1-rba-bias"]
 
 
 def verdict(status: str, *, parts: tuple[str, ...] = (), **more) -> Verdict:
     scale = {"scale": "cpu"} if status in GROUPS[REDUCED] else {"scale": "paper"}
     inside = tuple(Verdict(CLAIM, part, "", name=f"part {k}", **scale) for k, part in enumerate(parts))
-    return Verdict(CLAIM, status, "", parts=inside, **{**scale, **more})
+    return Verdict(**{"claim": CLAIM, "status": status, "reason": "", "parts": inside, **scale, **more})
 
 
 def test_each_paper_has_three_to_six_headlines_with_rows_of_its_own():
@@ -52,9 +52,13 @@ def test_a_claim_knows_the_headlines_that_it_carries():
         ([verdict("measured"), verdict("undecided")], "Not yet tested at full size. In a reduced setting: undecided."),
         (
             [verdict("holds in part", parts=("same order", "undecided"), scale="cpu")],
-            "Not yet tested at full size. In a reduced setting: holds in part (1 of 2).",
+            "Not yet tested at full size. In a reduced setting: 1 of 2 parts holds, 1 is undecided.",
         ),
         ([verdict("holds", exact=True)] * 2, "By a test: both hold."),
+        (
+            [verdict("reproduced", claim=NUMBER)] * 3 + [verdict("better", claim=NUMBER)],
+            "At full size: 3 of 4 numbers reproduced, 1 better.",
+        ),
         ([verdict("inconclusive", baseline=True)], "Its baseline at full size: inconclusive."),
         (
             [verdict("same order", scale="paper", partial=True)],

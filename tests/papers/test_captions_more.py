@@ -185,7 +185,7 @@ def test_what_the_box_of_sparse_capsules_says():
 def test_networks_on_generated_images_are_a_reduced_setting_at_any_size():
     assert "its verdicts say *derived data*, and at any size they are those of a reduced setting" in prose(SPARSE)
     assert (
-        "decide the numbers if the publisher’s affNIST, the file test.mat, is there. On generated images they decide orders"
+        "decide the numbers if the publisher’s affNIST, the file test.mat, is there. On generated images they would show orders"
         in box(SPARSE)
     )
     judged = [v for v in Chapter(SPARSE).told.values() if v.group not in (NOT_RUN, EXACT, ERRATA)]
@@ -414,7 +414,7 @@ def test_which_networks_of_learned_routing_learn():
     starts = [r for r in starts if r.trial.experiment == "variants" and r.config["routing"] == "similarity"]
     assert len(starts) == 6
     assert shown.learned(starts) == []
-    assert "With twice the training these reduced networks learn: {longer}. So longer runs may decide more." in said
+    assert "With twice the training more of these reduced networks learn: {longer}. So longer runs may decide more." in said
     twice = [r for r in frames.select(chapter.every, "errors", "cpu") if budget(r.trial) == 2]
     on = {data: [r for r in twice if r.config["data"] == data] for data in shown.SETS}
     assert {data: (len(shown.learned(of)), len(of)) for data, of in on.items()} == {"mnist": (3, 3), "smallnorb": (0, 3)}
