@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,12 +20,14 @@ from capslib.lab.records import Record
 from capslib.lab.replicates import FAILED, Run, Runs
 from capslib.lab.statistics import interval
 from capslib.lab.words import (
+    AGAINST,
     CAPSULES,
     EXACT,
     GROUPS,
     HELD,
     NOT_RUN,
     OPEN,
+    OTHER_DATA,
     REDUCED,
     WORDS,
     Status,
@@ -121,11 +123,9 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=_average(numbers))
     if not isinstance(query, Value):
         verdict = replace(verdict, measures=f"{query.mean}, {query.asked(unit.factor)} for the claim")
-    if failed:
-        return replace(verdict, reason=_ends(failed))
-    unlearned = _unlearned(query, pairs, decides=not only_measured)
-    if unlearned:
-        return replace(verdict, reason=unlearned, ours=None, listed=() if isinstance(query, Order) else tuple(numbers))
+    spoilt = _ends(failed) or _unlearned(query, pairs, decides=not only_measured)
+    if spoilt:  # a mean of the other seeds would select runs by their outcome
+        return replace(verdict, reason=spoilt, ours=None, listed=() if isinstance(query, Order) else tuple(numbers))
     if len(numbers) < SEEDS and not only_measured:
         few = _too_few(query, len(numbers))
         return _waiting(verdict, few) if isinstance(query, Value) else replace(verdict, reason=few)
@@ -145,10 +145,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     return replace(verdict, status=status, reason=f"{reason}.")
 
 
-NOT_THE_PAPERS: Mapping[Scale, str] = {
-    "cpu": "in a setting smaller than the paper's",
-    "paper": "on data that are a part of the paper's or stand in for them",
-}
+NOT_THE_PAPERS: Mapping[Scale, str] = {"cpu": "in a setting smaller than the paper's", "paper": OTHER_DATA}
 """Why a value in a reduced setting decides nothing."""
 
 
@@ -338,6 +335,8 @@ def _rest(
         return _Rest(False, f", but with twice the budget: {trouble[0].lower()}{trouble[1:].removesuffix('.')}", keys)
     if not pairs:
         return _Rest(False, ", but there is no run with twice the budget yet")
+    if scale == "paper" and words is not WORDS[REDUCED] and _sources(list(itertools.chain(*pairs)))["partial"]:
+        return _Rest(False, f", but the runs with twice the budget are {NOT_THE_PAPERS[scale]}")
     mean = _average(_replicates(query, pairs, unit))
     after, _ = _decide(claim, query, (mean, mean), unit.factor, words)
     same = after == status
@@ -359,7 +358,9 @@ def _moved(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale,
     for place, select in enumerate(query.arms):
         shorter = {run.seed: run for run in runs.pick(claim.paper, select, scale)}
         pairs = [(shorter[pair[place].seed], pair[place]) for pair in longer if pair[place].seed in shorter]
-        for metric in q.compared(query.metric):
+        if not pairs:
+            return "no run of the usual budget has its seed"
+        for metric in q.compared(query):
             known = [(one.read(metric), two.read(metric)) for one, two in pairs]
             known = [(one.value, two.value) for one, two in known if one and two]
             if not known:
@@ -452,7 +453,7 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
 def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Status, str]:
     """Return the word of a claim that needs so many of its parts, and why.
 
-    "Contradicted" and "opposite order" are words for most of the parts; less than that holds, or fails, in part.
+    "Contradicted" and "opposite order" are words for most of the parts, those of parts included; less holds, or fails, in part.
     """
     group = EXACT if shown.exact else REDUCED if shown.scale == "cpu" or shown.partial else CAPSULES
     against = [part.name for part in parts if part.fails]
@@ -463,7 +464,8 @@ def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Stat
     if held >= need:
         return WORDS[group]["for"], f"{said}."
     if shown.lost:
-        if 2 * len(against) > len(parts):
+        single = list(_single(parts))
+        if 2 * number_of(AGAINST, single) > len(single):
             status = WORDS[group]["against"]
         else:
             status = "holds in part" if held > len(against) else "fails in part"
@@ -473,6 +475,15 @@ def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Stat
     if waiting:
         return "waiting", f"{said}; not run: {_few(waiting)}."
     return WORDS[group]["open"], f"{said}; undecided: {_few(undecided)}."
+
+
+def _single(parts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Yield the verdicts that no parts stand behind."""
+    for part in parts:
+        if part.parts:
+            yield from _single(part.parts)
+        else:
+            yield part
 
 
 def _few(names: list[str]) -> str:

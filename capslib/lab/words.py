@@ -20,6 +20,8 @@ EXACT: Group = "theorems and counts"
 ERRATA: Group = "errata of the papers"
 NOT_RUN: Group = "not run"
 
+OTHER_DATA = "on data that are a part of the paper's or stand in for them"
+"""Why a run at paper scale may still be one of a reduced setting."""
 IN_PART: tuple[Status, ...] = ("holds in part", "fails in part")
 """Of a claim of several parts, in the group of its runs; :attr:`Verdict.word` says how many."""
 _OWN_SIZE: tuple[Status, ...] = ("reproduced", "better", "not reproduced", "contradicted", *IN_PART, "inconclusive")

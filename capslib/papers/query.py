@@ -39,8 +39,8 @@ class Derived:
 
     name: str
     of: Callable[[Measured], Metric]
-    metrics: tuple[str, ...] = ()
-    """The metrics that it compares, where it is their difference."""
+    metrics: tuple[str | Derived, ...] = ()
+    """The quantities that it compares, where it is their difference."""
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
     """What a reader has to know of these records beside the number, such as that a score is inverted. Empty where nothing."""
 
@@ -73,11 +73,6 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
             return None
     counted = Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
     return record.metrics.get(what, counted)
-
-
-def compared(what: str | Derived) -> tuple[str | Derived, ...]:
-    """Return the quantities behind one: the metrics that a difference compares, else itself."""
-    return what.metrics if isinstance(what, Derived) and what.metrics else (what,)
 
 
 def training_accuracy(record: Measured) -> float | None:
@@ -273,6 +268,8 @@ class Above:
     margin: float = 0.0
     reached: bool = False
     """Whether the bound itself is enough."""
+    sides: tuple[str, ...] = ()
+    """The metrics whose difference the metric is, where a record holds that."""
     ours: bool = False
     """Whether the bound is ours and not the paper's. Then it never speaks against the claim."""
     against: float | None = None
@@ -347,6 +344,12 @@ class Erratum:
 
 Query = Value | Order | Above | Property | Count | Erratum
 Leaf = Value | Order | Above | Property
+
+
+def compared(query: Leaf) -> tuple[str | Derived, ...]:
+    """Return the quantities that have to be at rest: both sides of a difference, else the metric itself."""
+    behind = query.metric.metrics if isinstance(query.metric, Derived) else getattr(query, "sides", ())
+    return behind or (query.metric,)
 
 
 def leaves(query: Query) -> Iterator[Leaf]:

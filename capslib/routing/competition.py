@@ -23,8 +23,9 @@ Normalise = Literal["types+positions", "positions-per-type", "types-per-position
 "released": the E-step of the released code, to the letter. For each type, over positions, with one
 maximum for each pair of child type and parent type in the whole image and ``RELEASED_EPSILON``
 added to each sum. A child that is explained much worse than the best of its type then gives next
-to nothing: its couplings sum to less than one. The code's index arithmetic takes every window for
-one that steps by one, so where windows step by two it adds up couplings of different children.
+to nothing: for each parent type its couplings sum to less than one. The code's index arithmetic
+takes every window for one that steps by one. Where windows step by two it adds up couplings of
+different children, so those of one child sum to something else.
 """
 
 RELEASED_EPSILON = 1e-7
@@ -76,7 +77,7 @@ class Competition(NamedTuple):
 
     @property
     def sums_to_one(self) -> bool:
-        """Whether the couplings of a child sum to one, and not to less."""
+        """Whether the couplings of a child sum to one over all its rivals."""
         return not self.released
 
     def softmax(self, logits: Tensor) -> Tensor:
@@ -150,7 +151,8 @@ def softmax_gradient(
 ) -> Tensor:
     """Return the gradient of the logits, from that of the couplings; all are [N, J, I].
 
-    The ``logits`` are read where the couplings were shifted by a maximum of the whole image.
+    The ``logits`` are read where the couplings were shifted by a maximum of the whole image, which
+    has a gradient since ε is added after it.
     """
     weighted = coupling * gradient
     if competition is None:

@@ -252,7 +252,8 @@ def test_a_failed_replicate_is_named_and_not_dropped(end):
     """To drop it would be to choose runs by their outcome."""
     failed = record(seed=8, exit=end, data=[])
     found = judge(claim(value=95.5), VALUE, [*runs(GOOD), failed])
-    assert (found.status, found.n, found.ours) == ("inconclusive", 3, pytest.approx(95.5))
+    assert (found.status, found.n, found.ours) == ("inconclusive", 3, None)
+    assert found.listed == pytest.approx([95, 96, 95.5])
     assert found.reason == f"Failed replicates: seed 8 ended in {end}."
     assert failed.key in found.records
     for query in (ORDER, replace(ORDER, better=B, worse=A), YES, Count({"x": YES})):  # the other arm has no run of that seed
@@ -555,6 +556,36 @@ def test_at_the_papers_size_the_end_of_training_needs_twice_the_budget_unless_th
         assert judge(asked, replace(query, final=where_it_stops), full).status == "reproduced"
 
 
+def test_a_longer_run_of_another_seed_shows_no_rest():
+    small = arms(scale="cpu")
+    elsewhere = [record(v, arm=arm, seed=7, scale="cpu", epochs=8) for arm, v in (("a", 0.6), ("b", 0.1))]
+    found = judge(ordered, ORDER, with_longer(small + elsewhere))
+    assert (found.status, "no run of the usual budget has its seed" in found.reason) == ("undecided", True)
+
+
+def test_a_longer_run_on_other_data_shows_no_rest():
+    full = arms()
+    again = [record(v, arm=arm, epochs=8, data=[DERIVED]) for arm, v in (("a", 0.95), ("b", 0.1))]
+    found = judge(ordered, replace(ORDER, final=True), with_longer(full + again))
+    assert (found.status, found.group, "with twice the budget are on data that" in found.reason) == (
+        "inconclusive",
+        CAPSULES,
+        True,
+    )
+
+
+def test_of_a_difference_that_a_record_holds_each_side_has_to_be_at_rest():
+    def metrics(left: float) -> dict[str, Metric]:
+        values = {"left": left, "right": 0.5, "gap": left - 0.5}
+        return {name: Metric(value=value, n=9, unit="fraction") for name, value in values.items()}
+
+    records = runs([0.5] * 3, scale="cpu", metrics=metrics(0.52))
+    gap = Above(A, "gap", 0, sides=("left", "right"))
+    for left, status in ((0.55, "same order"), (0.6, "undecided")):  # the gap more than doubles in both
+        again = [record(0.5, scale="cpu", epochs=8, metrics=metrics(left))]
+        assert judge(ordered, gap, with_longer(records + again)).status == status
+
+
 def test_of_a_difference_each_side_has_to_be_at_rest():
     """And not the difference, which is small where both are large."""
     metrics = {name: Metric(value=v, n=9, unit="fraction") for name, v in (("left", 0.9), ("right", 0.88))}
@@ -655,7 +686,8 @@ YES, NO, OPEN, NONE = (
         ([Count({"x": YES, "y": NO}), OPEN, OPEN], None, "fails in part (1 of 3)"),
         ([Count({"x": YES, "y": OPEN}), OPEN], None, "inconclusive"),
         ([Count({"x": YES, "y": YES, "z": NO}), OPEN, OPEN], None, "fails in part (1 of 3)"),
-        ([Count({"x": YES, "y": YES, "z": NO}), Count({"x": YES, "y": NO})], 1, "contradicted"),
+        ([Count({"x": YES, "y": YES, "z": NO}), Count({"x": YES, "y": NO})], 1, "fails in part (2 of 2)"),
+        ([Count({"x": NO, "y": YES, "z": NO}), Count({"x": YES, "y": NO})], 1, "contradicted"),
     ],
 )
 def test_a_claim_of_several_parts_says_how_many_hold_or_fail(parts, at_least, status):

@@ -88,7 +88,7 @@ def test_all_conditions_of_a_row_have_to_hold(condition, holds):
     assert not module._holds({"experiments": "depth", "where": condition}, "sign", fields)
 
 
-LATER = {("em_routing", "test_error", "windows that step by two")} | {
+LATER = {("em_routing", "test_error", what) for what in ("windows that step by two", "a parent with next to no mass")} | {
     ("em_routing", experiment, what)
     for experiment in ("test_error", "viewpoint", "attacks")
     for what in (

@@ -62,8 +62,13 @@ def test_a_claim_knows_the_headlines_that_it_carries():
         ([verdict("inconclusive", baseline=True)], "Its baseline at full size: inconclusive."),
         (
             [verdict("same order", scale="paper", partial=True)],
-            "At full size, on data that stand in for the paper's: same order.",
+            "At full size, on data that are a part of the paper's or stand in for them: same order.",
         ),
+        (
+            [verdict("reproduced", claim=NUMBER)] * 2 + [verdict("measured", claim=NUMBER)] * 4,
+            "At full size, 2 of 6 numbers: 2 reproduced. In a reduced setting: measured, which decides nothing.",
+        ),
+        ([verdict("reproduced"), verdict("waiting", scale=None)], "At full size, 1 of 2 claims: 1 reproduced."),
         ([verdict("erratum", scale=None)], "The paper contradicts itself in one of the numbers."),
         ([verdict("waiting", scale=None)], "Not yet tested at full size."),
         ([verdict("quoted", scale=None)], "Not run."),
@@ -83,7 +88,7 @@ every_verdict = st.one_of(
 @given(st.lists(every_verdict, min_size=1))
 def test_no_headline_speaks_of_full_size_without_a_capsule_network_of_that_size(rows):
     words = in_words(rows)
-    assert words.startswith("At full size:") == any(row.group == CAPSULES for row in rows)
+    assert words.startswith(("At full size:", "At full size, ")) == any(row.group == CAPSULES for row in rows)
     assert ("Not yet tested at full size" in words) == (
         not any(row.group == CAPSULES for row in rows) and any(row.group == REDUCED for row in rows)
     )
@@ -107,4 +112,9 @@ def test_a_row_that_names_no_claim_is_answered(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(headlines, "LEDGER", tmp_path)
     with pytest.raises(UserError, match="X names 'EM-T9-\\*', which is no claim of em_routing"):
+        headlines.headlines.__wrapped__()
+    (tmp_path / "headlines.csv").write_text(
+        "id,paper,sentence,rows\nX,learned_routing,It is so.,LR-W-1[LTSM]\n", encoding="utf-8"
+    )
+    with pytest.raises(UserError, match=r"X names 'LR-W-1\[LTSM\]'"):
         headlines.headlines.__wrapped__()

@@ -64,8 +64,8 @@ def _viewpoint(factor: str, network: Mapping[str, str] = BOTH, **limits: float) 
 _ATTACKED, _CNN_ATTACKED = (Select("attacks", network, learned=LEARNED, reduced=BOTH) for network in (BOTH, CNN_ALONE))
 
 
-def _attacked(name: str, unit: str, of: Callable[[Measured], float]) -> Derived:
-    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["zero_share_cnn"].n, unit=unit))
+def _attacked(name: str, unit: str, of: Callable[[Measured], float], sides: tuple[Derived, ...] = ()) -> Derived:
+    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["zero_share_cnn"].n, unit=unit), sides)
 
 
 def _at(record: Measured, curve: str, epsilon: float, share: bool = False) -> float:
@@ -94,7 +94,11 @@ def _harm(attack: str, epsilon: float, share: bool) -> Derived:
         cnn, capsules = (_at(record, f"{attack}_{name}", epsilon, share) for name in ("cnn", "capsules"))
         return cnn - capsules if attack == "targeted" else capsules - cnn
 
-    return _attacked(f"{attack} gap at {epsilon}", "difference of fractions", gap)
+    def side(network: str) -> Derived:
+        name = f"{attack} of the {network} at {epsilon}"
+        return _attacked(name, "fraction", lambda record: _at(record, f"{attack}_{network}", epsilon, share))
+
+    return _attacked(f"{attack} gap at {epsilon}", "difference of fractions", gap, (side("cnn"), side("capsules")))
 
 
 def _each_step(attacks: dict[str, str], **options: Any) -> Count:
@@ -158,7 +162,7 @@ QUERIES: dict[str, Query] = {
     }),
     "EM-W-2": _each_step({"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, bound=0, margin=MUCH),
     "EM-W-3": _each_step({"bim": "BIM"}, bound=0, margin=MUCH),
-    "EM-W-4": Above(_ATTACKED, "zero_gap", 0),
+    "EM-W-4": Above(_ATTACKED, "zero_gap", 0, sides=("zero_share_cnn", "zero_share_capsules")),
     "EM-W-5": _each_step({"transfer": "images of another CNN"}, bound=NOTICEABLY, ours=True, below=True),
     "EM-W-6": Order(_arm(), _arm(margin="fixed"), "dead", higher_is_better=False),
     "EM-W-7": Property(Select("sizes", {"network": "main"}), "beside_matrices_and_two_biases", 0,
@@ -186,8 +190,10 @@ QUERIES: dict[str, Query] = {
     "EM-W-14": _fewer(_copy(), _copy(network="cnn", cnn=MATCHED)),
     "EM-W-15": _fewer({}, {"activation": "mixing"}),
     "EM-W-16": Count({
-        f"novel {factor}s": Above(_viewpoint(factor, capsules_familiar=MATCHED_BELOW), "novel_gap", 0, final=False)
+        f"novel {factor}s": Above(
+            _viewpoint(factor, capsules_familiar=MATCHED_BELOW), "novel_gap", 0, final=False, sides=("cnn_novel", "capsules_novel")
+        )
         for factor in _FACTORS.values()
     }),
-    "EM-W-17": Above(_arm(**_copy()), "multi_crop_gain", 0),
+    "EM-W-17": Above(_arm(**_copy()), "multi_crop_gain", 0, sides=("multi_crop_error", "same_images_error")),
 }  # fmt: skip

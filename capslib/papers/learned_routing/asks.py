@@ -30,7 +30,8 @@ def _error(routing: str, data: str) -> Value:
 
 
 def _fewer(better: str, worse: str, data: str, margin: float = 0.0) -> Order:
-    return Order(arm(better, data), arm(worse, data), "test_error", higher_is_better=False, margin=margin, final="reduced")
+    sides = arm(better, data), arm(worse, data)
+    return Order(*sides, "test_error", higher_is_better=False, margin=margin, ours=True, final="reduced")
 
 
 def _toy(metric: str, bound: float, test: str, above: bool = False) -> Property:
