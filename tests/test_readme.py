@@ -11,14 +11,11 @@ import pytest
 from capslib.lab.claims import verdicts
 from capslib.lab.headlines import judged
 from capslib.lab.store import Store
-from capslib.lab.words import CAPSULES, GROUPS, Verdict, counts, told
+from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, Verdict, counts, told
 from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-
-
-NO_CAPSULES = "no capsule network of this paper has been trained at its size"
 
 
 @functools.cache
@@ -48,7 +45,7 @@ def verdict_table() -> str:
                 number, _, note = told(found, group, word).partition(" ")
                 if n:
                     parts.append(f"{number} {word} {note}".strip())
-            cells.append(", ".join(parts) or (NO_CAPSULES if group == CAPSULES else "–"))
+            cells.append(", ".join(parts) or (NONE_TRAINED if group == CAPSULES else "–"))
         lines.append(f"| {paper.short} | {len(found)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

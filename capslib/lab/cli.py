@@ -149,7 +149,7 @@ def claims(
     from capslib.lab import claims
     from capslib.lab.headlines import judged
     from capslib.lab.store import Store
-    from capslib.lab.words import counts
+    from capslib.lab.words import CAPSULES, NONE_TRAINED, counts
 
     if headlines and as_json:
         raise UserError("Give --headlines or --json, not both.")
@@ -168,7 +168,10 @@ def claims(
         shown.add_row(*map(escape, claims.row(verdict)))
     out.print(shown)
     for group, words in counts(verdicts).items():
-        out.print(f"{group}: {'  '.join(f'{word} {number}' for word, number in words.items())}", highlight=False)
+        told = "  ".join(f"{word} {number}" for word, number in words.items())
+        if stem and group == CAPSULES and not any(words.values()):
+            told = NONE_TRAINED
+        out.print(f"{group}: {told}", highlight=False)
 
 
 @app.command()

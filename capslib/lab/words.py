@@ -20,6 +20,8 @@ EXACT: Group = "theorems and counts"
 ERRATA: Group = "errata of the papers"
 NOT_RUN: Group = "not run"
 
+NONE_TRAINED = "no capsule network of this paper has been trained at its size"
+"""What a total says of a paper whose capsule networks are all reduced."""
 OTHER_DATA = "on data that are a part of the paper's or stand in for them"
 """Why a run at paper scale may still be one of a reduced setting."""
 IN_PART: tuple[Status, ...] = ("holds in part", "fails in part")

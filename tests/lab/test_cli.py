@@ -393,6 +393,9 @@ def test_claims_as_a_table_and_as_json(capslib, tmp_path):
         "in a reduced setting: same order 0  opposite order 0  holds in part 0  fails in part 0  undecided 0  measured 0\n"
         in table.out
     )
+    assert (
+        "capsule networks at the papers’ own size: no capsule network of this paper has been trained at its size\n" in table.out
+    )
     assert "EM-T1-iter3" not in table.out
     assert "torch" not in table.imported
 

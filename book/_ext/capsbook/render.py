@@ -12,7 +12,7 @@ from capsbook.evidence import Evidence
 from capslib.lab import claims
 from capslib.lab.claims import GLYPHS, UNJUDGED, basis, classes, ours, theirs
 from capslib.lab.ledger import number, plural
-from capslib.lab.words import CAPSULES, GROUPS, OPEN, STATUSES, Verdict, counts, told
+from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, OPEN, STATUSES, Verdict, counts, told
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ FOLD = 200
 """A paper with more claims than this is shown as one tile per table, instead of one square per claim."""
 TILE = 10
 """The fewest claims of a table that become a tile; the others keep their squares."""
-
-
-NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 
 
 def tag(name: str, content: str = "", /, **attributes: object) -> str:
