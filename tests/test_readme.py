@@ -11,7 +11,7 @@ import pytest
 from capslib.lab.claims import verdicts
 from capslib.lab.headlines import judged
 from capslib.lab.store import Store
-from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, Verdict, counts, told
+from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, Verdict, count_text, counts
 from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +42,7 @@ def verdict_table() -> str:
         for group, words in counts(found).items():
             parts = []
             for word, n in words.items():
-                number, _, note = told(found, group, word).partition(" ")
+                number, _, note = count_text(found, group, word).partition(" ")
                 if n:
                     parts.append(f"{number} {word} {note}".strip())
             cells.append(", ".join(parts) or (NONE_TRAINED if group == CAPSULES else "–"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,9 +77,14 @@ def rows_of(headline: Headline, found: Mapping[str, Verdict]) -> list[Verdict]:
         for claim, verdict in found.items():
             if not _names(name, claim):
                 continue
-            part = re.search(r"\[(.+)\]", name)
-            rows += [p for p in verdict.parts if part[1] in p.name] if part else [verdict]
+            word = _part(name)
+            rows += [part for part in verdict.parts if word in part.name] if word else [verdict]
     return rows
+
+
+def _part(row: str) -> str:
+    """The word in brackets, that the names of the parts have which a row asks for; empty if it asks for the whole claim."""
+    return row.partition("[")[2].removesuffix("]")
 
 
 def _names(row: str, claim: str) -> bool:
@@ -89,8 +93,8 @@ def _names(row: str, claim: str) -> bool:
 
 def _has_part(row: str, paper: str, claim: str) -> bool:
     """Whether a claim has parts of the name that a row asks for, if it asks for some."""
-    part = re.search(r"\[(.+)\]", row)
-    return part is None or any(part[1] in name for name in getattr(queries(paper).get(claim), "parts", ()))
+    word = _part(row)
+    return not word or any(word in name for name in getattr(queries(paper).get(claim), "parts", ()))
 
 
 def in_words(rows: Sequence[Verdict]) -> str:

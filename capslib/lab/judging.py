@@ -21,7 +21,6 @@ from capslib.lab.replicates import FAILED, Run, Runs
 from capslib.lab.statistics import interval
 from capslib.lab.words import (
     AGAINST,
-    CAPSULES,
     EXACT,
     GROUPS,
     HELD,
@@ -104,10 +103,10 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     arms = [runs.pick(claim.paper, select, scale) for select in query.arms]
     pairs, failed = _pairs(arms), [run for arm in arms for run in arm if run.exit in FAILED]
     sources = _sources(_distinct([*itertools.chain(*pairs), *failed]))
-    reduced = scale == "cpu" or sources["partial"]
-    words = WORDS[REDUCED if reduced else CAPSULES]
-    only_measured = reduced and isinstance(query, Value)  # it stands beside the paper's number, and nothing is decided
-    verdict = Verdict(claim, "measured" if only_measured else words["open"], "", name=name, scale=scale, **sources)
+    verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **sources)
+    words = WORDS[verdict.setting]
+    only_measured = verdict.setting == REDUCED and isinstance(query, Value)  # it stands beside the paper's number
+    verdict = replace(verdict, status="measured" if only_measured else words["open"])
 
     missing = _missing(claim, query, arms, runs, scale)
     if not (missing or pairs or failed):
@@ -136,7 +135,7 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         return replace(verdict, reason=f"The mean of {seeds}, {NOT_THE_PAPERS[scale]}: it decides nothing.")
     status, reason = _decide(claim, query, verdict.interval, unit.factor, words, seeds)
     if query.rests(scale) and status not in OPEN:
-        rest = _rest(claim, query, runs, unit, scale, words, status)
+        rest = _rest(verdict, query, runs, unit, status)
         status = status if rest.holds else words["open"]
         reason += rest.reason
         verdict = replace(verdict, records=(*verdict.records, *rest.records))
@@ -314,19 +313,12 @@ class _Rest(NamedTuple):
     records: tuple[str, ...] = ()
 
 
-def _rest(
-    claim: Claim,
-    query: Value | Order | Above,
-    runs: Runs,
-    unit: _Unit,
-    scale: Scale,
-    words: Mapping[q.Decision, Status],
-    status: Status,
-) -> _Rest:
-    """Compare a decision with that of twice the budget; one seed of each arm is enough.
+def _rest(verdict: Verdict, query: Value | Order | Above, runs: Runs, unit: _Unit, status: Status) -> _Rest:
+    """Compare the ``status`` that a verdict is to have with that of twice the budget; one seed of each arm is enough.
 
     A falling learning rate flattens any curve, so a flat curve proves nothing.
     """
+    claim, scale, words = verdict.claim, verdict.scale, WORDS[verdict.setting]
     arms = [runs.pick(claim.paper, select, scale, budget=2) for select in query.arms]
     pairs = [pair for pair in _pairs(arms) if all(run.read(query.metric) for run in pair)]
     trouble = _ends(list(itertools.chain(*arms))) or _unlearned(query, pairs)
@@ -335,7 +327,7 @@ def _rest(
         return _Rest(False, f", but with twice the budget: {trouble[0].lower()}{trouble[1:].removesuffix('.')}", keys)
     if not pairs:
         return _Rest(False, ", but there is no run with twice the budget yet")
-    if scale == "paper" and words is not WORDS[REDUCED] and _sources(list(itertools.chain(*pairs)))["partial"]:
+    if verdict.setting != REDUCED and _sources(list(itertools.chain(*pairs)))["partial"]:
         return _Rest(False, f", but the runs with twice the budget are {NOT_THE_PAPERS[scale]}")
     mean = _average(_replicates(query, pairs, unit))
     after, _ = _decide(claim, query, (mean, mean), unit.factor, words)
@@ -455,18 +447,18 @@ def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Stat
 
     "Contradicted" and "opposite order" are words for most of the parts, those of parts included; less holds, or fails, in part.
     """
-    group = EXACT if shown.exact else REDUCED if shown.scale == "cpu" or shown.partial else CAPSULES
+    words = WORDS[shown.setting]
     against = [part.name for part in parts if part.fails]
     waiting = [part.name for part in parts if part.status in GROUPS[NOT_RUN]]
     undecided = [part.name for part in parts if not part.fails and part.status not in (*HELD, *GROUPS[NOT_RUN])]
     held, tallied = number_of(HELD, parts), tally(parts)
     said = f"{tallied[0].upper()}{tallied[1:]}; the claim needs {need}"
     if held >= need:
-        return WORDS[group]["for"], f"{said}."
+        return words["for"], f"{said}."
     if shown.lost:
         single = list(_single(parts))
         if 2 * number_of(AGAINST, single) > len(single):
-            status = WORDS[group]["against"]
+            status = words["against"]
         else:
             status = "holds in part" if held > len(against) else "fails in part"
         return status, f"{said}; against it: {_few(against)}."
@@ -474,7 +466,7 @@ def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Stat
         return "holds in part", f"{said}; not decided: {_few(waiting + undecided)}."
     if waiting:
         return "waiting", f"{said}; not run: {_few(waiting)}."
-    return WORDS[group]["open"], f"{said}; undecided: {_few(undecided)}."
+    return words["open"], f"{said}; undecided: {_few(undecided)}."
 
 
 def _single(parts: Iterable[Verdict]) -> Iterator[Verdict]:

@@ -38,12 +38,14 @@ GROUPS: Mapping[Group, tuple[Status, ...]] = {
 """The words of each group. Verdicts of one group are never added to those of another."""
 STATUSES: tuple[Status, ...] = tuple(dict.fromkeys(word for words in GROUPS.values() for word in words))
 
+_OWN_SIZE_WORDS: Mapping[Decision, Status] = {"for": "reproduced", "against": "contradicted", "open": "inconclusive"}
 WORDS: Mapping[Group, Mapping[Decision, Status]] = {
-    CAPSULES: {"for": "reproduced", "against": "contradicted", "open": "inconclusive"},
+    CAPSULES: _OWN_SIZE_WORDS,
+    BASELINES: _OWN_SIZE_WORDS,
     REDUCED: {"for": "same order", "against": "opposite order", "open": "undecided"},
     EXACT: {"for": "holds", "against": "fails", "open": "undecided"},
 }
-"""The word of each decision. Baselines have the words of capsule networks."""
+"""The word of each decision."""
 HELD: tuple[Status, ...] = ("reproduced", "same order", "holds")
 AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
 OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
@@ -93,6 +95,11 @@ class Verdict:
             return NOT_RUN
         if self.status in GROUPS[ERRATA]:
             return ERRATA
+        return self.setting
+
+    @property
+    def setting(self) -> Group:
+        """The group whose words its runs may have."""
         if self.exact:
             return EXACT
         if self.scale != "paper" or self.partial:
@@ -143,7 +150,7 @@ def tally(parts: Sequence[Verdict]) -> str:
     return ", ".join(told)
 
 
-def told(found: Iterable[Verdict], group: Group, status: Status) -> str:
+def count_text(found: Iterable[Verdict], group: Group, status: Status) -> str:
     """Return how many verdicts of a group have a word: ``44``, ``44 (23 only in the authors’ notebooks)``."""
     chosen = [verdict for verdict in found if (verdict.group, verdict.status) == (group, status)]
     unprinted = sum(verdict.claim.unprinted for verdict in chosen)

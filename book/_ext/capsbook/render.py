@@ -12,7 +12,7 @@ from capsbook.evidence import Evidence
 from capslib.lab import claims
 from capslib.lab.claims import GLYPHS, UNJUDGED, basis, classes, ours, theirs
 from capslib.lab.ledger import number, plural
-from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, OPEN, STATUSES, Verdict, counts, told
+from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, OPEN, STATUSES, Verdict, count_text, counts
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
     lines = []
     for group, words in counts(verdicts).items():
-        items = [f"{mark(s, group)} {s} {tag('b', told(verdicts, group, s))}" for s, n in words.items() if n or every]
+        items = [f"{mark(s, group)} {s} {tag('b', count_text(verdicts, group, s))}" for s, n in words.items() if n or every]
         inside = "".join(tag("li", item) for item in items)
         if group == CAPSULES and not sum(words.values()):
             inside = tag("li", NONE_TRAINED)

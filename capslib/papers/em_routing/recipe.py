@@ -191,14 +191,14 @@ REDUCED: dict[Scale, dict[str, Any]] = {
 Decided on 28 November 2026, before a network of the paper's size was trained: the text lets all parents compete that see a child, the
 authors' code does not, and its checkpoint has the numbers of the paper. Reduced networks compete within a type, as they did before.
 """
-ALONE = ("normalise",)
-"""Of these, what means nothing to a CNN."""
 
 
 def at_scale(scale: Scale, **arm: Any) -> dict[str, Any]:
-    """Return the fields of an arm at a scale."""
+    """Return the fields of an arm at a scale. Nobody competes in a CNN."""
     fields = {**REDUCED[scale], **arm}
-    return {k: v for k, v in fields.items() if fields.get("network") != "cnn" or k not in ALONE}
+    if fields.get("network") == "cnn":
+        fields.pop("normalise", None)
+    return fields
 
 
 COPY = dict(resize=48, crop=32, standardise="image", batch_size=64, shared_stream=False, epochs=24)
