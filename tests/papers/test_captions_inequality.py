@@ -180,7 +180,10 @@ def test_reproduced_numbers_are_counted_by_group_with_those_that_only_notebooks_
         same = values_of(verdicts, group, "reproduced")
         total, found = shown["at_full_size"](baseline)
         assert (total, found) == (len(of), [*same.values()])
-        assert words.told(of, group, "reproduced") == f"{len(found)} ({shown['unprinted'](found)} only in the authors’ notebooks)"
+        assert (
+            words.count_text(of, group, "reproduced")
+            == f"{len(found)} ({shown['unprinted'](found)} only in the authors’ notebooks)"
+        )
         for name, v in same.items():
             assert v.claim.unprinted == (v.claim.metric == "average precision") == name.startswith("INQ-S1"), name
     beside = [len(shown["counted"]("measured", baseline=baseline)) for baseline in (False, True)]
