@@ -20,7 +20,7 @@ The plan, from the top down. A module imports only from below its own place: fro
                  networks  data                                   the papers' networks; named data sets
                  layers  attacks  losses  inequality              capsule layers that take any routing; attacks; losses; inequality
                  routing                                          routing procedures
-                 errors  files  registry                          errors that a user sees; files written whole; names
+                 errors  files  registry  shapes                  errors that a user sees; files written whole; names; shapes
 
 The library needs torch, numpy, einops and what reading data takes; the papers need the library; the lab comes with
 ``pip install capslib[lab]``. ``import capslib`` itself does no work and does not import torch.

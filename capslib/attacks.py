@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from capslib.shapes import check_shapes
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Bounds = tuple[float | Tensor, float | Tensor]
 
@@ -25,6 +27,7 @@ def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
     tensor([[0., 0., 0.],
             [2., 2., 2.]])
     """
+    check_shapes(x=(x, "N ..."), target=(target, "N"))
     with torch.inference_mode(False), torch.enable_grad():
         x, target = x.detach().clone().requires_grad_(), target.clone()  # what inference made can have no gradient
         value = loss(x, target)

@@ -28,6 +28,14 @@ class Config(Model):
     UNUSED: ClassVar[frozenset[str]] = frozenset()
     """Inherited fields that change nothing here: another value than the default is refused, for a record would tell a lie."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, fields: Any) -> Any:
+        for name in fields if isinstance(fields, Mapping) else ():
+            if name not in cls.model_fields:
+                raise ValueError(unknown(f"field of {cls.__name__}", name, cls.model_fields))
+        return fields
+
     @field_validator("*")
     @classmethod
     def _used(cls, value: Any, info: ValidationInfo) -> Any:

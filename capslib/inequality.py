@@ -2,8 +2,9 @@
 
 All take values of at least zero along a dimension and measure their shares: multiplying all
 values by a positive number changes nothing, and neither does their order. Integers and half
-precision are measured, and returned, in float32. Equal values are 0 (the
-Palma ratio: 1), all zeros among them. See Cowell (2011), *Measuring Inequality*, chapters 2, 3.
+precision are measured, and returned, in float32. Equal values are 0 (the Palma ratio: 1), all
+zeros among them; a dimension without values is a ValueError. See Cowell (2011), *Measuring
+Inequality*, chapters 2, 3.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def hoover(x: Tensor, dim: int = -1) -> Tensor:
     >>> hoover(torch.tensor([0.0, 0.0, 0.0, 1.0]))
     tensor(0.7500)
     """
-    x = _wide(x)
+    x = _wide(x, dim)
     return _over((x - x.mean(dim=dim, keepdim=True)).abs().sum(dim=dim) / 2, x.sum(dim=dim))
 
 
@@ -79,13 +80,18 @@ MEASURES = {f.__name__: f for f in (gini, palma, theil, atkinson, hoover)}
 """All measures by name."""
 
 
-def _wide(x: Tensor) -> Tensor:
-    """In at least float32: sums of many values pass the largest float16, and integers have no mean."""
+def _wide(x: Tensor, dim: int) -> Tensor:
+    """Return ``x`` in at least float32. Raises ValueError if ``dim`` has no values to measure.
+
+    Sums of many values pass the largest float16, and integers have no mean.
+    """
+    if x.shape[dim] == 0:
+        raise ValueError(f"dimension {dim} of {[*x.shape]} has no values to measure")
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _sorted(x: Tensor, dim: int) -> Tensor:
-    return _wide(x).movedim(dim, -1).sort(dim=-1).values
+    return _wide(x, dim).movedim(dim, -1).sort(dim=-1).values
 
 
 def _over(part: Tensor, whole: Tensor, nothing: float = 0.0) -> Tensor:
@@ -95,7 +101,7 @@ def _over(part: Tensor, whole: Tensor, nothing: float = 0.0) -> Tensor:
 
 def _of_relative(x: Tensor, dim: int, index: Callable[[Tensor], Tensor]) -> Tensor:
     """An ``index`` of x/x̄, in double precision: in single, sums over nearly equal values cancel. On the CPU, for mps has none."""
-    wide = x.to("cpu", torch.float64)
+    wide = _wide(x, dim).to("cpu", torch.float64)
     found = index(_over(wide, wide.mean(dim=dim, keepdim=True), nothing=1.0))
     return found.clamp_min(0).to(x.device, torch.promote_types(x.dtype, torch.float32))
 

@@ -20,13 +20,44 @@ from torch import Tensor, nn
 
 from capslib.errors import check_name
 from capslib.registry import Registry
-from capslib.routing import Competition, LazyVotes, Normalise, Routing, RoutingResult, convolutional, make_routing, squash
+from capslib.routing import (
+    Competition,
+    LazyVotes,
+    Normalise,
+    Routing,
+    RoutingResult,
+    convolutional,
+    make_routing,
+    squash,
+)
+from capslib.shapes import check_positive, check_shapes
 
 Pose = Literal["matrix", "vector"]
 POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})  # shapes of 16 numbers
 W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})  # what transforms them
 Transform = Literal["linear", "bounded"]
 """How W makes votes: as it is, or on the left and divided by its norm (Faria 2019, eq. 1)."""
+
+
+def grid_size(size: Sequence[int], windows: Sequence[tuple[int, int]], what: str = "images") -> tuple[int, int]:
+    """Return the grid (H', W') that windows, one after the other, make of ``what`` of (H, W).
+
+    ``windows`` are (kernel, stride); each makes H' = ⌊(H − kernel)/stride⌋ + 1. Raises ValueError,
+    with the least size, if a window does not fit.
+
+    >>> grid_size((28, 28), [(9, 1), (9, 2)])
+    (6, 6)
+    """
+    least = 1
+    for kernel, stride in reversed(windows):
+        check_positive(kernel=kernel, stride=stride)
+        least = (least - 1) * stride + kernel
+    if min(size) < least:
+        given, needed = f"{size[0]} × {size[1]}", f"{least} × {least}"
+        raise ValueError(f"{what} of {given} are too small for the layers: {needed} is the least")
+    for kernel, stride in windows:
+        size = [(side - kernel) // stride + 1 for side in size]
+    return tuple(size)
 
 
 def bounded(weight: Tensor) -> Tensor:
@@ -62,6 +93,7 @@ def with_coordinates(pose: Tensor) -> Tensor:
     >>> with_coordinates(torch.zeros(1, 2, 2, 4, 4, 4))[0, 1, 0, 3, 0]
     tensor([0.7500, 0.2500, 0.8750, 0.0000])
     """
+    check_shapes(pose=(pose, "N H W I 4 4"))
     for entry, axis in enumerate((1, 2, 3)):
         size = pose.shape[axis]
         place = (torch.arange(size, device=pose.device, dtype=pose.dtype) + 0.5) / size
@@ -91,14 +123,27 @@ class PrimaryCapsules(nn.Module):
     """
 
     def __init__(
-        self, channels: int, types: int, dim: int,
-        *, kernel: int = 9, stride: int = 2, bias: bool = True,
-    ):  # fmt: skip
+        self,
+        channels: int,
+        types: int,
+        dim: int,
+        *,
+        kernel: int = 9,
+        stride: int = 2,
+        bias: bool = True,
+    ):
         super().__init__()
-        self.dim = dim
+        check_positive(channels=channels, types=types, dim=dim, kernel=kernel, stride=stride)
+        self.dim, self.windows = dim, [(kernel, stride)]
         self.conv = nn.Conv2d(channels, types * dim, kernel, stride, bias=bias)
 
+    def check(self, features: Tensor) -> None:
+        """Raise ValueError for features of another shape than [N, channels, H, W], or too small."""
+        check_shapes(features=(features, ("N", self.conv.in_channels, "H", "W")))
+        grid_size(features.shape[2:], self.windows, "features")
+
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        self.check(features)
         pose = rearrange(self.conv(features), "n (t d) h w -> n (t h w) d", d=self.dim)
         return as_capsules(squash(pose))
 
@@ -119,6 +164,8 @@ class DenseCapsules(nn.Module):
         *, routing: str = "dynamic", weight_std: float = 0.1, **options: object,
     ):  # fmt: skip
         super().__init__()
+        check_positive(children=children, child_dim=child_dim)
+        check_positive(parents=parents, parent_dim=parent_dim)
         weight = torch.randn(children, parents, parent_dim, child_dim)
         self.weight = nn.Parameter(weight * weight_std)
         self.routing = make_routing(routing, parents, parent_dim, **options)
@@ -128,6 +175,8 @@ class DenseCapsules(nn.Module):
         return LazyVotes(self.weight, pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
+        children, _, _, child_dim = self.weight.shape
+        check_shapes(pose=(pose, ("N", children, child_dim)), activation=(activation, ("N", children)))
         return self.routing(LazyVotes(self.weight, pose), activation)
 
 
@@ -144,6 +193,7 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def __init__(self, channels: int, types: int, *, pose: Pose = "matrix"):
         super().__init__()
+        check_positive(channels=channels, types=types)
         self.pose = POSE[pose]
         self.poses = nn.Conv2d(channels, types * 16, 1, bias=False)
         self.logits = nn.Conv2d(channels, types, 1, bias=False)
@@ -151,6 +201,7 @@ class MatrixPrimaryCapsules(nn.Module):
         _start(self.logits.weight, 3.0)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        check_shapes(features=(features, ("N", self.poses.in_channels, "H", "W")))
         pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
         logits = rearrange(self.logits(features) - 1, "n b h w -> n h w b")
         return pose.unflatten(-1, self.pose), logits.sigmoid()
@@ -183,6 +234,7 @@ class ConvCapsules(nn.Module):
         **options: object,
     ):  # fmt: skip
         super().__init__()
+        check_positive(types=types, parents=parents, kernel=kernel, stride=stride)
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
         self.transform, self.coordinates = transform, coordinates
         shape = kernel, kernel, types, parents
@@ -194,27 +246,28 @@ class ConvCapsules(nn.Module):
         self, pose: Tensor, activation: Tensor
     ) -> tuple[LazyVotes, Tensor, Competition | None]:  # fmt: skip
         """The routing's arguments for windows [N·H'·W'] of I = kernel²·types children."""
+        types = self.weight.shape[2]
+        capsules = ("N", "H", "W", types)
+        check_shapes(pose=(pose, (*capsules, *self.pose)), activation=(activation, capsules))
         size, window = tuple(pose.shape[1:3]), (self.kernel, self.stride)
-        if min(size) < self.kernel:
-            field, grid = f"{self.kernel} × {self.kernel}", f"{size[0]} × {size[1]} capsules"
-            raise ValueError(f"a window of {field} does not fit into a grid of {grid}")
+        grid_size(size, [window], "grids")
         given = pose.flatten(4), activation[..., None]
         windows = (t.unfold(1, *window).unfold(2, *window) for t in given)
         pose, activation = (rearrange(t, "n h w b d k l -> n h w (k l b) d") for t in windows)
         pose = pose.unflatten(-1, self.pose)
         pose = (with_coordinates(pose) if self.coordinates else pose).flatten(0, 2)
-        rivals = convolutional(size, *window, self.weight.shape[2], self.normalise, pose.device)
+        rivals = convolutional(size, *window, types, self.normalise, pose.device)
         make = bounded_votes if self.transform == "bounded" else LazyVotes
         votes = make(self.weight.flatten(0, 2), pose)
         return votes, activation.flatten(0, 2).squeeze(-1), rivals
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
-        grid = [(side - self.kernel) // self.stride + 1 for side in pose.shape[1:3]]
         votes, children, competition = self.fields(pose, activation)
+        grid = grid_size(pose.shape[1:3], [(self.kernel, self.stride)])
         rivals = {} if competition is None else {"competition": competition}
         result = self.routing(votes, children, **rivals)
         result = turned(result) if self.transform == "bounded" else result
-        mu, a, coupling = (t.unflatten(0, (len(pose), *grid)) for t in result)
+        mu, a, coupling = (t.unflatten(0, (pose.shape[0], *grid)) for t in result)
         coupling = coupling.unflatten(3, self.weight.shape[:3])
         return RoutingResult(mu.unflatten(-1, self.pose), a, coupling)
 
@@ -250,6 +303,8 @@ class ClassCapsules(nn.Module):
         pose: Pose = "matrix", routing: str = "em", weight_std: float = 0.01, **options: object,
     ):  # fmt: skip
         super().__init__()
+        check_positive(types=types, classes=classes)
+        self.pose = POSE[pose]
         self.weight = nn.Parameter(torch.empty(types, classes, *W[pose]))
         _start(self.weight, weight_std)
         self.register_buffer("coordinates", coordinates, persistent=False)
@@ -265,6 +320,9 @@ class ClassCapsules(nn.Module):
         return rearrange(votes, "n h w b c d -> n (h w b) c d")
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
+        grid = ("H", "W") if self.coordinates is None else self.coordinates.shape[:2]
+        capsules = ("N", *grid, self.weight.shape[0])
+        check_shapes(pose=(pose, (*capsules, *self.pose)), activation=(activation, capsules))
         return self.routing(self.votes(pose), activation.flatten(1))
 
 
@@ -284,6 +342,7 @@ def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> 
     >>> field_centres((4, 4), [(2, 2)])[0, 1]  # the upper right quarter
     tensor([-0.0150,  0.0050])
     """
+    grid_size(size, windows)
     axes = []
     for side in size:
         centres = torch.arange(side, dtype=torch.float32) - side / 2

@@ -249,12 +249,21 @@ class Trained(NamedTuple):
     data: list[DataFingerprint]
 
 
-def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int) -> nn.Module:
-    """The network of a recipe before it is trained, on the CPU: the same for the same seed."""
+def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None) -> nn.Module:
+    """Return the network of a recipe before it is trained, on the CPU: the same for the same seed.
+
+    ``shape`` is that of an input. The classes are those of the data set, or, where the recipe names
+    none and brings its own examples, those of the ``labels`` [N].
+    """
     from capslib.training import seeded
 
+    classes = 0
+    if recipe.data is not None:
+        classes = len(SETS[recipe.data].classes)
+    elif labels is not None:
+        classes = int(labels.max()) + 1
     with seeded(seed):
-        return recipe.build(shape, len(SETS[recipe.data].classes) if recipe.data else 0)
+        return recipe.build(shape, classes)
 
 
 def train(recipe: Recipe, seed: int, context: Context) -> Trained:
@@ -280,7 +289,8 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     recipe = recipe.recipe()
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
     first = splits["train"]
-    network = new_network(recipe, tuple(recipe.seen(first.inputs[:1]).shape[1:]), seed).to(context.device)
+    shape = tuple(recipe.seen(first.inputs[:1]).shape[1:])
+    network = new_network(recipe, shape, seed, first.labels).to(context.device)
     recipe.start(network, first, seed)
     objective, optimizer = recipe.objective(first.inputs.device), recipe.optimizer(network)
     steps = recipe.epochs * -(-len(first.inputs) // recipe.batch_size)

@@ -183,3 +183,18 @@ def test_every_committed_record_is_sound():
     from capslib.lab.store import Store
 
     assert review(Store(ROOT / "results")).problems == []
+
+
+def test_the_package_says_where_it_comes_from_which_pythons_run_it_and_that_it_is_typed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    metadata = project["project"]
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    repository = re.search(r"url: (\S+)", config)[1]
+    assert metadata["urls"]["Repository"] == repository
+    assert all(url.startswith(repository) for url in metadata["urls"].values())
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    tested = re.findall(r'"(3\.\d+)"', re.search(r"matrix: .*", workflow)[0])
+    named = {line.rsplit(" ", 1)[1] for line in metadata["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    assert named == set(tested)
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["capslib"]
+    assert (PACKAGE / "py.typed").exists()

@@ -100,3 +100,14 @@ def test_a_mistyped_option_of_a_layer_is_told_the_nearest(option, nearest, routi
     """A normaliser that nobody knows was taken for "types+positions"."""
     with pytest.raises(UserError, match=f"Did you mean '{nearest}'"):
         ConvCapsules(3, 2, routing=routing, **option)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [1e-3, 1.0, 300.0, 60_000.0])
+def test_squash_keeps_long_vectors_of_half_precision(dtype, length):
+    """In float16 it gave zero for lengths above 256, and NaN at 60,000."""
+    x = torch.tensor([length, 0.0], dtype=dtype)
+    expected = squash(x.double())
+    result = squash(x)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=0.01, atol=1e-7)

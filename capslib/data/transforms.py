@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from capslib.shapes import check_shapes
+
 
 def to_float(images: Tensor) -> Tensor:
     """Convert uint8 0…255 to float32 0…1. Raises TypeError for any other type, which would be scaled twice.
@@ -31,6 +33,7 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
     >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)
     (tensor([[[[-1., -1.,  1.,  1.]]]]), tensor([[[[1.]]]]))
     """
+    check_shapes(x=(x, "N C H W"), of=(of, "N channels h w"))
     of = x if of is None else of
     mean = of.mean(dim=(1, 2, 3), keepdim=True)
     std = of.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(of[0].numel() ** -0.5)
@@ -45,17 +48,23 @@ def downsample(x: Tensor, factor: int) -> Tensor:
     >>> downsample(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2)
     tensor([[[[2.5000]]]])
     """
+    check_shapes(x=(x, "N C H W"))
     if factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
         raise ValueError(f"factor {factor} does not divide images of {x.shape[-2]} × {x.shape[-1]} pixels")
     return F.avg_pool2d(x, factor)
 
 
 def random_crop(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Crop ``size`` × ``size`` pixels from each image. Each image draws its own place; all places are equally likely.
+    """Crop ``size`` × ``size`` pixels from each image [N, C, H, W], at a place of its own.
+
+    All places are equally likely. Raises ValueError if the images are smaller.
 
     >>> random_crop(torch.rand(4, 1, 28, 28), 24, torch.Generator().manual_seed(0)).shape
     torch.Size([4, 1, 24, 24])
     """
+    check_shapes(x=(x, "N C H W"))
+    if size > min(x.shape[2:]):
+        raise ValueError(f"no crop of {size} × {size} lies within images of {x.shape[2]} × {x.shape[3]} pixels")
     windows = x.unfold(2, size, 1).unfold(3, size, 1)  # [B, C, places, places, size, size], a view
     images = torch.arange(len(x), device=x.device)
     top, left = (torch.randint(n, (len(x),), generator=generator, device=x.device) for n in windows.shape[2:4])
@@ -77,6 +86,7 @@ def crops(x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_
     >>> crops(torch.rand(4, 1, 48, 48), 32).shape
     torch.Size([13, 4, 1, 32, 32])
     """
+    check_shapes(x=(x, "N C H W"))
     top, left = ((n - size) // 2 for n in x.shape[-2:])
     if any(not (0 <= top + a <= x.shape[-2] - size and 0 <= left + b <= x.shape[-1] - size) for a, b in offsets):
         raise ValueError(f"not all crops of {size} × {size} lie within images of {x.shape[-2]} × {x.shape[-1]} pixels")
@@ -106,6 +116,7 @@ def jitter(
     >>> bool((jitter(x, torch.Generator().manual_seed(0)) - x).abs().max() <= 63 / 255)
     True
     """
+    check_shapes(x=(x, "N C H W"))
     shift, factor = torch.rand(2, len(x), 1, 1, 1, generator=generator, device=x.device)
     x = x + brightness * (2 * shift - 1)
     mean = x.mean(dim=(2, 3), keepdim=True)

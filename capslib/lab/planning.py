@@ -143,7 +143,7 @@ def _counted(recipe: Recipe) -> tuple[int, int]:
     if key not in _steps:
         try:
             _steps[key] = flops(recipe)[0]
-        except (TypeError, ValueError, RuntimeError, ArithmeticError) as why:
+        except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as why:
             raise UserError(
                 f"{recipe.network}, {recipe.routing} routing and {recipe.data or 'its data'} do not go together: {why}"
             ) from why

@@ -10,9 +10,17 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules, Pose, field_centres
+from capslib.layers import (
+    ClassCapsules,
+    ConvCapsules,
+    MatrixPrimaryCapsules,
+    Pose,
+    field_centres,
+    grid_size,
+)
 from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
+from capslib.shapes import check_positive, check_shapes
 
 Preset = Literal["printed", "released", "calibrated"]
 CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
@@ -59,7 +67,10 @@ class MatrixCapsNet(nn.Module):
     ):  # fmt: skip
         super().__init__()
         A, B, C, D = sizes
-        (channels, *size), (inner, last) = image_shape, ({}, {})
+        channels, *size = image_shape
+        grid_size(size, self.WINDOWS)
+        self.image_axes = ("N", *image_shape)
+        inner, last = {}, {}
         kind = ROUTINGS[routing]
         if isinstance(kind, type) and issubclass(kind, EMRouting):
             inner, last = PRESETS[preset]
@@ -72,9 +83,6 @@ class MatrixCapsNet(nn.Module):
         inner = dict(normalise=normalise, weight_std=std, **shared, **{**inner, **options})
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, **inner)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, **inner)
-        if min(size) < 17:
-            least = "are too small for the four layers: 17 is the least"
-            raise ValueError(f"images of {size[0]} × {size[1]} pixels {least}")
         centres = field_centres(tuple(size), self.WINDOWS)
         last = dict(coordinates=centres if coordinates else None, **shared, **{**last, **options})
         self.classes = ClassCapsules(D, classes, **last)
@@ -86,15 +94,14 @@ class MatrixCapsNet(nn.Module):
         >>> [MatrixCapsNet.reach(side) for side in (17, 18, 24, 32)]
         [17, 17, 21, 29]
         """
-        places = side
-        for kernel, stride in cls.WINDOWS:
-            places = (places - kernel) // stride + 1
+        places, _ = grid_size((side, side), cls.WINDOWS)
         for kernel, stride in reversed(cls.WINDOWS):
             places = (places - 1) * stride + kernel
         return places
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
+        """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
+        check_shapes(images=(images, self.image_axes))
         return self.primary(F.relu(self.conv(images)))
 
     def layers(self, images: Tensor) -> dict[str, RoutingResult]:
@@ -137,6 +144,9 @@ class BaselineCNN(nn.Module):
     ):  # fmt: skip
         super().__init__()
         (channels, height, width), (first, second, hidden) = image_shape, sizes
+        check_positive(classes=classes)
+        grid_size((height, width), [(2, 2), (2, 2)])  # the poolings
+        self.image_axes = ("N", *image_shape)
         self.conv1 = nn.Conv2d(channels, first, 5, padding="same")
         self.conv2 = nn.Conv2d(first, second, 5, padding="same")
         self.hidden = nn.Linear(second * (height // 4) * (width // 4), hidden)
@@ -144,6 +154,7 @@ class BaselineCNN(nn.Module):
         self.classes = nn.Linear(hidden, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        check_shapes(images=(images, self.image_axes))
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         x = F.relu(self.hidden(rearrange(x, "n c h w -> n (c h w)")))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
+from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder, grid_size
+from capslib.shapes import check_shapes
 
 NORMAL, ANOMALY = 0, 1
 """The class capsules."""
@@ -43,11 +44,9 @@ class AnomalyCapsNet(nn.Module):
         routing: str = "dynamic_over_children", **options: object,
     ):  # fmt: skip
         super().__init__()
-        sides = [(side - 2 * kernel + 1) // 2 + 1 for side in shape[1:]]
-        if min(sides) < 1:
-            twice = f"two convolutions with a kernel of {kernel}"
-            raise ValueError(f"inputs of {shape[1]} × {shape[2]} are too small for {twice}")
-        children = primary_types * sides[0] * sides[1]
+        rows, columns = grid_size(shape[1:], [(kernel, 1), (kernel, 2)], "inputs")
+        children = primary_types * rows * columns
+        self.image_axes = ("N", *shape)
         self.conv = nn.Conv2d(shape[0], filters, kernel)
         self.nonlinearity = {"relu": F.relu, "elu": F.elu}[nonlinearity]
         self.primary = PrimaryCapsules(filters, primary_types, primary_dim, kernel=kernel)
@@ -58,8 +57,10 @@ class AnomalyCapsNet(nn.Module):
             convolution.to(memory_format=torch.channels_last)  # a tenth faster, on a CPU too
 
     def forward(self, images: Tensor) -> AnomalyOutput:
+        check_shapes(images=(images, self.image_axes))
         features = self.nonlinearity(self.conv(images))
         pose, activation, coupling = self.classes(*self.primary(features))
-        longest = F.one_hot(activation.argmax(dim=1), 2)  # [N, 2]
-        reconstruction = self.decoder((pose * longest[..., None]).flatten(1))  # [N, pixels]
+        longest = activation.argmax(dim=1, keepdim=True)  # [N, 1]
+        mask = torch.zeros_like(activation).scatter(1, longest, 1)  # [N, 2]
+        reconstruction = self.decoder((pose * mask[..., None]).flatten(1))  # [N, pixels]
         return AnomalyOutput(activation, coupling, reconstruction)

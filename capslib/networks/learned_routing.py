@@ -10,9 +10,17 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import ConvCapsules, bounded_votes, near_identity, turned, with_coordinates
+from capslib.layers import (
+    ConvCapsules,
+    bounded_votes,
+    grid_size,
+    near_identity,
+    turned,
+    with_coordinates,
+)
 from capslib.networks.em_routing import PRESETS, MatrixCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing
+from capslib.shapes import check_positive, check_shapes
 
 SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "similarity": ({"kernels": 4}, {"kernels": 4}, {"kernels": 10}),
@@ -27,6 +35,7 @@ class FlatCapsules(nn.Module):
 
     def __init__(self, children: int, parents: int, *, routing: str, coordinates: bool = True, **options: Any):
         super().__init__()
+        check_positive(children=children, parents=parents)
         self.coordinates = coordinates
         self.weight = nn.Parameter(near_identity(children, parents))
         self.routing = make_routing(routing, parents, 16, **options)
@@ -71,12 +80,9 @@ class ConsensusCapsNet(MatrixCapsNet):
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
         channels, *size = image_shape
-        if min(size) < 17:
-            raise ValueError(f"{size[0]} × {size[1]} pixels are too small: 17 is the least")
-        widths = []
-        for kernel, stride in self.WINDOWS:
-            size = [(side - kernel) // stride + 1 for side in size]
-            widths.append(size[1])
+        rows2, columns2 = grid_size(size, self.WINDOWS)
+        _, columns1 = grid_size(size, self.WINDOWS[:3])
+        self.image_axes = ("N", *image_shape)
         self.raw_poses = raw_poses
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         self.norm = nn.BatchNorm2d(A, eps=1e-3, momentum=0.01)
@@ -91,12 +97,11 @@ class ConsensusCapsNet(MatrixCapsNet):
         sizes_of = SIZES.get(routing, ({},) * 3)
         one, two, last = ({**shared, **own, **options} for own in sizes_of)
         if theta == "columns":
-            for layer, columns in zip((one, two, last), (*widths[2:], 1), strict=True):
-                layer["columns"] = columns
+            one["columns"], two["columns"], last["columns"] = columns1, columns2, 1
         last |= {"logistic": False} if logits and learns else {}
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, transform="bounded", **one)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, transform="bounded", **two)
-        self.classes = FlatCapsules(size[0] * size[1] * D, classes, **last)
+        self.classes = FlatCapsules(rows2 * columns2 * D, classes, **last)
         if not trained:
             for layer in (self.capsules1, self.capsules2, self.classes):
                 layer.routing.requires_grad_(False)
@@ -107,7 +112,8 @@ class ConsensusCapsNet(MatrixCapsNet):
         return sum(p.numel() for layer in layers for p in layer.routing.parameters())
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
+        """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
+        check_shapes(images=(images, self.image_axes))
         features = self.norm(F.relu(self.conv(images)))
         pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
         if not self.raw_poses:

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, dense_decoder
+from capslib.layers import (
+    DenseCapsules,
+    PrimaryCapsules,
+    as_capsules,
+    dense_decoder,
+    grid_size,
+)
+from capslib.shapes import check_shapes
 
 
 class CapsuleStack(nn.Module):
@@ -49,6 +56,7 @@ class CapsuleStack(nn.Module):
             layer.weight += torch.eye(*layer.weight.shape[2:], device=layer.weight.device)
 
     def forward(self, pose: Tensor) -> tuple[Tensor, Tensor]:
+        check_shapes(pose=(pose, "N I d"))
         pose, activation = as_capsules(pose)
         for layer in self.layers:
             pose, activation, _ = layer(pose, activation)
@@ -68,6 +76,7 @@ class SignNetwork(CapsuleStack):
         super().__init__([(1, 1), (hidden, 1), (2, 1)], **options)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_shapes(x=(x, "N"))
         return super().forward(x[:, None, None])[1]
 
 
@@ -101,6 +110,8 @@ class DeepCapsNet(nn.Module):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
+        grid_size(image_shape[1:], [(kernel, 1), (primary_kernel, 2)])
+        self.image_axes = ("N", *image_shape)
         self.conv = nn.Conv2d(image_shape[0], filters, kernel, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
@@ -117,7 +128,8 @@ class DeepCapsNet(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def primary_capsules(self, images: Tensor) -> Tensor:
-        """Poses [N, I, 8] of the primary capsules."""
+        """Return the poses [N, I, 8] of the primary capsules."""
+        check_shapes(images=(images, self.image_axes))
         return self.primary(self.nonlinearity(self.conv(images)))[0]
 
     def forward(self, images: Tensor) -> CapsNetOutput:

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capslib.errors import check_name
-from capslib.layers import DenseCapsules, PrimaryCapsules, as_capsules, dense_decoder
+from capslib.layers import (
+    DenseCapsules,
+    PrimaryCapsules,
+    as_capsules,
+    dense_decoder,
+    grid_size,
+)
 from capslib.routing import squash
+from capslib.shapes import check_positive, check_shapes
 
 Mask = Literal["none", "label", "longest", "winner", "ranks"]
 """What the decoder sees: all latent capsules; that of the label (of the longest, where there is none);
@@ -41,28 +48,33 @@ def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position
     >>> routing_support(coupling, 2).item(), routing_support(coupling, 2, "released").item()
     (1.0, 1.25)
     """
+    check_shapes(coupling=(coupling, "N I L"))
+    if coupling.shape[1] % types:
+        raise ValueError(f"{coupling.shape[1]} children are not of {types} types at every position")
     groups = (types, -1) if grouping == "position" else (-1, types)
     return coupling.unflatten(1, groups).amax(1 if grouping == "position" else 2).sum(dim=1)
 
 
 def ranks(strength: Tensor) -> Tensor:
-    """The rank [N, L] of each capsule, 0 for the strongest; of equal ones the first is stronger.
+    """Return the rank [..., L] of each capsule, 0 for the strongest; of equal ones the first is stronger.
 
     >>> ranks(torch.tensor([[0.3, 0.9, 0.3]])).tolist()
     [[1, 0, 2]]
     """
+    check_shapes(strength=(strength, "... L"))
     return strength.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
 def rank_mask(strength: Tensor, gamma: float = 12.0) -> Tensor:
-    """The mask m = exp(−γ·r/(L − 1)) of ranks r (§2.2, eqs. 2–4); below 0.01 it is zero.
+    """Return the mask m = exp(−γ·r/(L − 1)) of ranks r [..., L] (§2.2, eqs. 2–4); below 0.01 it is zero.
 
     Of 16 capsules and γ = 12, six keep something. No gradient flows through a rank.
 
     >>> rank_mask(-torch.arange(16.0))[:7]
     tensor([1.0000, 0.4493, 0.2019, 0.0907, 0.0408, 0.0183, 0.0000])
     """
-    mask = torch.exp(-gamma * ranks(strength) / (strength.shape[-1] - 1))
+    last = max(1, strength.shape[-1] - 1)  # the rank of the weakest; a single one keeps all
+    mask = torch.exp(-gamma * ranks(strength) / last)
     return torch.where(mask < 0.01, 0.0, mask).to(strength.dtype)
 
 
@@ -117,6 +129,7 @@ class ReleasedPrimaryCapsules(PrimaryCapsules):
     """
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        self.check(features)
         types = self.conv.out_channels // self.dim
         summed = F.conv2d(features, self.conv.weight / types, self.conv.bias, self.conv.stride)
         pose = summed.unflatten(1, (types, self.dim)).movedim(2, -1).flatten(1, 3)
@@ -154,12 +167,10 @@ class SparseCapsNet(nn.Module):
         self.primary = ReleasedPrimaryCapsules(
             filters, primary_types, primary_dim, kernel=primary_kernel
         )  # fmt: skip
-        sides = [(side - kernel - primary_kernel + 1) // 2 + 1 for side in shape[1:]]
-        if min(sides) < 1:
-            windows = f"windows of {kernel} and {primary_kernel}"
-            raise ValueError(f"images of {shape[1]} × {shape[2]} are too small for {windows}")
+        rows, columns = grid_size(shape[1:], [(kernel, 1), (primary_kernel, 2)])
+        self.image_axes = ("N", *shape)
         self.types = 1 if hidden else primary_types  # a hidden capsule has no position
-        sizes = [(primary_types * sides[0] * sides[1], primary_dim), *hidden, (capsules, dim)]
+        sizes = [(primary_types * rows * columns, primary_dim), *hidden, (capsules, dim)]
         options |= {"routing": routing, "bias": bias}
         self.layers = nn.ModuleList(
             DenseCapsules(children, parents, child_dim, parent_dim, **options)
@@ -175,7 +186,8 @@ class SparseCapsNet(nn.Module):
                 nn.init.constant_(module.bias, 0.1)
 
     def latent(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Poses [N, L, D], activations and support [N, L] of the latent capsules."""
+        """Return poses [N, L, D], activations and support [N, L] of the latent capsules."""
+        check_shapes(images=(images, self.image_axes))
         pose, activation = self.primary(F.relu(self.conv(images)))
         for layer in self.layers:
             pose, activation, coupling = layer(pose, activation)
@@ -183,6 +195,7 @@ class SparseCapsNet(nn.Module):
 
     def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
         """The mask m [N, L]."""
+        check_shapes(activation=(activation, "N L"), support=(support, "N L"), labels=(labels, "N"))
         strength = support if self.boost is None else self.boost(support)
         if self.mask == "none":
             return torch.ones_like(support)
@@ -190,7 +203,7 @@ class SparseCapsNet(nn.Module):
             return rank_mask(strength, self.gamma)
         chosen = (strength if self.mask == "winner" else activation).argmax(dim=-1)
         chosen = labels if self.mask == "label" and labels is not None else chosen
-        return F.one_hot(chosen, support.shape[-1]).to(support.dtype)
+        return torch.zeros_like(support).scatter(1, chosen[:, None], 1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
         pose, activation, support = self.latent(images)
@@ -198,7 +211,8 @@ class SparseCapsNet(nn.Module):
         return SparseOutput(pose, activation, support, mask, self.decode(pose, mask))
 
     def decode(self, pose: Tensor, mask: Tensor) -> Tensor:
-        """Reconstructions [N, pixels] of poses [N, L, D] under a mask [N, L]."""
+        """Return reconstructions [N, pixels] of poses [N, L, D] under a mask [N, L]."""
+        check_shapes(pose=(pose, "N L D"), mask=(mask, "N L"))
         return self.decoder((pose * mask[..., None]).flatten(1))
 
 
@@ -216,13 +230,15 @@ class Autoencoder(nn.Module):
         decoder: tuple[int, ...] = (512, 1024), **_: object,
     ):  # fmt: skip
         super().__init__()
-        self.capsules = capsules
+        check_positive(capsules=capsules, dim=dim)
+        self.capsules, self.image_axes = capsules, ("N", *shape)
         widths = [shape[0] * shape[1] * shape[2], *reversed(decoder), capsules * dim]
         dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
         self.encoder = nn.Sequential(*dense[:-1])
         self.decoder = dense_decoder(capsules * dim, decoder, shape)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
+        check_shapes(images=(images, self.image_axes))
         pose, activation = as_capsules(self.encoder(images.flatten(1)).unflatten(1, (self.capsules, -1)))
         ones = torch.ones_like(activation)
         return SparseOutput(pose, activation, activation, ones, self.decode(pose, ones))

@@ -14,6 +14,10 @@ The files, from the top of the room to its bottom. Each imports only from files 
 CONTRIBUTING.md says how to add a routing.
 """
 
+import inspect
+from collections.abc import Callable
+
+from capslib.errors import check_name
 from capslib.registry import ROUTINGS
 from capslib.routing.base import RoutingResult, squash
 from capslib.routing.competition import Competition, Normalise, convolutional
@@ -24,12 +28,30 @@ from capslib.routing.module import Routing, use_path
 
 
 def make_routing(name: str, parents: int, dim: int, **options: object) -> Routing:
-    """A routing by its name in ``ROUTINGS``, for ``parents`` J of ``dim`` D dimensions. UserError: no such name.
+    """Return a routing by its name in ``ROUTINGS``, for ``parents`` J of ``dim`` D dimensions.
+
+    Raises UserError for a name or an option that does not exist.
 
     >>> make_routing("em", 10, 16, iterations=2)
     EMRouting(iterations=2, bias=False)
     """
-    return ROUTINGS[name](parents, dim, **options)
+    kind = ROUTINGS[name]
+    known = option_names(kind)
+    for option in options:
+        check_name(f"option of {name!r} routing", option, known)
+    return kind(parents, dim, **options)
+
+
+def option_names(kind: Callable[..., Routing]) -> list[str]:
+    """Return the keywords of a routing, also those that it passes on to the classes above it."""
+    names: list[str] = []
+    makers = [c.__init__ for c in kind.__mro__ if "__init__" in vars(c)] if isinstance(kind, type) else [kind]
+    for maker in makers:
+        parameters = inspect.signature(maker).parameters.values()
+        names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return list(dict.fromkeys(names))
 
 
 __all__ = [

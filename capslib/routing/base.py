@@ -24,20 +24,16 @@ def squash(x: Tensor, dim: int = -1) -> Tensor:
     """Shrink vectors to a length below one and keep their direction.
 
     Computes ‖x‖²/(1+‖x‖²) · x/‖x‖ for vectors along ``dim`` (Sabour et al. 2017, eq. 1) and
-    returns the same shape. The form x·‖x‖/(1+‖x‖²) needs no ε: it is exact everywhere, exactly
-    odd, and its gradient at zero is zero.
+    returns the same shape and dtype. The form x·‖x‖/(1+‖x‖²) needs no ε: it is exact, exactly odd,
+    and its gradient at zero is zero. Half precision is computed in float32, since the square
+    of a length beyond 256 is no float16. Lengths may reach 1e19.
 
     >>> round(squash(torch.tensor([3.0, 4.0])).norm().item(), 4)  # 25/26
     0.9615
     """
-    norm = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
-    return x * (norm / (1 + norm.square()))
-
-
-def at_least_one(iterations: int) -> None:
-    """Raise ValueError unless there is an iteration to run."""
-    if iterations < 1 or iterations != int(iterations):
-        raise ValueError(f"a routing needs at least one iteration, and whole ones, not {iterations}")
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    norm = torch.linalg.vector_norm(wide, dim=dim, keepdim=True)
+    return (wide * (norm / (1 + norm.square()))).to(x.dtype)
 
 
 def materialised(few: Tensor) -> Tensor:

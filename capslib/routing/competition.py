@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -10,7 +9,6 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from capslib.routing.base import materialised
 
@@ -72,7 +70,7 @@ class Competition(NamedTuple):
         equal = torch.full_like(like, 1 / like.shape[1])
         if self.per_type:
             return equal
-        N = len(like) // self.positions
+        N = like.shape[0] // self.positions
         return equal / repeat(self.seen, "p f -> (n p) 1 (f t)", n=N, t=self.types)
 
     @property
@@ -163,12 +161,15 @@ def softmax_gradient(
     return to_logits
 
 
-@functools.lru_cache(maxsize=64)
 def convolutional(
-    size: tuple[int, int], kernel: int, stride: int, types: int, normalise: Normalise,
+    size: tuple[int, int],
+    kernel: int,
+    stride: int,
+    types: int,
+    normalise: Normalise,
     device: torch.device,
-) -> Competition | None:  # fmt: skip
-    """The competition in a convolutional layer over a grid (H, W) of ``types`` child types.
+) -> Competition | None:
+    """Return the competition in a convolutional layer over a grid (H, W) of ``types`` child types.
 
     Slots are ordered (row in the kernel, column, type). Returns None for "types-per-position",
     where each field is a layer of its own.
@@ -178,11 +179,30 @@ def convolutional(
     rows, columns = ((side - kernel) // stride + 1 for side in size)
     if normalise == "released":  # its index arithmetic knows no stride
         size, stride = (rows + kernel - 1, columns + kernel - 1), 1
-    places = torch.arange(size[0] * size[1]).view(size)
+    places = torch.arange(size[0] * size[1], device=device).view(size)
     place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
-    found = [(place == of).nonzero().flatten() for of in range(places.numel())]
-    parts = pad_sequence(found, batch_first=True, padding_value=len(place))  # [places, V]
-    seen = (parts < len(place)).sum(dim=1)[place].view(rows * columns, -1)
-    tables = (t.to(device) for t in (place, parts, seen))
+    row, y = _windows_of_places(size[0], kernel, stride, rows, device)
+    column, x = _windows_of_places(size[1], kernel, stride, columns, device)
+    row, y = row[:, None, :, None], y[:, None, :, None]
+    field = row * columns + column[:, None]  # [H, W, rows that hold it, columns that hold it]
+    slot = (field * kernel + y) * kernel + x[:, None]
+    slot = slot.where((row >= 0) & (column[:, None] >= 0), place.shape[0])
+    parts = slot.flatten(2).flatten(0, 1).sort(dim=1).values  # [places, V]
+    seen = (parts < place.shape[0]).sum(dim=1)[place].view(rows * columns, -1)
     per_type = normalise in ("positions-per-type", "released")
-    return Competition(*tables, rows * columns, types, per_type, normalise == "released")
+    released = normalise == "released"
+    return Competition(place, parts, seen, rows * columns, types, per_type, released)
+
+
+def _windows_of_places(side: int, kernel: int, stride: int, windows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return which windows hold each place of an axis, and where in them it lies, both [side, V].
+
+    A window is -1 where fewer than V hold the place.
+    """
+    most = min(windows, -(-kernel // stride))
+    place = torch.arange(side, device=device)[:, None]
+    last = (place // stride).clamp(max=windows - 1)
+    window = last - torch.arange(most, device=device)
+    offset = place - stride * window
+    holds = (window >= 0) & (offset < kernel)
+    return window.where(holds, -1), offset

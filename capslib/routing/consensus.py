@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from einops import rearrange
@@ -19,6 +19,7 @@ from capslib.errors import check_name
 from capslib.routing.base import RoutingResult
 from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing
+from capslib.shapes import check_shapes, values_can_be_read
 
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 SMALLEST = 1e-4  # of a kernel's width, and far below any distance between votes that matters
@@ -70,17 +71,26 @@ def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) 
 
 @routing_function
 def similarity_routing(
-    votes: Tensor, activation: Tensor, mixture: Tensor, width: Tensor, weights: Tensor,
-    theta: Tensor, *, iterations: int = 3, bias: Tensor | None = None, floor: float = 0.1,
+    votes: Annotated[Tensor, "... I J D"],
+    activation: Annotated[Tensor, "... I"],
+    mixture: Annotated[Tensor, "J Q"],
+    width: Annotated[Tensor, "J Q"],
+    weights: Annotated[Tensor, "J 2"],
+    theta: Annotated[Tensor, "J 3"],
+    *,
+    iterations: int = 3,
+    bias: Annotated[Tensor | None, "J D"] = None,
+    floor: float = 0.1,
     logistic: bool = True,
-) -> RoutingResult:  # fmt: skip
+) -> RoutingResult:
     """Route votes [..., I, J, D] of children with activations [..., I] (Faria 2019, eqs. 2–15).
 
     Couplings maximise the kernel between a mean and its votes, held back by two divergences: from
     equal couplings, and from the activations. ``mixture`` and ``width`` [J, Q] are of the
     kernel, ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count, and ``theta`` [J, 3]
     make the activation, eq. (13). ``floor`` is added to activations before a logarithm. Without
-    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration.
+    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration, and for
+    shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     log_a = (activation + floor).log()[..., None, :]  # [..., 1, I]
@@ -233,8 +243,8 @@ class _Cell(torch.autograd.Function):
 
 
 def lstm_cell(fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-    """:class:`_Cell`, but where torch.func looks, which sees into no gradient by hand."""
-    if not torch._C._are_functorch_transforms_active():
+    """Return what :class:`_Cell` does, or its formulas where somebody differentiates them."""
+    if values_can_be_read():
         return _Cell.apply(fixed, of_parent, weight, x, cell)
     gates = torch.addmm(fixed, weight, x).unflatten(1, (of_parent.shape[1], -1)) + of_parent[..., None]
     i, f, o, new = gates.flatten(1).chunk(4)
@@ -254,10 +264,18 @@ Reads = Literal["paper", "released"]
 
 @routing_function
 def connectionist_routing(
-    votes: Tensor, activation: Tensor, weight: Tensor, gate_bias: Tensor, g: Layers, f: Layers,
-    *, iterations: int = 3, bias: Tensor | None = None, reads: Reads = "paper",
+    votes: Annotated[Tensor, "... I J D"],
+    activation: Annotated[Tensor, "... I"],
+    weight: Annotated[Tensor, "gates inputs"],
+    gate_bias: Annotated[Tensor, "gates"],
+    g: Layers,
+    f: Layers,
+    *,
+    iterations: int = 3,
+    bias: Annotated[Tensor | None, "J D"] = None,
+    reads: Reads = "paper",
     logistic: bool = True,
-) -> RoutingResult:  # fmt: skip
+) -> RoutingResult:
     """Route votes [..., I, J, D] with activations [..., I] by an LSTM (Faria 2019, Algorithm 2).
 
     For each child and parent an LSTM of H units sees x_i = [μ, a_i, v_i, c_i]; ``weight``
@@ -265,10 +283,12 @@ def connectionist_routing(
     its candidate. The layers ``g`` make the logit of a coupling out of the hidden state h_i, the
     layers ``f`` the activation out of Σ_i c_i s_i of the cell states, eq. (14). All are shared by
     all pairs. With ``reads="released"``, g reads the cell state and f the hidden one. Without
-    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration.
+    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration, and for
+    shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     (D, *shape), H = votes.shape, len(gate_bias) // 4  # shape: [..., J, I]
+    check_shapes(weight=(weight, f"{4 * H} {2 * D + 2 + H}"))
     of_mu, of_a, of_v, of_c, of_h = weight.split([D, 1, D, 1, H], dim=1)
     # One product with [μ, a, v, c, h], of which a and v are the same in every iteration.
     active = activation[..., None, :].expand(shape).reshape(1, -1)  # [1, R]

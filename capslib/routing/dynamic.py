@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Annotated
 
 import torch
 from einops import einsum, rearrange
@@ -22,15 +23,19 @@ from capslib.routing.module import Routing
 
 @routing_function
 def dynamic_routing(
-    votes: Tensor, *, iterations: int = 3, bias: Tensor | None = None,
+    votes: Annotated[Tensor, "... I J D"],
+    *,
+    iterations: int = 3,
+    bias: Annotated[Tensor | None, "J D"] = None,
     competition: Competition | None = None,
-) -> RoutingResult:  # fmt: skip
+) -> RoutingResult:
     """Route votes [..., I, J, D] to J parents (Sabour et al. 2017, Procedure 1).
 
     The activation of a parent is the length of its pose, below one. ``bias`` [J, D] is added to
     the pre-activation s_j inside the loop, so it also changes the agreements (Peer et al.
     2021, §4). ``competition`` lets parents at other positions compete for the same children.
-    Gradients flow through all iterations. Raises ValueError for less than one iteration.
+    Gradients flow through all iterations. Raises ValueError for less than one iteration, and for
+    shapes that do not fit together.
 
     >>> pose, activation, coupling = dynamic_routing(torch.randn(8, 100, 10, 16))
     >>> pose.shape, activation.shape, coupling.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from einops import einsum, rearrange
@@ -39,12 +39,22 @@ def inverse_temperatures(iterations: int, final: float = 0.01) -> tuple[float, .
 
 @routing_function
 def em_routing(
-    votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *,
-    iterations: int = 3, inverse_temperature: Sequence[float] | None = None,
-    bias: Tensor | None = None, spread: Spread = "deviation", variance_offset: float = 0.0,
-    vector: bool = False, length_offset: float = 1e-8, smoothing: float = 0.0,
-    mixing: bool = False, competition: Competition | None = None,
-) -> RoutingResult:  # fmt: skip
+    votes: Annotated[Tensor, "... I J D"],
+    activation: Annotated[Tensor, "... I"],
+    beta_u: Annotated[Tensor, "J"],
+    beta_a: Annotated[Tensor, "J"],
+    *,
+    iterations: int = 3,
+    inverse_temperature: Sequence[float] | None = None,
+    bias: Annotated[Tensor | None, "J D"] = None,
+    spread: Spread = "deviation",
+    variance_offset: float = 0.0,
+    vector: bool = False,
+    length_offset: float = 1e-8,
+    smoothing: float = 0.0,
+    mixing: bool = False,
+    competition: Competition | None = None,
+) -> RoutingResult:
     """Route votes [..., I, J, D] of children with activations [..., I] to J parents.
 
     This is Procedure 1 of Hinton et al. 2018, with the E-step as a softmax of log-densities.
@@ -57,7 +67,8 @@ def em_routing(
     ``smoothing`` is the share that a mean keeps of the mean before it, which at first is zero.
     With ``mixing`` a parent is as active as its share m_j/Σ_i a_i of the children, without β
     and λ (§5). ``competition`` lets parents at other positions compete for the same children.
-    Raises ValueError for less than one iteration, or if there are not as many temperatures.
+    Raises ValueError for less than one iteration, if there are not as many temperatures, and for
+    shapes that do not fit together.
 
     >>> votes, activation = torch.randn(8, 100, 10, 16), torch.rand(8, 100)
     >>> em_routing(votes, activation, torch.zeros(10), torch.zeros(10)).pose.shape
@@ -238,38 +249,61 @@ class EMRouting(Routing):
     """:func:`em_routing` with its bias and with β_u and β_a [J], which it learns.
 
     They start from ``beta`` and noise of N(0, ``beta_std``²). ``beta_scale`` multiplies them,
-    which sets how fast an optimiser moves them. ``inverse_temperature`` is the limit of λ.
+    which sets how fast an optimiser moves them. ``beta_u_offset`` is then added to β_u.
+    ``inverse_temperature`` is the limit of λ. Offset, scales and λ are plain numbers that
+    :meth:`start_at_half` sets. A cast of the module to half precision leaves them as they are.
     """
 
     function = em_routing
     activation_weighs_votes = True
 
     def __init__(
-        self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,
-        beta: tuple[float, float] = (0.0, 0.0), beta_std: float = 0.1,
-        beta_scale: tuple[float, float] = (1.0, 1.0), inverse_temperature: float = 0.01,
-        **options: object,
-    ):  # fmt: skip
+        self,
+        parents: int,
+        dim: int,
+        *,
+        iterations: int = 3,
+        bias: float | None = None,
+        beta: tuple[float, float] = (0.0, 0.0),
+        beta_std: float = 0.1,
+        beta_scale: tuple[float, float] = (1.0, 1.0),
+        inverse_temperature: float = 0.01,
+        spread: Spread = "deviation",
+        variance_offset: float = 0.0,
+        smoothing: float = 0.0,
+        mixing: bool = False,
+        vector: bool = False,
+        length_offset: float = 1e-8,
+    ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.beta_u = nn.Parameter(beta[0] + torch.randn(parents) * beta_std)
         self.beta_a = nn.Parameter(beta[1] + torch.randn(parents) * beta_std)
-        self.beta_scale, self.inverse_temperature = beta_scale, inverse_temperature
+        self.beta_scale, self.beta_u_offset = beta_scale, 0.0
+        self.inverse_temperature = inverse_temperature
         self.options: dict[str, Any] = {
-            "spread": "deviation", "variance_offset": 0.0, "smoothing": 0.0, "mixing": False,
-            "vector": False, "length_offset": 1e-8, **options,
-        }  # fmt: skip
+            "spread": spread,
+            "variance_offset": variance_offset,
+            "smoothing": smoothing,
+            "mixing": mixing,
+            "vector": vector,
+            "length_offset": length_offset,
+        }
 
     def get_extra_state(self) -> Tensor:
-        """What :meth:`start_at_half` sets beside parameters, float64 [3], for saved weights."""
-        return torch.tensor([*self.beta_scale, self.inverse_temperature], dtype=torch.float64)
+        """Return the scales of β_u and β_a, the offset of β_u and λ, float64 [4], for saved weights."""
+        numbers = [*self.beta_scale, self.beta_u_offset, self.inverse_temperature]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        *scale, self.inverse_temperature = state.tolist()
-        self.beta_scale = tuple(scale)
+        scale_u, scale_a, self.beta_u_offset, self.inverse_temperature = state.tolist()
+        self.beta_scale = (scale_u, scale_a)
 
     def betas(self) -> tuple[Tensor, Tensor]:
-        """β_u and β_a [J], in the units of the paper."""
-        return self.beta_u * self.beta_scale[0], self.beta_a * self.beta_scale[1]
+        """Return β_u and β_a [J] in the units of the paper, in at least float32."""
+        wide = torch.promote_types(self.beta_u.dtype, torch.float32)
+        scale_u, scale_a = self.beta_scale
+        beta_u = self.beta_u.to(wide) * scale_u + self.beta_u_offset
+        return beta_u, self.beta_a.to(wide) * scale_a
 
     def forward(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None,
@@ -311,8 +345,10 @@ class EMRouting(Routing):
             unit = float(deviations) / 0.25  # of cost, which makes one of the logit
             final, beta_u = 1 / (unit * (1 - 0.95**t)), -mean / D
         self.inverse_temperature = final
+        self.beta_u_offset = float(beta_u.mean())
         self.beta_scale = unit / (D * float(mass.mean().clamp_min(MASS_FLOOR))), unit
-        self.beta_u.data[:], self.beta_a.data[:] = beta_u / self.beta_scale[0], 0
+        self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
+        self.beta_a.zero_()
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         I, J, D = votes.shape

@@ -17,7 +17,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from einops import einsum, rearrange
@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from capslib.errors import check_name
-from capslib.routing.base import Path, RoutingResult, at_least_one
+from capslib.routing.base import PATHS, Path, RoutingResult
+from capslib.routing.competition import Competition
+from capslib.shapes import check_positive, check_shapes, values_can_be_read
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
@@ -46,8 +48,19 @@ class LazyVotes(NamedTuple):
     weight: Tensor
     pose: Tensor
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape [N, I, J, D] of all votes. Raises ValueError unless weight and pose fit together."""
+        matrices = self.pose.ndim == 4
+        pose = "N I rows k" if matrices else "N I k"
+        weight = "I J k columns" if matrices else "I J D k"
+        check_shapes(weight=(self.weight, weight), pose=(self.pose, pose))
+        I, J = self.weight.shape[:2]
+        dim = self.pose.shape[2] * self.weight.shape[3] if matrices else self.weight.shape[2]
+        return torch.Size([self.pose.shape[0], I, J, dim])
+
     def form(self) -> Tensor:
-        """All votes [N, I, J, D]."""
+        """Return all votes [N, I, J, D]."""
         vectors, matrices = "i j e d, n i d -> n i j e", "i j k b, n i a k -> n i j a b"
         return einsum(self.weight, self.pose, matrices if self.pose.ndim == 4 else vectors).flatten(3)
 
@@ -71,39 +84,42 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     """Make a routing of its definition: in at least float32, and on the path that ``path`` names.
 
     The definition takes votes [..., I, J, D] and keywords. Of its other tensors the one named
-    ``activation`` [..., I] belongs to the children; the rest belong to the parents. A softmax of
+    ``activation`` [..., I] belongs to the children; the rest belong to the parents. Shapes are
+    checked: a tensor that is annotated as ``Annotated[Tensor, "J D"]`` has those axes. A softmax of
     agreements needs more than eight bits of mantissa, so no autocast is heeded; the result has
     the dtype of the votes. ``routing.core`` is the :class:`Core`, or None. A call whose options
     learn always takes the definition, so that autograd finds them.
     """
     signature = inspect.signature(definition)
-    hints = {"path": Path, **get_type_hints(definition)}
+    hints = get_type_hints(definition, include_extras=True)
     choices = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    patterns = {"votes": "... I J D", "activation": "... I"}
+    for name, hint in hints.items():
+        if get_origin(hint) is Annotated:
+            patterns[name] = hint.__metadata__[0]
 
     @functools.wraps(definition)
     def routing(votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object) -> RoutingResult:
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
-        at_least_one(bound.arguments.get("iterations", 1))
+        options = dict(bound.arguments)
+        check_positive(iterations=options.get("iterations", 1))
+        check_name("path", path, PATHS)
         for name, names in choices.items():
-            check_name(name, {**bound.arguments, "path": path}[name], names)
+            check_name(name, options[name], names)
+        shaped = {name: (options[name], pattern) for name, pattern in patterns.items() if name in options}
+        check_shapes(**shaped)
+        del options["votes"]
         weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not given.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {given.dtype}")
-        if given.ndim < 3:
-            raise ValueError(f"votes are [..., I, J, D], not {[*given.shape]}")
-        children, own = given.shape[-3] if weight is None else len(weight), bound.arguments.get("activation")
-        if own is not None and own.shape[-1] != children:
-            raise ValueError(f"{children} children have activations [..., {children}], not {[*own.shape]}")
         wide = torch.promote_types(given.dtype, torch.float32)
-        options = {name: value for name, value in bound.arguments.items() if value is not votes}
         arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}
         weight, source = None if weight is None else weight.to(wide), given.to(wide)
         meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
         with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
-            # A compiler and torch.func see the loop itself, and there is nothing to cut where there is no example.
-            seen = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-            if path == "eager" or seen or source.numel() == 0:
+            # A compiler and torch.func read the loop itself, and an empty batch has nothing to cut.
+            if path == "eager" or not values_can_be_read() or source.numel() == 0:
                 result = definition(_formed(weight, source), **arguments)
             else:
                 lead, source, arguments = _one_batch(weight, source, arguments)
@@ -153,8 +169,8 @@ def _one_batch(weight: Tensor | None, source: Tensor, arguments: dict[str, Any])
     lead = source.shape[:-3] if weight is None else source.shape[:1]
     source = source.reshape(-1, *source.shape[len(lead) :])
     if "activation" in arguments:
-        activation = arguments["activation"].expand(*lead, source.shape[1])
-        arguments = {**arguments, "activation": activation.reshape(-1, source.shape[1])}
+        activation = arguments["activation"].reshape(-1, source.shape[1])
+        arguments = {**arguments, "activation": activation}
     return lead, source, arguments
 
 
@@ -287,7 +303,7 @@ class _Plan(NamedTuple):
         for chunk, full in _chunks(numbers, rows, _together(self.options)):
             some, this = rows[chunk], run
             if self.compiled and full:
-                options = ((name, o if isinstance(o, Hashable) else repr(o)) for name, o in self.options.items())
+                options = ((name, _constant(option)) for name, option in self.options.items())
                 layout = weight is None or weight.shape, some.shape, some.stride(), some.dtype, some.device
                 this = _compiled_for(run, self.core, self.names, *options, *layout)
             shared = to and (to[0], None if to[1] is None else to[1][chunk])
@@ -295,6 +311,13 @@ class _Plan(NamedTuple):
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         return _of_chunk({**dict(zip(self.names, tensors, strict=True)), **self.options}, chunk)
+
+
+def _constant(option: Any) -> Hashable:
+    """Return what tells an option from others for the compiler, which knows a tensor by its shape."""
+    if isinstance(option, Competition):
+        return tuple(part.shape if isinstance(part, Tensor) else part for part in option)
+    return option if isinstance(option, Hashable) else repr(option)
 
 
 @functools.lru_cache(maxsize=256)

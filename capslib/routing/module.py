@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from capslib.errors import check_name
-from capslib.routing.base import PATHS, Path, RoutingResult, at_least_one
+from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
+from capslib.shapes import check_positive
 
 
 class Routing(nn.Module):
@@ -33,7 +34,7 @@ class Routing(nn.Module):
 
     def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
         super().__init__()
-        at_least_one(iterations)
+        check_positive(parents=parents, dim=dim, iterations=iterations)
         if isinstance(bias, bool):  # False would be a bias that starts from zero
             raise TypeError(f"a bias is the value that it starts from, or None for no bias; not {bias}")
         self.iterations = iterations

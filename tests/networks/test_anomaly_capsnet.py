@@ -8,7 +8,6 @@ from torch import nn
 
 from capslib.networks.inequality_anomaly import ANOMALY, NORMAL, AnomalyCapsNet
 from capslib.papers.inequality_anomaly.recipe import PAPER, AnomalyRecipe
-from capslib.registry import NETWORKS
 
 PAPERS = {  # data: shape, setup, children and their dimension (§2.1 of the specification)
     "mnist": ((1, 28, 28), "outliers", 1152, 32),
@@ -59,9 +58,3 @@ def test_the_decoder_sees_the_longer_capsule_only():
     lengths = seen[0].norm(dim=-1)
     torch.testing.assert_close(lengths.gather(1, longer[:, None])[:, 0], output.activation.amax(dim=1))
     assert (lengths.gather(1, 1 - longer[:, None]) == 0).all()
-
-
-def test_inputs_that_are_too_small_are_refused():
-    with pytest.raises(ValueError, match="inputs of 8 × 8 are too small for two convolutions with a kernel of 9"):
-        AnomalyCapsNet((1, 8, 8))
-    assert NETWORKS["anomaly_capsnet"] is AnomalyCapsNet

@@ -71,12 +71,6 @@ def test_shapes_of_its_layers(pose, of_pose, shape, grids):
     torch.testing.assert_close(capsnet(images(3, shape)), classes.activation)
 
 
-@pytest.mark.parametrize("size", [(16, 32), (32, 16), (4, 4), (1, 1)])
-def test_images_that_are_too_small_are_an_error(size):
-    with pytest.raises(ValueError, match=rf"images of {size[0]} × {size[1]} pixels are too small .* 17 is the least"):
-        MatrixCapsNet((2, *size), 5, SIZES)
-
-
 def test_the_cnn_drops_units_in_training_only():
     torch.manual_seed(0)
     cnn, x = BaselineCNN((2, 24, 24), 5, (4, 6, 32)), images(4)

@@ -183,8 +183,3 @@ def test_released_primary_capsules_divide_the_convolution_and_not_its_bias():
         summed = layer.conv(features).reshape(2, 4, 5, 4, 4) - bias
         expected = squash((summed / 4 + bias).movedim(2, -1)).reshape(2, 64, 5)
         torch.testing.assert_close(layer(features)[0], expected)
-
-
-def test_images_that_are_too_small():
-    with pytest.raises(ValueError, match="images of 12 × 12 are too small for windows of 9 and 9"):
-        SparseCapsNet((1, 12, 12))

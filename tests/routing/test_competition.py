@@ -306,9 +306,3 @@ def test_fields_share_children_with_their_neighbours():
     expected = pose[1, 2 + 2, 0 + 1, 1] @ layer.weight[2, 1, 1, 2]
     torch.testing.assert_close(window[2, 1, 1, 2], expected.flatten())
     assert of_field.unflatten(0, (2, 2, 2))[1, 1, 0].unflatten(0, (3, 3, TYPES))[2, 1, 1] == activation[1, 4, 1, 1]
-
-
-def test_a_window_larger_than_the_grid_is_an_error():
-    layer, pose, activation = build((4, 3, 1))
-    with pytest.raises(ValueError, match="3 × 3 does not fit into a grid of 2 × 2"):
-        layer(pose[:, :2, :2], activation[:, :2, :2])

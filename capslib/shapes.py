@@ -1,0 +1,102 @@
+"""Check shapes and numbers before computing, so that broadcasting never hides a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+BATCH_AXES = ("N", "...")
+"""Axes that may be empty. Every other axis has at least one entry."""
+
+
+class HasShape(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+
+Pattern = str | Sequence[str | int]
+"""Axes by name or size: ``"N C 28 28"`` or ``("N", "C", 28, 28)``."""
+
+
+def check_shapes(**tensors: tuple[HasShape | None, Pattern]) -> None:
+    """Raise ValueError unless all tensors have the axes that their patterns name.
+
+    Each argument is a pair: a tensor, or None for one that is left out, and its pattern. A pattern
+    lists axes. A name has the same size wherever it occurs, a number is a size, and ``...`` stands
+    for any number of axes, the same in all tensors. The message shows every pattern and shape.
+    Code that is compiled, exported or traced is not checked.
+
+    >>> check_shapes(votes=(torch.zeros(8, 5, 3, 4), "... I J D"), bias=(torch.zeros(3, 4), "J D"))
+    >>> check_shapes(votes=(torch.zeros(8, 5, 3, 4), "... I J D"), bias=(torch.zeros(2, 4), "J D"))
+    Traceback (most recent call last):
+        ...
+    ValueError: J is 3 in votes and 2 in bias: votes [..., I, J, D] is [8, 5, 3, 4], bias [J, D] is [2, 4]
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    known: dict[str, tuple[object, str]] = {}  # the size of an axis, and the tensor that has it
+    for name, (tensor, pattern) in tensors.items():
+        if tensor is None:
+            continue
+        sizes = _sizes(tensor.shape, _axes(pattern))
+        if sizes is None:
+            raise ValueError(f"{name} has {len(tensor.shape)} axes: {_described(tensors)}")
+        for axis, size in sizes:
+            expected, where = known.setdefault(axis, (size, name))
+            if axis.isdigit() and size != int(axis):
+                raise ValueError(f"{name} has {size} in the place of {axis}: {_described(tensors)}")
+            if size != expected:
+                fault = f"{axis} is {expected} in {where} and {size} in {name}"
+                raise ValueError(f"{fault}: {_described(tensors)}")
+            if size == 0 and axis not in BATCH_AXES:
+                raise ValueError(f"{axis} is 0 in {name}, and has to be 1 or more: {_described(tensors)}")
+
+
+def check_positive(**numbers: float) -> None:
+    """Raise ValueError unless all numbers are whole and at least 1.
+
+    >>> check_positive(iterations=3, parents=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: parents has to be a whole number of at least 1, not 0
+    """
+    for name, number in numbers.items():
+        if number < 1 or number != int(number):
+            raise ValueError(f"{name} has to be a whole number of at least 1, not {number}")
+
+
+def values_can_be_read() -> bool:
+    """Return whether code may look at the numbers in a tensor.
+
+    It may not while it is compiled, exported, traced, or transformed by torch.func.
+    """
+    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return not compiling and not torch._C._are_functorch_transforms_active()
+
+
+def _axes(pattern: Pattern) -> list[str]:
+    return pattern.split() if isinstance(pattern, str) else [str(axis) for axis in pattern]
+
+
+def _sizes(shape: torch.Size, axes: list[str]) -> list[tuple[str, object]] | None:
+    """Return each axis with its size, or None if the shape has too few or too many axes."""
+    if "..." not in axes:
+        return list(zip(axes, shape, strict=True)) if len(axes) == len(shape) else None
+    start = axes.index("...")
+    end = start + len(shape) - (len(axes) - 1)
+    if end < start:
+        return None
+    sizes = [*shape[:start], list(shape[start:end]), *shape[end:]]
+    return list(zip(axes, sizes, strict=True))
+
+
+def _described(tensors: dict[str, tuple[HasShape | None, Pattern]]) -> str:
+    parts = []
+    for name, (tensor, pattern) in tensors.items():
+        if tensor is not None:
+            parts.append(f"{name} [{', '.join(_axes(pattern))}] is {[*tensor.shape]}")
+    return ", ".join(parts)
