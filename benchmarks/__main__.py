@@ -200,7 +200,7 @@ def _write(rows: list[dict[str, object]], rates: dict[str, float], given: argpar
         "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
     }  # fmt: skip
     with place.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [*COLUMNS, *about])
+        table = csv.DictWriter(file, [*COLUMNS, *about], lineterminator="\n")
         table.writeheader()
         table.writerows({**row, **about} for row in rows)
     return place

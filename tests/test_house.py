@@ -178,6 +178,14 @@ def test_nothing_is_committed_that_must_not_be():
     assert not [p for p in files if p.stat().st_size > 1_000_000]
 
 
+def test_lines_of_every_committed_file_end_alike_in_every_clone():
+    """Git would turn another end into a change of the whole file, as soon as somebody touches it."""
+    tracked()
+    lines = subprocess.run(["git", "ls-files", "--eol"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    assert not [line for line in lines if line.startswith(("i/crlf", "i/mixed"))]
+    assert not [line for line in lines if "attr/text=auto eol=lf" not in line]
+
+
 def test_every_committed_record_is_sound():
     from capslib.lab.review import review
     from capslib.lab.store import Store

@@ -41,13 +41,15 @@ def code_hash(entry: str | None = None) -> str:
 
 
 def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
-    """SHA-256 of files of the package, by name and content; with ``entry``, a module, only of those that it can come to import.
+    """Return the SHA-256 of files of the package, by name and content; with ``entry``, a module, only of those that it can import.
 
     What a registry names counts as imported. So a change of the command line leaves the checkpoints of an experiment alone.
+    Line ends do not count: a clone with those of Windows has the same code.
     """
     digest = hashlib.sha256()
     for name in sorted(files if entry is None else reached(files, entry)):
-        digest.update(name.encode() + b"\0" + files[name] + b"\0")
+        content = files[name].replace(b"\r\n", b"\n")
+        digest.update(name.encode() + b"\0" + content + b"\0")
     return digest.hexdigest()
 
 

@@ -90,6 +90,14 @@ def test_the_address_is_that_of_a_commit_or_of_the_release(tmp_path):
     assert re.fullmatch(r"https://x/archive/refs/tags/v[\d.]+\.zip", travel.source("https://x", tmp_path))
 
 
+def test_the_hash_of_a_package_does_not_ask_how_lines_end(tmp_path):
+    """A book that is built on Windows travels to a machine that installs the module from GitHub."""
+    for folder, ending in (("linux", b"\n"), ("windows", b"\r\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_bytes(b"a = 1" + ending)
+    assert travel.digest(tmp_path / "windows") == travel.digest(tmp_path / "linux")
+
+
 def set_up(cell, stem: str, folder: Path) -> None:
     """Let a notebook's first cell fetch its records from a file as GitHub packs it, and install nothing, but say so."""
     with zipfile.ZipFile(folder / "source.zip", "w") as packed:

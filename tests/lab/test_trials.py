@@ -196,6 +196,17 @@ def test_the_code_of_an_experiment_is_what_its_module_imports(code, name, counts
     assert hash_of_code(changed) != hash_of_code(code), "a worker has the whole package"
 
 
+def with_line_ends_of_windows(content: bytes) -> bytes:
+    return content.replace(b"\n", b"\r\n")
+
+
+def test_the_hash_of_the_code_does_not_ask_how_lines_end(code):
+    """So a checkpoint goes on in a clone of Windows, and a cluster may have both."""
+    windows = {name: with_line_ends_of_windows(content) for name, content in code.items()}
+    assert hash_of_code(windows) == hash_of_code(code)
+    assert hash_of_code(windows, SIGN) == hash_of_code(code, SIGN)
+
+
 def test_what_is_imported_within_a_function_counts(code):
     files = edited(code, "lab/statistics.py", b"from __future__", b"# edited\nfrom __future__")
     late = edited(

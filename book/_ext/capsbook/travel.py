@@ -59,9 +59,12 @@ def source(repository: str, root: Path) -> str:
 
 
 def digest(package: pathlib.Path) -> str:
-    """A hash of a package's code."""
-    code = sorted((path.relative_to(package).as_posix(), path.read_bytes()) for path in package.rglob("*.py"))
-    return hashlib.sha256(repr(code).encode()).hexdigest()
+    """Return a hash of a package's code, whatever ends its lines."""
+    code = []
+    for path in package.rglob("*.py"):
+        content = path.read_bytes().replace(b"\r\n", b"\n")
+        code.append((path.relative_to(package).as_posix(), content))
+    return hashlib.sha256(repr(sorted(code)).encode()).hexdigest()
 
 
 def setup(stem: str, source: str, root: Path) -> str:
