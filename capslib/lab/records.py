@@ -25,11 +25,18 @@ LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 
 
 class Code(Model):
-    """``revision`` and ``dirty`` are git's, where the code runs from a checkout; ``capslib`` hashes the package's own files."""
+    """The code that ran. A known revision without changes proves it."""
 
-    revision: str | None = Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")
-    dirty: bool | None
-    capslib: str = Field(pattern=r"^[0-9a-f]{64}$")
+    revision: str | None = Field(
+        pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$", description="git's revision of this project; null where git knows none"
+    )
+    dirty: bool | None = Field(
+        description="whether the code had changes that were not committed; null where git knows no revision"
+    )
+    capslib: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="hash of the code that the experiment imports: it tells its checkpoints from others and proves nothing",
+    )
 
 
 class Environment(Model):

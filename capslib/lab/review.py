@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
-import tarfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -17,7 +15,7 @@ from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import ABSCISSAS, LISTS, Record
-from capslib.lab.runs import git, hash_of_code
+from capslib.lab.runs import git
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment
 
@@ -100,12 +98,6 @@ def _of(record: Record) -> Experiment | None:
     return papers.experiments(record.trial.paper).get(record.trial.experiment) if known else None
 
 
-def _entry(record: Record) -> str | None:
-    """The module whose imports are the code of a record."""
-    experiment = _of(record)
-    return experiment and experiment.run.__module__
-
-
 def _experiment(record: Record) -> Iterator[str]:
     trial, experiment = record.trial, _of(record)
     if experiment is None:
@@ -141,16 +133,13 @@ def _data(record: Record) -> Iterator[str]:
 
 
 def _code(record: Record) -> Iterator[str]:
-    code = record.code
-    if code.dirty:
+    if record.code.dirty:
         yield "run from a checkout with uncommitted changes: commit them, delete the file, and run its trial again"
-    if code.revision and not code.dirty and code.capslib not in (_known_code(code.revision, _entry(record)) or [code.capslib]):
-        yield f"its code is not capslib at revision {code.revision[:10]}: delete the file, and run its trial again from a clean checkout"
 
 
 def _each_other(records: dict[str, Record]) -> Iterator[str]:
     trials: dict[str, str] = {}
-    arms: dict[str, tuple[str, str, dict]] = {}
+    arms: dict[str, tuple[str, str | None, dict]] = {}
     for name, record in records.items():
         if (first := trials.setdefault(record.key, name)) != name:
             yield f"{name}: a second record of the trial of {first}: keep one"
@@ -159,9 +148,9 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
             measures = {k: (0 if k.endswith("_last_quarter") else m.n, m.unit) for k, m in record.metrics.items()}
             measures["parameters"] = record.parameters
             arm = record.trial.model_copy(update={"seed": 0}).key
-            other, code, theirs = arms.setdefault(arm, (name, record.code.capslib, measures))
+            other, revision, theirs = arms.setdefault(arm, (name, record.code.revision, measures))
             both = measures.keys() & theirs.keys()  # other code may measure more
-            compared = both if code != record.code.capslib else measures.keys() | theirs.keys()
+            compared = both if revision != record.code.revision else measures.keys() | theirs.keys()
             if odd := sorted(k for k in compared if measures.get(k) != theirs.get(k)):
                 yield f"{name}: not measured like another seed, in {other} ({', '.join(odd)}): raise the experiment's revision"
 
@@ -202,23 +191,14 @@ def _notes(record: Record) -> Iterator[str]:
         yield f"does not name a deviation that the ledger names today: {'; '.join(missing)}"
     if revision is None:
         yield "not run from a git checkout, so nobody can look up the code that ran"
-    elif not _known_code(revision, _entry(record)) and _whole_history():
+    elif (known := _revisions()) is not None and revision not in known:
         yield f"revision {revision[:10]} is not in the history of this checkout"
 
 
 @functools.cache
-def _whole_history() -> bool:
-    return (git("rev-parse", "--is-shallow-repository") or b"").strip() == b"false"
-
-
-@functools.cache
-def _known_code(revision: str, entry: str | None) -> frozenset[str]:
-    """The hashes that the code has at a revision: of what the experiment's module imports, and, as records were first hashed,
-    of the whole package. Empty where this checkout does not have the revision."""
-    archive = git("archive", "--format=tar", revision)  # of this folder
-    if archive is None:
-        return frozenset()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        members = [m for m in tar if m.isfile() and m.name.endswith(".py")]
-        files = {PurePosixPath(m.name).as_posix(): tar.extractfile(m).read() for m in members}
-    return frozenset({hash_of_code(files), *([hash_of_code(files, entry)] if entry else [])})
+def _revisions() -> frozenset[str] | None:
+    """Return every revision of this checkout; None where its history is not whole, or there is no git."""
+    if git("rev-parse", "--is-shallow-repository") != b"false\n":
+        return None
+    history = git("rev-list", "--all", "HEAD")
+    return None if history is None else frozenset(history.decode().split())
