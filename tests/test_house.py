@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import capslib
+from capslib.lab.runs import checkout, git
 
 PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
@@ -165,10 +166,10 @@ print(sign.run(sign.config(routing="dynamic", bias=True, points=20, epochs=1), C
 
 
 def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+    if checkout(ROOT).revision is None:
+        pytest.skip(f"no git checkout: {checkout(ROOT).reason}")
+    names = git("ls-files", "-z", folder=ROOT).stdout.split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).exists()]
 
 
 def test_nothing_is_committed_that_must_not_be():
@@ -181,7 +182,7 @@ def test_nothing_is_committed_that_must_not_be():
 def test_lines_of_every_committed_file_end_alike_in_every_clone():
     """Git would turn another end into a change of the whole file, as soon as somebody touches it."""
     tracked()
-    lines = subprocess.run(["git", "ls-files", "--eol"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    lines = git("ls-files", "--eol", folder=ROOT).stdout.splitlines()
     assert not [line for line in lines if line.startswith(("i/crlf", "i/mixed"))]
     assert not [line for line in lines if "attr/text=auto eol=lf" not in line]
 

@@ -51,6 +51,16 @@ def main() -> None:
         raise SystemExit(2) from None
 
 
+def note_unproven_code(settings: Settings) -> None:
+    """Say before a run why `capslib records check` will refuse its records, if it will. Records of smoke scale are not sent."""
+    from capslib.lab import runs
+
+    objection = runs.checkout().objection
+    if settings.scale != "smoke" and objection:
+        note = f"note: `capslib records check` will refuse these records: {objection}."
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
 @app.command()
 def execute(
     stems: Stems,
@@ -64,6 +74,7 @@ def execute(
     session = batch.Session.start(**{"scale": scale, **parse(parameter or [])})
     for stem in stems:
         notebooks.check(stem, session)
+    note_unproven_code(session.settings)
     for stem in stems:
         try:
             done = notebooks.execute(stem, session.settings, force=force)
@@ -99,7 +110,7 @@ def run(
     ] = False,
 ) -> None:
     """Run the trials that have no record yet, in parallel. After a stop or a kill, the same command goes on from there."""
-    from capslib.lab import batch, planning, progress, runs
+    from capslib.lab import batch, planning, progress
 
     if dry_run and max_steps:
         raise UserError("--dry-run plans the whole run, and --max-steps rehearses it: give one of them, then the other.")
@@ -108,8 +119,7 @@ def run(
         scheduler=scheduler, data_dir=data_dir, results_dir=results_dir, elsewhere=dry_run,
     )  # fmt: skip
     store, settings = session.store, session.settings
-    if settings.scale != "smoke" and runs.checkout()[1]:
-        console.print("note: there are uncommitted changes, so `capslib records check` will refuse these records: commit first.")
+    note_unproven_code(settings)
     trials: list[Trial] = []
     for stem in stems:
         for name in experiment or papers.experiments(stem):

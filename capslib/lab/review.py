@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -15,7 +14,7 @@ from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import ABSCISSAS, LISTS, Record
-from capslib.lab.runs import git
+from capslib.lab.runs import revisions
 from capslib.lab.store import Damaged, Newer, Store, read_record, reason
 from capslib.papers.experiment import Experiment
 
@@ -133,7 +132,9 @@ def _data(record: Record) -> Iterator[str]:
 
 
 def _code(record: Record) -> Iterator[str]:
-    if record.code.dirty:
+    if record.code.revision is None:
+        yield "not run from a checkout of this project, so nobody can look up the code that ran: delete the file, and run its trial again from a clone"
+    elif record.code.dirty is not False:
         yield "run from a checkout with uncommitted changes: commit them, delete the file, and run its trial again"
 
 
@@ -189,16 +190,6 @@ def _notes(record: Record) -> Iterator[str]:
     today = deviations(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
     if missing := [d.what for d in today if d not in record.deviations]:
         yield f"does not name a deviation that the ledger names today: {'; '.join(missing)}"
-    if revision is None:
-        yield "not run from a git checkout, so nobody can look up the code that ran"
-    elif (known := _revisions()) is not None and revision not in known:
+    known_revisions = revisions()
+    if revision is not None and known_revisions is not None and revision not in known_revisions:
         yield f"revision {revision[:10]} is not in the history of this checkout"
-
-
-@functools.cache
-def _revisions() -> frozenset[str] | None:
-    """Return every revision of this checkout; None where its history is not whole, or there is no git."""
-    if git("rev-parse", "--is-shallow-repository") != b"false\n":
-        return None
-    history = git("rev-list", "--all", "HEAD")
-    return None if history is None else frozenset(history.decode().split())

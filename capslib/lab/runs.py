@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import functools
 import hashlib
+import os
 import platform
 import re
 import subprocess
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import Timeout
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 PACKAGE = Path(__file__).parents[1]
+ROOT = PACKAGE.resolve().parent
+LANDMARKS = ("book/_ext/capsbook/__init__.py", "capslib/__init__.py")
+"""Files, as git sorts them, that tell a repository of this project from others."""
 
 
 @functools.cache
@@ -79,26 +83,73 @@ def _imported(source: bytes) -> set[str]:
     return {name for name in names if name.split(".")[0] == "capslib"}
 
 
-def git(*words: str) -> bytes | None:
-    """What git says in the package's folder, None where there is no git or it refuses."""
+def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Return what git answers in a folder: ``returncode``, ``stdout``, ``stderr``. Where there is no git, it fails as in a shell.
+
+    Variables such as ``GIT_DIR`` are taken from its environment, as they name another repository than the folder's.
+    """
+    kept = ("GIT_CONFIG_", "GIT_DISCOVERY_")  # they may hold the user's safe.directory, and name no repository
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(kept)}
+    command = ["git", *words]
     try:
-        done = subprocess.run(["git", *words], cwd=PACKAGE, capture_output=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", errors="replace")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, "", f"git cannot be started: {error.strerror}")
+
+
+class Checkout(NamedTuple):
+    """What git knows of the code in a folder."""
+
+    revision: str | None
+    dirty: bool | None
+    """Whether files of the package have changed since, or are new."""
+    reason: str = ""
+    """Why git knows no revision, or not whether the code is dirty."""
+
+    @property
+    def objection(self) -> str:
+        """Why records of this code prove nothing; empty if they do."""
+        if self.dirty:
+            return "there are uncommitted changes, so commit first"
+        if self.reason:
+            return f"the revision of this code is not known ({self.reason}), so run a clone of this project that git accepts"
+        return ""
 
 
 @functools.cache
-def checkout() -> tuple[str | None, bool | None]:
-    """The revision of the package's folder, and whether it has changes that are not committed."""
-    revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return None if revision is None else revision.decode().strip(), None if changes is None else bool(changes)
+def checkout(root: Path = ROOT) -> Checkout:
+    """Return the revision of the code in a folder that is a checkout of this project.
+
+    Another repository may have the project below it, copied or installed; its revisions say nothing about the code. So git has to
+    track the package and the book's extension, from its own root on.
+    """
+    head = git("rev-parse", "--verify", "HEAD", folder=root)
+    if head.returncode:
+        return Checkout(None, None, " ".join(head.stderr.split()))
+    tracked = git("ls-files", "--full-name", "--", *LANDMARKS, folder=root)
+    if tracked.stdout.split() != list(LANDMARKS):
+        return Checkout(None, None, " ".join(tracked.stderr.split()) or f"{root} is in a git repository of something else")
+    changes = git("status", "--porcelain", "--untracked-files=all", "--", "capslib/*.py", "capslib/*.csv", folder=root)
+    if changes.returncode:
+        return Checkout(head.stdout.strip(), None, " ".join(changes.stderr.split()))
+    return Checkout(head.stdout.strip(), bool(changes.stdout))
+
+
+@functools.cache
+def revisions(root: Path = ROOT) -> frozenset[str] | None:
+    """Return all revisions of a checkout of this project; None where git does not know them all."""
+    if checkout(root).revision is None:
+        return None
+    shallow = git("rev-parse", "--is-shallow-repository", folder=root).stdout.strip()
+    if shallow != "false":
+        return None
+    return frozenset(git("rev-list", "--all", "HEAD", folder=root).stdout.split())
 
 
 def code_of(experiment: Experiment) -> Code:
-    """The code that an experiment runs: git's revision, and the hash of what its module imports."""
-    revision, dirty = checkout()
-    return Code(revision=revision, dirty=dirty, capslib=code_hash(experiment.run.__module__))
+    """Return the code that an experiment runs: git's revision, and the hash of what its module imports."""
+    code = checkout()
+    return Code(revision=code.revision, dirty=code.dirty, capslib=code_hash(experiment.run.__module__))
 
 
 def _environment(device: str) -> Environment:
@@ -190,6 +241,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     there. Weights of finished trainings stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal, recorded as "cut" even where it fails: a message then says in what.
     """
     config = experiment.config.model_validate(trial.config)
+    code = code_of(experiment)  # as it is now: somebody may commit or pull while the trial runs
     context.folder, context.code_of = context.folder or store.trainings, code_hash
     context.doubles = experiment.budget(trial) == 2
     started, clock = datetime.now(UTC), time.perf_counter()
@@ -209,6 +261,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
         outcome = dataclasses.replace(outcome, series={**outcome.series, "seconds_of_steps": seconds_of_steps})
     return _keep(
         experiment, trial, store, status, message, outcome,
+        code=code,
         environment=_environment(context.device),
         wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
         peak_memory_bytes=memory.bytes,
@@ -249,7 +302,7 @@ def record_death(experiment: Experiment, trial: Trial, store: Store, message: st
     environment = _environment("cpu").model_copy(update={"device": "unknown"})
     return _keep(
         experiment, trial, store, status, message, Outcome(metrics={}),
-        environment=environment, wall_seconds=0, peak_memory_bytes=0, started=datetime.now(UTC), resumed_from=[],
+        code=code_of(experiment), environment=environment, wall_seconds=0, peak_memory_bytes=0, started=datetime.now(UTC), resumed_from=[],
     )  # fmt: skip
 
 
@@ -284,7 +337,6 @@ def _keep(
         metrics=outcome.metrics,
         series=outcome.series,
         data=outcome.data,
-        code=code_of(experiment),
         routing_path=outcome.routing_path,
         parameters=outcome.parameters,
         finished=datetime.now(UTC),

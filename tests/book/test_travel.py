@@ -18,7 +18,7 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, travel
 from capsbook.notebooks import launch_links, runnable
 
-from capslib.lab.runs import code_hash
+from capslib.lab.runs import checkout, code_hash
 
 ROOT = Path(__file__).parents[2]
 MARKS = re.compile(r"\{[a-z:-]+\}`|^(?:`{3,}|:{3,})\{|^\([\w-]+\)=$", re.M)
@@ -86,7 +86,14 @@ def test_a_published_notebook_is_stable(tmp_path):
 
 
 def test_the_address_is_that_of_a_commit_or_of_the_release(tmp_path):
-    assert re.fullmatch(r"https://x/archive/([0-9a-f]{40}|refs/tags/v[\d.]+)\.zip", travel.source("https://x", ROOT))
+    release = r"https://x/archive/refs/tags/v[\d.]+\.zip"
+    revision = checkout(ROOT).revision
+    assert re.fullmatch(f"https://x/archive/{revision}.zip" if revision else release, travel.source("https://x", ROOT))
+    assert re.fullmatch(release, travel.source("https://x", tmp_path))
+
+
+def test_a_book_without_git_names_the_release(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert re.fullmatch(r"https://x/archive/refs/tags/v[\d.]+\.zip", travel.source("https://x", tmp_path))
 
 

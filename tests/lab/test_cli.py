@@ -19,6 +19,7 @@ import pytest
 from forked import Done
 
 from capslib.lab.ledger.deviations import deviations
+from capslib.lab.records import Code
 from capslib.lab.runs import checkout
 from capslib.lab.settings import Settings, cuda_devices, parse
 from capslib.papers import config, experiments
@@ -222,7 +223,8 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     count = len(experiments(CHAPTER)["sign"].trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
     assert "no record tells how long they take" in done.message
-    assert ("uncommitted changes" in done.message) is bool(checkout.__wrapped__()[1])  # those of whoever runs this test
+    objection = checkout.__wrapped__().objection  # to the code of whoever runs this test
+    assert ("`capslib records check` will refuse these records" in done.message) is bool(objection)
     lines = done.out.splitlines()
     trials, claims = lines[:count], lines[count:]
     assert all(line.startswith(f"{CHAPTER}/sign [paper] routing=") for line in trials)
@@ -232,6 +234,14 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
         *(f"NEG-T1-{routing}-{bias}: 5" for routing in ("rba", "em") for bias in ("nobias", "bias")), f"{CHAPTER}, Table 1: 20", f"all: {count}",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == [], "a dry run leaves no folder behind"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
+def test_that_git_knows_no_revision_is_said_before_a_run_whose_records_count(capslib, tmp_path, scale):
+    done = capslib("run", CHAPTER, "--scale", scale, "--experiment", "sign", "--dry-run", PATH=str(tmp_path))
+    assert done.status == 0, done.message
+    note = "`capslib records check` will refuse these records: the revision of this code is not known (git cannot be started"
+    assert (note in done.message) is (scale != "smoke")
 
 
 def test_a_paper_that_is_named_twice_runs_once(capslib):
@@ -344,14 +354,13 @@ def put(folder: Path, record) -> Path:
 def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, tmp_path, make_record):
     folder = tmp_path / "records"
     trial = experiments(CHAPTER)["sign"].trials("cpu")[0]
-    path = put(folder, make_record(trial, deviations=deviations(CHAPTER, "sign", config(trial))))
+    code = Code(revision="a" * 40, dirty=False, capslib="0" * 64)
+    record = make_record(trial, code=code, deviations=deviations(CHAPTER, "sign", config(trial))[1:])
+    path = put(folder, record)
     sound = capslib("records", "check", "--results-dir", folder)
     assert sound.status == 0
-    assert (
-        sound.out
-        == f"note: {CHAPTER}/sign/{trial.key}.json: not run from a git checkout, so nobody can look up the code that ran\n"
-    )
-    assert "1 records, 0 problems, 1 notes." in sound.message
+    assert f"note: {CHAPTER}/sign/{trial.key}.json: does not name a deviation that the ledger names today: " in sound.out
+    assert "1 records, 0 problems, " in sound.message
     assert "torch" not in sound.imported
     path.write_bytes(path.read_bytes()[:99])
     for stem in ((), (CHAPTER,)):

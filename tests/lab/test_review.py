@@ -29,7 +29,7 @@ MNIST = DataFingerprint(name="mnist", sha256=SETS["mnist"].manifest, stand_in=Fa
 @pytest.fixture(autouse=True)
 def history(monkeypatch) -> None:
     """A whole history of one revision, whatever checkout runs the tests."""
-    monkeypatch.setattr(reviewing, "_revisions", lambda: frozenset({"a" * 40}))
+    monkeypatch.setattr(reviewing, "revisions", lambda: frozenset({"a" * 40}))
 
 
 @pytest.fixture
@@ -110,6 +110,8 @@ PROBLEMS = {
     "a deviation in other words": (lambda r: r(deviations=[r().deviations[0].model_copy(update={"why": "so"})]), "is not in the ledger in these words"),
     "a deviation that nobody can check": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1, config={"old": 1}), deviations=[PROSE]), "is not in the ledger"),
     "an edited configuration": (lambda r: r(config={**r().config, "routing": "em"}), "its config is not that of its trial (routing), so it was edited"),
+    "no revision": (lambda r: r(**code(revision=None, dirty=None)), "not run from a checkout of this project, so nobody can look up the code"),
+    "perhaps dirty": (lambda r: r(**code(dirty=None)), "uncommitted changes: commit them"),
     "dirty": (lambda r: r(**code(dirty=True)), "uncommitted changes: commit them, delete the file, and run its trial again"),
 }  # fmt: skip
 
@@ -249,11 +251,10 @@ NOTES = {
     "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
     "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "its seed 999 is none of those that sign named before its runs"),
     "a seed of other arms": (lambda r: r(changed(OF_IMAGES, seed=7), **seen()), "its seed 7 is none of those that baselines named before its runs"),
-    "twice the budget": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}), **code(dirty=None, revision=None)), "not run from a git checkout"),
+    "twice the budget": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}), **code(revision="b" * 40)), "revision bbbbbbbbbb is not in the history"),
     "a row that came later": (lambda r: r(deviations=r().deviations[1:]), f"does not name a deviation that the ledger names today: {FIRST}"),
     "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
     "other data": (lambda r: r(DEPTH, **seen(sha256="b" * 64)), "its mnist is not the one that `capslib data fetch mnist` prepares"),
-    "no git": (lambda r: r(**code(revision=None, dirty=None)), "not run from a git checkout"),
     "a revision of elsewhere": (lambda r: r(**code(revision="b" * 40)), "revision bbbbbbbbbb is not in the history"),
     "smoke": (lambda r: r(EXPERIMENTS["sign"].trials("smoke")[0]), "of smoke scale"),
 }  # fmt: skip
@@ -270,7 +271,7 @@ def test_what_is_unusual_but_not_wrong_is_a_note(store, sound, what):
 
 
 def test_a_partial_set_and_a_shallow_checkout_are_no_matter(store, sound, monkeypatch):
-    monkeypatch.setattr(reviewing, "_revisions", lambda: None)
+    monkeypatch.setattr(reviewing, "revisions", lambda: None)
     store.put(sound(DEPTH, **seen(sha256="b" * 64, complete=False, deviations=("a part",)), **code(revision="b" * 40)))
     assert review(store) == ([], [])
 

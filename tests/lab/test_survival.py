@@ -206,7 +206,7 @@ def test_ten_trials_survive_kills_with_the_same_numbers(capslib, tmp_path):
 
     records = {r.key: r for r in store.records()}
     assert len(store.paths()) == len(records) == len(trials)
-    assert [p for p in review(store).problems if "uncommitted" not in p] == []
+    assert [p for p in review(store).problems if "checkout" not in p] == []
     there = {path.name for path in store.trainings.iterdir() if path.suffix not in (".lock", ".part")}
     assert there == {f"{key}.pt" for key in trainings}, "the final weights; what a kill left of a write is removed after an hour"
     assert sum(len(r.resumed_from) for r in records.values()) >= 3, "nothing was taken up again"

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from capslib.errors import NotFinite, UserError
 from capslib.lab import runs
 from capslib.lab.records import Record
-from capslib.lab.runs import PACKAGE, code_hash, code_of, hash_of_code, reached, run_trial
+from capslib.lab.runs import PACKAGE, checkout, code_hash, code_of, git, hash_of_code, reached, revisions, run_trial
 from capslib.papers import experiments
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
 from capslib.training import Context
@@ -224,6 +224,153 @@ def test_what_is_imported_within_a_function_counts(code):
 def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
     sign = experiments("negation_limitation")["sign"]
     assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
+
+
+# ---------------------------------------------------------------------------------------------------------- revisions
+
+
+def commit(root: Path) -> str:
+    """Put what lies in a folder into a repository, and give the revision."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "a")):
+        assert not git(*words, folder=root).returncode
+    return git("rev-parse", "HEAD", folder=root).stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder with what tells this project from others, in no repository yet."""
+    root = tmp_path / "project"
+    for name in (*runs.LANDMARKS, "capslib/lab/ledger/em_routing.csv", ".gitignore"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(".venv\n")
+    return root
+
+
+CHANGES = {
+    "nothing": (lambda root: None, False),
+    "a changed module": (lambda root: (root / "capslib" / "__init__.py").write_text("A = 2"), True),
+    "a new module": (lambda root: (root / "capslib" / "lab" / "new.py").write_text("A = 2"), True),
+    "a module that is gone": (lambda root: (root / "capslib" / "__init__.py").unlink(), True),
+    "a changed ledger": (lambda root: (root / "capslib" / "lab" / "ledger" / "em_routing.csv").write_text("b"), True),
+    "notes of the author": (lambda root: (root / "capslib" / "todo.txt").write_text("b"), False),
+    "a record": (lambda root: (root / "results.json").write_text("b"), False),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_checkout_has_a_revision_and_may_have_changes(project, what):
+    revision = commit(project)
+    change, dirty = CHANGES[what]
+    change(project)
+    assert checkout(project) == (revision, dirty, "")
+    assert ("commit first" in checkout(project).objection) is dirty
+
+
+@pytest.mark.parametrize(
+    "variable", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_LITERAL_PATHSPECS"]
+)
+def test_a_variable_of_git_names_no_other_repository(project, monkeypatch, variable):
+    """A hook of git sets some of them, for the repository that it belongs to."""
+    revision = commit(project)
+    (project / "capslib" / "new.py").touch()
+    monkeypatch.setenv(variable, "1")
+    assert checkout(project) == (revision, True, "")
+
+
+def unpacked(project: Path) -> Path:
+    """A tarball of the project, below nothing of git."""
+    return project
+
+
+def copied(project: Path) -> Path:
+    """A tarball of the project, in a folder of a stranger's repository that tracks it."""
+    commit(project.parent)
+    return project
+
+
+def installed(project: Path) -> Path:
+    """An installed package, below a clone of this project."""
+    commit(project)
+    (project / ".venv").mkdir()
+    (project / "capslib").rename(project / ".venv" / "capslib")
+    return project / ".venv"
+
+
+def vendored(project: Path) -> Path:
+    """The package alone, at the root of a stranger's repository."""
+    (project / "book").rename(project / "pages")
+    commit(project)
+    return project
+
+
+def not_committed(project: Path) -> Path:
+    """A tarball of the project, in a repository that has nothing yet."""
+    assert not git("init", "-q", folder=project).returncode
+    return project
+
+
+def of_a_broken_repository(project: Path) -> Path:
+    commit(project)
+    (project / ".git" / "index").write_text("broken")
+    return project
+
+
+STRANGERS = {
+    unpacked: "not a git repository",
+    copied: "is in a git repository of something else",
+    installed: "is in a git repository of something else",
+    vendored: "is in a git repository of something else",
+    not_committed: "Needed a single revision",
+    of_a_broken_repository: "index file",
+}
+
+
+@pytest.mark.parametrize("place", STRANGERS)
+def test_no_revision_of_a_stranger_passes_for_that_of_the_code(project, place):
+    code = checkout(place(project))
+    assert (code.revision, code.dirty) == (None, None)
+    assert STRANGERS[place] in code.reason
+    assert code.reason in code.objection
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives a folder away")
+def test_git_says_itself_why_it_trusts_no_folder_of_somebody_else(project):
+    commit(project)
+    os.chown(project, 12_345, -1)
+    assert checkout(project).revision is None
+    assert "dubious ownership" in checkout(project).reason
+    assert "safe.directory" in checkout(project).objection
+
+
+def test_a_history_is_known_where_it_is_whole(project, tmp_path):
+    first = commit(project)
+    (project / "new.txt").touch()
+    last = commit(project)
+    assert not git("clone", "-q", "--depth", "1", project.as_uri(), "shallow", folder=tmp_path).returncode
+    assert revisions(project) == {first, last}
+    assert checkout(tmp_path / "shallow").revision == last
+    assert revisions(tmp_path / "shallow") is None
+    assert revisions(tmp_path) is None, "no checkout"
+
+
+def test_without_git_the_code_has_no_revision(project, monkeypatch):
+    commit(project)
+    monkeypatch.setenv("PATH", str(project))
+    assert checkout(project) == (None, None, "git cannot be started: No such file or directory")
+
+
+def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
+    """Whoever commits or pulls while a trial runs does not change the code that it has loaded."""
+    known = []
+
+    def looking(config, context):
+        known.append(checkout.cache_info().currsize)
+        return toys.measured(config, context)
+
+    checkout.cache_clear()
+    run(make_experiment(looking), store)
+    assert known == [1]
 
 
 # ---------------------------------------------------------------------------------------------------------- machines

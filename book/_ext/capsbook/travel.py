@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import pathlib
 import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from pybtex.database import parse_file
 import capslib
 from capsbook import sources
 from capslib.lab import claims
+from capslib.lab.runs import checkout
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ if not any((folder / "_toc.yml").exists() for folder in (pathlib.Path.cwd(), *pa
 
 
 def source(repository: str, root: Path) -> str:
-    """The address of the code and records of this build: of git's commit, or of the release where there is no git."""
-    asked = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True)
-    return f"{repository}/archive/{asked.stdout.strip() if asked.returncode == 0 else f'refs/tags/v{capslib.__version__}'}.zip"
+    """Return the address of the code and records of this build: of its revision, or of the release where git knows none."""
+    version = checkout(root).revision or f"refs/tags/v{capslib.__version__}"
+    return f"{repository}/archive/{version}.zip"
 
 
 def digest(package: pathlib.Path) -> str:
