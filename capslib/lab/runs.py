@@ -97,6 +97,11 @@ def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 127, "", f"git cannot be started: {error.strerror}")
 
 
+def complaint(answer: subprocess.CompletedProcess[str]) -> str:
+    """Return why git failed, in its own words and in one line."""
+    return " ".join(answer.stderr.split()) or f"git ended with status {answer.returncode}"
+
+
 class Checkout(NamedTuple):
     """What git knows of the code in a folder."""
 
@@ -111,7 +116,7 @@ class Checkout(NamedTuple):
         """Why records of this code prove nothing; empty if they do."""
         if self.dirty:
             return "there are uncommitted changes, so commit first"
-        if self.reason:
+        if self.revision is None or self.dirty is None:
             return f"the revision of this code is not known ({self.reason}), so run a clone of this project that git accepts"
         return ""
 
@@ -125,13 +130,15 @@ def checkout(root: Path = ROOT) -> Checkout:
     """
     head = git("rev-parse", "--verify", "HEAD", folder=root)
     if head.returncode:
-        return Checkout(None, None, " ".join(head.stderr.split()))
+        return Checkout(None, None, complaint(head))
     tracked = git("ls-files", "--full-name", "--", *LANDMARKS, folder=root)
+    if tracked.returncode:
+        return Checkout(None, None, complaint(tracked))
     if tracked.stdout.split() != list(LANDMARKS):
-        return Checkout(None, None, " ".join(tracked.stderr.split()) or f"{root} is in a git repository of something else")
+        return Checkout(None, None, f"{root} is in a git repository of something else")
     changes = git("status", "--porcelain", "--untracked-files=all", "--", "capslib/*.py", "capslib/*.csv", folder=root)
     if changes.returncode:
-        return Checkout(head.stdout.strip(), None, " ".join(changes.stderr.split()))
+        return Checkout(head.stdout.strip(), None, complaint(changes))
     return Checkout(head.stdout.strip(), bool(changes.stdout))
 
 

@@ -354,10 +354,27 @@ def test_a_history_is_known_where_it_is_whole(project, tmp_path):
     assert revisions(tmp_path) is None, "no checkout"
 
 
-def test_without_git_the_code_has_no_revision(project, monkeypatch):
+PROGRAMS = {
+    "none": (None, 0, "git cannot be started: No such file or directory"),
+    "not a program": ("", 0o644, "git cannot be started: Permission denied"),
+    "one that fails in silence": ("#!/bin/sh\nexit 1\n", 0o755, "git ended with status 1"),
+    "one that speaks no UTF-8": ("#!/bin/sh\nprintf '\\351t\\351' >&2; exit 1\n", 0o755, "\ufffdt\ufffd"),
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="programs there have other names")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_without_a_git_that_works_the_code_has_no_revision(project, tmp_path, monkeypatch, program):
     commit(project)
-    monkeypatch.setenv("PATH", str(project))
-    assert checkout(project) == (None, None, "git cannot be started: No such file or directory")
+    content, mode, reason = PROGRAMS[program]
+    path = tmp_path / "programs" / "git"
+    path.parent.mkdir()
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert checkout(project) == (None, None, reason)
+    assert "the revision of this code is not known" in checkout(project).objection
 
 
 def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
