@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import itertools
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -213,26 +215,24 @@ def test_the_package_says_where_it_comes_from_which_pythons_run_it_and_that_it_i
 
 # ---------------------------------------------------------------------------------------------- what machines run
 
-WORKFLOWS = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github").rglob("*.yml")}
-JOBS = {f"{name}: {job}": steps for name, flow in WORKFLOWS.items() for job, steps in flow["jobs"].items()}
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+FLOWS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS]
+JOBS = [(flow, name) for flow in FLOWS for name in flow["jobs"]]
+EACH_JOB = pytest.mark.parametrize(("flow", "name"), JOBS)
 MADE = (".venv/", "_build/", ".data/", "../")
 """How paths begin that a command makes, or looks for beside the house."""
 
 
-def scripts() -> dict[str, str]:
-    """Return what each job runs, and `.ci/run`, as shell."""
-    texts = {".ci/run": (ROOT / ".ci" / "run").read_text(encoding="utf-8")}
-    for name, job in JOBS.items():
-        texts[name] = "\n".join(step["run"] for step in job["steps"] if "run" in step)
-    return texts
+def lines_of_shell() -> Iterator[str]:
+    """Yield every line that a job or `.ci/run` gives to a shell."""
+    yield from (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    for flow, name in JOBS:
+        for step in flow["jobs"][name]["steps"]:
+            yield from step.get("run", "").splitlines()
 
 
-COMMANDS = [
-    pytest.param(shlex.split(line, comments=True), id=f"{name}: {line.strip()}")
-    for name, text in scripts().items()
-    for line in text.splitlines()
-    if shlex.split(line, comments=True)
-]
+LINES = [line for line in lines_of_shell() if shlex.split(line, comments=True)]
+COMMANDS = [pytest.param(shlex.split(line, comments=True), id=line.strip()) for line in LINES]
 
 
 def is_path(word: str) -> bool:
@@ -243,13 +243,17 @@ def is_path(word: str) -> bool:
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_what_a_command_names_is_there(words):
-    paths = [word for word in words if is_path(word)]
-    assert not [path for path in paths if not list(ROOT.glob(path))]
-    if words[0] == "make":
-        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-        verbs = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        assert verbs
-        assert not [verb for verb in verbs if not re.search(rf"^{re.escape(verb)}:", makefile, re.M)]
+    for path in filter(is_path, words):
+        assert list(ROOT.glob(path)), path
+
+
+@pytest.mark.parametrize("words", [command for command in COMMANDS if command.values[0][0] == "make"])
+def test_make_has_each_verb_that_a_command_gives(words):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    verbs = [word for word in words[1:] if not word.startswith("-")]
+    assert verbs
+    for verb in verbs:
+        assert re.search(rf"^{re.escape(verb)}:", makefile, re.M), verb
 
 
 def names_of_tests(path: Path) -> list[str]:
@@ -260,33 +264,36 @@ def names_of_tests(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("words", [command for command in COMMANDS if "pytest" in command.values[0]])
 def test_what_a_command_selects_is_there(words):
-    """Each word of ``-k`` is in the name of a test, each file has such a test, and some test has the marker of ``-m``."""
+    """Each word of ``-k`` selects a test, so does each file, and some test has the marker of ``-m``."""
     options = words[words.index("pytest") + 1 :]
-    files = [ROOT / word for word in options if is_path(word)] or sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [ROOT / word for word in options if is_path(word)]
     if "-k" in options:
         alternatives = options[options.index("-k") + 1].split(" or ")
-        names = {file: names_of_tests(file) for file in files}
-        unused = [word for word in alternatives if not any(word in name for file in files for name in names[file])]
-        idle = [file for file in files if not any(word in name for name in names[file] for word in alternatives)]
-        assert not unused
-        assert not idle
+        selected = set()
+        for file, word in itertools.product(files, alternatives):
+            if any(word in name for name in names_of_tests(file)):
+                selected |= {file, word}
+        assert selected == {*files, *alternatives}
     if "-m" in options:
-        marker = options[options.index("-m") + 1]
-        assert any(f"pytest.mark.{marker}\n" in file.read_text(encoding="utf-8") for file in files)
+        mark = f"pytest.mark.{options[options.index('-m') + 1]}\n"
+        files = (ROOT / "tests").rglob("test_*.py")
+        assert any(mark in file.read_text(encoding="utf-8") for file in files)
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_job_that_may_write_runs_nothing_of_the_project(name):
+@EACH_JOB
+def test_a_job_that_may_write_runs_nothing_of_the_project(flow, name):
     """Whatever a package or a notebook does in a job, it cannot push."""
-    job = JOBS[name]
-    permissions = job.get("permissions", WORKFLOWS[name.partition(":")[0]]["permissions"])
-    checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
-    assert permissions == {"contents": "read"} or (permissions == {"contents": "write"} and not checkouts)
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    job = flow["jobs"][name]
+    permissions = job.get("permissions", flow["permissions"])
+    checkouts = [step for step in job["steps"] if "actions/checkout" in step.get("uses", "")]
+    if checkouts:
+        assert permissions == {"contents": "read"}
+    for step in checkouts:
+        assert step["with"]["persist-credentials"] is False
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_an_action_is_named_by_its_commit(name):
+@EACH_JOB
+def test_an_action_is_named_by_its_commit(flow, name):
     """A tag may be moved. The repositories of the actions confirm these commits."""
-    actions = [step["uses"] for step in JOBS[name]["steps"] if "uses" in step]
-    assert not [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)]
+    for step in flow["jobs"][name]["steps"]:
+        assert re.fullmatch(r"|[\w./-]+@[0-9a-f]{40}", step.get("uses", "")), step

@@ -52,7 +52,10 @@ def main() -> None:
 
 
 def note_unproven_code(settings: Settings) -> None:
-    """Say before a run why `capslib records check` will refuse its records, if it will. Records of smoke scale are not sent."""
+    """Say before a run why `capslib records check` will refuse its records, if it will.
+
+    Nothing is said at smoke scale, whose records nobody sends.
+    """
     from capslib.lab import runs
 
     objection = runs.checkout().objection

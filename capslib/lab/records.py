@@ -28,14 +28,15 @@ class Code(Model):
     """The code that ran. A known revision without changes proves it."""
 
     revision: str | None = Field(
-        pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$", description="git's revision of this project; null where git knows none"
+        pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$",
+        description="git's revision of this project; null where git knows none",
     )
     dirty: bool | None = Field(
-        description="whether the code had changes that were not committed; null where git knows no revision"
+        description="whether there were uncommitted changes; null where git cannot tell",
     )
     capslib: str = Field(
         pattern=r"^[0-9a-f]{64}$",
-        description="hash of the code that the experiment imports: it tells its checkpoints from others and proves nothing",
+        description="hash of the code that names its checkpoints; it proves nothing",
     )
 
 

@@ -133,7 +133,10 @@ def _data(record: Record) -> Iterator[str]:
 
 def _code(record: Record) -> Iterator[str]:
     if record.code.revision is None:
-        yield "not run from a checkout of this project, so nobody can look up the code that ran: delete the file, and run its trial again from a clone"
+        yield (
+            "not run from a checkout of this project, so nobody can look up the code that ran: "
+            "delete the file, and run its trial again from a clone"
+        )
     elif record.code.dirty is not False:
         yield "run from a checkout with uncommitted changes: commit them, delete the file, and run its trial again"
 

@@ -36,6 +36,8 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.resolve().parent
 LANDMARKS = ("book/_ext/capsbook/__init__.py", "capslib/__init__.py")
 """Files, as git sorts them, that tell a repository of this project from others."""
+HARMLESS = ("GIT_CONFIG_", "GIT_DISCOVERY_")
+"""How variables of git begin that name no repository; they may hold a safe.directory."""
 
 
 @functools.cache
@@ -45,8 +47,9 @@ def code_hash(entry: str | None = None) -> str:
 
 
 def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
-    """Return the SHA-256 of files of the package, by name and content; with ``entry``, a module, only of those that it can import.
+    """Return the SHA-256 of files of the package, by name and content.
 
+    With ``entry``, a module, only the files count that it can import.
     What a registry names counts as imported. So a change of the command line leaves the checkpoints of an experiment alone.
     Line ends do not count: a clone with those of Windows has the same code.
     """
@@ -84,17 +87,24 @@ def _imported(source: bytes) -> set[str]:
 
 
 def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Return what git answers in a folder: ``returncode``, ``stdout``, ``stderr``. Where there is no git, it fails as in a shell.
+    """Return what git answers in a folder: ``returncode``, ``stdout``, ``stderr``.
 
-    Variables such as ``GIT_DIR`` are taken from its environment, as they name another repository than the folder's.
+    Variables such as ``GIT_DIR`` are taken from its environment: they name another repository.
+    Where git cannot be started, the status is 127, as in a shell.
     """
-    kept = ("GIT_CONFIG_", "GIT_DISCOVERY_")  # they may hold the user's safe.directory, and name no repository
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(kept)}
+    environment = dict(os.environ)
+    for name in os.environ:
+        if name.startswith("GIT_") and not name.startswith(HARMLESS):
+            del environment[name]
     command = ["git", *words]
     try:
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", errors="replace")
+        answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True)
     except OSError as error:
-        return subprocess.CompletedProcess(command, 127, "", f"git cannot be started: {error.strerror}")
+        reason = f"git cannot be started: {error.strerror}"
+        return subprocess.CompletedProcess(command, 127, stdout="", stderr=reason)
+    stdout = answer.stdout.decode(errors="replace")
+    stderr = answer.stderr.decode(errors="replace")
+    return subprocess.CompletedProcess(command, answer.returncode, stdout, stderr)
 
 
 def complaint(answer: subprocess.CompletedProcess[str]) -> str:
@@ -117,7 +127,8 @@ class Checkout(NamedTuple):
         if self.dirty:
             return "there are uncommitted changes, so commit first"
         if self.revision is None or self.dirty is None:
-            return f"the revision of this code is not known ({self.reason}), so run a clone of this project that git accepts"
+            unknown = f"the revision of this code is not known ({self.reason})"
+            return f"{unknown}, so run a clone of this project that git accepts"
         return ""
 
 
@@ -125,8 +136,9 @@ class Checkout(NamedTuple):
 def checkout(root: Path = ROOT) -> Checkout:
     """Return the revision of the code in a folder that is a checkout of this project.
 
-    Another repository may have the project below it, copied or installed; its revisions say nothing about the code. So git has to
-    track the package and the book's extension, from its own root on.
+    Another repository may have the project below it, copied or installed. Its revisions say
+    nothing about the code. So git has to track the package and the book's extension, from the
+    root of the repository on.
     """
     head = git("rev-parse", "--verify", "HEAD", folder=root)
     if head.returncode:
@@ -136,7 +148,8 @@ def checkout(root: Path = ROOT) -> Checkout:
         return Checkout(None, None, complaint(tracked))
     if tracked.stdout.split() != list(LANDMARKS):
         return Checkout(None, None, f"{root} is in a git repository of something else")
-    changes = git("status", "--porcelain", "--untracked-files=all", "--", "capslib/*.py", "capslib/*.csv", folder=root)
+    package = ("capslib/*.py", "capslib/*.csv")  # git's * matches folders, too
+    changes = git("status", "--porcelain", "--untracked-files=all", "--", *package, folder=root)
     if changes.returncode:
         return Checkout(head.stdout.strip(), None, complaint(changes))
     return Checkout(head.stdout.strip(), bool(changes.stdout))
@@ -144,7 +157,7 @@ def checkout(root: Path = ROOT) -> Checkout:
 
 @functools.cache
 def revisions(root: Path = ROOT) -> frozenset[str] | None:
-    """Return all revisions of a checkout of this project; None where git does not know them all."""
+    """Return all revisions of a checkout of this project; None where git knows not all."""
     if checkout(root).revision is None:
         return None
     shallow = git("rev-parse", "--is-shallow-repository", folder=root).stdout.strip()
@@ -154,9 +167,10 @@ def revisions(root: Path = ROOT) -> frozenset[str] | None:
 
 
 def code_of(experiment: Experiment) -> Code:
-    """Return the code that an experiment runs: git's revision, and the hash of what its module imports."""
+    """Return git's revision, and the hash of what an experiment's module imports."""
     code = checkout()
-    return Code(revision=code.revision, dirty=code.dirty, capslib=code_hash(experiment.run.__module__))
+    imported = code_hash(experiment.run.__module__)
+    return Code(revision=code.revision, dirty=code.dirty, capslib=imported)
 
 
 def _environment(device: str) -> Environment:

@@ -53,7 +53,10 @@ if not any((folder / "_toc.yml").exists() for folder in (pathlib.Path.cwd(), *pa
 
 
 def source(repository: str, root: Path) -> str:
-    """Return the address of the code and records of this build: of its revision, or of the release where git knows none."""
+    """Return the address of the code and records of this build.
+
+    That is the address of its revision, or of the release where git knows no revision.
+    """
     version = checkout(root).revision or f"refs/tags/v{capslib.__version__}"
     return f"{repository}/archive/{version}.zip"
 
