@@ -101,7 +101,7 @@ PROBLEMS = {
     "chapter to come": (lambda r: r(changed(SIGN[0], paper="learned_routing")), "there is no experiment learned_routing/sign"),
     "unknown experiment": (lambda r: r(changed(SIGN[0], experiment="sing")), f"there is no experiment {PAPER}/sing"),
     "revision to come": (lambda r: r(changed(SIGN[0], revision=99)), "of revision 99, but the experiment is at"),
-    "unknown field": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})), "(hiden: Extra inputs are not permitted)"),
+    "unknown field": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})), "Unknown field of SignConfig 'hiden'. Did you mean 'hidden'?"),
     "out of range": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hidden": 0})), "not a configuration of sign (hidden: "),
     "unknown data": (lambda r: r(data=[MNIST.model_copy(update={"name": "mnits"})]), "there is no data set mnits"),
     "a stand-in": (lambda r: r(DEPTH, **seen(stand_in=True)), "mnist is no stand-in"),
