@@ -16,6 +16,8 @@ from torch import Tensor
 
 from capslib.shapes import check_shapes
 
+__all__ = ["Bounds", "Loss", "bim", "fgsm", "input_gradient", "robustness", "targeted_success", "zero_share"]
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Bounds = tuple[float | Tensor, float | Tensor]
 

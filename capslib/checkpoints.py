@@ -20,6 +20,8 @@ from capslib.files import set_aside, write_atomically
 if TYPE_CHECKING:
     from capslib.training import Context, Patience
 
+__all__ = ["Run"]
+
 
 class Run:
     """A run of so many ``steps``: everything that has to survive a kill."""

@@ -13,6 +13,8 @@ from capslib.data.registry import SETS
 from capslib.errors import check_name, unknown
 from capslib.registry import LOSSES, NETWORKS, ROUTINGS, Registry
 
+__all__ = ["Config", "DataName", "LossName", "Model", "NetworkName", "RoutingName", "hash_of", "matches"]
+
 
 class Model(BaseModel):
     """Frozen, typed, no unknown fields: the base of every configuration and of everything in a record."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = ["Interrupted", "NotFinite", "UserError", "check_name", "unknown"]
+
 
 class UserError(Exception):
     """Bad input. The message says what is wrong and names the fix; the command line prints it and exits with status 2."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from capslib.errors import UserError
 
+__all__ = ["check_writable", "folder", "leftovers", "locked", "set_aside", "write_atomically"]
+
 
 def folder(name: Any) -> Any:
     """The folder of this name, which may also be None or a path already. Raises :class:`UserError` for an empty name, which would stand for the working folder."""

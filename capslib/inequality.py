@@ -14,6 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+__all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "theil"]
+
 
 def gini(x: Tensor, dim: int = -1) -> Tensor:
     """The Gini coefficient, in [0, (n−1)/n]: half the mean difference of two values, over the mean.

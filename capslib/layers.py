@@ -32,6 +32,27 @@ from capslib.routing import (
 )
 from capslib.shapes import check_positive, check_shapes
 
+__all__ = [
+    "POSE",
+    "ClassCapsules",
+    "ConvCapsules",
+    "DenseCapsules",
+    "MatrixPrimaryCapsules",
+    "Pose",
+    "PrimaryCapsules",
+    "Transform",
+    "W",
+    "as_capsules",
+    "bounded",
+    "bounded_votes",
+    "dense_decoder",
+    "field_centres",
+    "grid_size",
+    "near_identity",
+    "turned",
+    "with_coordinates",
+]
+
 Pose = Literal["matrix", "vector"]
 POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})  # shapes of 16 numbers
 W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})  # what transforms them

@@ -11,7 +11,7 @@ from capslib.shapes import check_shapes, values_can_be_read
 __all__ = ["margin_loss", "spread_loss"]
 
 
-def class_indicators(activation: Tensor, target: Tensor) -> Tensor:
+def _class_indicators(activation: Tensor, target: Tensor) -> Tensor:
     """Return T_k [N, C], one for each class that is present, in the dtype of ``activation`` [N, C].
 
     ``target`` holds class indices [N], or zeros and ones [N, C] where several classes may be
@@ -39,7 +39,7 @@ def margin_loss(
     >>> margin_loss(torch.tensor([[0.5, 0.3]]), torch.tensor([0]))  # 0.4² + ½·0.2²
     tensor(0.1800)
     """
-    present = class_indicators(activation, target)  # [N, C]  T_k
+    present = _class_indicators(activation, target)  # [N, C]  T_k
     short = F.relu(positive - activation).square()
     long = F.relu(activation - negative).square()
     return (present * short + down_weight * (1 - present) * long).sum(dim=-1).mean()
@@ -56,7 +56,7 @@ def spread_loss(activation: Tensor, target: Tensor, margin: float = 0.9) -> Tens
     >>> spread_loss(torch.tensor([[0.7, 0.6, 0.1]]), torch.tensor([0]), margin=0.2)  # (0.2 − 0.1)²
     tensor(0.0100)
     """
-    right = class_indicators(activation, target)  # [N, C]
+    right = _class_indicators(activation, target)  # [N, C]
     if target.ndim == 2 and values_can_be_read() and not bool((right.sum(dim=1) == 1).all()):
         raise ValueError("the spread loss has one right class for each example")
     right_activation = (right * activation).sum(dim=-1, keepdim=True)  # [N, 1]  a_t

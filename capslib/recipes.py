@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from capslib.data import DataFingerprint, DataSplit
     from capslib.training import Context, Examples, History, Patience
 
+__all__ = ["Objective", "Recipe", "Trained", "Training", "flops", "new_network", "train"]
+
 
 class Recipe(Config):
     """What a training is made of. Its direct subclasses are those of the papers, whose defaults are the paper's setting.

@@ -13,6 +13,8 @@ from typing import Any
 
 from capslib.errors import check_name
 
+__all__ = ["LOSSES", "NETWORKS", "ROUTINGS", "Registry"]
+
 
 class Registry(UserDict[str, Any]):
     """A mapping from names to objects. ``kind`` is what an error message calls an entry.

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+__all__ = ["BATCH_AXES", "HasShape", "Pattern", "check_positive", "check_shapes", "values_can_be_read"]
+
 BATCH_AXES = ("N", "...")
 """Axes that may be empty. Every other axis has at least one entry."""
 

@@ -25,6 +25,22 @@ from capslib.errors import NotFinite
 from capslib.routing import use_path
 from capslib.routing.fast import float32_products
 
+__all__ = [
+    "Context",
+    "Examples",
+    "History",
+    "Loss",
+    "Patience",
+    "accuracy",
+    "augmentation",
+    "blame",
+    "fit",
+    "path_of",
+    "permutation",
+    "seeded",
+    "subset",
+]
+
 
 class Examples(NamedTuple):
     """Inputs [N, …] and, where the data have them, labels [N]: a split, or one batch of it."""

@@ -297,3 +297,24 @@ def test_an_action_is_named_by_its_commit(flow, name):
     """A tag may be moved. The repositories of the actions confirm these commits."""
     for step in flow["jobs"][name]["steps"]:
         assert re.fullmatch(r"|[\w./-]+@[0-9a-f]{40}", step.get("uses", "")), step
+
+
+LIBRARY = [module for module in FILES if not module.startswith(("capslib.lab", "capslib.papers"))]
+
+
+@pytest.mark.parametrize("module", LIBRARY)
+def test_a_module_of_the_library_lists_what_it_defines_for_others(module):
+    defined, listed = set(), None
+    for node in ast.parse(FILES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            defined |= {name.id for name in names if isinstance(name, ast.Name)}
+            if isinstance(target, ast.Name) and target.id == "__all__":
+                listed = ast.literal_eval(node.value)
+    public = {name for name in defined if not name.startswith("_")}
+    if FILES[module].name == "__init__.py":
+        assert public <= set(listed or ())
+    else:
+        assert public == set(listed)

@@ -13,6 +13,8 @@ from capslib.data import SETS, DataFingerprint, _root, load, prepared
 from capslib.data.readers import VARIANTS
 from capslib.errors import UserError
 
+__all__ = ["DEGREES", "SCALES", "SHEAR", "affine_variants", "affnist"]
+
 DEGREES, SHEAR, SCALES = 20.0, 0.2, (0.8, 1.2)
 """Rotations, shears and scales of each axis are uniform within these; digits stay inside the frame."""
 

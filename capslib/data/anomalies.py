@@ -15,6 +15,20 @@ from capslib.data import DataSplit
 from capslib.errors import UserError, check_name
 from capslib.registry import Registry
 
+__all__ = [
+    "BENIGN",
+    "DIVERSE",
+    "LESION_SETUPS",
+    "LETTERS",
+    "MALIGNANT",
+    "MISMATCHES",
+    "few_anomalies",
+    "held_out_groups",
+    "lesions",
+    "one_against_all",
+    "one_hot_pairs",
+]
+
 DIVERSE = ("outliers", "inliers")
 MALIGNANT, BENIGN = ("mel", "bcc", "akiec"), ("nv", "bkl", "df", "vasc")
 LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = Registry("setup of lesions", {

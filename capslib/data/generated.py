@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+__all__ = ["PER_LESION", "Splits", "guides", "moles", "tints"]
+
 Splits = dict[str, dict[str, np.ndarray]]
 PER_LESION = (20, 20, 40, 20, 40, 140, 20)
 """Images of each class of HAM10000, akiec to vasc: nevi are common there too."""

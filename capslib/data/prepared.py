@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from capslib.data.registry import SETS
 from capslib.errors import UserError
 
+__all__ = ["FORM", "MANIFEST", "Array", "Manifest", "check", "exists", "open_split", "problems", "read_manifest", "write"]
+
 MANIFEST = "manifest.json"
 FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # dtype and number of dimensions, if a set has this array
 

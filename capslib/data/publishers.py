@@ -12,6 +12,8 @@ from capslib.data.registry import DataSet
 from capslib.errors import UserError
 from capslib.files import locked
 
+__all__ = ["prepare", "survey"]
+
 
 def survey(spec: DataSet, root: Path) -> dict[str, str]:
     """One line for each file that is missing or damaged in the set's folder below ``root``, by name."""

@@ -19,6 +19,21 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+__all__ = [
+    "BLOCK",
+    "CIFAR",
+    "VARIANTS",
+    "Shapes",
+    "Splits",
+    "affnist_splits",
+    "cifar_splits",
+    "halve",
+    "idx_splits",
+    "lesion_splits",
+    "norb_splits",
+    "shrink",
+]
+
 Shapes = dict[str, tuple[int, int, int, int]]
 Splits = Iterator[tuple[str, dict[str, np.ndarray]]]
 

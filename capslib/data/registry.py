@@ -10,6 +10,8 @@ from capslib.data.readers import Shapes, Splits, affnist_splits, cifar_splits, i
 from capslib.errors import UserError
 from capslib.registry import Registry
 
+__all__ = ["SETS", "DataSet"]
+
 
 @dataclass(frozen=True)
 class DataSet:

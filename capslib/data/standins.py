@@ -10,6 +10,8 @@ import numpy as np
 
 from capslib.data import generated, toys
 
+__all__ = ["STAND_INS", "digits", "sha256", "splits"]
+
 
 def digits() -> dict[str, dict[str, np.ndarray]]:
     """Scikit-learn's 1,797 scans as ``{split: {"images": uint8 [N, 1, 8, 8], "labels": int64 [N]}}``.

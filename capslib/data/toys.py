@@ -10,6 +10,28 @@ import functools
 
 import numpy as np
 
+__all__ = [
+    "AXLE",
+    "BALL",
+    "BASELINE",
+    "BLOCK",
+    "DISTANCE",
+    "FACTORS",
+    "FIELD",
+    "INSTANCES",
+    "LAMPS",
+    "LIGHTINGS",
+    "PARTS",
+    "PILLOW",
+    "POST",
+    "REVISION",
+    "SIZE",
+    "Renderings",
+    "render",
+    "splits",
+    "toy",
+]
+
 REVISION = 3  # part of the fingerprint: raise it with any change that changes a pixel
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}  # as in smallNORB
 FACTORS = {"labels": 5, "instance": 5, "elevation": 9, "azimuth": 18, "lighting": 6}  # of a split; the last changes fastest

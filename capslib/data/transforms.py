@@ -10,6 +10,8 @@ from torch import Tensor
 
 from capslib.shapes import check_shapes
 
+__all__ = ["CENTRE_AND_DIAGONALS", "center_crop", "crops", "downsample", "jitter", "random_crop", "standardise", "to_float"]
+
 
 def to_float(images: Tensor) -> Tensor:
     """Convert uint8 0…255 to float32 0…1. Raises TypeError for any other type, which would be scaled twice.

@@ -22,6 +22,8 @@ from capslib.registry import Registry
 from capslib.routing import ROUTINGS, EMRouting, Normalise, RoutingResult
 from capslib.shapes import check_positive, check_shapes
 
+__all__ = ["CODE_TO_PAPER", "PRESETS", "BaselineCNN", "MatrixCapsNet", "Preset"]
+
 Preset = Literal["printed", "released", "calibrated"]
 CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
 """β_u and β_a of the paper, divided by the biases b_u and b_a that the released code learns."""

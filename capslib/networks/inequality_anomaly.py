@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder, grid_size
 from capslib.shapes import check_shapes
 
+__all__ = ["ANOMALY", "NORMAL", "AnomalyCapsNet", "AnomalyOutput"]
+
 NORMAL, ANOMALY = 0, 1
 """The class capsules."""
 

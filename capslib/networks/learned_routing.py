@@ -22,6 +22,8 @@ from capslib.networks.em_routing import PRESETS, MatrixCapsNet
 from capslib.routing import LazyVotes, RoutingResult, make_routing
 from capslib.shapes import check_positive, check_shapes
 
+__all__ = ["SIZES", "ConsensusCapsNet", "FlatCapsules"]
+
 SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "similarity": ({"kernels": 4}, {"kernels": 4}, {"kernels": 10}),
     "connectionist": ({}, {"g": (32, 32), "f": (64, 64)}, {"g": (64, 64), "f": (124, 124)}),

@@ -18,6 +18,8 @@ from capslib.layers import (
 )
 from capslib.shapes import check_shapes
 
+__all__ = ["CapsNetOutput", "CapsuleStack", "DeepCapsNet", "SignNetwork"]
+
 
 class CapsuleStack(nn.Module):
     """Dense capsule layers with one kind of routing; both theorems are about it.

@@ -21,6 +21,19 @@ from capslib.layers import (
 from capslib.routing import squash
 from capslib.shapes import check_positive, check_shapes
 
+__all__ = [
+    "Autoencoder",
+    "Grouping",
+    "LifetimeBoost",
+    "Mask",
+    "ReleasedPrimaryCapsules",
+    "SparseCapsNet",
+    "SparseOutput",
+    "rank_mask",
+    "ranks",
+    "routing_support",
+]
+
 Mask = Literal["none", "label", "longest", "winner", "ranks"]
 """What the decoder sees: all latent capsules; that of the label (of the longest, where there is none);
 the longest; the one with the most support; or all by their rank, eq. 4 (SPARSECAPS)."""

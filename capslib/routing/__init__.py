@@ -36,13 +36,13 @@ def make_routing(name: str, parents: int, dim: int, **options: object) -> Routin
     EMRouting(iterations=2, bias=False)
     """
     kind = ROUTINGS[name]
-    known = option_names(kind)
+    known = _option_names(kind)
     for option in options:
         check_name(f"option of {name!r} routing", option, known)
     return kind(parents, dim, **options)
 
 
-def option_names(kind: Callable[..., Routing]) -> list[str]:
+def _option_names(kind: Callable[..., Routing]) -> list[str]:
     """Return the keywords of a routing, also those that it passes on to the classes above it."""
     names: list[str] = []
     makers = [c.__init__ for c in kind.__mro__ if "__init__" in vars(c)] if isinstance(kind, type) else [kind]

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+__all__ = ["PATHS", "Path", "RoutingResult", "materialised", "squash"]
+
 Path = Literal["eager", "fast", "compiled"]
 """By its definition; in chunks; in chunks that are compiled."""
 PATHS: tuple[Path, ...] = get_args(Path)

@@ -12,6 +12,17 @@ from torch.nn import functional as F
 
 from capslib.routing.base import materialised
 
+__all__ = [
+    "RELEASED_EPSILON",
+    "Competition",
+    "Normalise",
+    "convolutional",
+    "needs_logits",
+    "softmax",
+    "softmax_gradient",
+    "uniform",
+]
+
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
 """Over which parents the couplings of a child sum to one.
 

@@ -21,6 +21,24 @@ from capslib.routing.fast import LazyVotes, routing_function
 from capslib.routing.module import Routing
 from capslib.shapes import check_shapes, values_can_be_read
 
+__all__ = [
+    "SMALLEST",
+    "ConnectionistRouting",
+    "Layers",
+    "Reads",
+    "SimilarityRouting",
+    "Start",
+    "closed_form",
+    "connectionist_routing",
+    "consensus",
+    "kernel",
+    "lstm_cell",
+    "perceptron",
+    "sigmoid_backward",
+    "similarity_routing",
+    "tanh_backward",
+]
+
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 SMALLEST = 1e-4  # of a kernel's width, and far below any distance between votes that matters
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each layer

@@ -20,6 +20,8 @@ from capslib.routing.competition import (
 from capslib.routing.fast import Core, Tensors, routing_function
 from capslib.routing.module import Routing
 
+__all__ = ["DynamicRouting", "dynamic_routing"]
+
 
 @routing_function
 def dynamic_routing(

@@ -22,6 +22,8 @@ from capslib.routing.competition import (
 from capslib.routing.fast import Core, Tensors, float32_products, routing_function
 from capslib.routing.module import Routing
 
+__all__ = ["MASS_FLOOR", "VARIANCE_FLOOR", "EMRouting", "Spread", "VectorEMRouting", "em_routing", "inverse_temperatures"]
+
 VARIANCE_FLOOR = 1e-12  # keeps the logarithm finite where all votes are equal
 MASS_FLOOR = 1e-8  # keeps the division finite for a parent that no active child is assigned to
 Spread = Literal["deviation", "variance"]

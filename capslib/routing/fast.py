@@ -29,6 +29,8 @@ from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
 from capslib.shapes import check_positive, check_shapes, values_can_be_read
 
+__all__ = ["BLOCK_BYTES", "CHUNK_BYTES", "KEPT_BYTES", "Core", "LazyVotes", "Tensors", "float32_products", "routing_function"]
+
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
 BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
 KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # of votes up to which autograd keeps what it needs: an LSTM 40 times as much

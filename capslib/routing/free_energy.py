@@ -30,6 +30,8 @@ from einops import einsum
 from torch import Tensor
 from torch.nn import functional as F
 
+__all__ = ["EMState", "Form", "em_trajectory", "free_energy"]
+
 Form = Literal["printed", "weighted", "mixture"]
 
 

@@ -15,6 +15,8 @@ from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
 from capslib.shapes import check_positive
 
+__all__ = ["Routing", "use_path"]
+
 
 class Routing(nn.Module):
     """A routing with its parameters, for ``parents`` J of ``dim`` D dimensions.

@@ -10,6 +10,8 @@ from torch import Tensor
 from capslib.routing.base import RoutingResult
 from capslib.routing.dynamic import DynamicRouting
 
+__all__ = ["DynamicRoutingOverChildren", "OverChildren"]
+
 
 class OverChildren:
     """A competition in which the children compete for a parent, each parent on its own.
