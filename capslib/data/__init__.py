@@ -80,8 +80,9 @@ class Row(NamedTuple):
 
 
 def load(name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None) -> DataSplit:
-    """Load one split of a named set. Checks headers and sizes of its arrays, not their contents (see :func:`verify`).
+    """Load one split of a named set, whose arrays have the SHA-256 that its manifest gives.
 
+    An array is read for that once, and again when its file has changed; :func:`verify` reads all of them again.
     ``download`` allows (True) or forbids (False) fetching a missing set; None leaves this to ``$CAPSLIB_DOWNLOAD``.
     Raises :class:`~capslib.errors.UserError` for an unknown name or split and for missing or damaged data.
 
@@ -104,15 +105,20 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     check_name(f"split of {name}", split, manifest.splits)
     mark = DataFingerprint(name=name, sha256=sha256, stand_in=False, complete=manifest.complete, deviations=manifest.deviations)
     arrays = prepared.open_split(folder, manifest, split)
+    prepared.check_contents(folder, manifest, split)
     return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, mark)
 
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
     """Check that :func:`load` will find a set, before starting anything long. Raises the same UserErrors."""
-    if not (spec := SETS[name]).stand_in:
-        manifest = prepared.check(_folder(spec, data_dir, download))
-        for split in spec.splits:
-            check_name(f"split of {name}", split, manifest.splits)
+    spec = SETS[name]
+    if spec.stand_in:
+        return
+    folder = _folder(spec, data_dir, download)
+    manifest = prepared.check(folder)
+    for split in spec.splits:
+        check_name(f"split of {name}", split, manifest.splits)
+        prepared.check_contents(folder, manifest, split)
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
@@ -125,6 +131,8 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
         raise UserError(f"There is nothing to fetch: {name} is already installed.")
     folder = _folder(spec, data_dir, download=True)
     manifest = prepared.check(folder)
+    for split in manifest.splits:
+        prepared.check_contents(folder, manifest, split)
     if spec.files and not manifest.complete:
         raise UserError(
             f"{folder} holds only part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set."
@@ -133,8 +141,9 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
-    """Read all arrays of a set again and compare them with its manifest. Returns one line for each problem.
+    """Read all arrays of a set again and compare them with its manifest, and the manifest with the one that is known.
 
+    Returns one line for each problem.
     Raises UserError if the set is missing.
     """
     spec = SETS[name]

@@ -5,8 +5,10 @@ Writing moves the manifest into place last, so a folder is complete if and only 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,11 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capslib.data.registry import SETS
 from capslib.errors import UserError
+from capslib.files import write_atomically
 
 __all__ = ["FORM", "MANIFEST", "Array", "Manifest", "check", "exists", "open_split", "problems", "read_manifest", "write"]
 
 MANIFEST = "manifest.json"
 FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # dtype and number of dimensions, if a set has this array
+HEADERS = {  # the readers of the headers of .npy files that numpy writes for numbers, by version
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 class Array(BaseModel):
@@ -93,6 +100,33 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     return manifest, hashlib.sha256(raw).hexdigest()
 
 
+def open_array(path: Path, entry: Array) -> np.ndarray:
+    """Memory-map one array read-only, once its file, its header and its entry in the manifest agree.
+
+    Opens nothing but a regular file, and maps nothing that is not wholly there. Raises ValueError that says
+    what contradicts what, and OSError for a file that cannot be read.
+    """
+    if not path.is_file():
+        raise ValueError("there is no such file" if not path.exists() else "it is no regular file")
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"its format is {version[0]}.{version[1]}, expected 1.0 or 2.0")
+        shape, in_columns, dtype = HEADERS[version](file)
+        start = file.tell()
+    header = f"{dtype} {list(shape)}"
+    if header != f"{entry.dtype} {entry.shape}":
+        raise ValueError(f"it is {header}, the manifest says {entry.dtype} {entry.shape}")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"it holds {dtype}, not numbers")
+    if min(shape, default=0) < 1:
+        raise ValueError(f"it is {header}, which holds nothing")
+    promised, size = start + math.prod(shape) * dtype.itemsize, path.stat().st_size
+    if promised != size:
+        raise ValueError(f"it has {size:,} bytes, and {header} takes {promised:,}")
+    return np.memmap(path, dtype, "r", start, shape, "F" if in_columns else "C")
+
+
 def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     """Memory-map the arrays of a split read-only. Checks headers and sizes only.
 
@@ -102,15 +136,14 @@ def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.nda
     for key, entry in manifest.splits[split].items():
         path = f"{split}/{key}.npy"
         try:
-            # An array of objects is a ValueError: nothing is unpickled.
-            array = np.lib.format.open_memmap(folder / path, mode="r")
+            array = open_array(folder / path, entry)
         except (OSError, ValueError) as error:
-            raise _damaged(folder, f"{path} cannot be mapped ({error})") from None
-        found, said = f"{array.dtype} {list(array.shape)}", f"{entry.dtype} {entry.shape}"
-        if found != said:
-            raise _damaged(folder, f"{path} is {found}, the manifest says {said}")
-        if key in FORM and (str(array.dtype), array.ndim) != FORM[key]:
-            raise _damaged(folder, f"{path} is {found}, expected {FORM[key][0]} with {FORM[key][1]} dimensions")
+            raise _damaged(folder, f"{path} cannot be mapped: {error}") from None
+        form = str(array.dtype), array.ndim
+        if form != FORM.get(key, form):
+            dtype, dimensions = FORM[key]
+            header = f"{array.dtype} {list(array.shape)}"
+            raise _damaged(folder, f"{path} is {header}, expected {dtype} with {dimensions} dimensions")
         arrays[key] = array
     if len({len(array) for array in arrays.values()}) != 1:
         raise _damaged(folder, f"the arrays of {split} differ in length")
@@ -125,14 +158,64 @@ def check(folder: Path) -> Manifest:
     return manifest
 
 
+def check_contents(folder: Path, manifest: Manifest, split: str) -> None:
+    """Raise UserError unless each array of a split has the SHA-256 that the manifest gives.
+
+    Reads a file once: not again as long as its inode, size and time of change stay the same.
+    """
+    for key, entry in manifest.splits[split].items():
+        path = f"{split}/{key}.npy"
+        if not _matches(folder / path, entry.sha256):
+            raise _differs(folder, path)
+
+
+def _differs(folder: Path, path: str) -> UserError:
+    verify = f"`capslib data verify {folder.name}` names every such array"
+    return _damaged(folder, f"{path} does not have the SHA-256 in the manifest ({verify})")
+
+
+def _matches(path: Path, sha256: str) -> bool:
+    """Return whether a file has this SHA-256, and note in the user's cache that it does.
+
+    The note is a file of its own, so processes cannot disturb each other. Where it cannot be
+    written, the next call reads the array again.
+    """
+    status = path.stat()
+    state = [str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns, sha256]
+    text = json.dumps(state).encode()
+    note = pooch.os_cache("capslib") / ".checked" / hashlib.sha256(text).hexdigest()
+    if note.is_file():
+        return True
+    if pooch.file_hash(path) != sha256:
+        return False
+    with contextlib.suppress(UserError):
+        write_atomically(note, text)
+    return True
+
+
 def problems(folder: Path) -> list[str]:
-    """Read and hash everything in a prepared folder. Returns one line for each problem."""
+    """Read and hash everything in a prepared folder. Return one line for each problem.
+
+    Where the registry knows the manifest that :func:`write` makes of the publisher's files, a set
+    that calls itself complete must have that one.
+    """
     try:
-        entries = check(folder).arrays
+        manifest = check(folder)
+        _, sha256 = read_manifest(folder)
     except UserError as error:
         return [str(error)]
-    wrong = [path for path, entry in entries.items() if pooch.file_hash(folder / path) != entry.sha256]
-    return [str(_damaged(folder, f"{path} does not have the SHA-256 in the manifest")) for path in wrong]
+    lines = []
+    for path, entry in manifest.arrays.items():
+        if pooch.file_hash(folder / path) != entry.sha256:
+            lines.append(str(_differs(folder, path)))
+    known = SETS[folder.name].manifest if folder.name in SETS else ""
+    if known and manifest.complete and not manifest.deviations and sha256 != known:
+        fetch = f"`capslib data fetch {folder.name}`"
+        lines.append(
+            f"{folder / MANIFEST} calls the set complete, but it is not the one that {fetch} writes. "
+            f"Delete it and use {fetch}, or let it name what differs from the publisher's set."
+        )
+    return lines
 
 
 def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]) -> None:

@@ -14,6 +14,13 @@ from capslib.data import registry
 from capslib.errors import UserError
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path) -> Path:
+    """The user's cache, which is the default data folder and notes which arrays were read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "capslib"
+
+
 @dataclasses.dataclass
 class Tiny:
     spec: registry.DataSet
@@ -39,12 +46,12 @@ def publish(monkeypatch, tmp_path):
             splits=splits,
             files={name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}" for name, known in real.files.items()},
             mirrors=real.mirrors and ("http://127.0.0.1:9/nobody-listens/",),
+            manifest="",
         )
         assert list(files) == list(real.files)
         monkeypatch.setitem(registry.SETS, name, spec)
         return Tiny(spec, arrays, files)
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for variable in ("CAPSLIB_DATA", "CAPSLIB_DOWNLOAD"):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

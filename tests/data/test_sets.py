@@ -1,11 +1,16 @@
 """Named sets: finding, checking and loading them, and the errors when that fails."""
 
+import dataclasses
 import hashlib
+import io
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +274,41 @@ def reshaped(folder, shape):
     change_manifest(folder, **manifest)
 
 
+def header(folder, shape):
+    """Write another shape over the header of the images, and leave their bytes."""
+    content = io.BytesIO()
+    fields = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(content, fields)
+    with (folder / "train" / "images.npy").open("r+b") as file:
+        file.write(content.getvalue())
+
+
+def told(folder, array, **fields):
+    """Change what the manifest says of an array."""
+    arrays = json.loads((folder / "manifest.json").read_text())["arrays"]
+    change_manifest(folder, arrays=arrays | {array: arrays.get(array, {"sha256": "0" * 64}) | fields})
+
+
+def header_and_manifest(folder, shape):
+    header(folder, shape)
+    told(folder, "train/images.npy", shape=list(shape))
+    change_manifest(folder, complete=False)
+
+
+def beside(folder, array):
+    """Put another array beside the images, and into the manifest."""
+    with warnings.catch_warnings(action="ignore"), (folder / "train" / "more.npy").open("wb") as file:
+        np.save(file, array)  # which warns of formats that not every release of numpy reads
+    told(folder, "train/more.npy", shape=list(array.shape), dtype=str(array.dtype))
+
+
+def instead(folder, make):
+    """Put something else into the place of the images."""
+    path = folder / "train" / "images.npy"
+    path.unlink()
+    make(path)
+
+
 class Trap:
     """Unpickling this object creates a file."""
 
@@ -306,6 +346,30 @@ DAMAGE = {
     ),
     "array of another type": (lambda f: np.save(f / "train" / "labels.npy", np.zeros(20, np.int32)), "the manifest says"),
     "array of objects": (objects, "cannot be mapped"),
+    "array longer than its header": (
+        lambda f: (f / "train" / "labels.npy").write_bytes((f / "train" / "labels.npy").read_bytes() + b"more"),
+        "it has 292 bytes, and int64 [20] takes 288",
+    ),
+    "header of more rows than there are numbers": (lambda f: header(f, (10**19, 1, 4, 5)), "the manifest says"),
+    "header of minus one row": (lambda f: header(f, (-1, 1, 4, 5)), "the manifest says"),
+    "header and manifest of 10¹² rows": (
+        lambda f: header_and_manifest(f, (10**12, 1, 4, 5)),
+        "has the shape [1000000000000, 1, 4, 5]; mnist has",
+    ),
+    "header and manifest of minus one row": (lambda f: header_and_manifest(f, (-1, 1, 4, 5)), "which holds nothing"),
+    "header and manifest of no row": (lambda f: header_and_manifest(f, (0, 1, 4, 5)), "which holds nothing"),
+    "header and manifest of one row more": (lambda f: header_and_manifest(f, (19, 1, 4, 5)), "takes 508"),
+    "array of one number": (lambda f: beside(f, np.array(1)), "it is int64 [], which holds nothing"),
+    "array of texts": (lambda f: beside(f, np.array(["a"] * 20)), "it holds <U1, not numbers"),
+    "array of nothing": (lambda f: beside(f, np.zeros(20, "V0")), "not numbers"),
+    "header of a later format": (
+        lambda f: beside(f, np.zeros(20, [("ト", "u1")])),
+        "its format is 3.0, expected 1.0 or 2.0",
+    ),
+    "pipe": (lambda f: instead(f, os.mkfifo), "it is no regular file"),
+    "device": (lambda f: instead(f, lambda path: path.symlink_to("/dev/zero")), "it is no regular file"),
+    "folder": (lambda f: instead(f, Path.mkdir), "it is no regular file"),
+    "link that leads to itself": (lambda f: instead(f, lambda path: path.symlink_to(path)), "there is no such file"),
     "no labels": (lambda f: without(f, "train/labels.npy"), "train lacks labels"),
     "no such split": (lambda f: without(f, "train/images.npy", "train/labels.npy"), "train lacks images, labels"),
     "images of another size": (
@@ -378,15 +442,61 @@ def test_a_part_that_lacks_a_split_is_said_before_anything_runs(folder):
         data.require("mnist", folder.parent)
 
 
-def test_verify_reads_the_contents(folder):
-    path = folder / "train" / "images.npy"
+def flip(path):
+    """Change one pixel, which no header shows."""
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1  # one pixel, which no header shows
+    content[-1] ^= 1
     path.write_bytes(content)
-    assert len(data.load("mnist", "train", data_dir=folder.parent)) == 20
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_spoilt_contents_are_told_by_every_verb_that_gives_the_set(folder, split):
+    root, other = folder.parent, {"train": "test", "test": "train"}[split]
+    flip(folder / split / "images.npy")
+    for call in (
+        lambda: data.load("mnist", split, data_dir=root),
+        lambda: data.require("mnist", root),
+        lambda: data.fetch("mnist", root),
+    ):
+        with pytest.raises(UserError, match=f"{split}/images.npy does not have the SHA-256") as caught:
+            call()
+        assert "`capslib data verify mnist`" in str(caught.value)
+        assert "prepare the set again, for example with `capslib data fetch mnist`" in str(caught.value)
+    assert data.verify("mnist", root) == [str(caught.value)]
+    assert len(data.load("mnist", other, data_dir=root)), "what is sound can be used"
+
+
+def test_an_array_is_read_once_until_its_file_changes(folder, cache, monkeypatch):
+    data.require("mnist", folder.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(pooch, "file_hash", None)
+        data.require("mnist", folder.parent)
+    flip(folder / "train" / "images.npy")
+    with pytest.raises(UserError, match="does not have the SHA-256"):
+        data.require("mnist", folder.parent)
+    flip(folder / "train" / "images.npy")
+    data.require("mnist", folder.parent)
+
+
+def test_a_cache_that_cannot_be_written_only_costs_another_reading(folder, cache):
+    shutil.rmtree(cache)
+    cache.write_text("a file in the place of the folder")
+    data.require("mnist", folder.parent)
+    flip(folder / "test" / "labels.npy")
+    with pytest.raises(UserError, match="does not have the SHA-256"):
+        data.load("mnist", "test", data_dir=folder.parent)
+
+
+def test_a_whole_set_has_the_manifest_that_the_publishers_files_give(folder, monkeypatch):
+    right = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], manifest=right))
+    assert data.verify("mnist", folder.parent) == []
+    flip(folder / "train" / "images.npy")
+    told(folder, "train/images.npy", sha256=pooch.file_hash(folder / "train" / "images.npy"))
     [problem] = data.verify("mnist", folder.parent)
-    assert "train/images.npy does not have the SHA-256" in problem
-    assert "capslib data fetch mnist" in problem
+    assert "calls the set complete, but it is not the one that `capslib data fetch mnist` writes" in problem
+    change_manifest(folder, deviations=["one pixel is another"])
+    assert data.verify("mnist", folder.parent) == []
 
 
 def test_no_pickle_is_ever_opened(folder, tmp_path):
