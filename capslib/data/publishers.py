@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pooch
+from tqdm import tqdm
 
 from capslib.data import prepared
 from capslib.data.readers import Splits
@@ -22,7 +24,7 @@ def survey(spec: DataSet, root: Path) -> dict[str, str]:
         algorithm, _, expected = known.partition(":")
         path = root / spec.name / name
         if not path.is_file():
-            problems[name] = f"{name} is missing"
+            problems[name] = f"{path} is no regular file: remove it" if path.exists() else f"{name} is missing"
         elif known and (found := pooch.file_hash(path, algorithm)) != expected:
             size = f"{path.stat().st_size:,} bytes"
             problems[name] = f"{path} is truncated or corrupted: expected {algorithm} {expected}, found {found} ({size})"
@@ -73,18 +75,54 @@ def _read(spec: DataSet, place: Path) -> Splits:
         raise UserError(f"The files of {spec.name} in {place} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _download(spec: DataSet, name: str, folder: Path) -> None:
-    """Download one file from the first mirror that delivers it intact. Raises UserError if none does, and keeps no damaged file."""
+STALL_SECONDS = 60
+STALL_BYTES = 2**16
+"""A transfer that brings fewer bytes than that in so many seconds has stalled."""
+
+
+def _transfer(address: str, path: str, largest: int) -> None:
+    """Write what an address delivers into a file. Raises OSError for more than ``largest`` bytes, and where it breaks off or stalls."""
+    import requests  # takes a moment, and only a download needs it
+
     # Without this header a server may compress in transit, and the client would unpack the .gz itself.
     headers = {"Accept-Encoding": "identity"}
-    http = pooch.HTTPDownloader(progressbar=True, chunk_size=2**16, timeout=(5, 60), headers=headers)
+    timeouts = 5, STALL_SECONDS  # to connect, and between two parts
+    with requests.get(address, headers=headers, timeout=timeouts, stream=True) as response:
+        response.raise_for_status()
+        promised = int(response.headers.get("Content-Length", 0))
+        received, wanted = 0, STALL_BYTES
+        deadline = time.monotonic() + STALL_SECONDS
+        bar = tqdm(total=promised, unit="B", unit_scale=True, ncols=79)
+        with open(path, "wb") as file, bar:
+            while part := response.raw.read1(2**16):
+                file.write(part)
+                bar.update(len(part))
+                received += len(part)
+                if max(received, promised) > largest:
+                    raise OSError(f"it has more than {largest:,} bytes, so it is not the publisher's file")
+                if time.monotonic() > deadline:
+                    if received < wanted:
+                        raise OSError(f"the transfer has stalled after {received:,} bytes")
+                    deadline, wanted = time.monotonic() + STALL_SECONDS, received + STALL_BYTES
+
+
+def _download(spec: DataSet, name: str, folder: Path) -> None:
+    """Download one file from the first mirror that delivers it intact. Raises UserError if none does, and keeps no damaged file."""
+    from urllib3.exceptions import HTTPError
+
+    def transfer(address: str, path: str, _: object) -> None:
+        _transfer(address, path, spec.largest)
+
+    path = folder / name
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file: remove it, and run `capslib data fetch {spec.name}` again.")
     failures = ""
     for base in spec.mirrors:
         address = base + spec.paths.get(name, name)
         try:
-            pooch.retrieve(address, spec.files[name], fname=name, path=folder, downloader=http)
+            pooch.retrieve(address, spec.files[name], fname=name, path=folder, downloader=transfer)
             return
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        except (OSError, ValueError, HTTPError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
             failures += f"\n  {address}\n    {error}"
     raise UserError(
         f"{name} of {spec.name} could not be downloaded:{failures}\n"

@@ -29,6 +29,7 @@ class DataSet:
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
     mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand
     paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
+    largest: int = 2**32  # bytes: no file of the publisher has more, so a download of more is broken off
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
     whole: tuple[str, ...] = ()  # SHA-256 of manifests of derived forms that hold every example, made smaller
 
@@ -44,7 +45,7 @@ def _like_mnist(*hashes: str) -> dict:
     """Sizes and files of MNIST and of the sets in its format."""
     names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     splits = {"train": (60_000, 1, 28, 28), "test": (10_000, 1, 28, 28)}
-    return {"splits": splits, "files": dict(zip(names, hashes, strict=True))}
+    return {"splits": splits, "files": dict(zip(names, hashes, strict=True)), "largest": 30_000_000}
 
 
 _TINTS = tuple(f"colour {k}" for k in range(10))
@@ -127,6 +128,7 @@ _ALL = (
         # TensorFlow 1 resizes bilinearly about the upper left corner: at half the size it samples at 0, 2, 4, …, between no pixels.
         deviations=("96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every second row and column",),
         mirrors=("https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/",),
+        largest=300_000_000,
         whole=("56974224e69bf8edb01b90438a1350a52de27461b48d7c553633488c6d74d7ec",),
     ),
     DataSet(  # Krizhevsky, Nair, Hinton
@@ -138,6 +140,7 @@ _ALL = (
         files={"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},  # not the Python version: that is a pickle
         read=cifar_splits,
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
+        largest=200_000_000,
     ),
     DataSet(
         name="toys",
@@ -164,6 +167,7 @@ _ALL = (
         },
         read=lesion_splits,
         mirrors=("https://dataverse.harvard.edu/api/access/datafile/",),
+        largest=3_000_000_000,
         paths={
             "HAM10000_metadata.csv": "4338392?format=original",
             "HAM10000_images_part_1.zip": "3172585",

@@ -1,22 +1,28 @@
 """Fetching from local servers that misbehave as real ones do."""
 
+import contextlib
 import dataclasses
 import hashlib
 import http.server
+import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from capslib import data
-from capslib.data import prepared
+from capslib.data import prepared, publishers
 from capslib.errors import UserError
 
 
 class Mirror:
-    """Serves a dictionary of files, changed by ``spoil(name, content)``, and remembers every request."""
+    """Serves a dictionary of files, changed by ``spoil(name, content)``, and remembers every request.
 
-    def __init__(self, files, spoil=lambda name, content: content, promise=None):
+    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes.
+    """
+
+    def __init__(self, files, spoil=lambda name, content: content, promise=None, pause=0.0):
         self.asked = asked = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -30,7 +36,11 @@ class Mirror:
                 self.send_response(200)
                 self.send_header("Content-Length", str(promise or len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                parts = [content[k : k + 1] for k in range(len(content))] if pause else [content]
+                with contextlib.suppress(ConnectionError):  # the other side has had enough
+                    for part in parts:
+                        self.wfile.write(part)
+                        time.sleep(pause)
 
             def log_message(self, *_):
                 pass
@@ -103,6 +113,42 @@ def test_a_mirror_that_hangs_up_early(tiny, mirrors, tmp_path):
     mirrors(Mirror(tiny.files, promise=10_000), Mirror(tiny.files))
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
+
+
+@pytest.mark.parametrize("promise", [None, 10**15])
+def test_a_mirror_that_sends_more_than_the_publisher_has(tiny, mirrors, tmp_path, monkeypatch, promise):
+    largest = max(len(content) for content in tiny.files.values())
+    endless = Mirror(tiny.files, lambda name, content: content * 1000, promise)
+    mirrors(endless)
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest))
+    with pytest.raises(UserError, match=f"it has more than {largest:,} bytes, so it is not the publisher's"):
+        data.fetch("mnist", tmp_path)
+    assert list((tmp_path / "mnist").iterdir()) == []
+    mirrors(endless, Mirror(tiny.files))
+    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest))
+    data.fetch("mnist", tmp_path)
+    assert data.verify("mnist", tmp_path) == []
+
+
+def test_a_mirror_that_stalls_is_left(tiny, mirrors, tmp_path, monkeypatch):
+    """It sends a byte now and then, so that no wait for the next one is long."""
+    monkeypatch.setattr(publishers, "STALL_SECONDS", 0.2)
+    slow, good = mirrors(Mirror(tiny.files, promise=1000, pause=0.02), Mirror(tiny.files))
+    data.fetch("mnist", tmp_path)
+    assert data.verify("mnist", tmp_path) == []
+    assert slow.asked == good.asked == list(tiny.files)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_path, make):
+    [mirror] = mirrors(Mirror(tiny.files))
+    (tmp_path / "mnist").mkdir()
+    make(tmp_path / "mnist" / "train-labels-idx1-ubyte.gz")
+    for call in (data.fetch, data.require, data.verify):
+        with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz is no regular file: remove it"):
+            call("mnist", tmp_path)
+    assert data.describe(tmp_path)[0].here == "no"
+    assert mirror.asked == ["train-images-idx3-ubyte.gz"]
 
 
 def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_path):
