@@ -102,7 +102,8 @@ class Recipe(Config):
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
                 rows = rows[subset(len(rows), most).numpy()]
                 images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
-                images = images if self.resize in (None, images.shape[-1]) else _resized(images, self.resize)
+                if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
+                    images = _resized(images, self.resize)
                 parts[part] = Examples(images if self.augments else self.prepare(images), labels)
         return self.arrange(parts), [split.fingerprint]
 

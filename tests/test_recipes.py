@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -11,12 +12,15 @@ import time
 from collections import Counter
 from typing import ClassVar, Literal
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field, ValidationError
 
 from capslib import recipes, training
 from capslib.config import Config, matches
+from capslib.data import prepared
+from capslib.data.registry import SETS, DataSet
 from capslib.errors import Interrupted, UserError
 from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
@@ -250,6 +254,20 @@ def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():
     assert Recipe(data="mnist", network="cnn", resize=16, downsample=2).shape() == ((1, 8, 8), 60_000)
     with pytest.raises(UserError, match="ham10000 is not split into train and test: choose another set"):
         EMRecipe(data="ham10000").shape()
+
+
+@pytest.mark.parametrize("size", [(18, 24), (24, 18), (24, 24), (20, 30)])
+def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkeypatch, size):
+    images = np.arange(4 * math.prod(size), dtype=np.uint8).reshape(4, 1, *size)
+    split = {"images": images, "labels": np.arange(4)}
+    splits = dict.fromkeys(("train", "test"), images.shape)
+    monkeypatch.setitem(SETS.data, "oblong", DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits))
+    about = {"source": "here", "licence": "none", "complete": True, "deviations": []}
+    prepared.write(tmp_path / "oblong", about, [(name, split) for name in splits])
+    recipe = Recipe(data="oblong", network="cnn", resize=24)
+    parts, _ = recipe.splits(Context(seed=0, data_dir=tmp_path))
+    for part in parts.values():
+        assert tuple(part.inputs.shape[1:]) == recipe.shape()[0] == (1, 24, 24)
 
 
 def test_one_matcher_takes_lists_for_tuples():
