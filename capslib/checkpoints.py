@@ -8,11 +8,12 @@ import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from capslib.errors import Interrupted
 from capslib.files import set_aside, write_atomically
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from capslib.training import Context, Patience
 
 __all__ = ["Run"]
+
+
+class Progress(BaseModel):
+    """The plain part of a checkpoint: how far a run came, what it measured, and how many seconds it took."""
+
+    model_config = ConfigDict(strict=True)
+    step: int = Field(ge=0)
+    finished: bool
+    epochs: dict[str, list[float]]
+    resumed_from: list[Annotated[int, Field(ge=0)]]
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
 
 
 class Run:
@@ -95,20 +107,43 @@ class Run:
     def rewind(self) -> None:
         self.restore(_copied(self.snapshot, self.device))
 
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise ValueError for a state that this run, with this code, cannot have left."""
+        try:
+            progress = Progress.model_validate(state)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        losses = state["terms"]["loss"]
+        if not progress.finished and len(losses) != self.steps:
+            raise ValueError(f"it is of a run of {len(losses)} steps, not of {self.steps}")
+        last = self.steps if progress.finished else self.steps - 1
+        if progress.step > last:
+            raise ValueError(f"it is at step {progress.step} of {self.steps}")
+        if max(progress.resumed_from, default=0) > progress.step:
+            raise ValueError(f"it was taken up at step {max(progress.resumed_from)}, and is at {progress.step}")
+        if not losses[: progress.step].isfinite().all():
+            raise ValueError("a loss before its step is not finite")
+        weights = [state["model"][name] for name, _ in self.model.named_parameters()]
+        for leaf in tree_leaves([weights, state["best"], state["optimizer"]]):
+            if isinstance(leaf, Tensor) and not leaf.isfinite().all():
+                raise ValueError("a weight or a moment of it is not finite")
+        if state["code"] != self.context.code:
+            raise ValueError("it was left by another version of the code, and a record names one")
+
     def resume(self) -> None:
-        """Take up what the checkpoint holds, whole or not at all; a damaged one, or one of other code, is set aside."""
+        """Take up what the checkpoint holds, whole or not at all; a damaged or senseless one, or one of other code, is set aside."""
         if self.path is None or not self.path.exists():
             return
         fresh = _copied(self.state(), self.device)
         try:
+            if not self.path.is_file():
+                raise ValueError("it is no regular file")
             with zipfile.ZipFile(self.path) as archive:  # torch's own reader leaves out the checksums
                 if (spoilt := archive.testzip()) is not None:
                     raise ValueError(f"its {spoilt} is not what was written")
             state = torch.load(self.path, map_location=self.device, weights_only=True)
-            if not state["finished"] and len(state["terms"]["loss"]) != self.steps:
-                raise ValueError(f"it is of a run of {len(state['terms']['loss'])} steps, not of {self.steps}")
-            if state["code"] != self.context.code:
-                raise ValueError("it was left by another version of the code, and a record names one")
+            self.check(state)
             self.restore(state)
             self.earlier = float(state["seconds"])
         except Exception as error:  # torch.load raises whatever the damaged bytes happen to break

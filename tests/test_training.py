@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
+import math
+import os
 import random
 import resource
 import signal
@@ -497,6 +500,65 @@ def test_a_checkpoint_that_lacks_a_part_is_not_used_in_part(tmp_path, undisturbe
     del state[part]
     save(path, state)
     assert_set_aside(path, undisturbed, part)
+
+
+def spoilt_weights(state: dict) -> dict:
+    weights = {name: tensor.clone() for name, tensor in state["model"].items()}
+    next(iter(weights.values())).view(-1)[0] = math.inf
+    return {"model": weights}
+
+
+def spoilt_moments(state: dict) -> dict:
+    moments = copy.deepcopy(state["optimizer"])
+    moments["state"][0]["exp_avg"].view(-1)[0] = math.nan
+    return {"optimizer": moments}
+
+
+def spoilt_losses(state: dict) -> dict:
+    terms = {name: curve.clone() for name, curve in state["terms"].items()}
+    terms["loss"][3] = math.nan
+    return {"terms": terms}
+
+
+SENSELESS = {
+    "a step before the first": (lambda state: {"step": -5}, "step"),
+    "a step after the last": (lambda state: {"step": 10**9}, f"at step {10**9} of {STEPS}"),
+    "the last step, and not finished": (lambda state: {"step": STEPS}, f"at step {STEPS} of {STEPS}"),
+    "half a step": (lambda state: {"step": 4.5}, "step"),
+    "finished after the last step": (
+        lambda state: {"finished": True, "step": STEPS + 1},
+        f"at step {STEPS + 1} of {STEPS}",
+    ),
+    "finished, in a word": (lambda state: {"finished": "no"}, "finished"),
+    "a weight that is infinite": (spoilt_weights, "a weight or a moment of it is not finite"),
+    "a moment that is no number": (spoilt_moments, "a weight or a moment of it is not finite"),
+    "a best weight that is infinite": (lambda state: {"best": spoilt_weights(state)["model"]}, "is not finite"),
+    "a loss that is no number": (spoilt_losses, "a loss before its step is not finite"),
+    "less than no time": (lambda state: {"seconds": -100.0}, "seconds"),
+    "endless time": (lambda state: {"seconds": math.inf}, "seconds"),
+    "longer than there are computers": (lambda state: {"seconds": 1e308}, "seconds"),
+    "time in words": (lambda state: {"seconds": "12"}, "seconds"),
+    "taken up before the first step": (lambda state: {"resumed_from": [-3]}, "resumed_from"),
+    "taken up later than it is": (lambda state: {"resumed_from": [12]}, "taken up at step 12, and is at 9"),
+    "a curve of words": (lambda state: {"epochs": {"accuracy": ["good"]}}, "epochs"),
+}
+
+
+@pytest.mark.parametrize("what", SENSELESS)
+def test_a_checkpoint_that_makes_no_sense_is_set_aside(tmp_path, undisturbed, what):
+    change, says = SENSELESS[what]
+    path = tmp_path / "run.pt"
+    checkpoint_at(path, 9)
+    state = torch.load(path, weights_only=True)
+    save(path, state | change(state))
+    assert_set_aside(path, undisturbed, says)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_in_the_place_of_a_checkpoint_is_set_aside(tmp_path, undisturbed, make):
+    make(tmp_path / "run.pt")
+    with pytest.warns(UserWarning, match=r"run.pt cannot be used \(.*no regular file.*set aside as run.pt.damaged-"):
+        assert asdict(train(Context(seed=0, checkpoint=tmp_path / "run.pt"), evaluate=evaluation)) == undisturbed
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
