@@ -105,20 +105,17 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     check_name(f"split of {name}", split, manifest.splits)
     mark = DataFingerprint(name=name, sha256=sha256, stand_in=False, complete=manifest.complete, deviations=manifest.deviations)
     arrays = prepared.open_split(folder, manifest, split)
+    classes = tuple(manifest.classes) or spec.classes
     prepared.check_contents(folder, manifest, split)
-    return DataSplit(name, split, arrays, tuple(manifest.classes) or spec.classes, mark)
+    prepared.check_labels(folder, split, arrays, len(classes))
+    return DataSplit(name, split, arrays, classes, mark)
 
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
-    """Check that :func:`load` will find a set, before starting anything long. Raises the same UserErrors."""
-    spec = SETS[name]
-    if spec.stand_in:
-        return
-    folder = _folder(spec, data_dir, download)
-    manifest = prepared.check(folder)
-    for split in spec.splits:
-        check_name(f"split of {name}", split, manifest.splits)
-        prepared.check_contents(folder, manifest, split)
+    """Check that :func:`load` will give every split of a set, before starting anything long. Raises the same UserErrors."""
+    for split in SETS[name].splits:
+        if not SETS[name].stand_in:
+            load(name, split, data_dir=data_dir, download=download)
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
@@ -131,12 +128,11 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
         raise UserError(f"There is nothing to fetch: {name} is already installed.")
     folder = _folder(spec, data_dir, download=True)
     manifest = prepared.check(folder)
-    for split in manifest.splits:
-        prepared.check_contents(folder, manifest, split)
     if spec.files and not manifest.complete:
         raise UserError(
             f"{folder} holds only part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set."
         )
+    require(name, data_dir, download=False)
     return folder
 
 

@@ -169,6 +169,15 @@ def check_contents(folder: Path, manifest: Manifest, split: str) -> None:
             raise _differs(folder, path)
 
 
+def check_labels(folder: Path, split: str, arrays: dict[str, np.ndarray], classes: int) -> None:
+    """Raise UserError for a label that is none of so many classes, from 0 on. A set may have no labels, or name no classes."""
+    if "labels" not in arrays or not classes:
+        return
+    low, high = arrays["labels"].min(), arrays["labels"].max()
+    if low < 0 or high >= classes:
+        raise _damaged(folder, f"{split}/labels.npy has labels from {low} to {high}, and there are {classes} classes")
+
+
 def _differs(folder: Path, path: str) -> UserError:
     verify = f"`capslib data verify {folder.name}` names every such array"
     return _damaged(folder, f"{path} does not have the SHA-256 in the manifest ({verify})")

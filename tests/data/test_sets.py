@@ -107,7 +107,7 @@ def test_a_folder_that_somebody_prepared_loads_with_what_it_has_beside(tmp_path)
     rng = np.random.default_rng(0)
     group = {
         "images": rng.integers(0, 256, (6, 1, 40, 40), dtype=np.uint8),
-        "labels": np.arange(6) % 5,
+        "labels": np.arange(6) % 2,
         "digit": np.arange(6),
         "angle": np.arange(6),
     }
@@ -464,6 +464,18 @@ def test_spoilt_contents_are_told_by_every_verb_that_gives_the_set(folder, split
         assert "prepare the set again, for example with `capslib data fetch mnist`" in str(caught.value)
     assert data.verify("mnist", root) == [str(caught.value)]
     assert len(data.load("mnist", other, data_dir=root)), "what is sound can be used"
+
+
+@pytest.mark.parametrize("label", [-1, 10, 255])
+def test_labels_are_of_the_classes_that_the_set_has(folder, label):
+    path = folder / "test" / "labels.npy"
+    labels = np.load(path)
+    labels[3] = label
+    np.save(path, labels)
+    told(folder, "test/labels.npy", sha256=pooch.file_hash(path))
+    for call in (lambda: data.load("mnist", "test", data_dir=folder.parent), lambda: data.require("mnist", folder.parent)):
+        with pytest.raises(UserError, match=rf"test/labels.npy has labels from .*{label}.*and there are 10 classes"):
+            call()
 
 
 def test_an_array_is_read_once_until_its_file_changes(folder, cache, monkeypatch):
