@@ -98,7 +98,7 @@ chapter.verdict_box(
     "We chose that before we trained one: the authors’ checkpoint has the paper’s numbers.",
 )
 
-# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}}
+# %% mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}} tags=["remove-cell", "front-found"]
 plots.use_style()
 CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 plots.dots(
@@ -109,7 +109,7 @@ plots.dots(
     end=30,
 )
 
-# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with one competition for each type, after the released code."}}
+# %% mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with one competition for each type, after the released code."}} tags=["remove-cell", "front-surprise"]
 plots.dots(
     {
         "competition as printed": (
@@ -174,7 +174,7 @@ ROLES = plots.ROLE_COLORS
 # Of {count}`claims of em_routing` claims, {count}`capsules of em_routing` are judged by capsule networks of the paper's own size, {count}`baselines of em_routing` by its CNN of that size, and {count}`exact of em_routing` as theorems and counts. Most of the rest needs the paper's own network.
 # In the smaller copy, three iterations give more errors than one ({claim}`EM-W-10`), and a CNN of the same size makes fewer than three ({claim}`EM-W-14`), also after twice the training. Neither is decided: those capsules are right on fewer than nine of ten training images.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}, "figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}}
+# %% mystnb={"figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}, "image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
 paper = {"types+positions": claimed["EM-T1-iter3"].value}
 rows = {
@@ -191,7 +191,7 @@ plt.show()
 # Eighteen children vote for three parents in the plane. The first seven agree about parent 1, the next seven agree about parent 2, and nobody agrees about parent 3. Each parent is a Gaussian.
 # Routing alternates between two questions. Where does a parent lie, given the children that belong to it (M-step)? Which children belong to it, given where all parents lie (E-step)?
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}, "figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: violet children agree about parent 1, pink ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}}
+# %% mystnb={"figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: violet children agree about parent 1, pink ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}, "image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}} tags=["hide-input", "thumbnail"]
 with seeded(4):
     group = torch.tensor([0] * 7 + [1] * 7 + [2] * 4)
     votes = 1.1 * torch.randn(18, 3, 2)  # [I, J, D]
@@ -236,7 +236,7 @@ plt.show()
 # ```{fold} Why votes still agree after a change of viewpoint
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Six parts of a thing, drawn as small frames, and their votes for the whole, from two viewpoints. From the second viewpoint all frames are turned and smaller, and the votes still agree."}, "figure": {"caption": "What does a viewpoint change? Six parts (grey frames) vote for the frame of the whole (orange), each through its own matrix. The second viewpoint turns, shrinks and shifts every frame. The matrices stay the same, and the votes still agree.", "name": "fig-em-viewpoint"}}
+# %% mystnb={"figure": {"caption": "What does a viewpoint change? Six parts (grey frames) vote for the frame of the whole (orange), each through its own matrix. The second viewpoint turns, shrinks and shifts every frame. The matrices stay the same, and the votes still agree.", "name": "fig-em-viewpoint"}, "image": {"alt": "Six parts of a thing, drawn as small frames, and their votes for the whole, from two viewpoints. From the second viewpoint all frames are turned and smaller, and the votes still agree."}} tags=["hide-input"]
 
 
 def frame(angle: float, size: float, x: float, y: float) -> torch.Tensor:
@@ -281,7 +281,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}, "figure": {"caption": "Which layers route? The paper's main network on a pair of 32 by 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}}
+# %% mystnb={"figure": {"caption": "Which layers route? The paper's main network on a pair of 32 by 32 pixels: grid and number of filters, or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}, "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each."}} tags=["hide-input"]
 network, pair = MatrixCapsNet((2, 32, 32)), torch.zeros(1, 2, 32, 32)
 with torch.no_grad():
     grids = [network.primary_capsules(pair)[1].shape[1:]]
@@ -436,7 +436,7 @@ frames.say(
 # ```{fold} What a network sees: the stand-in
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}, "figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in `toys`: left and right camera, turns in steps of 60 degrees, the highest elevation, and another lighting.", "name": "fig-em-toys"}}
+# %% mystnb={"figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in `toys`: left and right camera, turns in steps of 60 degrees, the highest elevation, and another lighting.", "name": "fig-em-toys"}, "image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}} tags=["hide-input"]
 toys = data.load("toys", "train", data_dir=session.settings.data_dir)
 VIEWS = {  # camera, elevation, azimuth, lighting
     "left": (0, 2, 4, 3), "right": (1, 2, 4, 3), "+60°": (0, 2, 10, 3),
@@ -471,7 +471,7 @@ plots.show_pixels(figure)
 # %%
 test_error = session.run(STEM, "test_error")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules. After twice the training capsules with one iteration make fewer errors than the small CNN."}, "figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Cross: the first seed, trained for twice as long. The CNN of the same size has no counterpart in the paper. Last row: three seeds at paper scale.", "name": "fig-em-copy"}}
+# %% mystnb={"figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Cross: the first seed, trained for twice as long. The CNN of the same size has no counterpart in the paper. Last row: three seeds at paper scale.", "name": "fig-em-copy"}, "image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules. After twice the training capsules with one iteration make fewer errors than the small CNN."}} tags=["hide-input"]
 ROWS = {  # in the order of ABLATIONS, which say how each row differs from the main network
     "EM-T1-iter3": "main network",
     "EM-T1-iter1": "1 iteration",
@@ -562,7 +562,7 @@ chapter.table(*orders, names=orders)
 # A training that moved by 2 % was plainly still improving. All capsules of the smaller copy moved by less, and still gained with twice the epochs: the learning rate falls to a sixtieth in a run of any length, and flattens every curve.
 # So a value at the paper's size is decided only if a run of twice the length agrees, too.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}, "figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Dotted: chance.", "name": "fig-em-table1"}}
+# %% mystnb={"figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Dotted: chance.", "name": "fig-em-table1"}, "image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
 pairs = zip(ROWS.items(), ABLATIONS, strict=True)
 plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs})
@@ -571,7 +571,7 @@ plt.show()
 # %% tags=["hide-input"]
 chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}, "figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}}
+# %% mystnb={"figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}, "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}} tags=["hide-input"]
 main = arm(of_norb, {})
 figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, (x, y) in zip(
@@ -627,7 +627,7 @@ chapter.table("EM-X-params-", "EM-X-param-ratio-", "EM-W-7")
 # %%
 viewpoint = session.run(STEM, "viewpoint")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}, "figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours, three seeds on smallNORB at cpu scale. Brown: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}}
+# %% mystnb={"figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours, three seeds on smallNORB at cpu scale. Brown: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}, "image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}} tags=["hide-input"]
 of_views = frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
 shown, beside = {}, {}
 both = (("CNN", "cnn", CNN), ("capsules", "capsules", CAPSULES))
@@ -671,7 +671,7 @@ frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 #
 # How close are the votes for a class to its mean, and does routing separate right classes from wrong ones? Each vote counts with its mass $c_{ij} a_i$. The smaller copy has the paper's last grid of 4 × 4 places.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked. At first both have as much. After the second iteration the right class has far more, after the third a wrong class has more."}, "figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey), with the sum of each. Dotted: what the paper calls close. The smaller copy, mean of three seeds, smallNORB, cpu scale.", "name": "fig-em-votes"}}
+# %% mystnb={"figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey), with the sum of each. Dotted: what the paper calls close. The smaller copy, mean of three seeds, smallNORB, cpu scale.", "name": "fig-em-votes"}, "image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked. At first both have as much. After the second iteration the right class has far more, after the third a wrong class has more."}} tags=["hide-input"]
 KINDS_OF_CLASS = {"right": CAPSULES, "wrong": plots.INK}
 inside = frames.select(copies or of_norb, "test_error", **MAIN)
 
@@ -765,7 +765,7 @@ chapter.table("EM-W-6")
 # %%
 attacks = session.run(STEM, "attacks")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels over the step size: accuracy under untargeted FGSM, success of targeted FGSM, accuracy under the basic iterative method and under images made with another CNN, for capsules and the CNN."}, "figure": {"caption": "Which network resists four attacks better? Capsules (orange) and CNN (brown, squares), over the step in standard deviations of the image: 500 images of smallNORB, cpu scale. Dashed: capsules attacked through the spread loss. Faint: three seeds. Dotted: chance.", "name": "fig-em-attacks"}}
+# %% mystnb={"figure": {"caption": "Which network resists four attacks better? Capsules (orange) and CNN (brown, squares), over the step in standard deviations of the image: 500 images of smallNORB, cpu scale. Dashed: capsules attacked through the spread loss. Faint: three seeds. Dotted: chance.", "name": "fig-em-attacks"}, "image": {"alt": "Four panels over the step size: accuracy under untargeted FGSM, success of targeted FGSM, accuracy under the basic iterative method and under images made with another CNN, for capsules and the CNN."}} tags=["hide-input"]
 ATTACKS = {
     "fgsm": "FGSM",
     "targeted": "targeted FGSM: success",
@@ -829,7 +829,7 @@ chapter.table("EM-X-adv-", "EM-W-9")
 # %% [markdown]
 # How large does such a step look? Figure B.3 of the paper shows attacked images. We show images of the stand-in, because the licence of smallNORB does not let us pass its images on. The networks trained for seconds.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}, "figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}}
+# %% mystnb={"figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}, "image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}} tags=["hide-input"]
 context = Context(seed=0, device=session.settings.device, data_dir=session.settings.data_dir)
 recipe = EMRecipe(**{**REDUCED["smoke"], "resize": 48, "crop": 32})
 networks = {name: train(recipe.recipe(network=net), 0, context)
@@ -882,7 +882,7 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 # many draws of random votes, in float64, with λ = 1 and no smoothing, as long as the variances of a draw stay above zero. The *matched* E-step minimises the weighted form:
 # $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}, "figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}}
+# %% mystnb={"figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}, "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}} tags=["hide-input"]
 found = frames.best([*committed, *energies], "free_energy")
 KINDS = {
     ("printed", "paper"): ("printed", ROLES["printed"]), ("weighted", "paper"): ("weighted", ONE),
@@ -951,7 +951,7 @@ def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) 
     return F.fold(given.reshape(1, -1, 9).mT, size, kernel_size=3)[0, 0]
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types. As released some are smaller."}, "figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit. *As released*: a child that is explained much worse than the best one gives next to nothing.", "name": "fig-em-competition"}}
+# %% mystnb={"figure": {"caption": "How much does each child of a 6 by 6 grid give away in total, with 3 by 3 windows and four parent types? It should be one unit. *As released*: a child that is explained much worse than the best one gives next to nothing.", "name": "fig-em-competition"}, "image": {"alt": "Three grids of six by six children with the total coupling of each. As printed, all totals are one. With competition inside one window they grow from one in the corners to nine in the middle. With one competition per type all are four, the number of parent types. As released some are smaller."}} tags=["hide-input"]
 figure, axes = plots.panels(4, height=2.0)
 for axis, (normalise, name) in zip(axes, RULES.items(), strict=True):
     total = given_away(normalise)
@@ -973,7 +973,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Distance of a parent's mean from where it would be without one stray child, over the activation of that child. It grows from zero; with the mistake it is large and constant."}, "figure": {"caption": "How far does one stray child among ten pull the mean of a parent? With the mistake it pulls even when its activation is zero.", "name": "fig-em-renormalised"}}
+# %% mystnb={"figure": {"caption": "How far does one stray child among ten pull the mean of a parent? With the mistake it pulls even when its activation is zero.", "name": "fig-em-renormalised"}, "image": {"alt": "Distance of a parent's mean from where it would be without one stray child, over the activation of that child. It grows from zero; with the mistake it is large and constant."}} tags=["hide-input"]
 with seeded(1):
     votes = torch.cat([0.2 * torch.randn(9, 2, 16), torch.full((1, 2, 16), 1.0)])
 zeros, strengths = torch.zeros(2), torch.linspace(0, 1, 41)
@@ -1003,7 +1003,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}, "figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Children that belong to one parent only, and the largest gradient of the parents' activations, for two, three and five iterations, in the colours of the numbers above. Dotted: the floor of the released code.", "name": "fig-em-floor"}}
+# %% mystnb={"figure": {"caption": "What does the variance floor prevent? Four types of children at sixteen positions with almost equal votes (standard deviation 0.001 within and 0.1 between types), in float32. Children that belong to one parent only, and the largest gradient of the parents' activations, for two, three and five iterations, in the colours of the numbers above. Dotted: the floor of the released code.", "name": "fig-em-floor"}, "image": {"alt": "Left: share of children whose largest coupling is above 0.999 over the variance floor, for two, three and five iterations. It is zero for two, and for three and five it falls as the floor rises. Right: the largest gradient of a vote, which with five iterations falls by orders of magnitude as the floor rises."}} tags=["hide-input"]
 floors = np.logspace(-9, -1, 17)
 with seeded(0):
     votes = (
@@ -1073,7 +1073,7 @@ display(
 #
 # The coarser setting has no networks that compete as released; the smaller copy has ({numref}`fig-em-copy-rules`).
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test error of the smaller copy by who competes for a child and by iterations, seed by seed, as far as these networks have run."}, "figure": {"caption": "Which competition, and how many iterations? The smaller copy: smallNORB, cpu scale; small marks are single seeds, as far as these networks have run. With one iteration *as released* and *one type only* are the same network. Open: the paper's main network. Dotted: chance.", "name": "fig-em-copy-rules"}}
+# %% mystnb={"figure": {"caption": "Which competition, and how many iterations? The smaller copy: smallNORB, cpu scale; small marks are single seeds, as far as these networks have run. With one iteration *as released* and *one type only* are the same network. Open: the paper's main network. Dotted: chance.", "name": "fig-em-copy-rules"}, "image": {"alt": "Test error of the smaller copy by who competes for a child and by iterations, seed by seed, as far as these networks have run."}} tags=["hide-input"]
 setting = {k: v for k, v in MAIN.items() if k not in ("normalise", "iterations")}
 of_copies = frames.select(copies, "test_error", **setting)
 printed_values = {t: claimed[f"EM-T1-iter{t}"].value for t in (1, 2, 3)}
@@ -1131,7 +1131,7 @@ def children_per_parent(normalise: str, most: int = 5) -> list[float]:
 rows = np.linspace(0, len(toys) - 1, 16).astype(int)
 some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there. As released it falls to about one."}, "figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-children"}}
+# %% mystnb={"figure": {"caption": "How many children does a parent keep? Effective number in an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children. *One type only*: after the release, without its shared maximum and added constant.", "name": "fig-em-children"}, "image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there. As released it falls to about one."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.8))
 for rule in RULES:
     axis.plot(range(1, 6), children_per_parent(rule), "o-", color=RULE_COLORS[rule])
@@ -1212,7 +1212,7 @@ frames.costs(every.values()).pipe(frames.styled, digits=1)
 #
 # 1. Count the parameters of the paper's network by hand: convolution, primary capsules, two layers of 3×3 windows, class capsules, with A = B = C = D = 32.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 A = B = C = D = 32
 by_hand = (
     (5 * 5 * 2 * A + A)
@@ -1226,7 +1226,7 @@ by_hand, by_hand == sum(p.numel() for p in MatrixCapsNet((2, 32, 32)).parameters
 # %% [markdown]
 # 2. A viewpoint multiplies every vote by a matrix from the left. In the first iteration the means are multiplied by the same matrix. Does this hold in the third iteration, for a permutation of the axes and for a rotation by 45°?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 with seeded(0):
     votes, betas = (
         torch.randn(30, 4, 4, 4, dtype=torch.float64),
@@ -1262,7 +1262,7 @@ pd.DataFrame({
 #
 # 3. In the first iteration every child gives all its parents the same share. A 4×4 grid of parents looks at a 6×6 grid of active children. How much mass does a parent in a corner receive, and how much a parent in the middle?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 seen_by = torch.zeros(6, 6)
 for h, w in np.ndindex(4, 4):
     seen_by[h : h + 3, w : w + 3] += 1

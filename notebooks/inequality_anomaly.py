@@ -162,7 +162,7 @@ chapter.verdict_box(
     "decide the other numbers of networks on whole sets. KMNIST and CRISPR need the paper’s own data first.",
 )
 
-# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from networks of its size; Gini and Nre lie upon each other, Palma is higher here and Npp lower."}}
+# %% mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from networks of its size; Gini and Nre lie upon each other, Palma is higher here and Npp lower."}} tags=["remove-cell", "front-found"]
 plots.use_style()
 COLORS = dict.fromkeys(SCORES, plots.INK)
 COLORS["gini"], CHILDREN, COLORS["npp"], COLORS["palma"], COLORS["nre"], ANOMALY = (
@@ -179,7 +179,7 @@ plots.dots(
     end=1,
 )
 
-# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "By how much the AUROC of the difference of lengths lies above that of Gini, in the same networks of the paper's size: by about 0.01, on all pairs and on sites with the motif of CRISPR and on images, with intervals that stay above zero."}}
+# %% mystnb={"image": {"alt": "By how much the AUROC of the difference of lengths lies above that of Gini, in the same networks of the paper's size: by about 0.01, on all pairs and on sites with the motif of CRISPR and on images, with intervals that stay above zero."}} tags=["remove-cell", "front-surprise"]
 AHEAD = {
     "all pairs": margins(of_pairs, LONGER),
     "sites with motif": margins(of_sites, LONGER),
@@ -269,7 +269,7 @@ def seeds_in(of: pd.DataFrame) -> str:
     return f"{between(n)} seed{'s' * (max(n) > 1)}"
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of differences of AUROC to Gini. Left: the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites that have the motif alone, and in networks of full size on images. Right: Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone; in the paper's tables it lies below most of all with ten percent of anomalies, by up to 0.04. In networks of full size on images it lies upon Gini, and as far below as in the paper where it is read as released."}, "figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, the line at zero. Lengths: the anomaly capsule's minus the normal one's. Open: the paper's tables, a mark for each set and setup. Filled: ours; a small mark is a network, a large one a mean, on images over ten classes. Crosses: as the release reads Palma. NRG: sites with the motif alone. CRISPR and full size: the paper's size, CRISPR with substitute negatives; else cpu scale. n: seeds.", "name": "fig-inq-rivals"}}
+# %% mystnb={"figure": {"caption": "Does any score of a network beat the Gini coefficient of its couplings? AUROC minus that of Gini, the line at zero. Lengths: the anomaly capsule's minus the normal one's. Open: the paper's tables, a mark for each set and setup. Filled: ours; a small mark is a network, a large one a mean, on images over ten classes. Crosses: as the release reads Palma. NRG: sites with the motif alone. CRISPR and full size: the paper's size, CRISPR with substitute negatives; else cpu scale. n: seeds.", "name": "fig-inq-rivals"}, "image": {"alt": "Two panels of differences of AUROC to Gini. Left: the difference of lengths lies above Gini on CRISPR in all ten networks, with all pairs and with sites that have the motif alone, and in networks of full size on images. Right: Palma lies below Gini in all ten networks with all pairs, and around it with the motif alone; in the paper's tables it lies below most of all with ten percent of anomalies, by up to 0.04. In networks of full size on images it lies upon Gini, and as far below as in the paper where it is read as released."}} tags=["hide-input"]
 def ahead(metric: str, of: list | pd.DataFrame) -> tuple[list, list, str]:
     """How far a score lies above Gini, by network on pairs, by cell on images; and the seeds."""
     if isinstance(of, list):
@@ -334,7 +334,7 @@ plt.show()
 # Sixteen children vote for one parent. At first their votes have nothing in common; then five of them agree ({numref}`fig-inq-toy`). Routing that normalises over the *children* gives most of the parent's
 # coupling to these five. The {term}`Lorenz curve` draws how much the poorest children have together; twice the area between curve and diagonal is the Gini coefficient.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal, with a Gini coefficient of 0.10, and the curve stays close to the diagonal; where five children agree they hold 97 percent of the coupling, Gini is 0.70, and the curve sags."}, "figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. In the colour of the second title: the five children that agree, and the curve of that panel; dashed: equal shares.", "name": "fig-inq-toy"}}
+# %% mystnb={"figure": {"caption": "What does agreement do to the couplings? Couplings of sixteen children, sorted, with Gini and Palma, and their Lorenz curves. In the colour of the second title: the five children that agree, and the curve of that panel; dashed: equal shares.", "name": "fig-inq-toy"}, "image": {"alt": "Couplings of sixteen children, sorted, and their Lorenz curves. Without agreement the couplings are nearly equal, with a Gini coefficient of 0.10, and the curve stays close to the diagonal; where five children agree they hold 97 percent of the coupling, Gini is 0.70, and the curve sags."}} tags=["hide-input", "thumbnail"]
 with seeded(1):
     scattered = 0.7 * torch.randn(16, 1, 6)  # [I, J, D]
     agreeing = scattered.clone()
@@ -361,7 +361,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The network from left to right: image, convolution, 1152 primary capsules, two class capsules and the decoder, with the shape of each."}, "figure": {"caption": "Which couplings are measured? The paper's network for MNIST and its like with the shapes of its layers, capsules as number by dimension. The couplings are those of the one routing, between primary and class capsules; the decoder sees the longer class capsule.", "name": "fig-inq-network"}}
+# %% mystnb={"figure": {"caption": "Which couplings are measured? The paper's network for MNIST and its like with the shapes of its layers, capsules as number by dimension. The couplings are those of the one routing, between primary and class capsules; the decoder sees the longer class capsule.", "name": "fig-inq-network"}, "image": {"alt": "The network from left to right: image, convolution, 1152 primary capsules, two class capsules and the decoder, with the shape of each."}} tags=["hide-input"]
 network, image = AnomalyCapsNet((1, 28, 28)), torch.zeros(1, 1, 28, 28)
 with torch.no_grad():
     maps = network.conv(image)
@@ -411,7 +411,7 @@ optimizer.step()
 after = margin_loss(network(images)[0], labels)
 frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}, "figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}}
+# %% mystnb={"figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by which the released code stops the training, a line for each network. The titles name data, size and n.", "name": "fig-inq-learning"}, "image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}} tags=["hide-input"]
 of_set = frames.best(committed, "detection", setup="outliers", percent=10.0, data="mnist")
 learners = of_set or session.run(STEM, "detection")
 found = SETS.get(learners[0].config["data"], "stand-in")
@@ -573,7 +573,7 @@ def to_see(columns: dict[str, dict]) -> str:
     )
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share, and Gini leads at ten percent; Npp ends below its start on three sets; Nre leads at 0.1 percent on three sets."}, "figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training, mean over ten classes. Open, with lines: paper. Filled, to the right: ours; the titles name sizes and n, the seeds. Of the paper's size are networks on MNIST and Fashion-MNIST from 1 % on, and baselines on all sets but CIFAR-10, those on KMNIST with a part of its images. Grey: the other four scores. Furthest right: ABC that reconstructs normal images (crosses) and the error of NL (plus signs). Dotted: guessing.", "name": "fig-inq-outliers"}}
+# %% mystnb={"figure": {"caption": "Diverse outliers: which score tells anomalies best, and how many does it need? AUROC over the share of anomalies in training, mean over ten classes. Open, with lines: paper. Filled, to the right: ours; the titles name sizes and n, the seeds. Of the paper's size are networks on MNIST and Fashion-MNIST from 1 % on, and baselines on all sets but CIFAR-10, those on KMNIST with a part of its images. Grey: the other four scores. Furthest right: ABC that reconstructs normal images (crosses) and the error of NL (plus signs). Dotted: guessing.", "name": "fig-inq-outliers"}, "image": {"alt": "AUROC over the share of outliers in training, a panel for each of four data sets. In the paper Gini and Palma rise with the share, and Gini leads at ten percent; Npp ends below its start on three sets; Nre leads at 0.1 percent on three sets."}} tags=["hide-input"]
 USUAL = {"auroc_abc_usual": ("ABC, usual", "x"), "auroc_nl_error": ("NL, error", "+")}
 MARKS = dict(zip(SHOWN, (("o", "○"), ("s", "□"), ("^", "△"), ("D", "◇")), strict=True))
 
@@ -754,7 +754,7 @@ every_cell(about, "S1", FULL_NAMES, SHARES)
 #
 # Now one class is the anomaly, and the nine others are normal. Does the order of the scores stay?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "AUROC over the share of anomalies in training with diverse inliers, a panel for each of four data sets. In the paper Gini or Palma leads from one percent on, on CIFAR-10 at ten percent only, and Npp falls below guessing on MNIST."}, "figure": {"caption": "Diverse inliers: which score tells anomalies best, and how many does it need? Drawn as {numref}`fig-inq-outliers`; all of it at cpu scale.", "name": "fig-inq-inliers"}}
+# %% mystnb={"figure": {"caption": "Diverse inliers: which score tells anomalies best, and how many does it need? Drawn as {numref}`fig-inq-outliers`; all of it at cpu scale.", "name": "fig-inq-inliers"}, "image": {"alt": "AUROC over the share of anomalies in training with diverse inliers, a panel for each of four data sets. In the paper Gini or Palma leads from one percent on, on CIFAR-10 at ten percent only, and Npp falls below guessing on MNIST."}} tags=["hide-input"]
 figure = over_shares("T3", "inliers")
 figure.narrow = partial(over_shares, "T3", "inliers", 2, plots.PHONE)
 plt.show()
@@ -789,7 +789,7 @@ every_cell(about, "S2", FULL_NAMES, SHARES)
 # Do the couplings of the anomaly capsule change between normal inputs and anomalies, and those of the normal capsule hardly? The paper's figure is of [one network](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/Figure2.ipynb?plain=1#L65), on KMNIST with 0.1 % of
 # diverse inliers; ours are means.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}, "figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}}
+# %% mystnb={"figure": {"caption": "Whose couplings change when an anomaly comes? Share of the children by the logarithm of their coupling, relative to an equal share; mean over the networks with 10 % of diverse outliers that the titles name, with size and n.", "name": "fig-inq-couplings"}, "image": {"alt": "Two panels with the same picture, mirrored. In each capsule the couplings are spread widely for the inputs that it stands for and pile up near an equal share for the others: in the normal capsule for anomalies, in the anomaly capsule for normal inputs."}} tags=["hide-input"]
 INPUTS = {"normal": NORMAL, "anomalies": ANOMALY}
 INPUT_KEY = {"normal inputs": NORMAL, "anomalies": ANOMALY}
 
@@ -931,7 +931,7 @@ chapter.table("INQ-W-6")
 # ```
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each setup of skin lesions, with a row for each score: AUROC, paper open, ours filled where it has run. In the paper Gini and Palma lie side by side at 0.73 to 0.79 in all four, Npp lies next, and the others lie below 0.63, the plain output at guessing."}, "figure": {"caption": "Which score tells skin lesions apart? AUROC in the four setups. Open: paper. Filled, where it has run: ours, from reduced networks, with its 95 % interval over seeds. Dotted: guessing. The table below has size and n.", "name": "fig-inq-lesions"}}
+# %% mystnb={"figure": {"caption": "Which score tells skin lesions apart? AUROC in the four setups. Open: paper. Filled, where it has run: ours, from reduced networks, with its 95 % interval over seeds. Dotted: guessing. The table below has size and n.", "name": "fig-inq-lesions"}, "image": {"alt": "Four panels, one for each setup of skin lesions, with a row for each score: AUROC, paper open, ours filled where it has run. In the paper Gini and Palma lie side by side at 0.73 to 0.79 in all four, Npp lies next, and the others lie below 0.63, the plain output at guessing."}} tags=["hide-input"]
 def by_score(columns: dict[str, str], height: float = 2.5) -> tuple[plt.Figure, list]:
     """A panel for each column of claims, a row for each score: the paper's open, ours filled."""
     figure, axes = plots.panels(len(columns), height=height, sharey=True)
@@ -969,7 +969,7 @@ chapter.table("INQ-T1-")
 # %%
 pairs = session.run(STEM, "off_targets")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels, a row for each score: AUROC and average precision on CRISPR, paper open, ours filled. Gini and Palma have the highest AUROC in both and agree to 0.01; A and Nre lie far above the paper, and NL far below it and below guessing."}, "figure": {"caption": "CRISPR at the paper's own size: which score tells off-targets best? Open: paper. Filled, with its 95 % interval over seeds: ours, on substitute negatives (ten seeds). Dotted: guessing, which in average precision is the share of anomalies, the left line the paper's and the right one ours.", "name": "fig-inq-crispr"}}
+# %% mystnb={"figure": {"caption": "CRISPR at the paper's own size: which score tells off-targets best? Open: paper. Filled, with its 95 % interval over seeds: ours, on substitute negatives (ten seeds). Dotted: guessing, which in average precision is the share of anomalies, the left line the paper's and the right one ours.", "name": "fig-inq-crispr"}, "image": {"alt": "Two panels, a row for each score: AUROC and average precision on CRISPR, paper open, ours filled. Gini and Palma have the highest AUROC in both and agree to 0.01; A and Nre lie far above the paper, and NL far below it and below guessing."}} tags=["hide-input"]
 normal, anomalous = (printed[f"INQ-C-n-{of}"] for of in ("normal", "anomal"))
 first = (of_pairs or pairs)[0].metrics
 tested = [first[f"test_{of}"].value for of in ("anomalies", "normals")]
@@ -1175,7 +1175,7 @@ if readings:
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from 0.03 to 0.74; normalised over parents it starts at 0.30 without any agreement and stays below 0.41."}, "figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Over the children, as released, it rises with the agreement. Over the parents, as in routing by agreement, it is there before and rises little. Toy votes, one draw.", "name": "fig-inq-axis"}}
+# %% mystnb={"figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Over the children, as released, it rises with the agreement. Over the parents, as in routing by agreement, it is there before and rises little. Toy votes, one draw.", "name": "fig-inq-axis"}, "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from 0.03 to 0.74; normalised over parents it starts at 0.30 without any agreement and stays below 0.41."}} tags=["hide-input"]
 strengths = torch.linspace(0, 3, 25)
 with seeded(2):
     noise, side = 0.5 * torch.randn(16, 2, 6), torch.randn(6)
@@ -1335,7 +1335,7 @@ routings = session.run(STEM, "routings")
 ROUTED = {(r,): plots.routing_name(r) for r in ("dynamic_over_children", "dynamic", "em")}
 chapter.table("INQ-W-10")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Lorenz curves of the anomaly capsule in three panels, one for each routing. Over the children the curve of anomalies sags far below the diagonal and that of normal inputs stays close to it. With RBA both stay close. With EM it is the other way round: normal inputs sag, and anomalies stay closer."}, "figure": {"caption": "For which inputs are the couplings of the anomaly capsule unequal? Their Lorenz curves, mean over the networks that ran, of two sets and both setups; the bands go from the least to the greatest. Dashed: equal shares. The titles have size and n.", "name": "fig-inq-lorenz"}}
+# %% mystnb={"figure": {"caption": "For which inputs are the couplings of the anomaly capsule unequal? Their Lorenz curves, mean over the networks that ran, of two sets and both setups; the bands go from the least to the greatest. Dashed: equal shares. The titles have size and n.", "name": "fig-inq-lorenz"}, "image": {"alt": "Lorenz curves of the anomaly capsule in three panels, one for each routing. Over the children the curve of anomalies sags far below the diagonal and that of normal inputs stays close to it. With RBA both stay close. With EM it is the other way round: normal inputs sag, and anomalies stay closer."}} tags=["hide-input"]
 of_routing = {
     name: frames.best([*committed, *routings], "routings", routing=routing)
     for (routing,), name in ROUTED.items()
@@ -1439,7 +1439,7 @@ of_routings = arms_of(with_routings, "routings", ROUTED, "routing")
 tell_apart(of_routings, ROUTED, with_routings)
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}}
+# %% mystnb={"figure": {"caption": "Does another routing rank anomalies as well? AUROC minus that of routing over the children with the same seed, which is the line. A small mark is a seed of a set and setup, mean over its classes; a large one the mean over seeds. The sentence above names the data and their size.", "name": "fig-inq-routings"}, "image": {"alt": "Four panels, one for each score, with a row for each routing. Marks to the right of the line: a higher AUROC than with dynamic routing over the children. The sentence above names the runs, and the range for Gini if they are on real data."}} tags=["hide-input"]
 def draw_arms(apart: pd.DataFrame, names: dict) -> None:
     """How the scores of each arm differ from those of the first, a panel for each score."""
     arms = list(names.values())[1:]
@@ -1538,7 +1538,7 @@ frames.say(
 # %% tags=["remove-input"]
 tell_apart(of_repairs, RULES, repaired)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels, one for each score, with a row for each repair. Marks to the right of the line: a higher AUROC than as released. The sentence above names the runs, and the range for Gini if they are on real data."}, "figure": {"caption": "What does a look at the test set bring? Drawn as {numref}`fig-inq-routings`; the line is the network as released.", "name": "fig-inq-repairs"}}
+# %% mystnb={"figure": {"caption": "What does a look at the test set bring? Drawn as {numref}`fig-inq-routings`; the line is the network as released.", "name": "fig-inq-repairs"}, "image": {"alt": "Four panels, one for each score, with a row for each repair. Marks to the right of the line: a higher AUROC than as released. The sentence above names the runs, and the range for Gini if they are on real data."}} tags=["hide-input"]
 draw_arms(of_repairs, RULES)
 
 # %% tags=["hide-input"]
@@ -1641,7 +1641,7 @@ frames.costs([*committed, *detection, *baselines]).pipe(frames.styled, digits=1)
 #
 # 1. One of $n$ children takes the whole coupling. What are its Gini coefficient and its Palma ratio?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 alone = torch.eye(288)[0]
 pd.Series(
     {"Gini": float(gini(alone)), "(n − 1)/n": 287 / 288, "Palma": float(palma(alone))}
@@ -1652,7 +1652,7 @@ pd.Series(
 #
 # 2. The paper sums the couplings over the output dimension before it measures them. Show that this changes nothing.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 shares = dynamic_routing(agreeing[None], competition=OverChildren()).coupling[0, :, 0]
 (
     float((gini(16 * shares) - gini(shares)).abs()),

@@ -95,7 +95,7 @@ chapter.verdict_box(
     "decide more. {full} networks of the paper’s size would decide its own orders and numbers.",
 )
 
-# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Test errors of the LSTM and of the kernel on MNIST and smallNORB. Open: the paper's. Filled, where there are records: ours. No open or filled mark: nobody gives a value."}}
+# %% mystnb={"image": {"alt": "Test errors of the LSTM and of the kernel on MNIST and smallNORB. Open: the paper's. Filled, where there are records: ours. No open or filled mark: nobody gives a value."}} tags=["remove-cell", "front-found"]
 plots.use_style()
 BOTH = (("LSTM", "conn", "connectionist"), ("kernel", "sim", "similarity"))
 rows = {
@@ -154,7 +154,7 @@ plots.use_style()
 # on MNIST at cpu scale both make more errors than the steep one in every seed, at the rate that the pilot chose for the steep one. No network learns from these two: its training accuracy stays below 90 %. The starts differ in widths, in $\lambda_1$ and in $\theta$ at once, so we cannot
 # say which matters. From the steep start training drives $\lambda_1$ nearly to zero, from the other two it does not.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts, with the distances that votes have in a new network shaded. From the first two starts it hardly falls across that range, from the steep one it falls by a sixth."}, "figure": {"caption": "How much less does a far vote count than a near one? Coupling of a vote over its distance from the mean, relative to that of a vote at the left edge of the shade, for three starts; a line for each parent of the class layer. Shaded: the middle 90 % of the distances in a new network of the paper's size, on noise.", "name": "fig-lr-start"}}
+# %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling of a vote over its distance from the mean, relative to that of a vote at the left edge of the shade, for three starts; a line for each parent of the class layer. Shaded: the middle 90 % of the distances in a new network of the paper's size, on noise.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts, with the distances that votes have in a new network shaded. From the first two starts it hardly falls across that range, from the steep one it falls by a sixth."}} tags=["hide-input"]
 STARTS = {"released": "released", "spread": "0.5 to 4", "steep": "0.1 to 1"}
 looks = {name: start.sight(of) for of, name in STARTS.items()}
 low, high = looks["released"]["classes"][:2]
@@ -191,7 +191,7 @@ frames.table(rows, list(PLACES.values()))
 # One parent, two clusters of votes: a dense one whose children are hardly active, and a loose one of active children. Two weights limit how far the couplings may gather on agreeing votes. $\lambda_1$ pulls them towards
 # equal shares, $\lambda_2$ towards the activations. Drag both to the left end (0.01), then to the right end (100).
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy"}
+# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy"} tags=["hide-input"]
 WIDGET = """
 <style>
 .lr-toy { max-width: 30rem; padding: 0.7rem 0.9rem; border: 1px solid var(--hairline, #bbb); border-radius: 4px; }
@@ -245,7 +245,7 @@ given = {"v": v, "a": a, "w": width[0].tolist(), "dense": toy.DENSE, "ink": plot
 given["color"] = plots.routing_color("similarity")
 plots.widget(WIDGET, given)
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}, "figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}}
+# %% mystnb={"figure": {"caption": "What do the two weights do? Areas are couplings after ten iterations, crosses the means. A large first weight gives equal shares, a large second one shares like the activations, small weights the dense cluster, and very small ones a few votes next to the mean.", "name": "fig-lr-toy"}, "image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}} tags=["hide-input", "thumbnail"]
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
 figure, axes = plots.panels(4, height=1.9, sharex=True, sharey=True)
 for axis, (one, two) in zip(axes, PAIRS, strict=True):
@@ -376,7 +376,7 @@ frames.say(
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The network from left to right: an image of 32 by 32 pixels, a convolution, primary capsules, two layers of conv capsules, and class capsules, with the shape of each."}, "figure": {"caption": "What does an image pass? The network of Table 1 for smallNORB, with the shapes of its layers. Each capsule has a pose of 4 by 4 and an activation; any routing can stand where an arrow says so.", "name": "fig-lr-network"}}
+# %% mystnb={"figure": {"caption": "What does an image pass? The network of Table 1 for smallNORB, with the shapes of its layers. Each capsule has a pose of 4 by 4 and an activation; any routing can stand where an arrow says so.", "name": "fig-lr-network"}, "image": {"alt": "The network from left to right: an image of 32 by 32 pixels, a convolution, primary capsules, two layers of conv capsules, and class capsules, with the shape of each."}} tags=["hide-input"]
 network = ConsensusCapsNet((1, 32, 32), routing="connectionist").eval()
 with torch.no_grad():
     maps = network.conv(torch.zeros(1, 1, 32, 32))
@@ -442,7 +442,7 @@ for name, options in (("connectionist", {}), ("similarity", {"start": "steep"}))
             )
     curves[name] = curve
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Spread loss of each batch over 120 training steps of the small network. With the LSTM and with the kernel it stays where it starts for some fifty steps and then falls."}, "figure": {"caption": "Do both routings learn? Spread loss of each batch of 16 stand-in digits, one seed, margin 0.5; both with the same batches and rate.", "name": "fig-lr-small"}}
+# %% mystnb={"figure": {"caption": "Do both routings learn? Spread loss of each batch of 16 stand-in digits, one seed, margin 0.5; both with the same batches and rate.", "name": "fig-lr-small"}, "image": {"alt": "Spread loss of each batch over 120 training steps of the small network. With the LSTM and with the kernel it stays where it starts for some fifty steps and then falls."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 for name, curve in curves.items():
     axis.plot(range(1, STEPS + 1), curve, color=plots.routing_color(name), lw=1.2)
@@ -491,7 +491,7 @@ frames.say(
     "implementation.",
 )
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. A routing whose dots lie lower errs less. Where open dots lie as low as the filled ones beside them, training the routing has brought nothing."}, "figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}}
+# %% mystnb={"figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}, "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. A routing whose dots lie lower errs less. Where open dots lie as low as the filled ones beside them, training the routing has brought nothing."}} tags=["hide-input"]
 of_errors = frames.best([*committed, *errors], "errors", views="separate")
 sets = list(dict.fromkeys(r.config["data"] for r in of_errors))
 figure, axes = plots.panels(len(sets), height=2.4, squeeze=False)
@@ -601,7 +601,7 @@ frames.configuration(EXPERIMENTS["errors"], arms, more).pipe(frames.styled)
 # Does a parent listen to votes that lie near their mean, or to active children? We sort the children of each parent into ten equal groups, by the distance of their votes from the mean, and again by their activations.
 # Equal weights give 1 in every group. The weight of a vote is what it has in the mean: its coupling, and with EM routing its coupling times the activation of the child.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Weights of votes by tenths of the children, a line for each network. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}, "figure": {"caption": "What do weights of votes follow? Weights times the number of children in the last iteration, by the rank of the distance and of the activation, least to largest, for both sets and three layers; a line for each trained network of Table 3. Dotted: equal weights. The text below names scale and seeds.", "name": "fig-lr-follow"}}
+# %% mystnb={"figure": {"caption": "What do weights of votes follow? Weights times the number of children in the last iteration, by the rank of the distance and of the activation, least to largest, for both sets and three layers; a line for each trained network of Table 3. Dotted: equal weights. The text below names scale and seeds.", "name": "fig-lr-follow"}, "image": {"alt": "Weights of votes by tenths of the children, a line for each network. A curve that falls from left to right in a row by distance listens to near votes; one that rises in a row by activation, to active children; a level one at 1, to all alike."}} tags=["hide-input"]
 of_trained = frames.select(of_errors, "errors", trained=True)
 of_trained.sort(key=lambda r: r.trial.seed)
 
@@ -656,7 +656,7 @@ frames.say(
 # ```{fold} Each iteration, how evenly votes are weighed, and what the kernel has learned
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The same weights of votes in each of three iterations of one network: thin lines for the first iteration, thick ones for the last."}, "figure": {"caption": "How do weights change over the iterations? As above, for the first seed; the thicker a line, the later its iteration.", "name": "fig-lr-iterations"}}
+# %% mystnb={"figure": {"caption": "How do weights change over the iterations? As above, for the first seed; the thicker a line, the later its iteration.", "name": "fig-lr-iterations"}, "image": {"alt": "The same weights of votes in each of three iterations of one network: thin lines for the first iteration, thick ones for the last."}} tags=["hide-input"]
 follow(iterations=(1, 2, 3), networks=1)
 
 # %% tags=["hide-input"]
@@ -735,7 +735,7 @@ def dense_share(weight: float, over: str) -> float:
     return float(coupling[: toy.DENSE].sum() / coupling.sum())
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of the dense cluster over the weights. With the softmax over children it rises from below its share of the votes to nearly one as the weights fall. With the softmax over parents it is the same for all weights."}, "figure": {"caption": "Do the weights of similarity routing do anything? Share of the couplings that the dense cluster has, when both weights have the same value. Dotted: its share of the votes.", "name": "fig-lr-axis"}}
+# %% mystnb={"figure": {"caption": "Do the weights of similarity routing do anything? Share of the couplings that the dense cluster has, when both weights have the same value. Dotted: its share of the votes.", "name": "fig-lr-axis"}, "image": {"alt": "Share of the dense cluster over the weights. With the softmax over children it rises from below its share of the votes to nearly one as the weights fall. With the softmax over parents it is the same for all weights."}} tags=["hide-input"]
 MISTAKE, HERE = plots.ROLE_COLORS["mistake"], plots.routing_color("similarity")
 values = torch.logspace(-1, 2, 40).tolist()
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
@@ -755,7 +755,7 @@ plt.show()
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: logit of a parent over the activation of its children. With the floor it levels off, without one it keeps falling. Right: its largest gradient, which without a floor grows without bound as the activation falls."}, "figure": {"caption": "What do hardly active children do to a parent? Ten children with equal activation; logit of one parent and its largest gradient by an activation. Weights of the released start, with a third theta of 1.", "name": "fig-lr-floor"}}
+# %% mystnb={"figure": {"caption": "What do hardly active children do to a parent? Ten children with equal activation; logit of one parent and its largest gradient by an activation. Weights of the released start, with a third theta of 1.", "name": "fig-lr-floor"}, "image": {"alt": "Left: logit of a parent over the activation of its children. With the floor it levels off, without one it keeps falling. Right: its largest gradient, which without a floor grows without bound as the activation falls."}} tags=["hide-input"]
 actives = torch.logspace(-8, 0, 33)
 with seeded(0):
     votes, routing = torch.randn(10, 1, 16), make_routing("similarity", 1, 16, start="released")
@@ -789,7 +789,7 @@ plt.show()
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Activation of one type of parent in six columns whose children are all alike. With theta by type it is the same everywhere, with theta by column it differs from column to column."}, "figure": {"caption": "Does a capsule act the same everywhere? Activation of one type in six columns whose children and votes are all alike, in a new routing with the released start. The axis shows a small range.", "name": "fig-lr-columns"}}
+# %% mystnb={"figure": {"caption": "Does a capsule act the same everywhere? Activation of one type in six columns whose children and votes are all alike, in a new routing with the released start. The axis shows a small range.", "name": "fig-lr-columns"}, "image": {"alt": "Activation of one type of parent in six columns whose children are all alike. With theta by type it is the same everywhere, with theta by column it differs from column to column."}} tags=["hide-input"]
 with seeded(1):
     votes, active = (
         torch.randn(1, 18, 1, 16).expand(6, -1, -1, -1),
@@ -899,7 +899,7 @@ frames.table(rows, [head for head, _ in heads.values()], "scale", "routing")
 # %%
 variants = session.run(STEM, "variants")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with a row for each change. With the LSTM all marks lie within 1.4 points of the line, those of cross entropy left of it. With the kernel the released start and wide kernels lie right of it in every seed, by 6 to 16 points, and raw poses left of it in every seed, by 1 to 4."}, "figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points: left of the line, fewer errors. A small mark is a seed, the large one their mean with its 95 % interval. The titles name set, routing, size and seeds.", "name": "fig-lr-variants"}}
+# %% mystnb={"figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points: left of the line, fewer errors. A small mark is a seed, the large one their mean with its 95 % interval. The titles name set, routing, size and seeds.", "name": "fig-lr-variants"}, "image": {"alt": "Two panels with a row for each change. With the LSTM all marks lie within 1.4 points of the line, those of cross entropy left of it. With the kernel the released start and wide kernels lie right of it in every seed, by 6 to 16 points, and raw poses left of it in every seed, by 1 to 4."}} tags=["hide-input"]
 of_variants = frames.best([*committed, *variants], "variants")
 changed = shown.changes(of_errors, of_variants)
 tried = list(dict.fromkeys(arm[0] for arm in changed))
@@ -994,7 +994,7 @@ frames.costs([*committed, *errors]).pipe(frames.styled, digits=1)
 #
 # 1. Let $\lambda_1 = 0$. What are the couplings if all votes are the same?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 same, prior = torch.ones(5), torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2])
 c = closed_form(same, prior.log(), torch.tensor(0.0), torch.tensor(0.5)).softmax(0)
 [round(share, 3) for share in c.tolist()]
@@ -1004,7 +1004,7 @@ c = closed_form(same, prior.log(), torch.tensor(0.0), torch.tensor(0.5)).softmax
 #
 # 2. Let all children be equally active. Show that one vote far away from all others gets a coupling that does not vanish, whatever its distance.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 k = torch.tensor([1.0, 1.0, 1.0, 0.0])  # the kernel is zero at the far vote, and never less
 c = closed_form(k, torch.zeros(4), torch.tensor(12.0), torch.tensor(1.0)).softmax(0)
 [round(share, 3) for share in c.tolist()]
@@ -1014,7 +1014,7 @@ c = closed_form(k, torch.zeros(4), torch.tensor(12.0), torch.tensor(1.0)).softma
 #
 # 3. How many parameters does the LSTM of a layer have, and how many would it have for vector capsules with 8 dimensions?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 {dim: 4 * (16 * (2 * dim + 2 + 16) + 16) for dim in (16, 8)}
 
 # %% [markdown]

@@ -70,7 +70,7 @@ chapter.verdict_box(
     "settle whether pairs of opposite images delay learning {NEG-W-10}.",
 )
 
-# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy of the sign network. Without a bias RBA and EM are right on half of all numbers, with a bias on nearly all, in the paper and here."}}
+# %% mystnb={"image": {"alt": "Accuracy of the sign network. Without a bias RBA and EM are right on half of all numbers, with a bias on nearly all, in the paper and here."}} tags=["remove-cell", "front-found"]
 plots.use_style()
 BLUE, ORANGE = plots.routing_color("dynamic"), plots.routing_color("em")
 plots.dots(
@@ -81,7 +81,7 @@ plots.dots(
     }
 )
 
-# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Test accuracy on MNIST of four RBA layers without a bias, by the start of the weights: one that lets the signal fade, and one at which it starts at length one."}}
+# %% mystnb={"image": {"alt": "Test accuracy on MNIST of four RBA layers without a bias, by the start of the weights: one that lets the signal fade, and one at which it starts at length one."}} tags=["remove-cell", "front-surprise"]
 names = {"fades": "signal fades", "unit": "length one"}
 plots.dots(
     {
@@ -131,7 +131,7 @@ claimed = ledger(STEM)
 # does not train without a bias does train without one, at the same depth, when its weights are scaled so that the signal keeps its length. EM networks do so from weights near the identity.
 # In all of these networks the class capsules are still odd functions of the primary capsules, so the symmetry alone cannot explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what can.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "First panel: class scores of random sign networks without a bias over the input from minus one to one; every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of reduced networks of four RBA layers. Without a bias they end near chance from the paper's start and above 97 percent from a start at unit length, as they do with a bias."}, "figure": {"caption": "What does the symmetry stop? The symmetry: scores of the positive class in eight random networks without a bias that take one number x, so that x and -x get the same answer whatever the weights. Reduced networks: test accuracy on MNIST of four RBA layers at cpu scale, a small mark for each of three seeds and a large one for their mean. Dotted: chance.", "name": "fig-mirror"}}
+# %% mystnb={"figure": {"caption": "What does the symmetry stop? The symmetry: scores of the positive class in eight random networks without a bias that take one number x, so that x and -x get the same answer whatever the weights. Reduced networks: test accuracy on MNIST of four RBA layers at cpu scale, a small mark for each of three seeds and a large one for their mean. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random sign networks without a bias over the input from minus one to one; every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of reduced networks of four RBA layers. Without a bias they end near chance from the paper's start and above 97 percent from a start at unit length, as they do with a bias."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
 figure, axes = plots.panels(2)
 for seed in range(8):
@@ -155,7 +155,7 @@ plt.show()
 #
 # Three children hold 2-D poses and vote for two parents. We route their votes twice: as they are, and negated.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point in other directions and have other lengths."}, "figure": {"caption": "What changes when all votes change their sign? Votes (thin) and parents (thick), for an input (solid) and its negative (dashed). Without a bias the dashed lines are the solid ones turned by half a circle: they have the same lengths, so the parents have the same activations. A bias is the same for both inputs and pulls both to one side.", "name": "fig-toy"}}
+# %% mystnb={"figure": {"caption": "What changes when all votes change their sign? Votes (thin) and parents (thick), for an input (solid) and its negative (dashed). Without a bias the dashed lines are the solid ones turned by half a circle: they have the same lengths, so the parents have the same activations. A bias is the same for both inputs and pulls both to one side.", "name": "fig-toy"}, "image": {"alt": "Votes and parent poses in the plane for an input and for its negative. Without bias the second picture is the first turned by half a circle; with bias the parents of the negated input point in other directions and have other lengths."}} tags=["hide-input", "thumbnail"]
 votes = torch.tensor(
     [[[0.9, 0.3], [-0.7, 1.0]], [[1.1, 0.1], [-0.2, 0.9]], [[0.6, 0.6], [-0.9, 0.4]]]
 )  # [I, J, D]
@@ -193,7 +193,7 @@ plt.show()
 #
 # ### The network
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}, "figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number by dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}}
+# %% mystnb={"figure": {"caption": "Where does the bias stand? The paper's CapsNet at a depth of four, with the shapes of its layers: capsules (blue) as number by dimension. In the depth experiment the arms differ in the bias of the three routed layers; the convolutions keep theirs.", "name": "fig-network"}, "image": {"alt": "A CapsNet of four capsule layers from left to right: image, convolution, primary capsules, two layers of hidden capsules, class capsules and decoder, with the shape of each."}} tags=["hide-input"]
 network, image = DeepCapsNet((1, 28, 28), depth=4), torch.zeros(1, 1, 28, 28)
 with torch.no_grad():
     maps = network.conv(image)
@@ -323,7 +323,7 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} a
 # %%
 symmetry = session.run(STEM, "symmetry")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}, "figure": {"caption": "How much do the activations of x and -x differ, at most, in random stacks of 1 to 9 layers? Circles at the bottom are exact zeros. EM with a bias starts at rounding error, because the activations of its first layer do not depend on the bias of that layer.", "name": "fig-symmetry"}}
+# %% mystnb={"figure": {"caption": "How much do the activations of x and -x differ, at most, in random stacks of 1 to 9 layers? Circles at the bottom are exact zeros. EM with a bias starts at rounding error, because the activations of its first layer do not depend on the bias of that layer.", "name": "fig-symmetry"}, "image": {"alt": "Largest difference between activations of an input and its negative, by depth of the stack. Without a bias it is exactly zero at every depth for both routings. With a bias it is large, except for EM at one layer, where it is at rounding error."}} tags=["hide-input"]
 figure, axes = plots.panels(3, height=2.6, sharey=True)
 for axis, routing in zip(axes, ("dynamic", "em", "em_vector"), strict=True):
     color = plots.routing_color(routing)
@@ -372,7 +372,7 @@ chapter.table("NEG-W-1", "NEG-W-2", "NEG-W-3")
 # %%
 sign = session.run(STEM, "sign")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}, "figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}}
+# %% mystnb={"figure": {"caption": "Can the network learn the sign of a number? Training accuracy, one faint line for each seed. Broken lines: without bias. Dotted: the accuracies that the paper prints for networks with a bias.", "name": "fig-sign"}, "image": {"alt": "Training accuracy of the sign network over epochs. With bias both routings approach one hundred percent; without bias both stay at exactly fifty percent."}} tags=["hide-input"]
 PRINTED = {("dynamic", True): "NEG-T1-rba-bias", ("em_vector", True): "NEG-T1-em-bias"}
 trained = frames.best([*committed, *sign], "sign", length_offset=1e-8)
 figure, axes = plots.panels(2, height=2.6, sharey=True)
@@ -418,7 +418,7 @@ frames.configuration(EXPERIMENTS["sign"], arm=arm).pipe(frames.styled)
 depth = session.run(STEM, "depth")
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed. The claims on RBA are decided on both sets, those on EM in part."}, "figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: ours from a smaller network at cpu scale, a mark for each of three seeds; lines join means where all or none of them rise above 20 %. Dotted: chance.", "name": "fig-depth"}}
+# %% mystnb={"figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: ours from a smaller network at cpu scale, a mark for each of three seeds; lines join means where all or none of them rise above 20 %. Dotted: chance.", "name": "fig-depth"}, "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed. The claims on RBA are decided on both sets, those on EM in part."}} tags=["hide-input"]
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 standard = {"weight_std": 0.1, "bias_start": 0.1, "iterations": 3}
 reduced = frames.select(committed, "depth", "cpu", **standard)
@@ -549,7 +549,7 @@ frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
 #
 # Does a bias let deep networks start to learn at once? With a bias, five to eight EM layers start within about one per cent of the run on MNIST. Nine take 4 to 6 % there, and under 2 % on Fashion-MNIST; whether that is at once is open. Without a bias each added EM layer starts later, and the deepest stay at chance to the end of our runs. Whether they start within the paper's 50 epochs, only its own size tells ({claim}`NEG-W-7`).
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay near chance, EM with six starts after about a thousand steps, and with seven one of three seeds does."}, "figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, a line for each of three seeds. The numbers above each panel count the capsule layers, each in the colour of its lines.", "name": "fig-curves"}}
+# %% mystnb={"figure": {"caption": "When does learning start? Batch accuracy during training on MNIST at cpu scale, a line for each of three seeds. The numbers above each panel count the capsule layers, each in the colour of its lines.", "name": "fig-curves"}, "image": {"alt": "Training accuracy over steps for two to five RBA layers and three to nine EM layers on MNIST. With bias all depths rise early. Without bias RBA with four and five layers and EM with eight and nine stay near chance, EM with six starts after about a thousand steps, and with seven one of three seeds does."}} tags=["hide-input"]
 figure, axes = plots.panels(2, rows=2, height=1.85, sharey=True)
 for row, (routing, name) in zip(axes, (("dynamic", "RBA"), ("em_vector", "EM")), strict=True):
     records = frames.select(reduced, "depth", data="mnist", routing=routing)
@@ -609,7 +609,7 @@ parser.parse_args(["--use_bias=False"])
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from 0.09 to 0.57."}, "figure": {"caption": "How much does each child give away in total? With the softmax over parents, every child gives one unit. With the softmax over children, some children count several times as much as others.", "name": "fig-axis"}}
+# %% mystnb={"figure": {"caption": "How much does each child give away in total? With the softmax over parents, every child gives one unit. With the softmax over children, some children count several times as much as others.", "name": "fig-axis"}, "image": {"alt": "Total coupling of each of twelve children. With the softmax over parents every bar is one; with the softmax over children the totals range from 0.09 to 0.57."}} tags=["hide-input"]
 with seeded(3):
     votes = torch.randn(1, 12, 4, 8)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
@@ -658,7 +658,7 @@ def first_e_step(layer: torch.nn.Module, pose: torch.Tensor, a: torch.Tensor) ->
     return votes, mu, variance
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: coupling of a child to the narrower of two parents over the width of their clusters. In the log domain it is 0.86 at every width. As released it is 0.50 where clusters are narrower than 0.2, and zero where they are wider than 8. Right: by layer of an untrained stack of seven layers, the share of a child's couplings that the released E-step gives to other parents; it is 0.10 in the first routed layer and 0.19 to 0.20 in all above."}, "figure": {"caption": "What does the constant change? Left: two parents of ten pose dimensions, one with clusters 1.2 times as wide as the other; a child lies one standard deviation from both in every dimension, so the determinant alone decides. Shaded: the widths in the hidden layers of the stack at the right. Right: total variation between couplings by log-densities and as released, in the first E-step of an untrained stack of 72 children and seven layers without a bias; the mean of 64 inputs.", "name": "fig-underflow"}}
+# %% mystnb={"figure": {"caption": "What does the constant change? Left: two parents of ten pose dimensions, one with clusters 1.2 times as wide as the other; a child lies one standard deviation from both in every dimension, so the determinant alone decides. Shaded: the widths in the hidden layers of the stack at the right. Right: total variation between couplings by log-densities and as released, in the first E-step of an untrained stack of 72 children and seven layers without a bias; the mean of 64 inputs.", "name": "fig-underflow"}, "image": {"alt": "Left: coupling of a child to the narrower of two parents over the width of their clusters. In the log domain it is 0.86 at every width. As released it is 0.50 where clusters are narrower than 0.2, and zero where they are wider than 8. Right: by layer of an untrained stack of seven layers, the share of a child's couplings that the released E-step gives to other parents; it is 0.10 in the first routed layer and 0.19 to 0.20 in all above."}} tags=["hide-input"]
 widths = torch.logspace(-3, 2, 101, dtype=torch.float64)
 scales = widths[:, None, None, None] * torch.tensor([[1.0], [1.2]]).expand(2, 10)
 with seeded(0):
@@ -699,7 +699,7 @@ plt.show()
 # ```
 #
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it is its own mirror image about zero."}, "figure": {"caption": "Does the bias reach the couplings? Coupling of one child to its first parent, while a factor from -2 to 2 scales the votes. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}}
+# %% mystnb={"figure": {"caption": "Does the bias reach the couplings? Coupling of one child to its first parent, while a factor from -2 to 2 scales the votes. Only a bias inside the loop changes how children share themselves out.", "name": "fig-placement"}, "image": {"alt": "Coupling of one child to its first parent over the input scale from minus two to two. With the bias inside the loop the curve is asymmetric; with the bias added afterwards it is its own mirror image about zero."}} tags=["hide-input"]
 with seeded(1):
     votes, bias = torch.randn(5, 3, 4), torch.randn(3, 4)
 factors = torch.linspace(-2, 2, 101)
@@ -726,7 +726,7 @@ plt.show()
 # separate the two causes. A bias that *starts at zero* can break the symmetry but does not help the scale at the start. *No bias with larger weights* and *no bias
 # at unit length* help the scale but keep the symmetry; for unit length, we scale $W$ of every layer on a first batch until $\lVert s \rVert$ has mean one. *One iteration* leaves all couplings equal.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; near the identity it falls more slowly, and a start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with five per cent of noise. Without bias it falls from one at two layers to zero at seven, however large the weights; with a bias of 0.1 and with one iteration it stays at one, and with weights near the identity above 0.85."}, "figure": {"caption": "What gets lost in an untrained stack, by depth? RBA: mean length of the class capsules. At the paper's weight scale the signal vanishes after a few layers, unless a bias of 0.1 carries it. EM: cosine between the class capsules of an input and of the same input with 5 % of noise; the lengths lie between 0.5 and 0.7 at every depth. Three arms without bias coincide, and the arm whose bias starts at 0 with them; near the identity, with a bias of 0.1 and with one iteration, similar inputs stay similar. One iteration (dashed, rings): in RBA it lies on *no bias*, in EM on *bias 0.1*.", "name": "fig-signal"}}
+# %% mystnb={"figure": {"caption": "What gets lost in an untrained stack, by depth? RBA: mean length of the class capsules. At the paper's weight scale the signal vanishes after a few layers, unless a bias of 0.1 carries it. EM: cosine between the class capsules of an input and of the same input with 5 % of noise; the lengths lie between 0.5 and 0.7 at every depth. Three arms without bias coincide, and the arm whose bias starts at 0 with them; near the identity, with a bias of 0.1 and with one iteration, similar inputs stay similar. One iteration (dashed, rings): in RBA it lies on *no bias*, in EM on *bias 0.1*.", "name": "fig-signal"}, "image": {"alt": "Two panels over depth. Left, RBA: length of the class capsules at the start of training. Without bias at weight scale 0.1 it falls by orders of magnitude with every layer, and at 0.3 still by a lot; near the identity it falls more slowly, and a start at unit length or a bias of 0.1 keeps it up. Right, EM: cosine between the class capsules of an input and of the same input with five per cent of noise. Without bias it falls from one at two layers to zero at seven, however large the weights; with a bias of 0.1 and with one iteration it stays at one, and with weights near the identity above 0.85."}} tags=["hide-input"]
 ARM_NAMES = {
     (False, 0.1, 0.1, 3): "no bias",
     (True, 0.1, 0.1, 3): "bias 0.1",
@@ -982,7 +982,7 @@ def moves(offset: float, dtype: torch.dtype) -> torch.Tensor:
     return torch.stack(path)  # [100, 20]
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one; without it nearly all stay within one learning rate in single precision, and all within a millionth in double precision."}, "figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: distance of each of the twenty weights of the first layer from its start after 100 steps, in learning rates, sorted; one network of the paper's size with a bias, one seed. Without the offset no gradient arrives but what rounding leaves.", "name": "fig-offset"}}
+# %% mystnb={"figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: distance of each of the twenty weights of the first layer from its start after 100 steps, in learning rates, sorted; one network of the paper's size with a bias, one seed. Without the offset no gradient arrives but what rounding leaves.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one; without it nearly all stay within one learning rate in single precision, and all within a millionth in double precision."}} tags=["hide-input"]
 poses = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 (gradient,) = torch.autograd.grad((poses / (poses.abs() + 1e-8)).sum(), poses)
 ARMS = {
@@ -1047,7 +1047,7 @@ frames.costs(committed).pipe(frames.styled, digits=1)
 # 1. The length of a squashed vector is $q/(1+q)$ with $q = \lVert s \rVert^2$. A vector has length 0.1 and passes through bias-free layers that only squash it. After how many layers is its
 #    length below $10^{-12}$?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 length, layers = torch.tensor(0.1, dtype=torch.float64), 0
 while length > 1e-12:
     length, layers = squash(length[None])[0], layers + 1
@@ -1056,7 +1056,7 @@ layers
 # %% [markdown]
 # 2. Coordinate addition gives two entries of every vote the position of its child. Show that it breaks oddness, as a bias does.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 with seeded(0):
     votes, place = (
         torch.randn(6, 3, 4),
@@ -1068,7 +1068,7 @@ float((once + negated).abs().max())
 # %% [markdown]
 # 3. Show that the bias of a single EM layer does not change its activations, but does change its poses.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 with seeded(0):
     votes, activation, bias = (
         torch.randn(6, 3, 4).double(),

@@ -86,7 +86,7 @@ chapter.verdict_box(
     "expect and did not try, is {SP-W-9:said} {SP-W-9}.",
 )
 
-# %% tags=["remove-cell", "front-found"] mystnb={"image": {"alt": "Accuracy on affNIST of classifiers fitted to affNIST encodings and to MNIST encodings, of sparse and of unmasked capsules. Open: the paper's. Filled, where there are records: ours."}}
+# %% mystnb={"image": {"alt": "Accuracy on affNIST of classifiers fitted to affNIST encodings and to MNIST encodings, of sparse and of unmasked capsules. Open: the paper's. Filled, where there are records: ours."}} tags=["remove-cell", "front-found"]
 plots.use_style()
 ARM_NAMES = ("sparse", "dense", "no boosting", "SUPCAPS", "autoencoder", "shares of the gain")
 INKS = dict(zip(ARM_NAMES, plots.ARM_COLORS, strict=False)) | {
@@ -101,7 +101,7 @@ plots.dots(
     }
 )
 
-# %% tags=["remove-cell", "front-surprise"] mystnb={"image": {"alt": "Accuracy on affNIST with one classifier, fitted to affNIST: SUPCAPS are ahead of pixels and of sparse capsules."}}
+# %% mystnb={"image": {"alt": "Accuracy on affNIST with one classifier, fitted to affNIST: SUPCAPS are ahead of pixels and of sparse capsules."}} tags=["remove-cell", "front-surprise"]
 plots.dots(
     {
         "supervised capsules": (on_affnist("SUPCAPS", A), INKS["SUPCAPS"]),
@@ -151,7 +151,7 @@ plots.use_style()
 # classifier is right more often than on sparse encodings, though less often on as many principal components as an encoding has numbers. And a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules with (a). Among encodings without labels, sparse ones are ahead of dense ones, as in the paper; but
 # only if the classifier sees all capsules, as in the released files. Under the mask, of which the text speaks, dense ones are ahead.
 
-# %% tags=["hide-input", "thumbnail"] mystnb={"image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}, "figure": {"caption": "Who is right on affNIST, if all are asked alike? Networks with labels by themselves; a support vector machine on encodings, fitted to affNIST (a) or to MNIST (b). Open: the paper's numbers. Filled: our reduced networks on generated affNIST, their mean large, each seed small; the number of seeds stands below.", "name": "fig-sp-alike"}}
+# %% mystnb={"figure": {"caption": "Who is right on affNIST, if all are asked alike? Networks with labels by themselves; a support vector machine on encodings, fitted to affNIST (a) or to MNIST (b). Open: the paper's numbers. Filled: our reduced networks on generated affNIST, their mean large, each seed small; the number of seeds stands below.", "name": "fig-sp-alike"}, "image": {"alt": "Three panels of accuracies on affNIST. Own answers: the CNN is ahead of SUPCAPS. Classifier fitted to affNIST: pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones; principal components lie between the last two. Classifier fitted to MNIST: SUPCAPS are far ahead of sparse and dense capsules."}} tags=["hide-input", "thumbnail"]
 COLUMNS = {"own answers": OWN, "fitted to affNIST (a)": A, "fitted to MNIST (b)": B}
 ROWS = ("CNN", "SUPCAPS", "sparse", "dense", *CODES)
 THEIRS = {
@@ -181,7 +181,7 @@ plt.show()
 # Sixteen capsules, each with some support. A rank turns it into a mask: the first capsule counts in full, the next five less and less, and the rest not at all ({numref}`fig-sp-mask`). Then one capsule always has less support
 # than the rest. It is never among the first six, so its mask is zero and it draws nothing. *Lifetime boosting* notices, raises its gain step by step, and stops once it wins often enough.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the toy", "code_prompt_hide": "Code of the toy", "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}, "figure": {"caption": "Who is heard, and who gets a turn? Sixteen capsules with their support (bars) and mask (dots), and gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}}
+# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Sixteen capsules with their support (bars) and mask (dots), and gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
 with seeded(3):
     support = 1 + 0.25 * torch.randn(16)
 mask = rank_mask(support[None])[0]
@@ -209,7 +209,7 @@ plt.show()
 # %% [markdown]
 # ## The method
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}, "figure": {"caption": "What does an image pass on its way to its reconstruction? The paper's network for affNIST. SUPCAPS have ten latent capsules and the label for a mask.", "name": "fig-sp-network"}}
+# %% mystnb={"figure": {"caption": "What does an image pass on its way to its reconstruction? The paper's network for affNIST. SUPCAPS have ten latent capsules and the label for a mask.", "name": "fig-sp-network"}, "image": {"alt": "The network: an image of 40 by 40 pixels, a convolution, 4,608 primary capsules, sixteen latent capsules, a mask by rank, and a decoder."}} tags=["hide-input"]
 LAYERS = (
     ("image", "40 × 40", "9 × 9"),
     ("convolution", "32 × 32 × 256", "9 × 9, stride 2"),
@@ -309,7 +309,7 @@ frames.say(
     f"Squared error of 32 digits: {curve[0]:.2f} before the first step, {after:.2f} after it."
 )
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}, "figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 stand-in digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}}
+# %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 stand-in digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 axis.plot(range(1, STEPS + 1), curve, color=INKS["sparse"], lw=1.2)
 axis.axhline(
@@ -429,7 +429,7 @@ tell(
 # ```{fold} Learning curves, masked encodings, twice the budget, and the configuration
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}, "figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}}
+# %% mystnb={"figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch; one line a seed. Scale and seeds stand below the axis.", "name": "fig-sp-curves"}, "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for name in DRAW:
     for record in arm(name):
@@ -496,7 +496,7 @@ chapter.table("SP-T2-")
 # In a plain autoencoder every capsule should draw a part of every image, and none should be missed much. We decode one test digit from all capsules, from one alone, and from all but one, for the three whose absence changes the
 # picture most.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}, "figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}}
+# %% mystnb={"figure": {"caption": "What does each capsule draw? A row is one network, of the first seed; its scale stands below. Columns: the digit, its reconstruction by all capsules, by each of three alone, and by all without each of the three.", "name": "fig-sp-pictures"}, "image": {"alt": "For dense, unboosted and sparse capsules: a test digit, its reconstruction by all capsules, three by one capsule alone, and three without one of them."}} tags=["hide-input"]
 
 
 def drawn(record: object, name: str) -> np.ndarray:
@@ -545,7 +545,7 @@ tell(
 #
 # Is support spread over all capsules, as in a plain autoencoder, or does it fall off with the rank? And does every capsule come first for some image?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}, "figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank over all MNIST test digits, as a share of rank 0. Right: share of affNIST images, seven of each test digit, in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}}
+# %% mystnb={"figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank over all MNIST test digits, as a share of rank 0. Right: share of affNIST images, seven of each test digit, in which a capsule ranks first, sorted; shaded: the band from 0.04 to 0.1. One line a seed; scale and seeds stand below the axes.", "name": "fig-sp-support"}, "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}} tags=["hide-input"]
 
 
 def rank_shares(record: object) -> np.ndarray:
@@ -600,7 +600,7 @@ tell(
 # nothing. And the steps do not grow: 0.1 moves a gain of 2 by a twentieth, and a gain of 20 by a two-hundredth. That this is the reason is our guess; {ref}`an arm of our own <sp-relative>` tests it. What starts the growth is open: in a {ref}`deeper network <sp-deeper>` gains stop
 # at about 5, and the largest share in training stays in the band.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}, "figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}}
+# %% mystnb={"figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}, "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}} tags=["hide-input"]
 of_boost = frames.select([*recorded, *encodings], "encodings", **ARMS["sparse"])
 of_boost = [record for record in of_boost if "largest_gain" in record.series]
 longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epochs"]))
@@ -625,7 +625,7 @@ plt.show()
 # ```{fold} Figure 4 as the paper draws it: how often each capsule has each rank
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Heat maps of how often each capsule has each rank, without and with boosting."}, "figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, the fuller the colour, the more, for the first seed; capsules by their share of first ranks. The scale stands above the panels.", "name": "fig-sp-ranks"}}
+# %% mystnb={"figure": {"caption": "Which ranks does each capsule have? Share of affNIST images, the fuller the colour, the more, for the first seed; capsules by their share of first ranks. The scale stands above the panels.", "name": "fig-sp-ranks"}, "image": {"alt": "Heat maps of how often each capsule has each rank, without and with boosting."}} tags=["hide-input"]
 figure, axes = plots.panels(2, height=2.6)
 for axis, name in zip(axes, ("no boosting", "sparse"), strict=True):
     for record in arm(name)[:1]:
@@ -644,7 +644,7 @@ plt.show()
 #
 # Does the digit change smoothly and in ways that have a name, such as skew or stroke width? No number decides that; look. Choose one of the parameters that move the picture most, and drag the slider.
 
-# %% tags=["hide-input"] mystnb={"code_prompt_show": "Code of the slider", "code_prompt_hide": "Code of the slider"}
+# %% mystnb={"code_prompt_hide": "Code of the slider", "code_prompt_show": "Code of the slider"} tags=["hide-input"]
 WIDGET = """
 <style>
 .sp-turn { max-width: 20rem; padding: 0.7rem 0.9rem; border: 1px solid var(--hairline, #bbb); border-radius: 4px; }
@@ -726,7 +726,7 @@ tell(
 frames.say(frames.standing(of_options))
 display(shares(tables))
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}, "figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}}
+# %% mystnb={"figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}, "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}} tags=["hide-input"]
 TYPES, SIDE = 4, 6
 child = torch.arange(TYPES * SIDE * SIDE)
 groups = {"paper": child % SIDE**2, "released": child // TYPES}
@@ -797,7 +797,7 @@ def shares_over_time(update_in_evaluation: bool) -> list[float]:
     return shares
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of first ranks of a capsule over batches. In training it stays within the band. In evaluation it stays as it was; with the mistake it falls to zero."}, "figure": {"caption": "Does a test set change what boosting believes? Share of first ranks of one of sixteen capsules: 600 batches of training, then 300 test batches without the digit that it draws. Shaded: the band.", "name": "fig-sp-evaluation"}}
+# %% mystnb={"figure": {"caption": "Does a test set change what boosting believes? Share of first ranks of one of sixteen capsules: 600 batches of training, then 300 test batches without the digit that it draws. Shaded: the band.", "name": "fig-sp-evaluation"}, "image": {"alt": "Share of first ranks of a capsule over batches. In training it stays within the band. In evaluation it stays as it was; with the mistake it falls to zero."}} tags=["hide-input"]
 MISTAKE = plots.ROLE_COLORS["mistake"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 axis.axhspan(0.04, 0.1, color=plots.INK, alpha=0.12, lw=0)
@@ -819,7 +819,7 @@ plt.show()
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Share of images in which a capsule with 0.7 of the others' support ranks first, over its gain. It rises from zero to nearly one if the gain is on the support, and stays at zero if it is on the pose."}, "figure": {"caption": "Does a gain help a capsule to rank first? One of sixteen capsules, with 0.7 of the others' support, in 1,000 draws.", "name": "fig-sp-gain"}}
+# %% mystnb={"figure": {"caption": "Does a gain help a capsule to rank first? One of sixteen capsules, with 0.7 of the others' support, in 1,000 draws.", "name": "fig-sp-gain"}, "image": {"alt": "Share of images in which a capsule with 0.7 of the others' support ranks first, over its gain. It rises from zero to nearly one if the gain is on the support, and stays at zero if it is on the pose."}} tags=["hide-input"]
 gains = torch.linspace(1, 2, 41)
 with seeded(0):
     support = 1 + 0.1 * torch.randn(1000, 16)
@@ -920,7 +920,7 @@ display(shares(layouts, ACTIVE))
 # ```{fold} Largest shares, drawn, and what the classifier makes of it
 # ```
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}, "figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}}
+# %% mystnb={"figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}, "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}} tags=["hide-input"]
 of_beyond = frames.best([*committed, *beyond], "beyond", relative_boost=True)
 printed = arm("sparse", of_beyond[0].trial.scale)
 figure, axes = plots.panels(2, height=2.2)
@@ -998,7 +998,7 @@ tell(
 # %%
 attacks = session.run(STEM, "attacks")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between; at 0.2 all are below five percent."}, "figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images of the first test digits over epsilon, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of masked encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}}
+# %% mystnb={"figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images of the first test digits over epsilon, the largest change of a pixel; one line a seed. CNN: its own classes; the others: a linear classifier of masked encodings. Scale and seeds stand below the axis.", "name": "fig-sp-attacks"}, "image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between; at 0.2 all are below five percent."}} tags=["hide-input"]
 of_attacks = frames.best([*committed, *attacks], "attacks")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for record in of_attacks:
@@ -1060,7 +1060,7 @@ display(frames.table(rows, TAKES))
 #
 # 1. For which $\gamma$ would exactly three of sixteen capsules keep a mask above 0.01?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 line = -torch.arange(16.0)
 heard = {g: int((rank_mask(line, float(g)) > 0).sum()) for g in range(12, 40)}
 [g for g, count in heard.items() if count == 3]
@@ -1068,7 +1068,7 @@ heard = {g: int((rank_mask(line, float(g)) > 0).sum()) for g in range(12, 40)}
 # %% [markdown]
 # 2. Show that equal supports still give a full set of ranks, and that the mask then depends on the order of the capsules alone.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Solution", "code_prompt_hide": "Solution"}
+# %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 same = torch.ones(1, 4)
 ranks(same).tolist(), [round(float(m), 3) for m in rank_mask(same)[0]]
 

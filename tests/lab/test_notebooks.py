@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import jupytext
+import jupytext.cli
 import psutil
 import pytest
 from toys import until
@@ -449,3 +450,15 @@ def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
     assert [line for line in about if not line.isascii()] == [], "JupyterLab saves other letters of a cell's metadata as escapes"
     assert "kernelspec" in header
     assert "jupytext_version" not in header, "a version in the header makes a diff for every author"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_a_chapter_that_goes_to_a_notebook_and_back_is_the_same_file(path, tmp_path):
+    """An author may work on the ``.ipynb``, which keeps the metadata of a cell in the order of the alphabet."""
+    for name in (ROOT / "jupytext.toml", path):
+        shutil.copy(name, tmp_path)
+    source, notebook = tmp_path / path.name, tmp_path / f"{path.stem}.ipynb"
+    jupytext.cli.jupytext(["--quiet", "--to", "ipynb", str(source)])
+    source.unlink()
+    jupytext.cli.jupytext(["--quiet", "--to", "py:percent", str(notebook)])
+    assert source.read_bytes() == path.read_bytes()
