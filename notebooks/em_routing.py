@@ -23,6 +23,15 @@ scheduler = None
 data_dir = None
 results_dir = None
 
+# %% tags=["remove-cell"]
+from capslib.lab.batch import Session
+
+# Before anything is drawn: this cell answers for a parameter that is wrong.
+session = Session.start(
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
+
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
@@ -137,7 +146,6 @@ from torch.nn import functional as F
 
 from capslib import data
 from capslib.attacks import fgsm
-from capslib.lab.batch import Session
 from capslib.lab.ledger import ledger, number, raised
 from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
@@ -148,10 +156,6 @@ from capslib.recipes import new_network, train
 from capslib.routing import em_routing
 from capslib.training import Context, Examples, seeded
 
-session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 claimed = ledger(STEM)

@@ -24,6 +24,15 @@ data_dir = None
 results_dir = None
 
 # %% tags=["remove-cell"]
+from capslib.lab.batch import Session
+
+# Before anything is drawn: this cell answers for a parameter that is wrong.
+session = Session.start(
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
+
+# %% tags=["remove-cell"]
 from capslib.lab import frames, plots, words
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
@@ -203,7 +212,6 @@ from matplotlib import pyplot as plt
 
 from capslib.data import load
 from capslib.inequality import gini, palma
-from capslib.lab.batch import Session
 from capslib.lab.planning import CARD, work
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
@@ -215,10 +223,6 @@ from capslib.routing import dynamic_routing
 from capslib.routing.over_children import OverChildren
 from capslib.training import seeded
 
-session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 

@@ -23,6 +23,15 @@ scheduler = None
 data_dir = None
 results_dir = None
 
+# %% tags=["remove-cell"]
+from capslib.lab.batch import Session
+
+# Before anything is drawn: this cell answers for a parameter that is wrong.
+session = Session.start(
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
+
 # %% tags=["remove-input"]
 from capslib import papers
 from capslib.lab import frames, plots
@@ -119,7 +128,6 @@ from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
-from capslib.lab.batch import Session
 from capslib.lab.ledger import raised
 from capslib.lab.statistics import interval
 from capslib.layers import ConvCapsules, MatrixPrimaryCapsules
@@ -131,10 +139,6 @@ from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel, similarity_routing
 from capslib.training import seeded
 
-session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 

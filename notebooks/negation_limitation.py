@@ -23,6 +23,15 @@ scheduler = None
 data_dir = None
 results_dir = None
 
+# %% tags=["remove-cell"]
+from capslib.lab.batch import Session
+
+# Before anything is drawn: this cell answers for a parameter that is wrong.
+session = Session.start(
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
+
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
@@ -101,7 +110,6 @@ from IPython.display import display
 from matplotlib import pyplot as plt
 
 from capslib.data import load
-from capslib.lab.batch import Session
 from capslib.lab.ledger import ledger, raised
 from capslib.layers import PrimaryCapsules, squash
 from capslib.losses import margin_loss
@@ -110,10 +118,6 @@ from capslib.routing import dynamic_routing, em_routing
 from capslib.routing.over_children import OverChildren
 from capslib.training import seeded
 
-session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 claimed = ledger(STEM)

@@ -23,6 +23,15 @@ scheduler = None
 data_dir = None
 results_dir = None
 
+# %% tags=["remove-cell"]
+from capslib.lab.batch import Session
+
+# Before anything is drawn: this cell answers for a parameter that is wrong.
+session = Session.start(
+    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
+    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
+)  # fmt: skip
+
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
@@ -120,7 +129,6 @@ from matplotlib.ticker import MaxNLocator
 
 from capslib import data, papers
 from capslib.lab import planning
-from capslib.lab.batch import Session
 from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
@@ -132,10 +140,6 @@ from capslib.networks.sparse_unsupervised import (
 from capslib.routing import squash
 from capslib.training import seeded
 
-session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
 torch.set_num_threads(threads)  # small cells: more threads would wait for each other
 plots.use_style()
 

@@ -442,6 +442,19 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
     assert next(iter(found)) == "scale"
 
 
+@pytest.mark.parametrize(("name", "value"), [("scale", "papr"), ("seeds", 0), ("device", "gpu")])
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
+def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(path, name, value):
+    code = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    tags = [cell.metadata.get("tags", []) for cell in code]
+    parameters = next(number for number, tag in enumerate(tags) if "parameters" in tag)
+    given: dict[str, object] = {}
+    exec(code[parameters].source, given)
+    given[name] = value  # as Papermill does, in a cell of its own
+    with pytest.raises(UserError, match=value if isinstance(value, str) else f"{name} = {value}"):
+        exec(code[parameters + 1].source, given)
+
+
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
     assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
