@@ -118,14 +118,17 @@ def run(
     On a scheduler of the user's own, the folders of data and results are paths on the machines of its workers, too.
     """
     display = display or Display()
-    plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
+
+    def check(todo: Sequence[Trial]) -> None:
+        if settings.scheduler is None:
+            check_data(todo, settings.data_dir)
+
+    plan = planning.plan(trials, store, settings, retry_failed=retry_failed, check=check)
     display.plan(plan)
     todo, devices = plan.todo, plan.devices
     if not todo:
         return []
     store.check_writable()
-    if settings.scheduler is None:
-        check_data(todo, settings.data_dir)
     alone = devices is None or len(devices) == 1
     common = dict(
         settings=settings.model_copy(

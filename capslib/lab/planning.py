@@ -6,7 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from capslib import papers
@@ -178,13 +178,25 @@ class Plan:
     devices: list[str] | None
 
 
-def plan(trials: Sequence[Trial], store: Store, settings: Settings, *, retry_failed: bool = False) -> Plan:
+def plan(
+    trials: Sequence[Trial],
+    store: Store,
+    settings: Settings,
+    *,
+    retry_failed: bool = False,
+    check: Callable[[Sequence[Trial]], None] = lambda todo: None,
+) -> Plan:
     """Look at the record of each trial once. Those are to run that have none, or none of a finished run, and with
-    ``retry_failed`` those that failed."""
+    ``retry_failed`` those that failed.
+
+    ``check`` may raise :class:`UserError` for the trials that are to run. It is called before they are estimated, which can take
+    half a minute.
+    """
     found = {t.key: record for t in trials if (record := store.get(t)) is not None}
     failed = {key: record for key, record in found.items() if record.exit != "ok"}
     again = {key for key, record in failed.items() if retry_failed or record.exit in UNFINISHED}
     todo = [t for t in trials if t.key not in found or t.key in again]
+    check(todo)
     records = (r for paper in {t.paper for t in todo} for r in store.records(paper, cut=True))
     experience = Experience(records, settings.device)
     known = {t.key: experience.estimate(t) for t in todo}

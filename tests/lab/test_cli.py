@@ -179,6 +179,15 @@ def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib
         assert words in done.message
 
 
+def test_data_that_is_missing_is_answered_before_planning(capslib, tmp_path, make_record):
+    """A plan that goes by the FLOPs of other records takes torch, and half a minute for a whole paper."""
+    put(tmp_path / "results", make_record(experiments(CHAPTER)["sign"].trials("cpu")[0]))
+    done = capslib(*run("--experiment", "depth", "--data-dir", tmp_path / "empty"))
+    assert done.status == 2
+    assert "train-images-idx3-ubyte.gz is missing" in done.message
+    assert "torch" not in done.imported
+
+
 def test_a_truncated_file_is_named_with_what_was_expected_and_found(capslib, tmp_path):
     """The publishers' file, of which the download broke off."""
     file = tmp_path / "data" / "mnist" / "train-images-idx3-ubyte.gz"
