@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 from collections.abc import Iterable
 
 __all__ = ["Interrupted", "NotFinite", "UserError", "check_name", "unknown"]
@@ -24,6 +26,12 @@ def check_name(kind: str, name: str, known: Iterable[str]) -> None:
     """Raise :func:`unknown` unless the name is one of ``known``."""
     if name not in known:
         raise unknown(kind, name, known)
+
+
+@functools.cache  # a record is read many times
+def notify(message: str) -> None:
+    """Tell the user, once in a process, of something that stops nothing: the logger ``capslib`` logs it as a warning."""
+    logging.getLogger("capslib").warning(message)
 
 
 class NotFinite(ArithmeticError):

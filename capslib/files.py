@@ -7,12 +7,11 @@ import glob
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from capslib.errors import UserError
+from capslib.errors import UserError, notify
 
 __all__ = ["check_writable", "folder", "leftovers", "locked", "set_aside", "write_atomically"]
 
@@ -107,7 +106,8 @@ def leftovers(folder: Path, name: str = "") -> list[Path]:
 
 
 def set_aside(path: Path, why: str) -> Path | None:
-    """Move a damaged file out of the way, never over an earlier one, and say so in a warning; None where it cannot be moved."""
+    """Move a damaged file out of the way, never over an earlier one, and notify the user. Return its place, or None where it cannot
+    be moved."""
     place = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     what = f"it was set aside as {place.name} and is not used"
     try:
@@ -116,5 +116,5 @@ def set_aside(path: Path, why: str) -> Path | None:
         place, what = None, "another process has set it aside"
     except OSError as error:
         place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
-    warnings.warn(f"{path} cannot be used ({why}); {what}.", stacklevel=3)
+    notify(f"{path} cannot be used ({why}); {what}.")
     return place

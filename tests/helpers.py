@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import re
+import unittest
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 from pydantic import ValidationError
 
 from capslib import papers
-from capslib.errors import UserError
+from capslib.errors import UserError, notify
 from capslib.lab import batch
 from capslib.lab.records import Code, Environment, Record
 from capslib.papers.experiment import Metric, Trial
@@ -21,6 +24,15 @@ def lacking(what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"{what} (in CI this may not be lacking)")
     pytest.skip(what)
+
+
+@contextlib.contextmanager
+def notified(pattern: str) -> Iterator[list[str]]:
+    """Collect what capslib notifies its user of meanwhile; one message has to match the pattern."""
+    notify.cache_clear()  # which tells nothing twice
+    with unittest.TestCase().assertLogs("capslib") as logged:
+        yield logged.output
+    assert [message for message in logged.output if re.search(pattern, message)], logged.output
 
 
 def every_field(trial: Trial) -> dict[str, object]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import notified
 from torch import nn
 
 from capslib import training
@@ -397,7 +398,7 @@ def checkpoint_at(path: Path, step: int, code: str = "", **options) -> bytes:
 def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> None:
     """A run that finds what lies at ``path`` warns, keeps it out of the way, and ends as if it had not been there."""
     context, content = Context(seed=0, checkpoint=path, checkpoint_seconds=1e9), path.read_bytes()
-    with pytest.warns(UserWarning, match=rf"run\.pt cannot be used \(.*{says}.*set aside as run\.pt\.damaged-"):
+    with notified(rf"run\.pt cannot be used \(.*{says}.*set aside as run\.pt\.damaged-"):
         assert asdict(train(context, evaluate=evaluation, **options)) == undisturbed
     assert context.resumed_from == []
     assert context.seconds_before == 0

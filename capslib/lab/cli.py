@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import warnings
@@ -41,8 +42,16 @@ DataDir = Annotated[Path | None, option("data_dir", **FOLDER)]
 ResultsDir = Annotated[Path | None, option("results_dir", **FOLDER)]
 
 
+class Notices(logging.Handler):
+    """Shows what capslib tells its user by :func:`capslib.errors.notify`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.print(f"capslib: {record.getMessage()}", highlight=False, markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line. Bad input ends with status 2 and one message, and leaves nothing half-written."""
+    logging.getLogger("capslib").addHandler(Notices())
     warnings.formatwarning = lambda message, *_, **__: f"capslib: {message}\n"
     try:
         app()

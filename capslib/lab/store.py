@@ -7,14 +7,13 @@ import errno
 import functools
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from capslib import papers
-from capslib.errors import UserError
+from capslib.errors import UserError, notify
 from capslib.files import check_writable, folder, set_aside, write_atomically
 from capslib.lab.records import Record
 from capslib.papers.experiment import Trial
@@ -78,9 +77,7 @@ class Store:
         named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
         self.root = folder(named if named is not None else project_root() / "results")
         if named is None and not (project_root() / "_toc.yml").exists():
-            warnings.warn(
-                f"No book is above this folder, so records are looked for in {self.root}: name --results-dir.", stacklevel=2
-            )
+            notify(f"No book is above this folder, so records are looked for in {self.root}: name --results-dir.")
 
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
@@ -151,7 +148,7 @@ class Store:
             try:
                 record = self._read(path)
             except Newer as newer:
-                warnings.warn(str(newer), stacklevel=1)
+                notify(str(newer))
                 continue
             if record is not None and (cut or record.exit != "cut"):
                 yield record
@@ -169,8 +166,7 @@ class Store:
                 f"{path} cannot be read: {error.strerror}. Make it readable first: nobody knows yet whether it is sound."
             ) from None
         except Damaged as why:
-            # One text at one place: Python's default filter shows such a warning once, however often the file is read.
-            warnings.warn(f"{path} is damaged ({why}) and is not used. {REPAIR}", stacklevel=1)
+            notify(f"{path} is damaged ({why}) and is not used. {REPAIR}")
             return None
 
 

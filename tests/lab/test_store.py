@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import toys
 from filelock import Timeout
+from helpers import notified
 
 from capslib import papers
 from capslib.config import Config
@@ -109,21 +110,21 @@ def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
     path, kept = tmp_path / "file", []
     for content in ("first", "second"):
         path.write_text(content)
-        with pytest.warns(UserWarning, match=r"file cannot be used \(why\); it was set aside as file\.damaged-"):
+        with notified(r"file cannot be used \(why\); it was set aside as file\.damaged-"):
             kept.append(set_aside(path, "why"))
     assert [p.read_text() for p in kept] == ["first", "second"]
     assert not path.exists()
 
 
 def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypatch):
-    with pytest.warns(UserWarning, match="another process has set it aside"):
+    with notified("another process has set it aside"):
         assert set_aside(tmp_path / "gone", "why") is None
 
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(UserWarning, match=r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"):
+    with notified(r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"):
         assert set_aside(tmp_path, "why") is None
 
 
@@ -138,7 +139,7 @@ def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, mo
 def test_where_records_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
-    with pytest.warns(UserWarning, match="No book is above this folder, so records are looked for in .*: name --results-dir"):
+    with notified("No book is above this folder, so records are looked for in .*: name --results-dir"):
         assert Store().root == tmp_path / "results"
     (tmp_path / "_toc.yml").touch()
     assert Store().root == tmp_path / "results"
@@ -256,7 +257,7 @@ def test_reading_a_damaged_record_warns_and_changes_no_file(store, trial, make_r
     path.write_bytes(spoilt)
     before = files(store.root)
     for read in (lambda: store.get(trial), lambda: next(store.records(), None)):
-        with pytest.warns(UserWarning, match=rf"{path} is damaged \(.*records check --repair") as warned:
+        with notified(rf"{path} is damaged \(.*records check --repair") as warned:
             assert read() is None
         assert len(warned) == 1
         assert files(store.root) == before
@@ -268,7 +269,7 @@ def test_only_writing_and_repair_set_a_damaged_record_aside(store, trial, make_r
     path = store.put(make_record(trial))
     spoilt = DAMAGES[damage](path.read_bytes())
     path.write_bytes(spoilt)
-    with pytest.warns(UserWarning, match=rf"{path} cannot be used \(.*set aside as {path.name}\.damaged-"):
+    with notified(rf"{path} cannot be used \(.*set aside as {path.name}\.damaged-"):
         store.repair(path) if repair == "repair" else store.put(make_record(trial))
     assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
     assert store.get(trial) == (None if repair == "repair" else make_record(trial))
@@ -278,7 +279,7 @@ def test_the_markers_of_a_merge_conflict_are_named(store, trial, make_record):
     path = store.put(make_record(trial))
     whole = path.read_text()
     path.write_text(f"<<<<<<< HEAD\n{whole}=======\n{whole}>>>>>>> other\n")
-    with pytest.warns(UserWarning, match="is damaged .it holds the markers of a merge conflict"):
+    with notified("is damaged .it holds the markers of a merge conflict"):
         assert store.get(trial) is None
 
 
@@ -288,7 +289,7 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, tr
     path = store.put(make_record(trial))
     path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3,\n "invented": true'))
     before = files(store.root)
-    with pytest.warns(UserWarning, match=f"{path} was written by a newer capslib; update") as warned:
+    with notified(f"{path} was written by a newer capslib; update") as warned:
         assert list(store.records()) == [make_record(other)]
     assert len(warned) == 1
     for write in (lambda: store.get(trial), lambda: store.put(make_record(trial)), lambda: store.repair(path)):
@@ -364,9 +365,9 @@ def test_a_record_that_no_experiment_knows_any_more_is_still_read(store, trial, 
 def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, make_record):
     other = trial.model_copy(update={"seed": 4})
     store.put(make_record(trial)).rename(store.path(other))
-    with pytest.warns(UserWarning, match="it was edited or renamed"):
+    with notified("it was edited or renamed"):
         assert store.get(other) is None
-    with pytest.warns(UserWarning, match="it was edited or renamed"):
+    with notified("it was edited or renamed"):
         assert list(store.records()) == []
     assert store.path(other).exists()
 
