@@ -17,12 +17,21 @@ __all__ = ["check_writable", "folder", "leftovers", "locked", "set_aside", "writ
 
 
 def folder(name: Any) -> Any:
-    """The folder of this name, which may also be None or a path already. Raises :class:`UserError` for an empty name, which would stand for the working folder."""
+    """Return the folder of this name, which may also be None or a path already.
+
+    Raises :class:`UserError` for a name that is empty (which would stand for the working folder), that is no Unicode text (no
+    record could hold it), or that begins with an unknown user, ``~somebody``.
+    """
     if not isinstance(name, str):
         return name
-    if not name.strip() or "\0" in name:
+    try:
+        name.encode()
+        path = Path(name).expanduser()
+    except (UnicodeError, RuntimeError):
+        path = None
+    if path is None or not name.strip() or "\0" in name:
         raise UserError(f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out.")
-    return Path(name).expanduser()
+    return path
 
 
 @contextlib.contextmanager
@@ -86,6 +95,8 @@ def _write(path: Path, data: bytes) -> None:
 def check_writable(folder: Path, what: str, fix: str) -> None:
     """Raise :class:`UserError` unless files can be written in a folder that is there or can be made. Leaves nothing behind."""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            folder.lstat()  # raises OSError for a name that is too long
         there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
         with tempfile.TemporaryFile(dir=there) as file:  # only trying it gives a reliable answer
             file.write(bytes(65_536))  # a full disk still accepts an empty file

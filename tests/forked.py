@@ -45,7 +45,7 @@ def call(words: Sequence[str], folder: Path, environment: Mapping[str, str], scr
     process.start()
     process.join(seconds)
     assert process.exitcode is not None, "it does not end"
-    out, message, imported = (file.read_text() for file in files)
+    out, message, imported = (file.read_text(encoding="utf-8", errors="replace") for file in files)
     return Done(process.exitcode, out, message, set(json.loads(imported)))
 
 
@@ -55,10 +55,11 @@ def _run(words: list[str], folder: Path, environment: dict[str, str], files: lis
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.stdout.reconfigure(encoding=environment.get("PYTHONIOENCODING"))  # as Python does when it starts
     sys.argv = ["capslib", *words]
     from capslib.lab import cli
 
     try:
         cli.main()
     finally:
-        files[2].write_text(json.dumps(sorted(sys.modules)))
+        files[2].write_text(json.dumps(sorted(sys.modules)), encoding="utf-8")

@@ -24,6 +24,7 @@ with warnings.catch_warnings():  # pooch's progress bar asks for notebook widget
 from capslib.data import prepared, publishers, standins
 from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, check_name
+from capslib.files import folder
 
 __all__ = ["SETS", "DataFingerprint", "DataSplit", "Row", "describe", "fetch", "load", "require", "verify"]
 
@@ -152,7 +153,7 @@ def describe(data_dir: str | Path | None = None) -> list[Row]:
 
 
 def _root(data_dir: str | Path | None) -> Path:
-    return Path(data_dir or os.environ.get("CAPSLIB_DATA") or pooch.os_cache("capslib")).expanduser()
+    return folder(str(data_dir or os.environ.get("CAPSLIB_DATA") or pooch.os_cache("capslib")))
 
 
 def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -> Path:

@@ -83,7 +83,7 @@ class Session:
         sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
         about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
         larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
-        print(f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}")
+        print(progress.printable(f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}"))
         return found
 
 

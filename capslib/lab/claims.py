@@ -171,4 +171,4 @@ def to_json(found: Iterable[Verdict]) -> str:
         }
         for v in found
     ]
-    return json.dumps(rows, indent=1, ensure_ascii=False)
+    return json.dumps(rows, indent=1)  # in ASCII, which every terminal and file can take

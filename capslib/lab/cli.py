@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import folder
+from capslib.lab.progress import Terminal
 from capslib.lab.settings import Settings, parse
 from capslib.papers.experiment import Trial
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, fetch, verify.")
 app.add_typer(data_app, name="data")
-console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
-out = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
+console = Terminal(stderr=True, width=None if sys.stderr.isatty() else 160)
+out = Terminal(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
 
 Stems = Annotated[list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
@@ -42,6 +45,18 @@ DataDir = Annotated[Path | None, option("data_dir", **FOLDER)]
 ResultsDir = Annotated[Path | None, option("results_dir", **FOLDER)]
 
 
+class Command(TyperCommand):
+    """A command that takes a value for each option once, except for options that may be repeated."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        *_, given = self.make_parser(ctx).parse_args(list(args))
+        for parameter in given:
+            repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
+            if given.count(parameter) > 1 and not repeatable:
+                raise UserError(f"{parameter.opts[0]} is given twice: give it one value.")
+        return super().parse_args(ctx, args)
+
+
 class Notices(logging.Handler):
     """Shows what capslib tells its user by :func:`capslib.errors.notify`."""
 
@@ -50,14 +65,31 @@ class Notices(logging.Handler):
 
 
 def main() -> None:
-    """Run the command line. Bad input ends with status 2 and one message, and leaves nothing half-written."""
+    """Run the command line. Bad input ends with status 2 and one message, and leaves nothing half-written.
+
+    So does whatever the system refuses: a name that is too long, a working folder that is gone, a full disk behind the output.
+    """
+    sys.stdout.reconfigure(errors="replace")  # such as cp1252 lack some of our letters
     logging.getLogger("capslib").addHandler(Notices())
     warnings.formatwarning = lambda message, *_, **__: f"capslib: {message}\n"
     try:
-        app()
+        os.getcwd()
+    except FileNotFoundError:
+        refuse("The working folder is gone: change to one that is there.")
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except UserError as error:
-        console.print(f"[bold red]capslib:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
+        refuse(str(error))
+    except BrokenPipeError:  # whoever reads the output has enough, as `head` has
+        drop_output()
+        raise SystemExit(1) from None
+    except OSError as error:
+        drop_output()
+        place = error.filename or "What the output goes to"
+        refuse(f"{place} cannot be used: {error.strerror or error}. Name another place, or mend this one.")
 
 
 def note_unproven_code(settings: Settings) -> None:
@@ -73,17 +105,31 @@ def note_unproven_code(settings: Settings) -> None:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-@app.command()
+def refuse(message: str) -> NoReturn:
+    """Exit with status 2 and a message, whose endless words are cut."""
+    message = re.sub(r"\S{1000,}", lambda word: f"{word[0][:60]}…", message)
+    console.print(f"[bold red]capslib:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    raise SystemExit(2) from None
+
+
+def drop_output() -> None:
+    """Send what is left of the output nowhere, or Python would try once more to write it, and fail with a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@app.command(cls=Command)
 def execute(
     stems: Stems,
-    scale: Annotated[str, option("scale")] = "smoke",
+    scale: Annotated[str | None, option("scale", show_default="smoke")] = None,
     parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help=NAMES)] = None,
     force: Annotated[bool, typer.Option("--force", help="execute notebooks even if nothing has changed")] = False,
 ) -> None:
     """Execute notebooks whose inputs have changed: Jupytext → Papermill → book/papers/STEM.ipynb."""
     from capslib.lab import batch, notebooks
 
-    session = batch.Session.start(**{"scale": scale, **parse(parameter or [])})
+    given = [] if scale is None else [f"scale={scale}"]
+    session = batch.Session.start(**parse([*given, *(parameter or [])]))
+    stems = list(dict.fromkeys(stems))
     for stem in stems:
         notebooks.check(stem, session)
     note_unproven_code(session.settings)
@@ -97,7 +143,7 @@ def execute(
         console.print(f"{stem}: {done}", highlight=False)
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     stems: Stems,
     scale: Annotated[str, option("scale")],
@@ -160,7 +206,7 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def claims(
     stem: Stem = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -196,7 +242,7 @@ def claims(
         out.print(f"{group}: {told}", highlight=False)
 
 
-@app.command()
+@app.command(cls=Command)
 def records(
     what: Annotated[str | None, typer.Argument(metavar="[STEM | check]", help="one paper, or `check` to validate")] = None,
     stem: Stem = None,
@@ -230,7 +276,7 @@ def records(
     out.print(table)
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def data_list(data_dir: DataDir = None) -> None:
     """List the data sets: which are here, what they hold, and their licences."""
     from capslib import data
@@ -241,7 +287,7 @@ def data_list(data_dir: DataDir = None) -> None:
     out.print(table)
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", cls=Command)
 def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…")], data_dir: DataDir = None) -> None:
     """Download the publishers' files, check their hashes and prepare them, whole or not at all."""
     from capslib import data
@@ -250,7 +296,7 @@ def data_fetch(names: Annotated[list[str], typer.Argument(metavar="NAME…")], d
         console.print(f"{name}: {data.fetch(name, data_dir=data_dir)}", highlight=False)
 
 
-@data_app.command("verify")
+@data_app.command("verify", cls=Command)
 def data_verify(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]")] = None, data_dir: DataDir = None) -> None:
     """Hash every array of the prepared sets again. Status 1 if one differs from its manifest."""
     from capslib import data

@@ -23,7 +23,7 @@ from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import check_writable, write_atomically
 from capslib.lab.batch import Session, Signals, check_data
-from capslib.lab.progress import PASSING
+from capslib.lab.progress import PASSING, printable
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 
@@ -194,7 +194,7 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
         nonlocal said
         for line in filter(str.strip, PASSING.findall(printed)):
             if time.monotonic() - said >= EVERY or not EXPECTED.match(line):
-                tqdm.write(f"{stem}: {line.rstrip()}", file=sys.stderr)  # above papermill's bar
+                tqdm.write(f"{stem}: {printable(line.rstrip())}", file=sys.stderr)  # above papermill's bar
                 said = time.monotonic()
 
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes

@@ -6,14 +6,17 @@ import math
 import re
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from capslib import papers
 from capslib.lab import planning
@@ -25,6 +28,27 @@ from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.lab.workers import Display
 from capslib.papers.experiment import Trial
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters as escapes, ``\\x1b``, except line feeds and tabs.
+
+    Records, folders and data sets come from strangers: a character of theirs could move the cursor or rename the window.
+    """
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or not unicodedata.category(character).startswith("C"):
+        return character
+    return character.encode("unicode_escape").decode()
+
+
+class Terminal(Console):
+    """A console that shows the control characters of whatever it prints."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
 
 
 class Shown(Display):
@@ -126,6 +150,7 @@ class Passing(Shown):
             super().plan(plan)
 
     def say(self, text: str) -> None:
+        text = printable(text)
         self.width = max(self.width, len(text))
         sys.stdout.write(f"{text:{self.width}}\r")
         self.said = self.console.get_time()

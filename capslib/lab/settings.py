@@ -61,7 +61,7 @@ class Settings(Model):
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
         check_device(settings.device, here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0))
         wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
-        if not re.fullmatch(r"\d+(\.\d*)?", wait):
+        if not re.fullmatch(r"\d{1,9}(\.\d*)?", wait):
             raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
         return settings
 
@@ -71,7 +71,7 @@ def check_device(device: str, *, here: bool = True) -> None:
 
     Asks the driver, which answers faster than torch.
     """
-    match = re.fullmatch(r"(cpu|mps|cuda(?::(\d+))?)", device)
+    match = re.fullmatch(r"(cpu|mps|cuda(?::(\d{1,4}))?)", device)
     if match is None:
         if "gpu" in device.lower():
             raise UserError(f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps.")
@@ -109,7 +109,17 @@ def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
         if name in values:
             raise UserError(f"{what.capitalize()} {name!r} is given twice: give it one value.")
         try:
-            values[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-        except json.JSONDecodeError:
-            values[name] = text
+            values[name] = _value(text)
+        except (ValueError, RecursionError):
+            raise UserError(f"{what.capitalize()} {name!r}: its value is too long, too deep, or no Unicode text.") from None
     return values
+
+
+def _value(text: str) -> Any:
+    """Return what JSON makes of a text, or the text itself. Raises ValueError or RecursionError for what cannot be a value."""
+    try:
+        value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        value = text
+    json.dumps(value, ensure_ascii=False).encode()  # a UnicodeError for half of a surrogate pair
+    return value

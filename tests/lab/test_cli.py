@@ -27,6 +27,8 @@ from capslib.papers import config, experiments
 CHAPTER = "negation_limitation"
 ARMS = len(experiments(CHAPTER)["sign"].grid("smoke"))
 NO_FILES = "{empty}"
+DIGITS = 5_000 * "9"
+LONG = "/".join(30 * [200 * "a"])
 
 
 @pytest.fixture
@@ -104,6 +106,19 @@ BAD = {
     "a rehearsal of no step": (run("--max-steps", "0"), "Invalid value for '--max-steps'"),
     "a plan of a rehearsal": (run("--max-steps", "20", "--dry-run"), "--dry-run plans the whole run, and --max-steps rehearses it"),
     "no scale": (("run", CHAPTER), "Missing option '--scale'"),
+    "two scales": (run("--scale", "smoke"), "--scale is given twice: give it one value."),
+    "two scales of a notebook, in two ways": (("execute", CHAPTER, "--scale", "smoke", "-p", "scale=cpu"), "Parameter 'scale' is given twice: give it one value."),
+    "two devices": (run("--device", "cpu", "--device", "cuda"), "--device is given twice"),
+    "two folders": (("records", "check", "--results-dir", "a", "--results-dir", "b"), "--results-dir is given twice"),
+    "a number of 5,000 digits": (run("--set", f"epochs={DIGITS}"), "Field 'epochs': its value is too long, too deep, or no Unicode text."),
+    "a parameter of 5,000 digits": (("execute", CHAPTER, "-p", f"seeds={DIGITS}"), "Parameter 'seeds': its value is too long"),
+    "50,000 brackets": (run("--where", "sizes=" + 50_000 * "["), "Field 'sizes': its value is too long, too deep"),
+    "half of a letter": (run("--where", r'data="\ud800"'), "Field 'data': its value is too long, too deep, or no Unicode text."),
+    "a device of 5,000 digits": (run("--device", f"cuda:{DIGITS}"), f"Unknown device 'cuda:{54 * '9'}… Valid: cpu, cuda"),
+    "a user who is not there": (run("--results-dir", "~nosuchuser/x"), "'~nosuchuser/x' names no folder: give one to"),
+    "a folder of claims with too long a path": (("claims", "--results-dir", LONG), "cannot be used: File name too long."),
+    "a folder of data with too long a path": (("data", "list", "--data-dir", LONG), "cannot be used: File name too long."),
+    "a folder to write to with too long a path": (run("--results-dir", LONG), "… File name too long. Make that folder writable, or choose another"),
     "unknown command": (("exectue", CHAPTER), "No such command 'exectue'"),
 }  # fmt: skip
 
@@ -126,6 +141,8 @@ BAD_VARIABLES = {
     "results that are not there": ("CAPSLIB_RESULTS", "reslts", ("claims",), "There are no records in reslts: check --results-dir and $CAPSLIB_RESULTS"),
     "data that are not there": ("CAPSLIB_DATA", "dta", ("data", "verify"), "There is no data set: check --data-dir and $CAPSLIB_DATA"),
     "time between checkpoints": ("CAPSLIB_CHECKPOINT_SECONDS", "abc", ("execute", CHAPTER), "$CAPSLIB_CHECKPOINT_SECONDS is 'abc'; it should be a number of seconds, such as 60."),
+    "a time that is infinity": ("CAPSLIB_CHECKPOINT_SECONDS", 400 * "9", ("execute", CHAPTER), "it should be a number of seconds, such as 60."),
+    "data of a user who is not there": ("CAPSLIB_DATA", "~nosuchuser", ("data", "list"), "'~nosuchuser' names no folder"),
 }  # fmt: skip
 
 
@@ -138,6 +155,30 @@ def test_a_bad_variable_is_answered_like_a_bad_option(capslib, tmp_path, case):
     assert "Traceback" not in done.message
     assert "torch" not in done.imported
     assert list(tmp_path.iterdir()) == []
+
+
+SURROUNDINGS = {
+    "a working folder that is gone": ("mkdir gone; cd gone; rmdir ../gone; {} data list", 2, "The working folder is gone: change to one that is there."),
+    "a full disk behind the output": ("{} data list > /dev/full", 2, "What the output goes to cannot be used: No space left on device."),
+    "a reader that has enough": ("{} data list | true; exit ${{PIPESTATUS[0]}}", 1, ""),
+    "an output that is closed": ("{} data list >&-", 0, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SURROUNDINGS)
+def test_what_is_around_the_command_is_answered_without_a_traceback(environment, tmp_path, case):
+    command, status, says = SURROUNDINGS[case]
+    words = ["bash", "-c", command.format(f"{sys.executable} -m capslib")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, encoding="utf-8", env=environment)
+    assert (done.returncode, says in done.stderr) == (status, True), done.stderr
+    assert done.stderr.count("\n") == bool(says), "one sentence, or nothing"
+
+
+def test_a_plain_install_says_which_extra_the_command_line_needs():
+    code = "import sys; sys.modules['typer'] = None; from capslib.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert done.stderr == "capslib: the command line needs typer: pip install 'capslib[lab]' brings it.\n"
 
 
 UP_FRONT = {
@@ -467,11 +508,35 @@ def test_data_sets_are_listed_without_data(capslib, tmp_path):
     assert "torch" not in done.imported
 
 
-def test_texts_of_a_record_are_no_markup_of_the_terminal(capslib, tmp_path, make_record):
+def put_one_of_a_device(folder: Path, make_record, device: str) -> None:
     from capslib.lab.records import Environment
 
-    machine = Environment(python="3", torch="2", device="[/] [red]", threads=1, deterministic=True)
-    put(tmp_path / "records", make_record(experiments(CHAPTER)["sign"].trials("cpu")[0], environment=machine))
+    machine = Environment(python="3", torch="2", device=device, threads=1, deterministic=True)
+    put(folder, make_record(experiments(CHAPTER)["sign"].trials("cpu")[0], environment=machine))
+
+
+@pytest.mark.parametrize(
+    ("device", "shown"),
+    [
+        ("[/] [red]", "[/] [red]"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b2J\u202e\rwell", r"\x9b2J\u202e\rwell"),
+    ],
+)
+def test_texts_of_a_record_are_no_markup_and_no_commands_of_the_terminal(capslib, tmp_path, make_record, device, shown):
+    put_one_of_a_device(tmp_path / "records", make_record, device)
     done = capslib("records", "--results-dir", tmp_path / "records")
     assert done.status == 0, done.message
-    assert "[/] [red]" in done.out
+    assert shown in done.out
+    assert done.out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("words", [("claims",), ("claims", "--json"), ("records",), ("run", "--help")])
+def test_an_encoding_without_our_letters_shows_others_in_their_place(capslib, tmp_path, make_record, words):
+    put_one_of_a_device(tmp_path / "records", make_record, "β")
+    place = () if "--help" in words else ("--results-dir", tmp_path / "records")
+    done = capslib(*words, *place, PYTHONIOENCODING="cp1252")
+    assert done.status == 0, done.message
+    assert done.out
+    if "--json" in words:
+        assert done.out == capslib(*words, *place).out, "what programs read loses nothing"
