@@ -97,7 +97,7 @@ def add_limits(rows: list[dict[str, object]], layers: dict[str, Layer], rates: d
 def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks", "--device", given.device, "--measure", kind, str(number), path]
     command += ["--threads", str(given.threads)] if given.threads else []
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise SystemExit(f"{kind} {number} on the path {path} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

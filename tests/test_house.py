@@ -59,7 +59,7 @@ FILES = {
 
 def imports(path: Path) -> set[str]:
     """The modules of capslib that a file imports, wherever in it; not those it needs for annotations only."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     found: set[str] = set()
     skipped = {
         id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)
@@ -145,13 +145,13 @@ assert "torch" not in sys.modules, "trials, claims and records"
 from capslib.lab import batch, claims, cli, settings, store
 assert "torch" not in sys.modules, "the lab"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
 
 
 def test_the_library_and_the_papers_need_no_package_of_the_lab():
     """``pip install capslib`` brings neither pandas nor dask nor a notebook; a paper's training runs without them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     of_lab = [re.match(r"[a-z0-9_-]+", line)[0] for line in project["optional-dependencies"]["lab"]]
     code = f"""
 import importlib, pkgutil, sys
@@ -165,7 +165,7 @@ from capslib.training import Context
 sign = experiments("negation_limitation")["sign"]
 print(sign.run(sign.config(routing="dynamic", bias=True, points=20, epochs=1), Context(seed=0)).parameters)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert done.stdout.strip().isdigit(), done.stderr
 
 

@@ -15,7 +15,7 @@ from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, Verdict, count_tex
 from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -303,7 +303,8 @@ def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fit
     source, place = tmp_path / "my_network.py", Context(seed=0, folder=tmp_path / "trainings")
     monkeypatch.syspath_prepend(tmp_path)
     for factor in (1, 1, -1):
-        source.write_text(f"""
+        source.write_text(
+            f"""
 from torch import nn
 class Mine(nn.Module):
     def __init__(self, shape, classes):
@@ -311,7 +312,9 @@ class Mine(nn.Module):
         self.only = nn.Linear(64, classes)
     def forward(self, x):
         return {factor} * self.only(x.flatten(1))
-""")
+""",
+            encoding="utf-8",
+        )
         sys.modules.pop("my_network", None)
         importlib.invalidate_caches()
         monkeypatch.setitem(NETWORKS.data, "mine", importlib.import_module("my_network").Mine)
@@ -375,7 +378,8 @@ print(trained.history.terms["loss"][-1])
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, encoding="utf-8", env=environment)
+        for _ in range(2)
     ]
     said = [process.communicate()[0].split() for process in both]
     assert sorted(Counter(words)["epoch"] for words in said) == [0, 15]

@@ -627,7 +627,7 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
     seconds = [str(moments.uniform(0.0001, 0.02)) for _ in kills]  # a step takes some milliseconds
     words = [word for how, delay in zip(kills, seconds, strict=True) for word in (how, str(moments.randint(5, 20)), delay)]
     command = [sys.executable, "-c", SCRIPT, routing, store.root, *words, "never", "0", "0"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout.splitlines() == [*(f"{-KILLS[how]} True" for how in kills), "0 False"]
 
     record = store.get(trial)

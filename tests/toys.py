@@ -32,9 +32,9 @@ class ToyConfig(Config):
 
 def run_toy(config: ToyConfig, context: Context) -> Outcome:
     folder, me = Path(config.folder), f"{config.does} {config.size} {context.seed}"
-    with (folder / f"ran {me}").open("a") as ran:
+    with (folder / f"ran {me}").open("a", encoding="utf-8") as ran:
         ran.write(f"{os.getpid()}\n")
-    times = len((folder / f"ran {me}").read_text().split())
+    times = len((folder / f"ran {me}").read_text(encoding="utf-8").split())
     if config.does == "raises":
         raise RuntimeError("out of luck")
     if config.does == "nan":
@@ -51,7 +51,7 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
         compile_under_observation()
     if config.does == "dies further on":
         context.folder.mkdir(exist_ok=True)
-        training(config, context.seed).path(context.folder).write_text(str(times))
+        training(config, context.seed).path(context.folder).write_text(str(times), encoding="utf-8")
     if config.does == "dies" or (config.does == "dies once" and times == 1) or (config.does == "dies further on" and times < 6):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.progress:

@@ -100,7 +100,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
 def marks(stem: str) -> tuple[str, str] | None:
     """The fingerprint and the hash of the notebook behind the book's chapter; None where there is none, or something else wrote it."""
     try:
-        noted = json.loads(target(stem).read_text())["metadata"]["capslib"]
+        noted = json.loads(target(stem).read_text(encoding="utf-8"))["metadata"]["capslib"]
         return noted["fingerprint"], noted["notebook"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -222,7 +222,7 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
             )
         except PapermillExecutionError as error:
             last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[-15:]  # without colours
-            text, found, _ = source(stem).read_text().partition(f"\n{error.source}\n")
+            text, found, _ = source(stem).read_text(encoding="utf-8").partition(f"\n{error.source}\n")
             line = f" (line {text.count(chr(10)) + 2})" if found else ""
             what = "\n".join((f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}", *last, ""))
         except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above

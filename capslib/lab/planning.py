@@ -241,7 +241,7 @@ def free_memory(device: str) -> int:
     """Bytes that are free on a device now. CUDA is asked in a process of its own: the question takes a context, and memory for it."""
     if device.startswith("cuda"):
         code = f"import torch; print(torch.cuda.mem_get_info({device!r})[0])"
-        return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8").stdout)
     import psutil
     from distributed.system import memory_limit
 

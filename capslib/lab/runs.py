@@ -213,7 +213,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self.device)
         elif sys.platform == "linux":
             with contextlib.suppress(OSError):  # some containers forbid it; the mark of the whole process has to do there
-                Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back to what is held now
+                Path("/proc/self/clear_refs").write_bytes(b"5")  # sets the high-water mark back to what is held now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,7 +221,9 @@ class PeakMemory:
             import torch
 
             self.bytes = torch.cuda.max_memory_allocated(self.device)
-        elif sys.platform == "linux" and (mark := re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())):
+        elif sys.platform == "linux" and (
+            mark := re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+        ):
             self.bytes = int(mark[1]) * 1024
         else:
             import psutil
@@ -342,7 +344,7 @@ def _fault(error: BaseException) -> tuple[Exit, str]:
 def _log(trial: Trial, store: Store, text: str) -> None:
     path = store.log(trial)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n")
 
 

@@ -96,7 +96,7 @@ class TinyBook:
 
     def __init__(self, root: Path):
         self.root = root
-        config = yaml.safe_load((ROOT / "_config.yml").read_text())
+        config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
         config["bibtex_bibfiles"] = ["references.bib"]
         config["sphinx"]["local_extensions"] = {"capsbook": str(ROOT / "book" / "_ext")}
         self.write("_config.yml", yaml.safe_dump(config))
@@ -127,7 +127,11 @@ class TinyBook:
         environment = {k: v for k, v in os.environ.items() if k != "CAPSLIB_RESULTS"} | {"NO_COLOR": "1"}
         program = Path(sys.executable).with_name("jupyter-book")
         done = subprocess.run(
-            [program, "build", ".", "-n", "-W", "--keep-going"], cwd=self.root, env=environment, capture_output=True, text=True
+            [program, "build", ".", "-n", "-W", "--keep-going"],
+            cwd=self.root,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
         )
         return done.returncode, done.stdout + done.stderr
 

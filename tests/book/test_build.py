@@ -29,9 +29,9 @@ def assert_sound(tiny_book) -> None:
     published = nbformat.read(built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4)
     assert re.search(r'SOURCE = "https://github.com/.*/archive/.*\.zip"', published.cells[0].source)
     assert not any(cell.get("outputs") for cell in published.cells)
-    assert len(json.loads((built / "_static" / "claims.json").read_text())) == len(ledger())
-    assert (built / "_static" / "claims.csv").read_text().count("\n") > len(ledger())
-    assert json.loads((built / "_static" / "record.schema.json").read_text())["title"] == "Record"
+    assert len(json.loads((built / "_static" / "claims.json").read_text(encoding="utf-8"))) == len(ledger())
+    assert (built / "_static" / "claims.csv").read_text(encoding="utf-8").count("\n") > len(ledger())
+    assert json.loads((built / "_static" / "record.schema.json").read_text(encoding="utf-8"))["title"] == "Record"
 
 
 MISTAKES = {
@@ -120,14 +120,19 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     shutil.copytree(Path(__file__).parents[2] / "book" / "_static", style)
     tiny_book.write("book/_static/capsules.css", "/* new */")
     assert tiny_book.build()[0] == 0
-    assert (tiny_book.root / "_build/html/_static/capsules.css").read_text() == "/* new */", "a new style reaches the site"
+    assert (tiny_book.root / "_build/html/_static/capsules.css").read_text(encoding="utf-8") == "/* new */", (
+        "a new style reaches the site"
+    )
 
     status, said = tiny_book.build()
     assert status == 0
     assert "0 added, 0 changed, 0 removed" in said, "an unchanged book is not read again"
 
     sources = tiny_book.root / "references.bib"
-    sources.write_text(sources.read_text() + "\n@misc{new2026, title={A new source}, author={Body, Some}, year={2026}}\n")
+    sources.write_text(
+        sources.read_text(encoding="utf-8") + "\n@misc{new2026, title={A new source}, author={Body, Some}, year={2026}}\n",
+        encoding="utf-8",
+    )
     tiny_book.replace(CHAPTER, "{cite}`peer2021`", "{cite}`new2026`")
     status, said = tiny_book.build()
     assert status == 0, said

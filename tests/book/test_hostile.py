@@ -105,7 +105,9 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
     outputs = [nbformat.v4.new_output("display_data", {"text/html": table._repr_html_()}) for table in shown]
     outputs.append(nbformat.v4.new_output("display_data", {"text/markdown": frames.standing(with_data)}))
     chapter = tiny_book.root / "book" / "papers" / f"{STEM}.md"
-    cells = [nbformat.v4.new_markdown_cell(chapter.read_text() + "\n{claim}`EM-W-8`; a formula brings MathJax: $x$.\n")]
+    cells = [
+        nbformat.v4.new_markdown_cell(chapter.read_text(encoding="utf-8") + "\n{claim}`EM-W-8`; a formula brings MathJax: $x$.\n")
+    ]
     cells.append(nbformat.v4.new_code_cell("shown", outputs=outputs))
     chapter.unlink()
     nbformat.write(
@@ -136,7 +138,7 @@ def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda p: p.stem)
 def test_no_chapter_goes_around_the_escaping(path):
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "style"], (
         "frames.styled"
     )

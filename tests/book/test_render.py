@@ -62,7 +62,7 @@ def verdict() -> Verdict:
 def test_every_verdict_has_a_sign_and_a_colour():
     assert list(claims.GLYPHS) == list(STATUSES)
     assert len(set(claims.GLYPHS.values())) == len(STATUSES) - 2, "only holds and fails, which are round, share a sign"
-    style = (Path(evidence.__file__).parents[2] / "_static" / "capsules.css").read_text()
+    style = (Path(evidence.__file__).parents[2] / "_static" / "capsules.css").read_text(encoding="utf-8")
     for status in STATUSES:
         assert f".v-{status.replace(' ', '-')} " in style, status
 
@@ -248,11 +248,12 @@ LIMIT = 3
 @pytest.fixture
 def repository(tmp_path) -> Path:
     (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "__init__.py").write_text("def top():\n    pass\n")
-    (tmp_path / "pack" / "mod.py").write_text(MODULE)
+    (tmp_path / "pack" / "__init__.py").write_text("def top():\n    pass\n", encoding="utf-8")
+    (tmp_path / "pack" / "mod.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_mod.py").write_text(
-        "class TestC:\n    def test_m(self):\n        pass\n\n\ndef helper():\n    pass\n\n\n@check\ndef holds():\n    pass\n"
+        "class TestC:\n    def test_m(self):\n        pass\n\n\ndef helper():\n    pass\n\n\n@check\ndef holds():\n    pass\n",
+        encoding="utf-8",
     )
     return tmp_path
 
@@ -359,7 +360,7 @@ def test_what_a_listing_cannot_leave_out_is_refused(code):
 
 @pytest.mark.parametrize("given", ["beta=1", "bias=unread(", "bias None", "μ=1"])
 def test_an_option_that_is_not_there_is_refused(repository, given):
-    (repository / "pack" / "options.py").write_text(OPTIONS.replace("bias: Tensor", "μ: int = 0, bias: Tensor"))
+    (repository / "pack" / "options.py").write_text(OPTIONS.replace("bias: Tensor", "μ: int = 0, bias: Tensor"), encoding="utf-8")
     with pytest.raises(sources.SourceNotFound, match=r"pack/options.py, f: "):
         sources.find_source(repository, "pack.options.f", given=given)
 

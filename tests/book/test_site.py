@@ -169,7 +169,9 @@ def _open(page, site, name, query=""):
 
 
 NAMES = [
-    file for part in yaml.safe_load((ROOT / "_toc.yml").read_text())["parts"] for file in map(dict.popitem, part["chapters"])
+    file
+    for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    for file in map(dict.popitem, part["chapters"])
 ]
 NAMES = ["book/intro", *(file for _, file in NAMES), "search", "genindex", "records/*/sign/*", "records/*/test_error/*"]
 FORMS = [("light", 1440), ("light", 820), ("light", 390), ("dark", 1440)]

@@ -72,7 +72,7 @@ x = {1: `2`}
 def test_a_published_notebook_is_stable(tmp_path):
     source = tmp_path / "n.py"
     drawn = '# %% mystnb={"figure": {"caption": "What is seen."}}\nplot()\n'
-    source.write_text(f'# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n\n{drawn}')
+    source.write_text(f'# %% tags=["parameters"]\nscale = "smoke"\n\n# %% [markdown]\n# # Title\n\n{drawn}', encoding="utf-8")
     one, two = (runnable(source, travel.setup("n", "https://github.com/a/b/archive/c.zip", ROOT), str.upper) for _ in range(2))
     assert one == two
     assert [c.cell_type for c in one.cells] == ["code", "code", "markdown", "code", "markdown"]
@@ -122,10 +122,10 @@ def test_the_module_is_installed_unless_just_that_of_the_book_is_there(there, tm
     package, root = tmp_path / "site" / "capslib", tmp_path / "root"
     for folder in (root / "capslib", *([package] if there != "nothing" else [])):
         (folder / "lab").mkdir(parents=True)
-        (folder / "__init__.py").write_text("")
-        (folder / "lab" / "__init__.py").write_text("A = 1\n")
+        (folder / "__init__.py").write_text("", encoding="utf-8")
+        (folder / "lab" / "__init__.py").write_text("A = 1\n", encoding="utf-8")
     if there == "another":
-        (package / "lab" / "__init__.py").write_text("A = 2\n")
+        (package / "lab" / "__init__.py").write_text("A = 2\n", encoding="utf-8")
     cell = SimpleNamespace(source=travel.setup("n", "https://x", root))
     set_up(cell, "nowhere", tmp_path)
     ran = subprocess.run(
@@ -133,7 +133,7 @@ def test_the_module_is_installed_unless_just_that_of_the_book_is_there(there, tm
         cwd=tmp_path,
         env={"PYTHONPATH": str(package.parent)},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert ran.stdout.split("\n")[:-1] == ([] if there == "the same" else ["pip uninstall", "pip install"]), ran.stderr
 
@@ -178,7 +178,9 @@ def test_a_whole_notebook_runs_outside_the_checkout_with_the_module_that_is_buil
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, encoding="utf-8", check=True
+    )
     zipfile.ZipFile(tmp_path / done.stdout.split()[-1]).extractall(built)
     assert travel.digest(built / "capslib") == travel.digest(ROOT / "capslib")
 

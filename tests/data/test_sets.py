@@ -72,7 +72,7 @@ def test_where_data_is_looked_for(tiny, folder, tmp_path, monkeypatch):
 
 
 def test_nowhere_to_write(tiny, tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(
         UserError, match=r"cannot be prepared in .*file.below.mnist: .*Choose another data folder with --data-dir"
     ):
@@ -246,8 +246,8 @@ def test_damaged_publishers_file(tiny, tmp_path, damage, call):
 
 
 def change_manifest(folder, **fields):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, **fields}))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **fields}), encoding="utf-8")
 
 
 def objects(folder):
@@ -257,7 +257,7 @@ def objects(folder):
 
 def without(folder, *gone):
     """Arrays are neither in the folder nor in its manifest: it is whole in itself."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for name in gone:
         (folder / name).unlink()
     change_manifest(folder, arrays={k: v for k, v in manifest["arrays"].items() if k not in gone})
@@ -267,7 +267,7 @@ def reshaped(folder, shape):
     """Other images than the publishers', and a manifest that says so."""
     np.save(folder / "train" / "images.npy", np.zeros(shape, np.uint8))
     np.save(folder / "train" / "labels.npy", np.zeros(shape[0], np.int64))
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     arrays = {"train/images.npy": list(shape), "train/labels.npy": [shape[0]]}
     for name, said in arrays.items():
         manifest["arrays"][name] |= {"shape": said, "sha256": pooch.file_hash(folder / name)}
@@ -322,9 +322,9 @@ class Trap:
 DAMAGE = {
     "manifest is cut": (lambda f: (f / "manifest.json").write_bytes((f / "manifest.json").read_bytes()[:99]), "not valid"),
     "manifest is empty": (lambda f: (f / "manifest.json").write_bytes(b""), "not valid"),
-    "manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "not valid"),
+    "manifest is a list": (lambda f: (f / "manifest.json").write_text("[]", encoding="utf-8"), "not valid"),
     "manifest lacks a field": (
-        lambda f: (f / "manifest.json").write_text('{"name": "mnist"}'),
+        lambda f: (f / "manifest.json").write_text('{"name": "mnist"}', encoding="utf-8"),
         "not valid: source Field required",
     ),
     "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "belongs to 'kmnist'"),
@@ -381,7 +381,7 @@ DAMAGE = {
         lambda f: change_manifest(
             f,
             arrays={
-                **json.loads((f / "manifest.json").read_text())["arrays"],
+                **json.loads((f / "manifest.json").read_text(encoding="utf-8"))["arrays"],
                 "train/images.npy": {"shape": [], "dtype": "uint8", "sha256": "0"},
             },
         ),
@@ -528,7 +528,7 @@ def test_no_pickle_is_ever_opened(folder, tmp_path):
 @pytest.mark.parametrize("call", [3, 5, 8])
 def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, call):
     tiny.put(tmp_path / "mnist")
-    (tmp_path / "mnist" / "notes.txt").write_text("mine")
+    (tmp_path / "mnist" / "notes.txt").write_text("mine", encoding="utf-8")
     mine = {*tiny.files, "notes.txt"}
     calls = []
 
@@ -564,7 +564,7 @@ def test_leftovers_of_a_killed_process_are_removed(tiny, tmp_path):
     tiny.put(tmp_path / "mnist")
     (tmp_path / "mnist" / ".unfinished" / "train").mkdir(parents=True)
     (tmp_path / "mnist" / "train").mkdir()  # killed after moving the splits, before moving the manifest
-    (tmp_path / "mnist" / "train" / "images.npy").write_text("half")
+    (tmp_path / "mnist" / "train" / "images.npy").write_text("half", encoding="utf-8")
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     assert data.verify("mnist", tmp_path) == []
     assert not (tmp_path / "mnist" / ".unfinished").exists()

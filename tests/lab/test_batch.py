@@ -188,7 +188,7 @@ def toy(toy):
 
 
 def times_run(folder: Path) -> dict[str, int]:
-    return {p.name.removeprefix("ran "): len(p.read_text().split()) for p in folder.glob("ran *")}
+    return {p.name.removeprefix("ran "): len(p.read_text(encoding="utf-8").split()) for p in folder.glob("ran *")}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -199,7 +199,7 @@ def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cl
     assert "RuntimeError: out of luck (toys.py:" in records[2].message
     assert "step 3" in records[3].message
     assert "can't allocate memory" in records[4].message
-    logs = {p.stem: p.read_text() for p in (store.root / ".logs").iterdir()}
+    logs = {p.stem: p.read_text(encoding="utf-8") for p in (store.root / ".logs").iterdir()}
     assert "SystemExit: 3 (toys.py:" in records[5].message
     assert logs.keys() == {t.key for t in trials[1:5]}
     assert all("Traceback" in text for text in logs.values())
@@ -291,7 +291,7 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     records = {r.config["size"]: r for r in run(trials, store, workers=2)}
     assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
     assert "its worker process died 4 times" in records[1].message
-    assert records[1].message in store.log(trials[0]).read_text()
+    assert records[1].message in store.log(trials[0]).read_text(encoding="utf-8")
     times = times_run(tmp_path)
     assert (times["dies once 3 0"], times["dies further on 4 0"]) == (2, 6)
     assert times["dies 1 0"] <= 4  # dask counts it too when a worker dies that was about to start it

@@ -129,7 +129,11 @@ def test_the_box_of_a_paper_without_public_code_says_so(chapter, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
 def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)]
+    calls = [
+        n
+        for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)
+    ]
     assert len(calls) == 1
     said = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords if k.arg in BOX}
     assert list(said) == list(BOX)

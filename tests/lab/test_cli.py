@@ -52,7 +52,7 @@ def capslib(tmp_path, environment, tmp_path_factory):
 def test_the_module_is_the_command_line(environment, tmp_path):
     """A process from its start: ``python -m capslib``, which needs no torch to answer."""
     command = [sys.executable, "-X", "importtime", "-m", "capslib", "run", CHAPTER, "--scale", "papr"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", env=environment)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert done.returncode == 2
     assert "Unknown scale 'papr'. Did you mean 'paper'?" in done.stderr
@@ -193,12 +193,12 @@ def test_execute_checks_everything_before_the_first_kernel_starts(capslib, tmp_p
     words, says = UP_FRONT[case]
     chapter = tmp_path / "notebooks" / f"{CHAPTER}.py"
     chapter.parent.mkdir()
-    chapter.write_text("# %%\nimport pathlib; pathlib.Path('ran').touch()\n")
+    chapter.write_text("# %%\nimport pathlib; pathlib.Path('ran').touch()\n", encoding="utf-8")
     for file in ("_toc.yml", "file"):
         (tmp_path / file).touch()
     old = tmp_path / "book" / "papers" / f"{CHAPTER}.ipynb"
     old.parent.mkdir(parents=True)
-    old.write_text("what was there before")
+    old.write_text("what was there before", encoding="utf-8")
     if case == "book":
         old.unlink()
         old.parent.rmdir()
@@ -210,7 +210,7 @@ def test_execute_checks_everything_before_the_first_kernel_starts(capslib, tmp_p
     assert "Traceback" not in done.message
     assert not {"torch", "papermill"} & done.imported
     assert sorted(tmp_path.rglob("*")) == before
-    assert case == "book" or old.read_text() == "what was there before"
+    assert case == "book" or old.read_text(encoding="utf-8") == "what was there before"
 
 
 def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib, tmp_path):
@@ -434,7 +434,7 @@ def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, tmp_path,
 def test_no_trial_runs_over_the_record_of_a_newer_capslib(capslib, tmp_path, make_record):
     folder = tmp_path / "records"
     path = put(folder, make_record(experiments(CHAPTER)["sign"].trials("smoke")[0]))
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    path.write_text(path.read_text(encoding="utf-8").replace('"schema_version": 2', '"schema_version": 3'), encoding="utf-8")
     content = path.read_bytes()
     done = capslib("run", CHAPTER, "--scale", "smoke", "--experiment", "sign", "--workers", "1", "--results-dir", folder)
     assert (done.status, f"{path} was written by a newer capslib; update" in done.message) == (2, True)

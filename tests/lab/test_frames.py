@@ -150,7 +150,7 @@ def inverted(color: str) -> str:
 
 
 def test_text_in_every_colour_is_readable_on_a_white_page_and_inverted_on_a_dark_one():
-    style = (Path(plots.__file__).parents[2] / "book" / "_static" / "capsules.css").read_text()
+    style = (Path(plots.__file__).parents[2] / "book" / "_static" / "capsules.css").read_text(encoding="utf-8")
     assert style.count("filter: invert(1) hue-rotate(180deg)") == 1
     shades = [shade for color in COLORS for shade in plots.ordered(5, color)]
     assert shades[0] == plots.INK

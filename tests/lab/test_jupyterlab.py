@@ -30,22 +30,24 @@ def lab(tmp_path_factory):
     alone = {
         k: v for k, v in os.environ.items() if not k.startswith("MAKE")
     }  # these tests may run under make, which then says so
-    recipe = subprocess.run(["make", "--dry-run", "lab"], cwd=tree, env=alone, capture_output=True, text=True, check=True).stdout
+    recipe = subprocess.run(
+        ["make", "--dry-run", "lab"], cwd=tree, env=alone, capture_output=True, encoding="utf-8", check=True
+    ).stdout
     _, found, command = recipe.replace("\\\n", " ").partition(".venv/bin/jupyter ")
     assert found, recipe
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyter", *shlex.split(command), "--no-browser", "--allow-root", "--port=0"],
         cwd=tree,
         env=os.environ | {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime)},
-        stderr=(runtime / "log").open("w"),
+        stderr=(runtime / "log").open("w", encoding="utf-8"),
     )
     try:
         for _ in range(600):
             if found := list(runtime.glob("jpserver-*.json")):
                 break
-            assert server.poll() is None, (runtime / "log").read_text()
+            assert server.poll() is None, (runtime / "log").read_text(encoding="utf-8")
             time.sleep(0.1)
-        address = json.loads(found[0].read_text())
+        address = json.loads(found[0].read_text(encoding="utf-8"))
 
         def call(method: str, path: str, body: object = None):
             data = None if body is None else json.dumps(body).encode()
@@ -95,9 +97,9 @@ def test_a_chapter_that_is_opened_and_saved_is_the_same_file(lab, path, kernel):
 
 def test_what_an_author_changes_is_saved(lab):
     path = lab.tree / "notebooks" / CHAPTERS[0].name
-    before, url = path.read_text(), f"api/contents/notebooks/{path.name}"
+    before, url = path.read_text(encoding="utf-8"), f"api/contents/notebooks/{path.name}"
     notebook = lab("GET", f"{url}?type=notebook")["content"]
     notebook["cells"][-1]["source"] += "\n\nOne line more."
     lab("PUT", url, {"type": "notebook", "format": "json", "content": notebook})
-    assert path.read_text() == before.rstrip("\n") + "\n#\n# One line more.\n"
-    path.write_text(before)
+    assert path.read_text(encoding="utf-8") == before.rstrip("\n") + "\n#\n# One line more.\n"
+    path.write_text(before, encoding="utf-8")

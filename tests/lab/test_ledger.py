@@ -166,7 +166,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, change, says):
 @pytest.mark.parametrize("text", ["", "id,value\nNEG-1,2\n", ",".join(COLUMNS) + "\nNEG-1,Table 1\n"])
 def test_a_file_of_another_form_is_refused(tmp_path, text):
     path = tmp_path / "bad.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=r"bad\.csv, line \d"):
         read_ledger(path, "negation_limitation")
 

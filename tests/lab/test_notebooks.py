@@ -58,7 +58,7 @@ def book(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "book of one"
     (folder / "notebooks").mkdir(parents=True)
     (folder / "_toc.yml").touch()
-    (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+    (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER, encoding="utf-8")
     package = Path(notebooks.__file__).parents[1]
     shutil.copytree(package, folder / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(notebooks, "__file__", str(folder / "capslib" / "lab" / "notebooks.py"))
@@ -68,24 +68,24 @@ def book(tmp_path, monkeypatch) -> Path:
 
 
 def times_run(book: Path) -> int:
-    return len((book / "ran").read_text()) if (book / "ran").exists() else 0
+    return len((book / "ran").read_text(encoding="utf-8")) if (book / "ran").exists() else 0
 
 
 def printed(folder: Path) -> str:
-    cells = json.loads((folder / "book" / "papers" / f"{STEM}.ipynb").read_text())["cells"]
+    cells = json.loads((folder / "book" / "papers" / f"{STEM}.ipynb").read_text(encoding="utf-8"))["cells"]
     return "".join(cells[-1]["outputs"][0]["text"])
 
 
 def with_a_cell(book: Path, code: str) -> None:
     """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one after it."""
-    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n")
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n", encoding="utf-8")
 
 
 # --------------------------------------------------------------------------------------------------- what it depends on
 
 
 def append(path: Path) -> None:
-    path.write_text(path.read_text() + "\n# edited\n")
+    path.write_text(path.read_text(encoding="utf-8") + "\n# edited\n", encoding="utf-8")
 
 
 def put_a_record(book, trial, make_record) -> Path:
@@ -119,7 +119,7 @@ def test_a_network_of_another_paper_may_be_a_part_of_ones_own(book):
     """Learned routing's takes layers of EM routing's, and the sparse chapter trains its CNN: both stayed as they were."""
     stems = ("em_routing", "learned_routing", "sparse_unsupervised")
     before = {stem: notebooks.fingerprint(stem, Settings()) for stem in stems}
-    (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1")
+    (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1", encoding="utf-8")
     assert not any(notebooks.fingerprint(stem, Settings()) == before[stem] for stem in stems)
 
 
@@ -209,18 +209,18 @@ NEW_CODE = {
 
 
 def without_ids(path: Path) -> dict:
-    notebook = json.loads(path.read_text())
+    notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         del cell["id"]
     return notebook
 
 
 def test_a_change_of_text_keeps_the_outputs_and_leaves_what_an_execution_would(book):
-    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE)
+    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
     left = [without_ids(notebooks.target(STEM))]
     for old, new in EDITS.items():
-        path.write_text(path.read_text().replace(old, new, 1))
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
         assert notebooks.execute(STEM, Settings()) == "text renewed, outputs kept", new
         left.append(without_ids(notebooks.target(STEM)))
         assert left[-1] != left[-2]
@@ -231,17 +231,17 @@ def test_a_change_of_text_keeps_the_outputs_and_leaves_what_an_execution_would(b
 
 
 def test_a_change_of_code_or_of_how_it_runs_executes(book):
-    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE)
+    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
     for old, new in NEW_CODE.items():
-        path.write_text(PAGE.replace(old, new))
+        path.write_text(PAGE.replace(old, new), encoding="utf-8")
         assert notebooks.execute(STEM, Settings()) == "executed", new
     assert times_run(book) == 1 + len(NEW_CODE)
 
 
 def test_text_and_something_else_that_changed_execute_together(book):
     notebooks.execute(STEM, Settings())
-    (book / "notebooks" / f"{STEM}.py").write_text(PAGE.replace("sume", "sum"))
+    (book / "notebooks" / f"{STEM}.py").write_text(PAGE.replace("sume", "sum"), encoding="utf-8")
     append(book / "capslib" / "layers.py")
     assert notebooks.execute(STEM, Settings()) == "executed"
     assert notebooks.execute(STEM, Settings.check(seeds=2)) == "executed"
@@ -249,10 +249,12 @@ def test_text_and_something_else_that_changed_execute_together(book):
 
 def test_outputs_of_code_that_somebody_edited_in_the_book_are_not_kept(book):
     """The executed notebook can be opened and saved; what it holds is then no output of the chapter."""
-    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE)
+    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
-    notebooks.target(STEM).write_text(notebooks.target(STEM).read_text().replace("1 + 1", "1 + 2"))
-    path.write_text(PAGE.replace("sume", "sum"))
+    notebooks.target(STEM).write_text(
+        notebooks.target(STEM).read_text(encoding="utf-8").replace("1 + 1", "1 + 2"), encoding="utf-8"
+    )
+    path.write_text(PAGE.replace("sume", "sum"), encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
 
 
@@ -270,14 +272,14 @@ _ = session.run(toys.STEM, "toy")
 def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(book, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setattr(notebooks, "EVERY", 0)
-    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}")
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}", encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")]
     assert all(line.isprintable() and line == line.rstrip() for line in said)
     shown = [line.removeprefix(f"{STEM}: ").split() for line in said]
     assert [line[2] for line in shown if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
     assert next(line[-1] for line in shown if line[0] == "start") == "[0/1]"
-    cell = json.loads(notebooks.target(STEM).read_text())["cells"][-1]
+    cell = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"][-1]
     assert {output["name"] for output in cell["outputs"]} == {"stdout"}
     assert "".join("".join(output["text"]) for output in cell["outputs"]) == (
         "0 records loaded, 1 run: toy, smoke scale; figures prefer larger runs\n"
@@ -294,7 +296,7 @@ def test_folders_reach_the_notebook_as_absolute_paths(book):
 def test_an_output_that_cannot_be_read_is_made_again(book):
     notebooks.target(STEM).parent.mkdir(parents=True)
     for damaged in ("", "{}", "[]", '{"metadata": []}', "{" * 9):
-        notebooks.target(STEM).write_text(damaged)
+        notebooks.target(STEM).write_text(damaged, encoding="utf-8")
         assert notebooks.marks(STEM) is None
 
 
@@ -302,20 +304,20 @@ def test_an_output_that_cannot_be_read_is_made_again(book):
 def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error):
     target = notebooks.target(STEM)
     target.parent.mkdir(parents=True)
-    target.write_text("what was there before")
+    target.write_text("what was there before", encoding="utf-8")
     with_a_cell(book, error)
     with pytest.raises(UserError) as failed:
         notebooks.execute(STEM, Settings())
     message = str(failed.value)
     line = CHAPTER.count("\n") + 3
     assert message.startswith(f"{STEM}: cell 4 (line {line}) failed with ")  # counted from 0, with the one that Papermill puts in
-    assert notebooks.source(STEM).read_text().splitlines()[line - 1] == error
+    assert notebooks.source(STEM).read_text(encoding="utf-8").splitlines()[line - 1] == error
     assert error in message
     assert "\x1b" not in message
-    assert target.read_text() == "what was there before"
+    assert target.read_text(encoding="utf-8") == "what was there before"
     kept = book / "_build" / "failed" / f"{STEM}.ipynb"
     assert str(kept.relative_to(book)) in message
-    cells = json.loads(kept.read_text())["cells"]
+    cells = json.loads(kept.read_text(encoding="utf-8"))["cells"]
     assert any(o["output_type"] == "error" for c in cells if c["cell_type"] == "code" for o in c["outputs"])
 
 
@@ -328,11 +330,13 @@ def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
     (kept,) = book.rglob("*.ipynb*")
-    assert "smoke None None" in kept.read_text()
+    assert "smoke None None" in kept.read_text(encoding="utf-8")
 
 
 def test_a_kernel_that_never_lives_is_said_too(book):
-    (book / "ipykernel_launcher.py").write_text("raise SystemExit(1)")  # python -m looks into the working folder first
+    (book / "ipykernel_launcher.py").write_text(
+        "raise SystemExit(1)", encoding="utf-8"
+    )  # python -m looks into the working folder first
     with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\."):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
@@ -350,14 +354,14 @@ Session.start(results_dir="records").run(toys.STEM, "toy", change={"does": "wait
 def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(book, number, send):
     with_a_cell(book, WAITS)
     notebooks.target(STEM).parent.mkdir(parents=True)
-    notebooks.target(STEM).write_text("what was there before")
+    notebooks.target(STEM).write_text("what was there before", encoding="utf-8")
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     with subprocess.Popen(
-        [sys.executable, "-m", "capslib", "execute", STEM], stderr=subprocess.PIPE, text=True, preexec_fn=listen,
+        [sys.executable, "-m", "capslib", "execute", STEM], stderr=subprocess.PIPE, encoding="utf-8", preexec_fn=listen,
         start_new_session=True, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(book)},
     ) as process:  # fmt: skip
-        until(lambda: process.poll() is not None or any(file.read_text() for file in book.glob("ran *")))
+        until(lambda: process.poll() is not None or any(file.read_text(encoding="utf-8") for file in book.glob("ran *")))
         send(process.pid, number)
         _, said = process.communicate()
     assert process.returncode == 128 + number, said
@@ -366,9 +370,9 @@ def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(b
     )
     assert "Traceback" not in said
     (ran,) = book.glob("ran *")
-    assert not psutil.pid_exists(int(ran.read_text()))
+    assert not psutil.pid_exists(int(ran.read_text(encoding="utf-8")))
     assert len(list((book / "records" / ".trainings").iterdir())) == 1
-    assert [path.read_text() for path in book.rglob("*.ipynb*")] == ["what was there before"]
+    assert [path.read_text(encoding="utf-8") for path in book.rglob("*.ipynb*")] == ["what was there before"]
     assert not list(book.glob("capslib-*")), "temporary files stayed"
 
 
@@ -401,13 +405,15 @@ def test_executions_four_at_a_time(tmp_path):
         folder = tmp_path / str(k)
         (folder / "notebooks").mkdir(parents=True)
         (folder / "_toc.yml").touch()
-        (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER)
+        (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER, encoding="utf-8")
         command = [sys.executable, "-c", TWICE]
-        processes.append(subprocess.Popen(command, cwd=folder, stderr=-1, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+        processes.append(
+            subprocess.Popen(command, cwd=folder, stderr=-1, encoding="utf-8", env={**os.environ, "PYTHONPATH": str(ROOT)})
+        )
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, said
     assert [line.splitlines()[-1] for line in said] == [str(["executed"] * 2)] * 4
-    assert [(tmp_path / str(k) / "ran").read_text() for k in range(4)] == ["xx"] * 4
+    assert [(tmp_path / str(k) / "ran").read_text(encoding="utf-8") for k in range(4)] == ["xx"] * 4
     assert all(printed(tmp_path / str(k)) == "smoke 2 None\n" for k in range(4))
 
 

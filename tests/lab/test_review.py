@@ -126,7 +126,7 @@ def test_each_problem_is_named_once_with_its_file(store, sound, what):
 
 
 def edited(old: str, new: str):
-    return lambda store, path: path.write_text(path.read_text().replace(old, new))
+    return lambda store, path: path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 def moved(place: str):
@@ -148,7 +148,7 @@ SPOILT = {
     "no hash of the code": (edited("0" * 64, "12 digits"), "damaged (code.capslib: String should match"),
     "an option of git": (edited("a" * 40, "--output=x"), "damaged (code.revision: String should match"),
     "a newer schema": (edited('"schema_version": 2', '"schema_version": 3'), "was written by a newer capslib: update capslib"),
-    "a merge conflict": (lambda store, path: path.write_text("<<<<<<< HEAD\n" + path.read_text()), "the markers of a merge conflict"),
+    "a merge conflict": (lambda store, path: path.write_text("<<<<<<< HEAD\n" + path.read_text(encoding="utf-8"), encoding="utf-8"), "the markers of a merge conflict"),
     "another seed": (edited('"seed": 0', '"seed": 1'), "its trial hashes to"),
     "renamed": (moved(f"{PAPER}/sign/0123456789abcdef.json"), "its trial hashes to"),
     "another experiment": (moved(PAPER + "/depth/{key}.json"), "belongs in negation_limitation/sign: move it there"),

@@ -72,7 +72,7 @@ write_atomically(Path(sys.argv[1]), b"of another process")
 def test_what_a_killed_write_left_is_removed_after_an_hour_and_what_is_being_written_is_not(tmp_path):
     path, writers, there = tmp_path / "a-file-[1]", [], []
     for _ in range(2):
-        writers.append(subprocess.Popen([sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, text=True))
+        writers.append(subprocess.Popen([sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, encoding="utf-8"))
         assert writers[-1].stdout.readline() == "about to move\n"
         there.append(list(tmp_path.iterdir()))
     (left,), (_, _) = there
@@ -109,10 +109,10 @@ def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monk
 def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
     path, kept = tmp_path / "file", []
     for content in ("first", "second"):
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
         with notified(r"file cannot be used \(why\); it was set aside as file\.damaged-"):
             kept.append(set_aside(path, "why"))
-    assert [p.read_text() for p in kept] == ["first", "second"]
+    assert [p.read_text(encoding="utf-8") for p in kept] == ["first", "second"]
     assert not path.exists()
 
 
@@ -277,8 +277,8 @@ def test_only_writing_and_repair_set_a_damaged_record_aside(store, trial, make_r
 
 def test_the_markers_of_a_merge_conflict_are_named(store, trial, make_record):
     path = store.put(make_record(trial))
-    whole = path.read_text()
-    path.write_text(f"<<<<<<< HEAD\n{whole}=======\n{whole}>>>>>>> other\n")
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(f"<<<<<<< HEAD\n{whole}=======\n{whole}>>>>>>> other\n", encoding="utf-8")
     with notified("is damaged .it holds the markers of a merge conflict"):
         assert store.get(trial) is None
 
@@ -287,7 +287,10 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, tr
     other = trial.model_copy(update={"seed": 4})
     store.put(make_record(other))
     path = store.put(make_record(trial))
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3,\n "invented": true'))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"schema_version": 2', '"schema_version": 3,\n "invented": true'),
+        encoding="utf-8",
+    )
     before = files(store.root)
     with notified(f"{path} was written by a newer capslib; update") as warned:
         assert list(store.records()) == [make_record(other)]
@@ -396,7 +399,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
         pytest.skip("no disk of its own: this system lets nobody here mount one")
     (tmp_path / "disk").mkdir()
     script = ["unshare", "-rm", "bash", "-c", DISK, "bash", tmp_path / "disk", sys.executable]
-    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, "COLUMNS": "400"})
+    done = subprocess.run(script, capture_output=True, encoding="utf-8", env={**os.environ, "COLUMNS": "400"})
     if done.returncode == 77:
         pytest.skip(f"no disk of its own: {done.stderr}")
     said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])

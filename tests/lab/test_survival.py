@@ -41,7 +41,7 @@ def capslib(tmp_path):
     def start(*words: object, **environment: str) -> subprocess.Popen:
         command = ["run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results", *words]
         running = subprocess.Popen(
-            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, text=True, start_new_session=True,
+            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
             env={**os.environ, "PYTHONPATH": place, **preload, **environment},
         )  # fmt: skip
         started.append(running)
@@ -64,7 +64,7 @@ def toy(folder: Path, does: str) -> tuple[str, ...]:
 
 def pids(folder: Path) -> list[int]:
     """The processes that have run toys, one for each time."""
-    return [int(pid) for path in folder.glob("ran *") for pid in path.read_text().split()]
+    return [int(pid) for path in folder.glob("ran *") for pid in path.read_text(encoding="utf-8").split()]
 
 
 @pytest.mark.parametrize(

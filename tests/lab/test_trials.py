@@ -458,7 +458,7 @@ def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_cou
     done = subprocess.run(
         [sys.executable, "-c", STEPS],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
         env={k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | trim,
     )
@@ -516,7 +516,7 @@ def test_a_trial_that_fails_is_recorded_with_its_reason(store, make_experiment, 
 
 def test_an_exception_is_recorded_with_its_place(store, make_experiment):
     record = run(make_experiment(raising(ZeroDivisionError("by nothing"))), store)
-    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text()
+    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text(encoding="utf-8")
     assert record.exit == "error"
     assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
 

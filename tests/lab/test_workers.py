@@ -89,7 +89,7 @@ def on(address: str) -> Settings:
 def test_a_worker_with_another_capslib_is_refused(toy, store, tmp_path, monkeypatch):
     package = Path(capslib.__file__).parent
     shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "other" / "capslib" / "losses.py").open("a") as file:
+    with (tmp_path / "other" / "capslib" / "losses.py").open("a", encoding="utf-8") as file:
         file.write("# another version\n")
     with own_cluster(0) as cluster:
         command = ["-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny", "--nthreads", "1"]
@@ -207,7 +207,7 @@ def test_a_scheduler_that_is_killed_in_mid_run(toy, store, tmp_path):
     words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
     with process("-m", "distributed.cli.dask_scheduler", *words, folder=tmp_path) as scheduler:
         until(lambda: file.exists() and file.stat().st_size)
-        address = json.loads(file.read_text())["address"]
+        address = json.loads(file.read_text(encoding="utf-8"))["address"]
         told = Told()
         told.step = lambda *_: scheduler.kill()  # the trial runs, and says so
         with worker_of(address), contextlib.ExitStack() as ends:

@@ -267,7 +267,7 @@ def test_what_twice_the_budget_changes():
     for record in deeper:
         assert 4 < record.series["largest_gain"][-1] < 5.5
         assert record.series["largest_share"][-1] < 0.105
-    assert "EM routing does not share its support out evenly" in (NOTEBOOKS / f"{SPARSE}.py").read_text()
+    assert "EM routing does not share its support out evenly" in (NOTEBOOKS / f"{SPARSE}.py").read_text(encoding="utf-8")
     em = frames.values(frames.select(beyond, "beyond", mask="none", routing="em_vector"), "support_left")
     assert len(em) == 3
     assert max(em) < 0.7 < 0.9 < min(frames.values(frames.select(records_of_dense(), "encodings"), "support_left"))
@@ -447,7 +447,9 @@ def test_what_the_variants_of_learned_routing_change():
     left = numbers(r"raw poses left of it in every seed, by (\S+) to ([\d.]+)\.", told)
     assert [round(-of(apart["kernel", "raw poses"])) for of in (max, min)] == left
     assert "both make more errors than the steep one in every seed" in prose(LEARNED)
-    assert "with each of three seeds; their interval leaves it open" in (NOTEBOOKS.parent / "book/across.md").read_text()
+    assert "with each of three seeds; their interval leaves it open" in (NOTEBOOKS.parent / "book/across.md").read_text(
+        encoding="utf-8"
+    )
     low, high = interval(apart["kernel", "released start"], None)
     assert low < 0 < high
     assert "From the steep start training drives $\\lambda_1$ nearly to zero, from the other two it does not" in prose(LEARNED)
@@ -460,7 +462,7 @@ def test_what_the_variants_of_learned_routing_change():
 
 
 def test_near_votes_outweigh_far_ones():
-    assert "Near votes outweigh" in (NOTEBOOKS / f"{LEARNED}.py").read_text()
+    assert "Near votes outweigh" in (NOTEBOOKS / f"{LEARNED}.py").read_text(encoding="utf-8")
     trained = frames.select(Chapter(LEARNED).records, "errors", "cpu", trained=True)
     for routing in ("connectionist", "similarity", "em"):
         near = [of for layer in shown.PLACES for of in shown.prefers_least(trained, routing, "distance", layer)]

@@ -242,7 +242,7 @@ def test_a_large_gradient_asks_for_large_pages(monkeypatch):
     (gradient,) = asked
     assert gradient.data_ptr() == votes.grad.data_ptr()
     middle, inside, flags = gradient.data_ptr() + gradient.nbytes // 2, False, ""
-    for line in Path("/proc/self/smaps").read_text().splitlines():
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
             inside = int(bounds[1], 16) <= middle < int(bounds[2], 16)
         elif inside and line.startswith("VmFlags:"):
