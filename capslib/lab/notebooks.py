@@ -28,6 +28,7 @@ from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 
 if TYPE_CHECKING:
+    from jupyter_client import AsyncKernelManager
     from nbformat import NotebookNode
 
 LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
@@ -180,6 +181,20 @@ EXPECTED = re.compile(r"\s*(ok|start|at|\d)")
 """How lines begin that may be left out: a failure, or that the run stops, is always shown."""
 
 
+def own_kernel() -> type[AsyncKernelManager]:
+    """Return what starts the kernel of this interpreter, whatever others a hub registers under the name ``python3``."""
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpecManager
+    from traitlets import default
+
+    class OwnKernel(AsyncKernelManager):
+        @default("kernel_spec_manager")
+        def _no_registered_kernels(self) -> KernelSpecManager:
+            return KernelSpecManager(kernel_dirs=[])  # there it takes the one of ipykernel beside it
+
+    return OwnKernel
+
+
 def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
     import jupytext
     import nbformat
@@ -211,6 +226,7 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
                 str(after),
                 values,
                 kernel_name="python3",
+                kernel_manager_class=own_kernel(),
                 language="python",
                 cwd=str(project_root()),
                 progress_bar={"desc": stem, "disable": None},  # only at a terminal
@@ -226,8 +242,10 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
             line = f" (line {text.count(chr(10)) + 2})" if found else ""
             what = "\n".join((f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}", *last, ""))
         except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
-            place = "" if cells.current is None else f" in cell {cells.current}"
-            what = f"{error}{place}. Unless its own code ended it, memory ran out: look into the system's log.\n"
+            if cells.current is None:
+                what = f"{error}. It did not start: what `{sys.executable} -m ipykernel_launcher` prints tells why.\n"
+            else:
+                what = f"{error} in cell {cells.current}. Unless its own code ended it, memory ran out: look into the system's log.\n"
         else:
             if not cells():
                 return nbformat.read(after, as_version=4)

@@ -337,9 +337,20 @@ def test_a_kernel_that_never_lives_is_said_too(book):
     (book / "ipykernel_launcher.py").write_text(
         "raise SystemExit(1)", encoding="utf-8"
     )  # python -m looks into the working folder first
-    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\."):
+    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\. It did not start: ") as failed:
         notebooks.execute(STEM, Settings())
+    assert "memory" not in str(failed.value)
     assert not notebooks.target(STEM).exists()
+
+
+def test_it_runs_in_its_own_interpreter_whatever_kernel_a_hub_has_registered(book, tmp_path, monkeypatch):
+    spec = tmp_path / "hub" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["false"], "display_name": "of a hub", "language": "python"}), encoding="utf-8")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "hub"))
+    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\nimport sys; print(sys.executable)\n", encoding="utf-8")
+    assert notebooks.execute(STEM, Settings()) == "executed"
+    assert printed(book) == f"{sys.executable}\n"
 
 
 WAITS = """
