@@ -9,6 +9,8 @@ CHAPTERS := $(basename $(notdir $(wildcard notebooks/*.py)))
 .DEFAULT_GOAL := book
 
 .venv/.ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \
+		'$(PYTHON) is Python %d.%d: this book needs 3.11 or newer, as in make PYTHON=python3.11' % sys.version_info[:2])"
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
 	$(BIN)/pip install --quiet -r requirements.txt
@@ -18,7 +20,7 @@ CHAPTERS := $(basename $(notdir $(wildcard notebooks/*.py)))
 book: .venv/.ready  ## execute what has changed at smoke scale, build strictly, say which page to open
 	$(BIN)/capslib execute $(CHAPTERS)
 	$(BIN)/jupyter-book build . --nitpick --warningiserror --keep-going --quiet
-	@echo "Open file://$(CURDIR)/_build/html/index.html"
+	@$(BIN)/python -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
 
 test: book  ## all tests, the executed notebooks and the built book included
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
