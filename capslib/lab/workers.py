@@ -271,8 +271,8 @@ def _record(task: Task, future: Future) -> Record | None:
     if not _died(future):
         return None
     message = (
-        f"its worker process died {future.exception().allowed_failures + 1} times without getting any further; "
-        "that is how the system ends processes when memory runs out"
+        f"its worker process died {future.exception().allowed_failures + 1} times without getting any further: "
+        "somebody killed it, or memory ran out; the system's log tells which"
     )
     return record_death(task.experiment, task.trial, Store(task.results), message, "cut" if task.max_steps else "error")
 
