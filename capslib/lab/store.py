@@ -19,10 +19,19 @@ from capslib.lab.records import Record
 from capslib.papers.experiment import Trial
 
 
-def project_root() -> Path:
-    """The book's folder: the nearest one above the working folder with a ``_toc.yml``, else the working folder."""
+def book_above() -> Path | None:
+    """Return the nearest folder with a ``_toc.yml``, from the working folder upwards, or None."""
     here = Path.cwd()
-    return next((p for p in (here, *here.parents) if (p / "_toc.yml").exists()), here)
+    return next((folder for folder in (here, *here.parents) if (folder / "_toc.yml").exists()), None)
+
+
+def project_root() -> Path:
+    """Return the book's folder: the one above the working folder, else the checkout that capslib comes from, else the working
+    folder."""
+    above, checkout = book_above(), Path(__file__).parents[2]
+    if above is not None:
+        return above
+    return checkout if (checkout / "_toc.yml").exists() else Path.cwd()
 
 
 class Damaged(ValueError):
@@ -76,8 +85,8 @@ class Store:
     def __init__(self, root: str | os.PathLike[str] | None = None):
         named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
         self.root = folder(named if named is not None else project_root() / "results")
-        if named is None and not (project_root() / "_toc.yml").exists():
-            notify(f"No book is above this folder, so records are looked for in {self.root}: name --results-dir.")
+        if named is None and book_above() is None:
+            notify(f"No book is above this folder, so records are those in {self.root}: name --results-dir for others.")
 
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"

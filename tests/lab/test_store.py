@@ -27,6 +27,8 @@ from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
 from capslib.training import Context
 
+ROOT = Path(__file__).parents[2]
+
 # ------------------------------------------------------------------------------------------------------------- files
 
 
@@ -131,7 +133,9 @@ def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypat
 def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, monkeypatch):
     (tmp_path / "book" / "deep").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "book" / "deep")
-    assert project_root() == tmp_path / "book" / "deep"
+    assert project_root() == ROOT, "the checkout that capslib comes from"
+    monkeypatch.setattr(storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py"))
+    assert project_root() == tmp_path / "book" / "deep", "where capslib is installed without a book"
     (tmp_path / "_toc.yml").touch()
     assert project_root() == tmp_path
 
@@ -139,7 +143,10 @@ def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, mo
 def test_where_records_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
-    with notified("No book is above this folder, so records are looked for in .*: name --results-dir"):
+    with notified(f"No book is above this folder, so records are those in {ROOT}/results: name --results-dir"):
+        assert Store().root == ROOT / "results"
+    monkeypatch.setattr(storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py"))
+    with notified(f"those in {tmp_path}/results"):
         assert Store().root == tmp_path / "results"
     (tmp_path / "_toc.yml").touch()
     assert Store().root == tmp_path / "results"
