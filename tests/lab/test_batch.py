@@ -290,7 +290,9 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     trials = toy("dies", "well", "dies once", "dies further on", "well", "well")
     records = {r.config["size"]: r for r in run(trials, store, workers=2)}
     assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
-    assert "its worker process died 4 times without getting any further: somebody killed it, or memory ran out" in records[1].message
+    assert (
+        "its worker process died 4 times without getting any further: somebody killed it, or memory ran out" in records[1].message
+    )
     assert records[1].message in store.log(trials[0]).read_text(encoding="utf-8")
     times = times_run(tmp_path)
     assert (times["dies once 3 0"], times["dies further on 4 0"]) == (2, 6)
