@@ -21,7 +21,7 @@ from capslib.files import set_aside, write_atomically
 if TYPE_CHECKING:
     from capslib.training import Context, Patience
 
-__all__ = ["Run"]
+__all__ = ["Progress", "Run"]
 
 
 class Progress(BaseModel):

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Iterable
 
-__all__ = ["Interrupted", "NotFinite", "UserError", "check_name", "unknown"]
+__all__ = ["Interrupted", "NotFinite", "UserError", "check_name", "notify", "unknown"]
 
 
 class UserError(Exception):

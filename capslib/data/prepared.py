@@ -22,7 +22,22 @@ from capslib.data.registry import SETS
 from capslib.errors import UserError
 from capslib.files import write_atomically
 
-__all__ = ["FORM", "MANIFEST", "Array", "Manifest", "check", "exists", "open_split", "problems", "read_manifest", "write"]
+__all__ = [
+    "FORM",
+    "HEADERS",
+    "MANIFEST",
+    "Array",
+    "Manifest",
+    "check",
+    "check_contents",
+    "check_labels",
+    "exists",
+    "open_array",
+    "open_split",
+    "problems",
+    "read_manifest",
+    "write",
+]
 
 MANIFEST = "manifest.json"
 FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # dtype and number of dimensions, if a set has this array

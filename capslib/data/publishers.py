@@ -14,7 +14,7 @@ from capslib.data.registry import DataSet
 from capslib.errors import UserError
 from capslib.files import locked
 
-__all__ = ["prepare", "survey"]
+__all__ = ["STALL_BYTES", "STALL_SECONDS", "prepare", "survey"]
 
 
 def survey(spec: DataSet, root: Path) -> dict[str, str]:

@@ -69,6 +69,7 @@ def main() -> None:
 
     So does whatever the system refuses: a name that is too long, a working folder that is gone, a full disk behind the output.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to others
     sys.stdout.reconfigure(errors="replace")  # such as cp1252 lack some of our letters
     logging.getLogger("capslib").addHandler(Notices())
     warnings.formatwarning = lambda message, *_, **__: f"capslib: {message}\n"
