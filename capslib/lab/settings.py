@@ -41,7 +41,7 @@ class Settings(Model):
     @field_validator("scheduler")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value and not re.fullmatch(r"[a-z]+://\S+:\d{1,5}", value):
+        if value and not re.fullmatch(r"[a-z]+://\S+:[0-9]{1,5}", value):
             raise ValueError("a scheduler's address looks like tcp://host:8786")
         return value or None
 
@@ -61,7 +61,7 @@ class Settings(Model):
             raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
         check_device(settings.device, here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0))
         wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
-        if not re.fullmatch(r"\d{1,9}(\.\d*)?", wait):
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", wait):
             raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
         return settings
 
@@ -71,7 +71,7 @@ def check_device(device: str, *, here: bool = True) -> None:
 
     Asks the driver, which answers faster than torch.
     """
-    match = re.fullmatch(r"(cpu|mps|cuda(?::(\d{1,4}))?)", device)
+    match = re.fullmatch(r"(cpu|mps|cuda(?::([0-9]{1,4}))?)", device)
     if match is None:
         if "gpu" in device.lower():
             raise UserError(f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps.")

@@ -39,6 +39,7 @@ def test_what_is_given_is_kept(tmp_path):
         ({"device": "gpu"}, "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0"),
         ({"device": "cudda"}, "Did you mean 'cuda'?"),
         ({"device": "cuda:x"}, "Did you mean 'cuda:0'?"),
+        ({"device": "cuda:٣"}, "Did you mean 'cuda:0'?"),
         ({"device": "cpu:3"}, "Unknown device 'cpu:3'. Did you mean 'cpu'?"),
         ({"seeds": 0}, "Parameter seeds = 0"),
         ({"seeds": "some"}, "Parameter seeds = 'some'"),
@@ -64,7 +65,7 @@ def test_bad_parameters_are_answered_with_the_nearest_good_one(given, says):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("seconds", ["abc", "", "-1", "nan", "inf"])
+@pytest.mark.parametrize("seconds", ["abc", "", "-1", "nan", "inf", "٣", 400 * "9"])
 def test_the_time_between_checkpoints_has_to_be_a_number_of_seconds(monkeypatch, seconds):
     monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", seconds)
     with pytest.raises(UserError, match=rf"^\$CAPSLIB_CHECKPOINT_SECONDS is '{seconds}'; it should be a number of seconds"):
