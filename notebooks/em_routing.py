@@ -61,7 +61,7 @@ runs = {
     )
     for normalise in RULES
 }
-competing = {rule: frames.values(of, "test_error") for rule, of in runs.items() if of}
+competing = {rule: frames.values(of, "test_error") for rule, of in runs.items()}
 moved = frames.values(runs["types+positions"], "error_change_last_quarter")
 full_size = frames.select(committed, "test_error", "paper", network="matrix_capsnet")
 copied = frames.select(committed, "test_error", "cpu", crop=COPY["crop"])
@@ -81,7 +81,7 @@ chapter.verdict_box(
         if full_size
         else "No capsule network of this paper has been trained at its size",
         "moving": sum(abs(m) >= IMPROVING for m in moved),
-        "runs": len(moved),
+        "runs": len(moved) or None,
         "times": round(counted.get(("cnn", *FULL), 0) / max(capsules, default=1)),
         "cnn": frames.mean(of_cnn, unit="%"),
         "own": frames.mean(frames.values(longer_own, "test_error"), unit="%"),
@@ -184,7 +184,7 @@ paper = {"types+positions": claimed["EM-T1-iter3"].value}
 rows = {
     name: (RULE_COLORS[rule], paper.get(rule), competing[rule])
     for rule, name in RULES.items()
-    if rule in competing
+    if competing[rule]
 }
 plots.errors(axis, rows)
 plt.show()
@@ -1094,13 +1094,15 @@ plots.errors(axis, rows)
 plt.show()
 
 # %% tags=["hide-input"]
-errors = frames.metrics(of_copies)
-errors["competition"] = [RULES[rule] for rule in errors["normalise"]]
-frames.means(
-    errors.sort_values(["normalise", "iterations"]),
-    ["competition", "iterations"],
-    {"test_error": "test error (%)"},
-).reset_index().pipe(frames.styled, digits=1)
+if of_copies:
+    errors = frames.metrics(of_copies)
+    errors["competition"] = [RULES[rule] for rule in errors["normalise"]]
+    means = frames.means(
+        errors.sort_values(["normalise", "iterations"]),
+        ["competition", "iterations"],
+        {"test_error": "test error (%)"},
+    )
+    display(means.reset_index().pipe(frames.styled, digits=1))
 
 # %% [markdown]
 # ```{fold} How many children a parent keeps in an untrained network

@@ -49,6 +49,11 @@ best = [
     f"{name} on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
     for data, (name, errors) in shown.least(shown.learned(done["cpu"])).items()
 ]
+lowest = None  # no network has run
+if best:
+    lowest = f"The lowest mean error, though intervals may overlap: {frames.listed(best)}"
+elif done["cpu"]:
+    lowest = "On no set do networks of all routings learn, so we name no lowest error"
 gains = [
     f"{name} on {data} {frames.mean([-more for more in points], 1, None)}"
     for (data, name), points in shown.trained_against_frozen(done["cpu"]).items()
@@ -76,15 +81,13 @@ chapter.verdict_box(
         "ran": f"{'All' if len(done['cpu']) == reduced else len(done['cpu'])} of the {reduced} reduced runs",
         "at_full": f"{len(done['paper']) or 'No'} capsule networks are",
         "full": len(full),
-        "parts": len(first),
+        "parts": len(first) if done["cpu"] else None,
         "unlearned": sum("did not learn" in part.reason for part in left),
         "apart": sum(part.interval is not None for part in left),
         "floor": f"{LEARNED:.0%}".replace("%", " %"),
         "longer": longer,
         "least": SMALL[-1],
-        "best": f"The lowest mean error, though intervals may overlap: {frames.listed(best)}"
-        if best
-        else "On no set do networks of all routings learn, so we name no lowest error",
+        "best": lowest,
         "gains": f"Training the routing lowers the error by these points: {', '.join(gains)}"
         if gains
         else f"With a frozen routing {learn(done['cpu'], trained=False)} networks learn, so what training it brings is open",
@@ -100,7 +103,7 @@ chapter.verdict_box(
     "Claims that wait for a run: {waiting}.",
     surprise="The released similarity routing starts nearly blind: over the distances that votes have "
     "in a new network, its couplings hardly tell a near vote from a far one. {gains}.",
-    settles="With twice the training more of these reduced networks learn: {longer}. So longer runs may "
+    settles="With twice the training more of these reduced networks learn: {longer}, so longer runs may "
     "decide more. {full} networks of the paper’s size would decide its own orders and numbers.",
 )
 

@@ -70,9 +70,9 @@ chapter.verdict_box(
     size="Only the sign network is trained at the paper’s own size ({NEG-T1-rba-bias:basis}). The deep "
     "networks are reduced, on MNIST and Fashion-MNIST ({NEG-W-5:basis}).",
     surprise="The symmetry is real, but it is not what stops a reduced network of four capsule layers with "
-    "routing by agreement (RBA). Without a bias its test accuracy on MNIST is {fades}; with weights "
-    "large enough to keep the signal’s length, {unit}. Its class capsules are then still odd "
-    "functions of its primary capsules.",
+    "routing by agreement (RBA): without a bias its test accuracy on MNIST is {fades}, and {unit} with "
+    "weights large enough to keep the signal’s length. Without a bias class capsules are odd functions "
+    "of primary capsules, whatever the weights {NEG-W-1}.",
     settles="Deep networks of the paper’s own size and length settle the values, and whether the "
     "deepest start within that length without a bias {NEG-W-7}. Twice the training and more seeds settle how "
     "deep a reduced EM network can be {NEG-W-5}, and why shallow ones need no bias {NEG-W-4}. More seeds "

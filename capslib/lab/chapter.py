@@ -105,32 +105,47 @@ class Chapter:
 
         A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``,
         ``:basis`` or ``:verdict`` what tables say of it, ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how
-        many claims have that verdict, and other names are of ``numbers``. Raises :class:`UserError` for a name that is none of
-        these, and :class:`TypeError` where a sentence is missing.
+        many claims have that verdict, and other names are of ``numbers``, where None is a number that is missing.
+
+        A sentence whose number is missing is left out. So is one that shows the verdict of a claim that waits for a run, except
+        where the box says what would settle the rest. Raises :class:`UserError` for a name that is none of these, and
+        :class:`TypeError` where a sentence is missing.
         """
         if list(said) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
-        found = {name: _Told(v) for name, v in self.told.items()}
-        counts = dict.fromkeys(STATUSES, 0) | Counter(t.verdict.status for t in found.values())
-        known = {**found, **counts, **{k: escape(str(v)) for k, v in numbers.items()}}
-        try:
-            texts = {k: escape(text, quote=False).format_map(known) for k, text in said.items()}
-        except KeyError as error:
-            raise unknown("name in a verdict box", error.args[0], known) from None
+        verdicts = self.told
+        values = dict.fromkeys(STATUSES, 0) | Counter(verdict.status for verdict in verdicts.values())
+        values |= {name: frames.MISSING if value in (None, "") else escape(str(value)) for name, value in numbers.items()}
+        paragraphs = []
+        for part, text in said.items():
+            named = {name: _Told(verdict, may_wait=part == "settles") for name, verdict in verdicts.items()}
+            try:
+                told = [text.format_map(named | values) for text in frames.sentences(escape(text, quote=False))]
+            except KeyError as error:
+                raise unknown("name in a verdict box", error.args[0], named | values) from None
+            shown = frames.whole(told) or "No record here tells."
+            paragraphs.append(f'<p class="box-{part}"><b>{BOX[part]}.</b> {shown}</p>')
         places = papers.PAPERS[self.stem].links.items()
         links = " · ".join(f'<a href="{url}">{name}</a>' if url else f"no {name}" for name, url in places)
-        lines = "".join(f'<p class="box-{k}"><b>{BOX[k]}.</b> {text}</p>' for k, text in texts.items())
-        return HTML(f'<div class="masthead verdict-box">{lines}<p><small>{links}</small></p></div>')
+        return HTML(f'<div class="masthead verdict-box">{"".join(paragraphs)}<p><small>{links}</small></p></div>')
 
 
 class _Told(NamedTuple):
+    """A verdict in a sentence, which ``may_wait`` for a run if the sentence says so."""
+
     verdict: Verdict
+    may_wait: bool
 
     def __format__(self, what: str) -> str:
+        verdict = self.verdict
         told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.word}
         told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.word
-        check_name(f"word for {self.verdict.claim.id}", what or "said", told)
-        return escape(told[what](self.verdict)) if what else claims.seal(self.verdict, named=True)
+        check_name(f"word for {verdict.claim.id}", what or "said", told)
+        if what in ("", "verdict") and verdict.status == "waiting" and not self.may_wait:
+            return frames.MISSING
+        if what == "ours" and verdict.group in claims.UNJUDGED and not claims.our_value(verdict):
+            return frames.MISSING
+        return escape(told[what](verdict)) or frames.MISSING if what else claims.seal(verdict, named=True)
 
 
 _WIDTHS = "".join(f"<col style=width:{w}%>" for w in (39, 18, 25, 18))  # the page's own are for tables whose verdicts say more

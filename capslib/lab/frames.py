@@ -49,6 +49,26 @@ def table(rows: Mapping | Sequence[Sequence], columns: Sequence[str], *names: st
     return styled(found.rename_axis(index=list(names)) if names else found)
 
 
+MISSING = "–"
+"""Stands in a table or a sentence where there is no number."""
+
+
+def sentences(text: str) -> list[str]:
+    """Split a text after each full stop, question or exclamation mark before a blank, which the next sentence begins with."""
+    return re.split(r"(?<=[.!?])(?=\s)", text)
+
+
+def whole(sentences: Iterable[str]) -> str:
+    """Join the sentences (plain text, Markdown or HTML) in which no number is missing."""
+    return "".join(filter(_is_whole, sentences)).strip()
+
+
+def _is_whole(sentence: str) -> bool:
+    """Whether a sentence has no dash in the place of a number, and no share of nothing, ``0 of 0``."""
+    visible = re.sub(r"<[^>]*>", "", sentence)
+    return not re.search(rf"(?<![^\s(]){MISSING}(?![^\s),.;:])|\b0 of 0\b", visible)
+
+
 def listed(names: Iterable[str]) -> str:
     """``a, b and c``, or nothing where there are none."""
     *first, last = [*names] or [""]
@@ -88,7 +108,7 @@ def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 1
     there = [v for v in map(float, values) if v == v]
     found = interval(there, bounds)
     between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:z.{digits}f}, {found[1]:z.{digits}f}]"
-    told = f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}" if there else "–"
+    told = f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}" if there else MISSING
     return told.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "−")
 
 
@@ -128,11 +148,12 @@ def standing(records: Sequence[Record]) -> str:
     return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
 
 
-def say(*sentences: str) -> None:
-    """Show sentences as Markdown."""
+def say(*texts: str) -> None:
+    """Show texts as Markdown, without the sentences in which a number is missing."""
     from IPython.display import Markdown, display
 
-    display(Markdown(" ".join(sentences)))
+    shown = [whole(sentences(text)) for text in texts]
+    display(Markdown(" ".join(filter(None, shown))))
 
 
 def shown_are(records: Iterable[Record]) -> str:

@@ -241,7 +241,7 @@ def rows(
         if paper is not None:
             axes.plot(paper, y, "o", color=color, mfc="none", ms=9)
     axes.set_yticks(range(len(of)), of)
-    axes.set_ylim(len(of) - 0.5, -0.5)
+    axes.set_ylim(max(len(of), 1) - 0.5, -0.5)
     axes.grid(True, axis="both")
 
 

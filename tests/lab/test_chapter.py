@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import jupytext
 import pandas as pd
 import pytest
 from test_claims import answered
 
 from capslib.errors import UserError
-from capslib.lab import claims
+from capslib.lab import claims, frames
 from capslib.lab.chapter import BOX, Chapter
 from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
@@ -49,7 +51,8 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
     assert len(chapter.every) == 2
     name, _ = answered(store)
     assert chapter.told[name].status == "reproduced"
-    assert "reproduced, not decided yet" in chapter.verdict_box(**{**SAID, "found": f"{{{name}:said}}, {{NEG-W-4:said}}."}).data
+    said = f"{{{name}:said}}, {{NEG-W-4:said}}."
+    assert "reproduced, not decided yet" in chapter.verdict_box(**{**SAID, "found": said}).data
     assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name).data
     assert Chapter(STEM).store.root == Store().root != store.root
 
@@ -110,7 +113,7 @@ def test_a_table_side_by_side_has_each_seed_where_there_is_no_mean(chapter, monk
 
 def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(chapter):
     told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
-    shown = chapter.verdict_box({"x": "<b>"}, **{**SAID, "found": told}).data
+    shown = chapter.verdict_box({"x": "<b>"}, **{**SAID, "settles": told}).data
     assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(BOX.values())
     waiting = sum(not c.not_run for c in ledger(STEM).values())
     assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
@@ -119,6 +122,39 @@ def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_recor
         chapter.verdict_box(**{**SAID, "found": "{NEG-W-l}"})
     with pytest.raises(TypeError, match="surprise"):
         chapter.verdict_box(found="")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "{NEG-T1-rba-bias:ours}",
+        "{NEG-T1-rba-bias:basis}",
+        "{NEG-W-1}",
+        "{NEG-W-1:verdict}",
+        "{none}",
+        "{empty}",
+        "{mean}",
+        "{share}",
+    ],
+)
+def test_a_sentence_of_the_box_whose_number_is_missing_is_left_out(chapter, missing):
+    numbers = {"none": None, "empty": "", "mean": frames.mean([]), "share": "0 of 0", "there": 7}
+    told = f"There are {{there}}. We have ({missing}), and more. The paper has {{NEG-T1-rba-bias:theirs}}."
+    shown = chapter.verdict_box(numbers, **{**SAID, "found": told, "size": f"It is {missing}."}).data
+    assert "We found.</b> There are 7. The paper has 99.70\N{NO-BREAK SPACE}%.</p>" in shown
+    assert "Size and data.</b> No record here tells.</p>" in shown
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
+def test_the_box_of_a_chapter_without_records_says_nothing_that_nobody_measured(path, tmp_path):
+    names: dict[str, object] = {}
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "code" and "box" not in names:
+            exec(cell.source.replace("chapter.verdict_box(", "box = chapter.verdict_box("), names)
+            names["results_dir"] = str(tmp_path)
+    text = html.unescape(re.sub(r"<[^>]*>", "", names["box"].data))
+    assert not re.search(r"\(\)|\bnan\b|None|–|not run|0 of 0|\s[,.;:)]|  ", text), text
+    assert "We found. No record here tells." in text
 
 
 def test_the_box_of_a_paper_without_public_code_says_so(chapter, monkeypatch):

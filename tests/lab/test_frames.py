@@ -207,3 +207,18 @@ def test_a_table_of_rows_has_the_names_that_it_is_given_and_no_row_numbers():
 @pytest.mark.parametrize(("names", "said"), [("", ""), ("a", "a"), ("ab", "a and b"), ("abc", "a, b and c")])
 def test_names_in_a_sentence(names, said):
     assert frames.listed(iter(names)) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("It has 7. It has –. Why? For 3–5 of them!", "It has 7. Why? For 3–5 of them!"),
+        ("Palma (–) lies below.", ""),
+        ("They differ by –, or less. So be it.", "So be it."),
+        ("Of these, 0 of 0 learn. Of those, 10 of 0.5 M.", "Of those, 10 of 0.5 M."),
+        ('<a data-tip="–">7</a> are there. <b>–</b> are not.', '<a data-tip="–">7</a> are there.'),
+        ("*One* way.\n\nIt has –.\n\nAnother.", "*One* way.\n\nAnother."),
+    ],
+)
+def test_a_sentence_whose_number_is_missing_is_not_shown(text, shown):
+    assert frames.whole(frames.sentences(text)) == shown

@@ -414,7 +414,7 @@ def test_which_networks_of_learned_routing_learn():
     starts = [r for r in starts if r.trial.experiment == "variants" and r.config["routing"] == "similarity"]
     assert len(starts) == 6
     assert shown.learned(starts) == []
-    assert "With twice the training more of these reduced networks learn: {longer}. So longer runs may decide more." in said
+    assert "With twice the training more of these reduced networks learn: {longer}, so longer runs may decide more." in said
     twice = [r for r in frames.select(chapter.every, "errors", "cpu") if budget(r.trial) == 2]
     on = {data: [r for r in twice if r.config["data"] == data] for data in shown.SETS}
     assert {data: (len(shown.learned(of)), len(of)) for data, of in on.items()} == {"mnist": (3, 3), "smallnorb": (0, 3)}
