@@ -69,7 +69,7 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
     if isinstance(what, Derived):
         try:
             return what.of(record)
-        except (LookupError, ValueError):  # no such curve, or no such point on it
+        except (LookupError, ValueError, ArithmeticError):  # no such curve, no such point on it, or a share of nothing
             return None
     counted = Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
     return record.metrics.get(what, counted)
