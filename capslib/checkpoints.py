@@ -32,7 +32,7 @@ class Progress(BaseModel):
     finished: bool
     epochs: dict[str, list[float]]
     resumed_from: list[Annotated[int, Field(ge=0)]]
-    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)  # thirty years, as a record
 
 
 class Run:
