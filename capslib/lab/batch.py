@@ -88,7 +88,7 @@ class Session:
 
 
 def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
-    """Raise :class:`UserError` if data sets that the trials name are not there; its message has all of them. Reads no data."""
+    """Raise :class:`UserError` if data sets that the trials name are not there or damaged; its message has all of them."""
     from capslib import data
 
     missing = []

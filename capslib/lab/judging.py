@@ -198,7 +198,11 @@ def _missing(claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Run
         if not arm:
             why, others = query.paper_scale_only, runs.left_out[claim.paper, select.experiment]
             also = f"; a reduced setting cannot tell: {why}" if why else ""
-            also += f"; {others} of the experiment have another configuration or revision than the scale's own" if others else ""
+            also += (
+                f"; {others} of the experiment have another configuration, seed or revision than the scale's own"
+                if others
+                else ""
+            )
             elsewhere = runs.pick(claim.paper, select, "cpu", "paper") and f"{scale} scale, at which the other parts are judged"
             return f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}."
         if any(run.exit == "ok" and run.read(query.metric) is None for run in arm):

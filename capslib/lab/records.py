@@ -6,12 +6,14 @@ by which code, on which machine, and how it differs from the paper.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import itertools
+from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
 from capslib.config import Model
-from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
+from capslib.papers.experiment import LARGEST, Count, DataFingerprint, Deviation, Fields, Metric, Number, Trial
 
 Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
@@ -22,6 +24,16 @@ ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps",
 """Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
 LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 """How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or for each parent."""
+
+RANGES = {
+    "fraction": (0, 1),
+    "steps": (0, LARGEST),
+    "epochs": (0, LARGEST),
+    "operations": (0, LARGEST),
+    "bytes of an image": (0, LARGEST),
+    "seconds of one core": (0, LARGEST),
+}
+"""The values that a metric can have, by its unit. Of other units they are not known: a count may be one of orders of magnitude."""
 
 
 class Code(Model):
@@ -44,7 +56,7 @@ class Environment(Model):
     python: str
     torch: str
     device: str
-    threads: int
+    threads: Count
     deterministic: bool
 
 
@@ -54,24 +66,24 @@ class Record(Model):
     schema_version: Literal[2] = 2
     key: str
     trial: Trial
-    config: dict[str, Any] = Field(description="every field that the trial ran with, defaults included")
+    config: Fields = Field(description="every field that the trial ran with, defaults included")
     deviations: list[Deviation]
     metrics: dict[str, Metric]
-    series: dict[str, list[float]] = Field(
+    series: dict[str, list[Number]] = Field(
         description="curves, by name; `steps`, `epochs` or another of the abscissas has their places"
     )
     data: list[DataFingerprint]
     code: Code
     environment: Environment
     routing_path: RoutingPath = Field(description="which implementation of the routing ran")
-    parameters: int = Field(ge=0, description="parameters of the network, frozen ones too; 0 where there is none")
-    wall_seconds: float = Field(ge=0)
-    peak_memory_bytes: int = Field(ge=0)
+    parameters: Count = Field(description="parameters of the network, frozen ones too; 0 where there is none")
+    wall_seconds: float = Field(ge=0, le=1e9)  # thirty years
+    peak_memory_bytes: Count
     started: AwareDatetime
     finished: AwareDatetime
     exit: Exit = Field(description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result")
     message: str = ""
-    resumed_from: list[int] = Field(default=[], description="the steps at which the run was taken up again")
+    resumed_from: list[Count] = Field(default=[], description="the steps at which the run was taken up again")
 
     @property
     def real(self) -> bool:
@@ -82,3 +94,28 @@ class Record(Model):
     def failed(self) -> bool:
         """Whether it did not come to its end. A rehearsal that failed says so in its message."""
         return self.exit != "ok" and not (self.exit == "cut" and not self.message)
+
+
+def faults(record: Record) -> Iterator[str]:
+    """Yield what is wrong with the record of a run, as far as the record alone can tell. A rehearsal has no results to look at."""
+    if record.exit == "cut":
+        return
+    if record.finished < record.started:
+        yield "finished before it started: set the clock, delete the file, and run its trial again"
+    if record.exit == "ok" and not record.metrics:
+        yield "ended well but holds no metric: delete the file, and run its trial again"
+    if record.exit != "ok" and (record.metrics or not record.message):
+        yield f"ended in {record.exit}, so it needs a message and no metric: delete the file, and run its trial again"
+    for name, metric in record.metrics.items():
+        if metric.n < 1:
+            yield f"metric {name} was measured on nothing: fix the experiment"
+        low, high = RANGES.get(metric.unit, (-LARGEST, LARGEST))
+        if not low <= metric.value <= high:
+            yield f"metric {name} = {metric.value:g} is out of the range of its unit, {metric.unit}: fix the experiment"
+    lengths = {name: len(record.series[name]) for name in ABSCISSAS if name in record.series}
+    for name, curve in record.series.items():
+        if lengths and len(curve) not in lengths.values() and not name.startswith(LISTS):
+            axes = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
+            yield f"curve {name} has {len(curve)} points over {axes}: fix the experiment"
+        if name in lengths and any(a >= b for a, b in itertools.pairwise(curve)):
+            yield f"{name} do not rise: fix the experiment"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
-
-from pydantic import ValidationError
 
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.records import ABSCISSAS, LISTS, Record
+from capslib.lab.records import Record
 from capslib.lab.runs import revisions
-from capslib.lab.store import Damaged, Newer, Store, read_record, reason
+from capslib.lab.store import Damaged, Newer, Store, read_record
 from capslib.papers.experiment import Experiment
 
 
@@ -40,8 +37,8 @@ def review(store: Store, paper: str | None = None) -> Review:
         except OSError as error:
             problems.append(f"{name}: cannot be read ({error.strerror}): make it readable, or delete it")
     for name, record in records.items():
-        checks = _experiment, _deviations, _data, _code
-        found = (*_place(name, record), *faults(record), *(what for check in checks for what in check(record)))
+        checks = _rehearsal, _deviations, _code
+        found = (*store.objections(store.root / name, record), *(what for check in checks for what in check(record)))
         problems += [f"{name}: {what}" for what in found]
     problems += [*_each_other(records), *_strays(store, paper)]
     return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])
@@ -61,56 +58,14 @@ def together(notes: list[str]) -> list[str]:
     ]
 
 
-def faults(record: Record) -> Iterator[str]:
-    """What is wrong with a record, as far as the record alone can tell."""
-    if record.exit == "cut":
-        yield "a rehearsal (--max-steps), which is no result: run it without --max-steps, or delete the file"
-        return
-    if record.finished < record.started:
-        yield "finished before it started: set the clock, delete the file, and run its trial again"
-    if record.exit == "ok" and not record.metrics:
-        yield "ended well but holds no metric: delete the file, and run its trial again"
-    if record.exit != "ok" and (record.metrics or not record.message):
-        yield f"ended in {record.exit}, so it needs a message and no metric: delete the file, and run its trial again"
-    for name, metric in record.metrics.items():
-        if metric.n < 1:
-            yield f"metric {name} was measured on nothing: fix the experiment"
-        if metric.unit == "fraction" and not 0 <= metric.value <= 1:
-            yield f"metric {name} = {metric.value:g} is no fraction: fix the experiment"
-    lengths = {name: len(record.series[name]) for name in ABSCISSAS if name in record.series}
-    for name, curve in record.series.items():
-        if lengths and len(curve) not in lengths.values() and not name.startswith(LISTS):
-            there = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
-            yield f"curve {name} has {len(curve)} points over {there}: fix the experiment"
-        if name in lengths and any(a >= b for a, b in itertools.pairwise(curve)):
-            yield f"{name} do not rise: fix the experiment"
-
-
-def _place(name: str, record: Record) -> Iterator[str]:
-    place = f"{record.trial.paper}/{record.trial.experiment}"
-    if PurePosixPath(name).parent.as_posix() != place:
-        yield f"belongs in {place}: move it there"
-
-
 def _of(record: Record) -> Experiment | None:
     known = record.trial.paper in papers.PAPERS
     return papers.experiments(record.trial.paper).get(record.trial.experiment) if known else None
 
 
-def _experiment(record: Record) -> Iterator[str]:
-    trial, experiment = record.trial, _of(record)
-    if experiment is None:
-        yield f"there is no experiment {trial.paper}/{trial.experiment}: delete the file, or add the experiment"
-    elif trial.revision > experiment.revision:
-        yield f"of revision {trial.revision}, but the experiment is at {experiment.revision}: add the newer experiment"
-    elif trial.revision == experiment.revision:
-        try:
-            experiment.config.model_validate(trial.config)
-        except ValidationError as error:
-            yield f"not a configuration of {trial.experiment} ({reason(error)}): raise its revision, or delete the file and run its trial again"
-    whole = papers.fields(trial) if papers.known(trial) else {}
-    if odd := [name for name, value in record.config.items() if name in whole and value != whole[name]]:
-        yield f"its config is not that of its trial ({', '.join(odd)}), so it was edited: restore it, or delete the file and run its trial again"
+def _rehearsal(record: Record) -> Iterator[str]:
+    if record.exit == "cut":
+        yield "a rehearsal (--max-steps), which is no result: run it without --max-steps, or delete the file"
 
 
 def _deviations(record: Record) -> Iterator[str]:
@@ -118,17 +73,6 @@ def _deviations(record: Record) -> Iterator[str]:
     known = deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True) if papers.known(trial) else []
     for what in (d.what for d in record.deviations if d not in known):
         yield f"its deviation {what!r} is not in the ledger in these words: add it there, or delete the file and run its trial again"
-
-
-def _data(record: Record) -> Iterator[str]:
-    for seen in record.data:
-        if seen.name not in SETS:
-            yield f"there is no data set {seen.name}: delete the file, or add the data set"
-        elif seen.stand_in != SETS[seen.name].stand_in:
-            yield f"{seen.name} is {'no' if seen.stand_in else 'a'} stand-in, but the record says otherwise: delete the file, and run its trial again"
-    named = record.config.get("data")
-    if record.exit == "ok" and named is not None and named not in [seen.name for seen in record.data]:
-        yield f"trained on {named}, but holds no fingerprint of it: delete the file, and run its trial again"
 
 
 def _code(record: Record) -> Iterator[str]:
@@ -179,9 +123,10 @@ def _notes(record: Record) -> Iterator[str]:
     if experiment is not None and trial.revision < experiment.revision:
         yield f"of revision {trial.revision}; the experiment is at {experiment.revision}, so it counts for no claim"
     elif experiment is not None and not experiment.budget(trial):
-        yield f"not one of the trials that {trial.experiment} names for scale {trial.scale}, so it counts for no claim"
-    elif experiment is not None and trial.seed not in experiment.replicates(papers.config(trial), experiment.seeds[trial.scale]):
-        yield f"its seed {trial.seed} is none of those that {trial.experiment} named before its runs"
+        yield (
+            f"not one of the trials that {trial.experiment} names for scale {trial.scale}, "
+            "with this configuration and seed, so it counts for no claim"
+        )
     if trial.scale == "smoke":
         yield "of smoke scale, which counts for no claim"
     if record.exit not in ("ok", "nan", "cut"):

@@ -13,9 +13,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from capslib import papers
+from capslib.data.registry import SETS
 from capslib.errors import UserError, notify
 from capslib.files import check_writable, folder, set_aside, write_atomically
-from capslib.lab.records import Record
+from capslib.lab.records import Record, faults
 from capslib.papers.experiment import Trial
 
 
@@ -34,6 +35,10 @@ def project_root() -> Path:
     return checkout if (checkout / "_toc.yml").exists() else Path.cwd()
 
 
+LARGEST_FILE = 2**26
+"""Bytes that a record can have: hundreds of times as many as any has."""
+
+
 class Damaged(ValueError):
     """A file that is not the record its name promises. The message says why."""
 
@@ -49,9 +54,12 @@ def read_record(path: Path) -> Record:
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "it is no file but a pipe or a device")  # reading which might never end
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise Damaged(f"it has {size:,} bytes, and no record has more than {LARGEST_FILE:,}")
     content = path.read_bytes()
     try:
-        record = Record.model_validate_json(content)
+        record = Record.model_validate_json(content, strict=True)
     except ValidationError as error:
         version = next((e["input"] for e in error.errors() if e["loc"] == ("schema_version",)), 0)
         if isinstance(version, int) and version > Record.model_fields["schema_version"].default:
@@ -152,15 +160,56 @@ class Store:
                 self.repair(path)
 
     def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
-        """All sound records, in a fixed order; with ``cut`` also those of rehearsals. Warns of each file that it leaves out."""
+        """Yield all records that count, in a fixed order; with ``cut`` also those of rehearsals.
+
+        Warns of each file that it leaves out: damaged, unreadable, of a newer capslib, or one with :meth:`objections`.
+        """
         for path in self.paths(paper):
             try:
                 record = self._read(path)
-            except Newer as newer:
-                notify(str(newer))
+            except UserError as error:
+                notify(str(error))
                 continue
-            if record is not None and (cut or record.exit != "cut"):
+            if record is None or (record.exit == "cut" and not cut):
+                continue
+            objection = next(self.objections(path, record), None)
+            if objection is None:
                 yield record
+            else:
+                notify(f"{path} is not used: {objection}.")
+
+    def objections(self, path: Path, record: Record) -> Iterator[str]:
+        """Yield why the sound file at ``path`` counts for nothing, and what to do about it.
+
+        The record contradicts itself, lies in another folder than its trial names, or is not what its experiment runs
+        today. A record of an earlier revision may have a configuration that nobody knows any more.
+        """
+        trial = record.trial
+        if path.parent != self.path(trial).parent:
+            yield f"belongs in {trial.paper}/{trial.experiment}: move it there"
+        yield from faults(record)
+        yield from _of_data(record)
+        if trial.paper not in papers.PAPERS or trial.experiment not in papers.experiments(trial.paper):
+            yield f"there is no experiment {trial.paper}/{trial.experiment}: delete the file, or add the experiment"
+            return
+        revision = papers.experiments(trial.paper)[trial.experiment].revision
+        if trial.revision > revision:
+            yield f"of revision {trial.revision}, but the experiment is at {revision}: add the newer experiment"
+        try:
+            fields = papers.fields(trial)
+        except ValidationError as error:
+            if trial.revision == revision:
+                yield (
+                    f"not a configuration of {trial.experiment} ({reason(error)}): "
+                    "raise its revision, or delete the file and run its trial again"
+                )
+            return
+        changed = [name for name, value in record.config.items() if value != fields.get(name, value)]
+        if changed:
+            yield (
+                f"its config is not that of its trial ({', '.join(changed)}), so it was edited: "
+                "restore it, or delete the file and run its trial again"
+            )
 
     def _read(self, path: Path) -> Record | None:
         try:
@@ -177,6 +226,19 @@ class Store:
         except Damaged as why:
             notify(f"{path} is damaged ({why}) and is not used. {REPAIR}")
             return None
+
+
+def _of_data(record: Record) -> Iterator[str]:
+    """Yield why the data that a record names cannot be what its trial saw."""
+    for data in record.data:
+        if data.name not in SETS:
+            yield f"there is no data set {data.name}: delete the file, or add the data set"
+        elif data.stand_in != SETS[data.name].stand_in:
+            kind = "no" if data.stand_in else "a"
+            yield f"{data.name} is {kind} stand-in, but the record says otherwise: delete the file, and run its trial again"
+    named = record.config.get("data")
+    if record.exit == "ok" and named is not None and named not in [data.name for data in record.data]:
+        yield f"trained on {named}, but holds no fingerprint of it: delete the file, and run its trial again"
 
 
 REPAIR = "`capslib records check --repair` sets it aside; `capslib run` sets it aside and runs its trial again."

@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-Plain = bool | int | float | str | None
+LARGEST = 1e100
+"""No number of a record is larger, so that sums of squares of them are finite."""
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=2**53)]  # beyond that, not every program reads JSON exactly
+Plain = bool | Annotated[int, Field(ge=-(10**100), le=10**100)] | Number | str | None
+Fields = dict[str, Plain | list[Plain | list[Plain]]]
+"""Fields of a configuration, as JSON has them."""
 
 
 class Trial(Model):
@@ -34,10 +40,10 @@ class Trial(Model):
 
     paper: str
     experiment: str
-    revision: int = Field(ge=1, description="raised when the meaning of the experiment changes")
+    revision: int = Field(ge=1, le=2**53, description="raised when the meaning of the experiment changes")
     scale: Scale
-    config: dict[str, Plain | list[Plain]] = Field(description="the fields that differ from the defaults of the configuration")
-    seed: int = Field(ge=0)
+    config: Fields = Field(description="the fields that differ from the defaults of the configuration")
+    seed: Count
 
     @property
     def key(self) -> str:
@@ -61,8 +67,8 @@ class Deviation(Model):
 class Metric(Model):
     """A measured number. ``n`` is what it was measured on (test images, points, weights drawn); ``unit`` is in words."""
 
-    value: float
-    n: int = Field(ge=0)
+    value: Number
+    n: Count
     unit: str
 
 
@@ -110,17 +116,26 @@ class Experiment:
     """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
 
     @functools.cached_property
-    def _budgets(self) -> dict[tuple[Scale, str], int]:
-        found = {}
+    def _budgets(self) -> dict[tuple[Scale, str, int], int]:
+        """The budget of each trial that the experiment names, by scale, hash of the configuration, and seed."""
+        budgets: dict[tuple[Scale, str, int], int] = {}
         for scale in SCALES:
-            own = self.grid(scale)
-            for budget, configs in ((2, filter(None, map(doubled, own))), (1, own)):
-                found |= {(scale, hash_of(c.differences())): budget for c in configs}
-        return found
+            for config in self.grid(scale):
+                seeds = self.replicates(config, self.seeds[scale])
+                twice = doubled(config)
+                if twice is not None:
+                    longer = hash_of(twice.differences())
+                    for seed in seeds:
+                        budgets.setdefault((scale, longer, seed), 2)
+                own = hash_of(config.differences())
+                budgets |= {(scale, own, seed): 1 for seed in seeds}
+        return budgets
 
     def budget(self, trial: Trial) -> int:
-        """1 for a trial of its scale's grid at the current revision, 2 for one with twice that budget, 0 for any other."""
-        return self._budgets.get((trial.scale, hash_of(trial.config)), 0) if trial.revision == self.revision else 0
+        """Return 1 for a trial of its scale's grid and seeds at the current revision, 2 for one with twice that budget, 0 for any other."""
+        if trial.revision != self.revision:
+            return 0
+        return self._budgets.get((trial.scale, hash_of(trial.config), trial.seed), 0)
 
     def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
         own = dict(paper=self.paper, experiment=self.name, revision=self.revision)

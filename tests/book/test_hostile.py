@@ -37,9 +37,8 @@ def places(value: Any, *at: str | int) -> Iterator[tuple[str | int, ...]]:
 
 
 def hostile(record: Record) -> tuple[Record, set[str]]:
-    """The record with such a text, and the name of its place, wherever it is still a record; and these names.
-
-    The trial stays: it decides whether anybody looks at the record."""
+    """The record with such a text, and the name of its place, wherever it is still a record that counts; and these names."""
+    store = Store("nowhere")
     changed = json.loads(record.model_dump_json())
     named = set()
     for at in places(changed):
@@ -50,12 +49,14 @@ def hostile(record: Record) -> tuple[Record, set[str]]:
         before, name = parent[last], ".".join(map(str, at))
         parent[last] = f"‹{name}›{HOSTILE}"
         try:
-            assert at[0] not in ("trial", "config", "key")
-            Record.model_validate(changed)
-        except (AssertionError, ValidationError):
-            parent[last] = before
-        else:
+            read = Record.model_validate(changed)
+            counts = read.key == read.trial.key and not any(store.objections(store.path(record.trial), read))
+        except ValidationError:
+            counts = False
+        if counts:
             named.add(name)
+        else:
+            parent[last] = before
     changed["metrics"][f"‹metric›{HOSTILE}"] = next(iter(changed["metrics"].values()))
     changed["config"][f"‹field›{HOSTILE}"] = f"‹value›{HOSTILE}"
     return Record.model_validate(changed), named
@@ -73,7 +74,7 @@ def records(make_record) -> tuple[list[Record], set[str]]:
             metrics={asked.metric: Metric(value=0.5, n=9, unit="u")},
             message="message",
             deviations=[Deviation(what="what", paper="paper", ours="ours", why="why")],
-            data=[DataFingerprint(name="d", sha256="0" * 64, stand_in=False, complete=False, deviations=["text"])],
+            data=[DataFingerprint(name="smallnorb", sha256="0" * 64, stand_in=False, complete=False, deviations=["text"])],
             code={"revision": "a" * 40, "dirty": False, "capslib": "0" * 64},
         )
         record, found = hostile(record)

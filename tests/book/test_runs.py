@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -49,6 +51,18 @@ def test_a_page_says_all_that_the_record_says(record, tmp_path):
     assert drawn["train accuracy"] == "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
     assert drawn["loss"].startswith("loss over steps: ")
     assert drawn["lone"].startswith("lone over position: ")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.write_text("{}")])
+def test_pages_have_the_same_evidence_beside_a_file_that_is_no_record(tmp_path, add_records, make, caplog):
+    keys = add_records(tmp_path)
+    sound = evidence.load(tmp_path)
+    path = sound.records[keys[0]].with_name("0123456789abcdef.json")
+    make(path)
+    found = evidence.load(tmp_path)
+    assert path.name in caplog.text
+    assert set(found.records) == set(keys)
+    assert (found.fingerprint, found.newest()) == (sound.fingerprint, sound.newest())
 
 
 def test_a_curve_leaves_out_what_is_no_number():

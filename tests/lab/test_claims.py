@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,6 +246,10 @@ def test_a_quantity_may_be_computed_from_the_curves_of_a_record():
     assert (found.status, found.ours) == ("reproduced", pytest.approx(90))
     gone = judge(claim(value=90), Value(A, last, final=False), [r.model_copy(update={"series": {}}) for r in runs(GOOD)])
     assert (gone.status, "lack the metric 'the end'" in gone.reason) == ("waiting", True)
+    share = Derived("the end", lambda r: Metric(value=1 / r.series["nothing"][-1], n=5, unit="fraction"))
+    of_nothing = [r.model_copy(update={"series": {"nothing": [0.0]}}) for r in runs(GOOD)]
+    found = judge(claim(value=90), Value(A, share, final=False), of_nothing)
+    assert (found.status, "lack the metric 'the end'" in found.reason) == ("waiting", True)
 
 
 @pytest.mark.parametrize("end", FAILED)
@@ -1104,6 +1109,44 @@ def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
     assert f"{len(records)} of the experiment" in found.reason
 
 
+def test_a_seed_that_nobody_named_counts_for_nothing(tmp_path):
+    store = Store(tmp_path)
+    name, records = answered(store)
+    before = {v.claim.id: v for v in verdicts(CHAPTER, store=store)}[name]
+    trial = records[0].trial.model_copy(update={"seed": 999})
+    better = {metric: Metric(value=1, n=100, unit="fraction") for metric in records[0].metrics}
+    store.put(records[0].model_copy(update={"trial": trial, "key": trial.key, "metrics": better}))
+    after = {v.claim.id: v for v in verdicts(CHAPTER, store=store)}[name]
+    assert (after.status, after.ours, after.n, after.records) == (before.status, before.ours, before.n, before.records)
+
+
+def test_no_single_file_takes_the_verdicts_down(tmp_path, caplog):
+    store = Store(tmp_path)
+    _, records = answered(store)
+    before = {v.claim.id: (v.word, v.ours, v.records) for v in verdicts(CHAPTER, store=store)}
+    spare = records[0].trial.model_copy(update={"seed": 4})
+    path = store.path(spare)
+    sound = store.path(records[0].trial).read_text()
+    for content in (
+        sound.replace('"n": 100', '"n": 1' + "0" * 400),
+        sound.replace('"wall_seconds": 1.5', '"wall_seconds": 1e308'),
+        sound.replace('"peak_memory_bytes": 1', '"peak_memory_bytes": 1' + "0" * 400),
+        sound.replace('"value": ', '"value": 1e308, "was": '),
+        sound.replace(CHAPTER, "nobody"),
+        "{}",
+    ):
+        path.write_text(content)
+        caplog.clear()
+        assert {v.claim.id: (v.word, v.ours, v.records) for v in verdicts(CHAPTER, store=store)} == before
+        assert str(path) in caplog.text
+        path.unlink()
+    for make in (os.mkfifo, Path.mkdir):
+        make(path)
+        assert {v.claim.id: (v.word, v.ours, v.records) for v in verdicts(CHAPTER, store=store)} == before
+        assert f"{path} cannot be read" in caplog.text
+        path.unlink() if path.is_fifo() else path.rmdir()
+
+
 def test_claims_that_use_the_same_records_name_each_other():
     found = {v.claim.id: v for v in verdicts("em_routing", store=Store(Path(__file__).parents[2] / "results"))}
     assert {"EM-T1-iter3", "EM-W-14", "EM-W-17"} <= set(found["EM-W-10"].shares)
@@ -1171,5 +1214,7 @@ def test_figures_show_a_seed_once_and_not_again_with_twice_the_budget(tmp_path):
     depth = experiments(CHAPTER)["depth"]
     own, twice = (depth.trials("cpu", where=want, seeds=[0], change=change) for change in ({}, {"epochs": 8}))
     for trial in (*own, *twice):
-        store.put(record(seed=0).model_copy(update={"key": trial.key, "trial": trial, "config": fields(trial)}))
+        metrics = {"test_accuracy": Metric(value=0.1, n=100, unit="fraction")}
+        told = {"key": trial.key, "trial": trial, "config": fields(trial), "metrics": metrics}
+        store.put(record(seed=0).model_copy(update=told))
     assert [r.key for r in Chapter(CHAPTER, store.root).records] == [t.key for t in own]

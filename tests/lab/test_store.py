@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ from capslib.config import Config
 from capslib.errors import UserError
 from capslib.files import leftovers, locked, set_aside, write_atomically
 from capslib.lab import store as storing
+from capslib.lab.records import Record
 from capslib.lab.runs import run_trial
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
+from capslib.papers.experiment import Metric
 from capslib.training import Context
 
 ROOT = Path(__file__).parents[2]
@@ -248,6 +251,19 @@ DAMAGES = {
     "a key twice": lambda whole: whole.replace(b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'),
     "a key twice, further in": lambda whole: whole.replace(b'"n": 20', b'"n": 5, "n": 20'),
     "a well of brackets": lambda whole: b"[" * 200_000,
+    "a truth for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": true'),
+    "a text for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": "0.5"'),
+    "a fraction for a count": lambda whole: whole.replace(b'"n": 20', b'"n": 20.0'),
+    "a truth for a count": lambda whole: whole.replace(b'"threads": 1', b'"threads": true'),
+    "a number that no sum can hold": lambda whole: whole.replace(b'"value": 0.5', b'"value": 1e308'),
+    "such a number in a curve": lambda whole: whole.replace(b"[0.3,", b"[-1e308,"),
+    "more bytes than there are": lambda whole: whole.replace(b'_bytes": 1', b'_bytes": 1' + b"0" * 400),
+    "more parameters than there are": lambda whole: whole.replace(b'"parameters": 7', b'"parameters": 1' + b"0" * 400),
+    "more seconds than there were": lambda whole: whole.replace(b'"wall_seconds": 1.5', b'"wall_seconds": 1e308'),
+    "a seed of 400 digits": lambda whole: whole.replace(b'"seed": 3', b'"seed": 3' + b"0" * 400),
+    "an option of 5,000 digits": lambda whole: whole.replace(b'"points": 20', b'"points": 2' + b"0" * 5000),
+    "an option that is an object": lambda whole: whole.replace(b'"points": 20', b'"points": {"a": 1}'),
+    "a number for a time": lambda whole: whole.replace(b'"started": "2026-01-02T03:04:05Z"', b'"started": 0'),
     "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
 }
 
@@ -309,24 +325,100 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, tr
     assert files(store.root) == before
 
 
-def test_a_record_that_cannot_be_read_is_not_taken_for_damaged(store, trial):
-    store.path(trial).mkdir(parents=True)  # root may read anything but this
-    for ask in (lambda: store.get(trial), lambda: list(store.records())):
-        with pytest.raises(UserError, match=rf"{store.path(trial)} cannot be read: Is a directory"):
-            ask()
-    assert store.path(trial).is_dir()
+UNREADABLE = {
+    "a folder": (Path.mkdir, "Is a directory"),  # root may read anything but this
+    "a pipe": (os.mkfifo, "it is no file but a pipe or a device"),  # reading it might never end
+    "a device": (lambda place: place.symlink_to("/dev/zero"), "it is no file but a pipe or a device"),
+}
 
 
-def test_a_pipe_or_a_device_in_the_place_of_a_record_is_not_read(store, trial):
-    """Reading it might never end."""
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_in_the_place_of_a_record_is_named_and_not_taken_for_damaged(store, trial, make_record, what, caplog):
+    make, why = UNREADABLE[what]
+    other = make_record(trial.model_copy(update={"seed": 4}))
+    store.put(other)
     path = store.path(trial)
-    path.parent.mkdir(parents=True)
-    for make in (os.mkfifo, lambda place: place.symlink_to("/dev/zero")):
-        make(path)
-        for ask in (lambda: store.get(trial), lambda: list(store.records())):
-            with pytest.raises(UserError, match=f"{path} cannot be read: it is no file but a pipe or a device"):
-                ask()
-        path.unlink()
+    make(path)
+    with pytest.raises(UserError, match=f"{path} cannot be read: {why}"):
+        store.get(trial)
+    assert list(store.records()) == [other]
+    assert re.search(f"{path} cannot be read: {why}", caplog.text)
+    store.repair_all()
+    assert os.path.lexists(path)
+
+
+def with_trial(record: Record, **fields: object) -> Record:
+    """The record of a changed trial, under its key."""
+    trial = record.trial.model_copy(update=fields)
+    return record.model_copy(update={"trial": trial, "key": trial.key})
+
+
+def with_fields(record: Record, **fields: object) -> Record:
+    return record.model_copy(update=fields)
+
+
+def with_metric(record: Record, **fields: object) -> Record:
+    return with_fields(record, metrics={"a": Metric(**fields)})
+
+
+OBJECTIONS = {
+    "an unknown paper": (lambda r: with_trial(r, paper="nobody"), "there is no experiment nobody/sign"),
+    "an unknown experiment": (
+        lambda r: with_trial(r, experiment="sing"),
+        "there is no experiment negation_limitation/sing",
+    ),
+    "a revision to come": (lambda r: with_trial(r, revision=99), "of revision 99, but the experiment is at 1"),
+    "no configuration": (
+        lambda r: with_trial(r, config=r.trial.config | {"points": "many"}),
+        r"not a configuration of sign \(points: ",
+    ),
+    "an edited configuration": (
+        lambda r: with_fields(r, config=r.config | {"routing": "em"}),
+        r"its config is not that of its trial \(routing\), so it was edited",
+    ),
+    "an end before the start": (
+        lambda r: with_fields(r, finished=r.started - timedelta(days=1)),
+        "finished before it started",
+    ),
+    "no metric": (lambda r: with_fields(r, metrics={}), "ended well but holds no metric"),
+    "more than all": (
+        lambda r: with_metric(r, value=1.5, n=20, unit="fraction"),
+        "metric a = 1.5 is out of the range of its unit, fraction",
+    ),
+    "less than none": (
+        lambda r: with_metric(r, value=-1, n=20, unit="steps"),
+        "metric a = -1 is out of the range of its unit, steps",
+    ),
+    "measured on nothing": (lambda r: with_metric(r, value=0.5, n=0, unit="fraction"), "metric a was measured on nothing"),
+    "a curve too short": (
+        lambda r: with_fields(r, series={"steps": [1, 2, 3], "loss": [1, 2]}),
+        "curve loss has 2 points over 3 steps",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OBJECTIONS)
+def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(store, trial, make_record, what, caplog):
+    change, why = OBJECTIONS[what]
+    other = make_record(trial.model_copy(update={"seed": 4}))
+    store.put(other)
+    path = store.put(change(make_record(trial)))
+    before = files(store.root)
+    assert list(store.records()) == [other]
+    assert re.search(rf"{path} is not used: {why}", caplog.text)
+    assert len(caplog.records) == 1
+    store.repair_all()
+    assert files(store.root) == before, "nobody knows whether it will be of use again"
+
+
+@pytest.mark.parametrize("paper", ["nobody", "em_routing"])
+def test_a_record_in_the_folder_of_another_trial_is_named_and_left_out(store, trial, make_record, paper, caplog):
+    path = store.put(with_trial(make_record(trial), paper=paper))
+    place = store.path(trial).with_name(path.name)
+    place.parent.mkdir(parents=True)
+    path.rename(place)
+    assert list(store.records("negation_limitation")) == []
+    assert f"{place} is not used: belongs in {paper}/sign: move it there" in caplog.text
 
 
 class Before(Config):

@@ -83,7 +83,7 @@ def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(capslib, tmp_p
     assert "The same command continues" in said
     assert "Traceback" not in said
     store = Store(tmp_path / "results")
-    assert list(store.records()) == []
+    assert store.paths() == []
     assert len(list(store.root.glob(".trainings/*.pt"))) == workers
     until(lambda: not any(child.is_running() for child in children))
 
@@ -92,7 +92,7 @@ def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(capslib, tmp_p
         again = capslib(*toy(tmp_path, "waits"), "--workers", 1)
         _, said = again.communicate(timeout=300)
         assert again.returncode == 0, said
-        assert len(list(store.records())) == 3
+        assert len(store.paths()) == 3
 
 
 def test_workers_end_when_their_parent_is_killed(capslib, tmp_path):
@@ -122,7 +122,7 @@ def test_workers_that_die_while_they_start_are_replaced(capslib, tmp_path):
     (tmp_path / "go").touch()
     _, said = running.communicate(timeout=300)
     assert running.returncode == 0, said
-    assert len(list(Store(tmp_path / "results").records())) == 3
+    assert len(Store(tmp_path / "results").paths()) == 3
 
 
 def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
@@ -133,7 +133,7 @@ def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
     for running in runs:
         _, said = running.communicate(timeout=300)
         assert running.returncode == 0, said
-    assert len(list(Store(tmp_path / "results").records())) == 6
+    assert len(Store(tmp_path / "results").paths()) == 6
     assert len(pids(tmp_path)) == 6, "a trial ran twice"
 
 

@@ -55,7 +55,9 @@ def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
     assert len({experiment.trial("cpu", config, 0).key for config in spelled}) == 1
 
 
-@pytest.mark.parametrize("change", [{"scale": "huge"}, {"seed": -1}, {"revision": 0}, {"surprise": 1}])
+@pytest.mark.parametrize(
+    "change", [{"scale": "huge"}, {"seed": -1}, {"seed": 2**60}, {"revision": 0}, {"surprise": 1}, {"config": {"size": 10**101}}]
+)
 def test_a_trial_is_validated(trial, change):
     with pytest.raises(ValidationError):
         Trial.model_validate({**trial.model_dump(), **change})
@@ -90,7 +92,7 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
     experiment = make_experiment()
     trial, *_ = experiment.trials("cpu")
     assert experiment.budget(trial) == 1
-    for change in ({"revision": trial.revision + 1}, {"config": {"size": 99}}, {"scale": "paper"}):
+    for change in ({"revision": trial.revision + 1}, {"config": {"size": 99}}, {"scale": "paper"}, {"seed": 99}):
         other = trial.model_copy(update=change)
         assert experiment.budget(other) == (other in experiment.trials(other.scale))
 
@@ -491,7 +493,7 @@ def raising(error: BaseException):
 
 def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
     record = run(make_experiment(), store, seed=5)
-    assert record == next(store.records())
+    assert record == store.get(record.trial)
     assert (record.exit, record.message, record.metrics["size"].value) == ("ok", "", 7)
     assert record.key == record.trial.key
     assert record.environment.threads == torch.get_num_threads()

@@ -13,7 +13,7 @@ from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.lab.judging import QUERIES_OF_KIND
 from capslib.lab.ledger import ledger
-from capslib.lab.review import faults
+from capslib.lab.records import faults
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers import PAPERS, STEMS, experiments, queries

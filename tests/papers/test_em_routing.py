@@ -18,7 +18,7 @@ from capslib.errors import Interrupted
 from capslib.lab.judging import judge
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
-from capslib.lab.review import faults
+from capslib.lab.records import faults
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.lab.words import GROUPS, NOT_RUN

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All verdicts by claim id, in the ledger's order, and all record files by key."""
+    """All verdicts by claim id, in the ledger's order, and the files of all records that count by key."""
 
     verdicts: dict[str, Verdict]
     records: dict[str, Path]
@@ -60,7 +60,8 @@ def load(results: Path) -> Evidence:
     """Judge every claim by the records in ``results``."""
     store = Store(results)
     judged = {v.claim.id: v for v in claims.verdicts(store=store)}
-    return Evidence(judged, {path.stem: path for path in store.paths()}, results, _hours(judged, store))
+    files = {record.key: store.path(record.trial) for record in store.records()}
+    return Evidence(judged, files, results, _hours(judged, store))
 
 
 def _hours(judged: dict[str, Verdict], store: Store) -> dict[str, float]:
