@@ -84,10 +84,15 @@ def _transfer(address: str, path: str, largest: int) -> None:
     """Write what an address delivers into a file. Raises OSError for more than ``largest`` bytes, and where it breaks off or stalls."""
     import requests  # takes a moment, and only a download needs it
 
+    def leave_body(response: requests.Response, **_: object) -> None:
+        if response.is_redirect:  # whose body requests would read to its end
+            response.close()
+
     # Without this header a server may compress in transit, and the client would unpack the .gz itself.
     headers = {"Accept-Encoding": "identity"}
     timeouts = 5, STALL_SECONDS  # to connect, and between two parts
-    with requests.get(address, headers=headers, timeout=timeouts, stream=True) as response:
+    hooks = {"response": leave_body}
+    with requests.get(address, headers=headers, timeout=timeouts, stream=True, hooks=hooks) as response:
         response.raise_for_status()
         promised = int(response.headers.get("Content-Length", 0))
         received, wanted = 0, STALL_BYTES

@@ -19,15 +19,24 @@ from capslib.errors import UserError
 class Mirror:
     """Serves a dictionary of files, changed by ``spoil(name, content)``, and remembers every request.
 
-    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes.
+    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes. With ``moved`` it sends to
+    another address first, in an answer without an end.
     """
 
-    def __init__(self, files, spoil=lambda name, content: content, promise=None, pause=0.0):
+    def __init__(self, files, spoil=lambda name, content: content, promise=None, pause=0.0, moved=False):
         self.asked = asked = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 name = self.path.rpartition("/")[2]
+                if moved and not self.path.startswith("/moved/"):
+                    self.send_response(302)
+                    self.send_header("Location", f"/moved/{name}")
+                    self.end_headers()
+                    with contextlib.suppress(ConnectionError):
+                        while True:
+                            self.wfile.write(bytes(2**16))
+                    return
                 asked.append(name)
                 content = spoil(name, files[name]) if name in files else None
                 if content is None:
@@ -137,6 +146,12 @@ def test_a_mirror_that_stalls_is_left(tiny, mirrors, tmp_path, monkeypatch):
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
     assert slow.asked == good.asked == list(tiny.files)
+
+
+def test_a_mirror_that_has_moved(tiny, mirrors, tmp_path):
+    mirrors(Mirror(tiny.files, moved=True))
+    data.fetch("mnist", tmp_path)
+    assert data.verify("mnist", tmp_path) == []
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
