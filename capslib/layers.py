@@ -64,11 +64,13 @@ def grid_size(size: Sequence[int], windows: Sequence[tuple[int, int]], what: str
     """Return the grid (H', W') that windows, one after the other, make of ``what`` of (H, W).
 
     ``windows`` are (kernel, stride); each makes H' = ⌊(H − kernel)/stride⌋ + 1. Raises ValueError,
-    with the least size, if a window does not fit.
+    with the least size, if a window does not fit, and if ``size`` is not a height and a width.
 
     >>> grid_size((28, 28), [(9, 1), (9, 2)])
     (6, 6)
     """
+    if len(size) != 2:
+        raise ValueError(f"{what} have a height and a width, not {len(size)} sides: {[*size]}")
     least = 1
     for kernel, stride in reversed(windows):
         check_positive(kernel=kernel, stride=stride)

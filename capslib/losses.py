@@ -15,11 +15,14 @@ def _class_indicators(activation: Tensor, target: Tensor) -> Tensor:
     """Return T_k [N, C], one for each class that is present, in the dtype of ``activation`` [N, C].
 
     ``target`` holds class indices [N], or zeros and ones [N, C] where several classes may be
-    present. Raises ValueError for other shapes, and for other numbers in [N, C].
+    present. Raises ValueError for other shapes, and for other numbers in [N, C], and TypeError
+    for indices that are no integers.
     """
     if target.ndim != 2:
         check_shapes(activation=(activation, "N C"), target=(target, "N"))
-        return torch.zeros_like(activation).scatter(1, target[:, None], 1)
+        if target.is_floating_point():
+            raise TypeError(f"class indices [N] are integers, not {target.dtype}")
+        return torch.zeros_like(activation).scatter(1, target.long()[:, None], 1)
     check_shapes(activation=(activation, "N C"), target=(target, "N C"))
     if values_can_be_read() and not bool(((target == 0) | (target == 1)).all()):
         raise ValueError("a target [N, C] holds zeros and ones; give class indices as [N]")

@@ -66,9 +66,12 @@ def check_positive(**numbers: float) -> None:
         ...
     ValueError: parents has to be a whole number of at least 1, not 0
     """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
     for name, number in numbers.items():
-        if number < 1 or number != int(number):
-            raise ValueError(f"{name} has to be a whole number of at least 1, not {number}")
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or number < 1 or not float(number).is_integer():
+            raise ValueError(f"{name} has to be a whole number of at least 1, not {number!r}")
 
 
 def values_can_be_read() -> bool:

@@ -70,3 +70,12 @@ def test_equal_activations_raise_only_the_right_class():
         loss(a, torch.tensor([2])).backward()
         assert a.grad[0, 2] < 0
         assert (a.grad[0, [0, 1, 3]] > 0).all()
+
+
+@pytest.mark.parametrize("loss", [margin_loss, spread_loss])
+def test_labels_are_integers_of_any_width(loss):
+    a, target = draw(4, 3, 0)
+    for dtype in (torch.uint8, torch.int32):
+        assert loss(a, target.to(dtype)) == loss(a, target)
+    with pytest.raises(TypeError, match=r"class indices \[N\] are integers, not torch\.float32"):
+        loss(a, target.float())

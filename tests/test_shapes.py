@@ -93,6 +93,7 @@ REFUSED = {
         "N is 2 in activation and 3 in labels",
     ),
     "a 16 × 32 EM network": (lambda: MatrixCapsNet((2, 16, 32)), "images of 16 × 32 .* 17 × 17 is the least"),
+    "an EM network without channels": (lambda: MatrixCapsNet((20, 20)), "images have a height and a width, not 1 sides"),
     "a 1 × 1 EM network": (lambda: ConsensusCapsNet((2, 1, 1)), "images of 1 × 1 .* 17 × 17 is the least"),
     "a 3 × 9 CNN": (lambda: BaselineCNN((1, 3, 9)), "images of 3 × 9 .* 4 × 4 is the least"),
     "a 16 × 16 deep network": (lambda: DeepCapsNet((1, 16, 16), depth=3), "images of 16 × 16 .* 17 × 17 is the least"),
@@ -132,7 +133,7 @@ def test_no_routing_takes_less_than_one_of_anything(name, children, parents, dim
 
 
 @pytest.mark.parametrize("layer", [DenseCapsules, PrimaryCapsules, MatrixPrimaryCapsules, ConvCapsules, ClassCapsules])
-@pytest.mark.parametrize("number", [0, -1, 2.5])
+@pytest.mark.parametrize("number", [0, -1, 2.5, float("nan"), float("inf"), "3", None, True])
 def test_no_layer_is_built_of_less_than_one_of_anything(layer, number):
     numbers = [3] * {DenseCapsules: 4, PrimaryCapsules: 3}.get(layer, 2)
     for place in range(len(numbers)):

@@ -297,8 +297,9 @@ class EMRouting(Routing):
         return torch.tensor(numbers, dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        scale_u, scale_a, self.beta_u_offset, self.inverse_temperature = state.tolist()
+        scale_u, scale_a, *offset, self.inverse_temperature = state.tolist()
         self.beta_scale = (scale_u, scale_a)
+        self.beta_u_offset = offset[0] if offset else 0.0  # older weights have none
 
     def betas(self) -> tuple[Tensor, Tensor]:
         """Return β_u and β_a [J] in the units of the paper, in at least float32."""

@@ -113,3 +113,14 @@ def test_saved_weights_of_a_calibrated_network_are_the_same_function():
     other = MatrixCapsNet((2, 24, 24), 5, (16, 4, 8, 8))
     other.load_state_dict(network.state_dict())
     assert torch.equal(other(images), network(images))
+
+
+def test_weights_that_were_saved_before_there_was_an_offset_are_the_same_function():
+    network, images = MatrixCapsNet(SHAPE, 5, (4, 2, 3, 3)), torch.rand(2, *SHAPE)
+    older = network.state_dict()
+    for name in [name for name in older if name.endswith("_extra_state")]:
+        scale_u, scale_a, _, lamda = older[name].tolist()
+        older[name] = torch.tensor([scale_u, scale_a, lamda], dtype=torch.float64)
+    other = MatrixCapsNet(SHAPE, 5, (4, 2, 3, 3))
+    other.load_state_dict(older)
+    assert torch.equal(other(images), network(images))
