@@ -90,7 +90,7 @@ REFUSED = {
     "poses of one example": (lambda: CapsuleStack([(5, 2), (3, 2)])(rand(5, 2)), "pose has 2 axes"),
     "labels of another batch": (
         lambda: sparse.SparseCapsNet((1, 20, 20), mask="label", capsules=10)(rand(2, 1, 20, 20), labels[:3]),
-        "N is 2 in activation and 3 in labels",
+        "N is 2 in support and 3 in labels",
     ),
     "a 16 × 32 EM network": (lambda: MatrixCapsNet((2, 16, 32)), "images of 16 × 32 .* 17 × 17 is the least"),
     "an EM network without channels": (lambda: MatrixCapsNet((20, 20)), "images have a height and a width, not 1 sides"),

@@ -63,7 +63,8 @@ def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position
     """
     check_shapes(coupling=(coupling, "N I L"))
     if coupling.shape[1] % types:
-        raise ValueError(f"{coupling.shape[1]} children are not of {types} types at every position")
+        children = coupling.shape[1]
+        raise ValueError(f"{children} children are not of {types} types at every position")
     groups = (types, -1) if grouping == "position" else (-1, types)
     return coupling.unflatten(1, groups).amax(1 if grouping == "position" else 2).sum(dim=1)
 
@@ -208,7 +209,8 @@ class SparseCapsNet(nn.Module):
 
     def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
         """The mask m [N, L]."""
-        check_shapes(activation=(activation, "N L"), support=(support, "N L"), labels=(labels, "N"))
+        check_shapes(activation=(activation, "N L"), support=(support, "N L"))
+        check_shapes(support=(support, "N L"), labels=(labels, "N"))
         strength = support if self.boost is None else self.boost(support)
         if self.mask == "none":
             return torch.ones_like(support)
