@@ -132,7 +132,10 @@ class Run:
             raise ValueError("it was left by another version of the code, and a record names one")
 
     def resume(self) -> None:
-        """Take up what the checkpoint holds, whole or not at all; a damaged or senseless one, or one of other code, is set aside."""
+        """Take up what the checkpoint holds, whole or not at all.
+
+        A damaged or senseless one, or one of other code, is set aside.
+        """
         if self.path is None or not self.path.exists():
             return
         fresh = _copied(self.state(), self.device)

@@ -113,7 +113,10 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
 
 
 def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
-    """Check that :func:`load` will give every split of a set, before starting anything long. Raises the same UserErrors."""
+    """Check that :func:`load` will give every split of a set, before starting anything long.
+
+    Raises the same UserErrors.
+    """
     for split in SETS[name].splits:
         if not SETS[name].stand_in:
             load(name, split, data_dir=data_dir, download=download)
@@ -138,10 +141,10 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
-    """Read all arrays of a set again and compare them with its manifest, and the manifest with the one that is known.
+    """Read all arrays of a set again, and compare them with its manifest.
 
-    Returns one line for each problem.
-    Raises UserError if the set is missing.
+    A manifest that calls a set complete is compared with the one that is known. Returns one line for
+    each problem. Raises UserError if the set is missing.
     """
     spec = SETS[name]
     return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))

@@ -185,7 +185,10 @@ def check_contents(folder: Path, manifest: Manifest, split: str) -> None:
 
 
 def check_labels(folder: Path, split: str, arrays: dict[str, np.ndarray], classes: int) -> None:
-    """Raise UserError for a label that is none of so many classes, from 0 on. A set may have no labels, or name no classes."""
+    """Raise UserError for a label that is none of so many classes, from 0 on.
+
+    A set may have no labels, or name no classes.
+    """
     if "labels" not in arrays or not classes:
         return
     low, high = arrays["labels"].min(), arrays["labels"].max()

@@ -81,7 +81,10 @@ STALL_BYTES = 2**16
 
 
 def _transfer(address: str, path: str, largest: int) -> None:
-    """Write what an address delivers into a file. Raises OSError for more than ``largest`` bytes, and where it breaks off or stalls."""
+    """Write what an address delivers into a file.
+
+    Raises OSError for more than ``largest`` bytes, and where the transfer breaks off or stalls.
+    """
     import requests  # takes a moment, and only a download needs it
 
     def leave_body(response: requests.Response, **_: object) -> None:

@@ -33,7 +33,10 @@ RANGES = {
     "bytes of an image": (0, LARGEST),
     "seconds of one core": (0, LARGEST),
 }
-"""The values that a metric can have, by its unit. Of other units they are not known: a count may be one of orders of magnitude."""
+"""The values that a metric can have, by its unit.
+
+Of other units they are not known: a count may be one of orders of magnitude.
+"""
 
 
 class Code(Model):
@@ -97,7 +100,10 @@ class Record(Model):
 
 
 def faults(record: Record) -> Iterator[str]:
-    """Yield what is wrong with the record of a run, as far as the record alone can tell. A rehearsal has no results to look at."""
+    """Yield what is wrong with the record of a run, as far as the record alone can tell.
+
+    A rehearsal has no results to look at.
+    """
     if record.exit == "cut":
         return
     if record.finished < record.started:

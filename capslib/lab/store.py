@@ -160,9 +160,10 @@ class Store:
                 self.repair(path)
 
     def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
-        """Yield all records that count, in a fixed order; with ``cut`` also those of rehearsals.
+        """Yield all records that are used, in a fixed order; with ``cut`` also those of rehearsals.
 
-        Warns of each file that it leaves out: damaged, unreadable, of a newer capslib, or one with :meth:`objections`.
+        Warns of each file that it leaves out: one that is damaged, unreadable or of a newer capslib,
+        or one with :meth:`objections`.
         """
         for path in self.paths(paper):
             try:
@@ -181,8 +182,9 @@ class Store:
     def objections(self, path: Path, record: Record) -> Iterator[str]:
         """Yield why the sound file at ``path`` counts for nothing, and what to do about it.
 
-        The record contradicts itself, lies in another folder than its trial names, or is not what its experiment runs
-        today. A record of an earlier revision may have a configuration that nobody knows any more.
+        The record contradicts itself, lies in another folder than its trial names, cannot have seen the
+        data that it names, or is not what its experiment runs today. A record of an earlier revision may
+        have a configuration that nobody knows any more.
         """
         trial = record.trial
         if path.parent != self.path(trial).parent:

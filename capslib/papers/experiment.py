@@ -132,7 +132,10 @@ class Experiment:
         return budgets
 
     def budget(self, trial: Trial) -> int:
-        """Return 1 for a trial of its scale's grid and seeds at the current revision, 2 for one with twice that budget, 0 for any other."""
+        """Return 1 for a trial of its scale's grid and seeds at the current revision.
+
+        Return 2 for one with twice that budget, and 0 for any other.
+        """
         if trial.revision != self.revision:
             return 0
         return self._budgets.get((trial.scale, hash_of(trial.config), trial.seed), 0)
