@@ -170,8 +170,8 @@ chapter.verdict_box(
     "alone; either way round, the conjecture about other routings {INQ-W-10:said} {INQ-W-10}.",
     settles="No reduced run that is left can settle a claim with open parts: too many of these "
     "{open_parts} lie too close, or still move with twice the budget. {left} more networks of the paper’s "
-    "size, on one large GPU, would decide the other numbers of networks on whole sets. KMNIST and CRISPR "
-    "need the paper’s own data first.",
+    "size, on one large GPU, would decide the other numbers of networks on whole sets. "
+    "KMNIST and CRISPR need the paper’s own data first.",
 )
 
 # %% mystnb={"image": {"alt": "AUROC on MNIST with ten percent of outliers for four scores: open the paper's, filled ours from networks of its size; Gini and Nre lie upon each other, Palma is higher here and Npp lower."}} tags=["remove-cell", "front-found"]
