@@ -55,7 +55,9 @@ def _run(words: list[str], folder: Path, environment: dict[str, str], files: lis
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.stdout.reconfigure(encoding=environment.get("PYTHONIOENCODING"))  # as Python does when it starts
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")  # which Python looks for when it starts
+    sys.stdout.reconfigure(encoding=encoding)
+    sys.stderr.reconfigure(encoding=encoding, errors="backslashreplace")
     sys.argv = ["capslib", *words]
     from capslib.lab import cli
 

@@ -34,7 +34,15 @@ LONG = "/".join(30 * [200 * "a"])
 @pytest.fixture
 def environment(tmp_path) -> dict[str, str]:
     """Nothing of the caller's settings."""
-    hidden = ("CAPSLIB_DATA", "CAPSLIB_RESULTS", "CAPSLIB_DOWNLOAD", "CUDA_VISIBLE_DEVICES", "FORCE_COLOR", "COLUMNS")
+    hidden = (
+        "CAPSLIB_DATA",
+        "CAPSLIB_RESULTS",
+        "CAPSLIB_DOWNLOAD",
+        "CUDA_VISIBLE_DEVICES",
+        "FORCE_COLOR",
+        "COLUMNS",
+        "PYTHONIOENCODING",
+    )
     return {**{k: v for k, v in os.environ.items() if k not in hidden}, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
