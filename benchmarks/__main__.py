@@ -35,8 +35,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--out", type=Path, help="folder of the table; default: benchmarks/results, for a whole run")
-    parser.add_argument("--measure", nargs=3, metavar=("KIND", "NUMBER", "PATH"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the table; default: benchmarks/results, for a whole run",
+    )
+    parser.add_argument(
+        "--measure", nargs=3, metavar=("KIND", "NUMBER", "PATH"), help=argparse.SUPPRESS
+    )
     given = parser.parse_args()
     if given.measure:
         kind, number, path = given.measure
@@ -52,7 +58,9 @@ def main() -> None:
         if given.only in case.name
     ]
     if not chosen:
-        parser.error(f"no case is called {given.only!r}: {', '.join(case.name for case in (*LAYERS, *STEPS))}")
+        parser.error(
+            f"no case is called {given.only!r}: {', '.join(case.name for case in (*LAYERS, *STEPS))}"
+        )
     before = _in_a_process("rates", 0, "-", given)
     rows: list[dict[str, object]] = []
     for kind, number, case in chosen:
@@ -60,13 +68,24 @@ def main() -> None:
         for path in case.paths:
             found = _in_a_process(kind, number, path, given)
             first = first or found
-            rows.append({
-                "kind": kind, "name": case.name, "path": path,
-                "milliseconds": round(1e3 * found["seconds"], 2), "peak_mib": round(found["bytes"] / 2**20, 1),
-                "faster": round(first["seconds"] / found["seconds"], 2),
-                "memory_share": round(found["bytes"] / max(1, first["bytes"]), 3),
-            })  # fmt: skip
-            print("  ".join(f"{rows[-1][c]!s:>10}" if c != "name" else f"{rows[-1][c]:<58}" for c in MEASURED), flush=True)
+            rows.append(
+                {
+                    "kind": kind,
+                    "name": case.name,
+                    "path": path,
+                    "milliseconds": round(1e3 * found["seconds"], 2),
+                    "peak_mib": round(found["bytes"] / 2**20, 1),
+                    "faster": round(first["seconds"] / found["seconds"], 2),
+                    "memory_share": round(found["bytes"] / max(1, first["bytes"]), 3),
+                }
+            )
+            print(
+                "  ".join(
+                    f"{rows[-1][c]!s:>10}" if c != "name" else f"{rows[-1][c]:<58}"
+                    for c in MEASURED
+                ),
+                flush=True,
+            )
     after = _in_a_process("rates", 0, "-", given)
     rates = {name: max(before[name], after[name]) for name in before}
     add_limits(rows, {case.name: case for kind, _, case in chosen if kind == "layer"}, rates)
@@ -76,26 +95,49 @@ def main() -> None:
     )
     for row in rows:
         if "times_limit" in row:
-            print(f"{row['name']:<58}  {row['path']:>10}  {row['times_limit']:>8} times the limit, which {row['bound_by']} sets")
+            print(
+                f"{row['name']:<58}  {row['path']:>10}  {row['times_limit']:>8} times the limit, which {row['bound_by']} sets"
+            )
     if folder := given.out or (None if given.only else RESULTS):
         print(f"written to {_write(rows, rates, given, folder)}")
 
 
-def add_limits(rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]) -> None:
+def add_limits(
+    rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]
+) -> None:
     """Compare each row of a layer with the layer's roofline. A whole training step has none, nor has a routing without textbook form."""
     from benchmarks.cases import TEXTBOOK, limit
 
-    counted = {name: (layer.flops, layer.bytes) for name, layer in layers.items() if layer.routing in TEXTBOOK}
+    counted = {
+        name: (layer.flops, layer.bytes)
+        for name, layer in layers.items()
+        if layer.routing in TEXTBOOK
+    }
     for row in rows:
         if row["name"] in counted:
             flops, moved = counted[row["name"]]
             seconds, bound = limit(flops, moved, rates)
-            row |= {"times_limit": round(row["milliseconds"] / 1e3 / seconds, 1), "bound_by": bound}
+            row |= {
+                "times_limit": round(row["milliseconds"] / 1e3 / seconds, 1),
+                "bound_by": bound,
+            }
             row |= {"gflop": round(flops / 1e9, 3), "gigabytes": round(moved / 1e9, 4)}
 
 
-def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks", "--device", given.device, "--measure", kind, str(number), path]
+def _in_a_process(
+    kind: str, number: int, path: str, given: argparse.Namespace
+) -> dict[str, float]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--device",
+        given.device,
+        "--measure",
+        kind,
+        str(number),
+        path,
+    ]
     command += ["--threads", str(given.threads)] if given.threads else []
     done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode:
@@ -103,7 +145,9 @@ def _in_a_process(kind: str, number: int, path: str, given: argparse.Namespace) 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(kind: str, number: int, path: str, device: str, threads: int | None) -> dict[str, float]:
+def measure(
+    kind: str, number: int, path: str, device: str, threads: int | None
+) -> dict[str, float]:
     """The seconds and peak bytes of one case, or with the kind ``rates`` those of the machine."""
     import torch
 
@@ -146,7 +190,9 @@ def _peak(step, device: str) -> int:
 
     if sys.platform != "linux":
         return 0
-    ctypes.CDLL(None).malloc_trim(0)  # memory that the allocator kept from earlier steps would hide this one's
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # memory that the allocator kept from earlier steps would hide this one's
     before = psutil.Process().memory_info().rss
     with PeakMemory(device) as memory:
         step()
@@ -167,7 +213,9 @@ def _rates(device: str) -> dict[str, float]:
     copy = min(_timed(lambda: b.copy_(a), device) for _ in range(7))
     m = torch.randn((4096, 4096) if cuda else (2048, 2048), device=device)
     product = min(_timed(lambda: m @ m, device) for _ in range(7))
-    size, length, repeats = (1 << 24, 256, 1) if cuda else (1 << 18, 16, 30)  # a GPU needs much work per call, a CPU small data
+    size, length, repeats = (
+        (1 << 24, 256, 1) if cuda else (1 << 18, 16, 30)
+    )  # a GPU needs much work per call, a CPU small data
     x, factor, term = (torch.rand(size, device=device) / 2 for _ in range(3))
 
     @torch.compile
@@ -185,20 +233,31 @@ def _rates(device: str) -> dict[str, float]:
     }
 
 
-def _write(rows: list[dict[str, object]], rates: dict[str, float], given: argparse.Namespace, folder: Path) -> Path:
+def _write(
+    rows: list[dict[str, object]],
+    rates: dict[str, float],
+    given: argparse.Namespace,
+    folder: Path,
+) -> Path:
     import torch
 
     cuda = given.device.startswith("cuda")
     threads = given.threads or torch.get_num_threads()
-    machine = torch.cuda.get_device_name(given.device) if cuda else f"{platform.machine()}, {threads} threads"
+    machine = (
+        torch.cuda.get_device_name(given.device)
+        if cuda
+        else f"{platform.machine()}, {threads} threads"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.csv"
     about = {
-        "machine": machine, "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine,
+        "torch": torch.__version__,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "copy_gb_per_second": round(rates["bytes_per_second"] / 1e9, 1),
         "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),
         "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
-    }  # fmt: skip
+    }
     with place.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, [*COLUMNS, *about], lineterminator="\n")
         table.writeheader()

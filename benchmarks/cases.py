@@ -30,7 +30,9 @@ def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
     return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
 
 
-def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3) -> RoutingResult:
+def textbook_em(
+    votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3
+) -> RoutingResult:
     """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of log-densities."""
     J = votes.shape[-2]
     coupling = torch.full_like(votes[..., 0], 1 / J)
@@ -43,7 +45,10 @@ def textbook_em(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tenso
         cost = (beta_u[..., None] + variance.log() / 2) * mass[..., None]
         logit = lamda * (beta_a - cost.sum(dim=-1))
         if iteration < iterations - 1:
-            log_p = -(square / (2 * variance[..., None, :, :])).sum(dim=-1) - (variance.log() / 2).sum(dim=-1)[..., None, :]
+            log_p = (
+                -(square / (2 * variance[..., None, :, :])).sum(dim=-1)
+                - (variance.log() / 2).sum(dim=-1)[..., None, :]
+            )
             coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)
     return RoutingResult(mu, logit.sigmoid(), coupling)
 
@@ -132,7 +137,11 @@ class Layer:
 
         def step() -> None:
             votes.grad = None
-            result = TEXTBOOK[self.routing](votes, activation, betas) if path == "textbook" else routing(votes, activation)
+            result = (
+                TEXTBOOK[self.routing](votes, activation, betas)
+                if path == "textbook"
+                else routing(votes, activation)
+            )
             (result.pose.square().sum() + result.activation.sum()).backward()
 
         return step
@@ -144,7 +153,11 @@ LAYERS = (
     Layer("em_routing 68K, classes, batch 32", "em", (32, 16 * 16, 5, 16)),
     Layer("em_routing 317K, ConvCaps 1, batch 8", "em", (8 * 36, 9 * 32, 32, 16)),
     Layer("dynamic routing of CapsNet, batch 128", "dynamic", (128, 1152, 10, 16)),
-    Layer("negation_limitation, RBA, first hidden layer, batch 128", "dynamic", (128, 1152, 16, 12)),
+    Layer(
+        "negation_limitation, RBA, first hidden layer, batch 128",
+        "dynamic",
+        (128, 1152, 16, 12),
+    ),
     Layer("negation_limitation, EM, first hidden layer, batch 128", "em", (128, 1152, 16, 10)),
     Layer("negation_limitation, EM, hidden layer, batch 256", "em", (256, 16, 16, 10)),
     Layer("sparse_unsupervised, 40 × 40 images, batch 16", "dynamic", (16, 4608, 10, 16)),
@@ -180,7 +193,11 @@ class Step:
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
             output = network(images)
-            loss = spread_loss(output, labels, 0.2) if isinstance(output, Tensor) else margin_loss(output.activation, labels)
+            loss = (
+                spread_loss(output, labels, 0.2)
+                if isinstance(output, Tensor)
+                else margin_loss(output.activation, labels)
+            )
             loss.backward()
             optimizer.step()
 
@@ -188,12 +205,25 @@ class Step:
 
 
 STEPS = (
-    Step("em_routing, 68K, batch 32", lambda: MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16)), (2, 32, 32), 32, 5),
+    Step(
+        "em_routing, 68K, batch 32",
+        lambda: MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16)),
+        (2, 32, 32),
+        32,
+        5,
+    ),
     Step("em_routing, 317K, batch 8", lambda: MatrixCapsNet((2, 32, 32)), (2, 32, 32), 8, 5),
-    Step("negation_limitation, RBA, 5 layers, batch 32", lambda: DeepCapsNet((1, 28, 28), depth=5, bias=0.1), (1, 28, 28), 32),
+    Step(
+        "negation_limitation, RBA, 5 layers, batch 32",
+        lambda: DeepCapsNet((1, 28, 28), depth=5, bias=0.1),
+        (1, 28, 28),
+        32,
+    ),
     Step(
         "negation_limitation, EM, 9 layers, batch 32",
-        lambda: DeepCapsNet((1, 28, 28), depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
+        lambda: DeepCapsNet(
+            (1, 28, 28), depth=9, hidden=(16, 10), routing="em_vector", bias=0.1
+        ),
         (1, 28, 28),
         32,
     ),

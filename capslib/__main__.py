@@ -10,7 +10,9 @@ def main() -> None:
     """Run ``capslib``. Exit with status 2 where a package of the extra ``lab`` is missing."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by >&-
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+            setattr(
+                sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+            )
     try:
         from capslib.lab import cli
 
@@ -18,7 +20,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("capslib"):
             raise
-        print(f"capslib: the command line needs {error.name}: pip install 'capslib[lab]' brings it.", file=sys.stderr)
+        print(
+            f"capslib: the command line needs {error.name}: pip install 'capslib[lab]' brings it.",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
 
 

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from capslib.shapes import check_shapes
 
-__all__ = ["Bounds", "Loss", "bim", "fgsm", "input_gradient", "robustness", "targeted_success", "zero_share"]
+__all__ = [
+    "Bounds",
+    "Loss",
+    "bim",
+    "fgsm",
+    "input_gradient",
+    "robustness",
+    "targeted_success",
+    "zero_share",
+]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Bounds = tuple[float | Tensor, float | Tensor]
@@ -31,7 +40,10 @@ def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
     """
     check_shapes(x=(x, "N ..."), target=(target, "N"))
     with torch.inference_mode(False), torch.enable_grad():
-        x, target = x.detach().clone().requires_grad_(), target.clone()  # what inference made can have no gradient
+        x, target = (
+            x.detach().clone().requires_grad_(),
+            target.clone(),
+        )  # what inference made can have no gradient
         value = loss(x, target)
         to_value = torch.full_like(value, len(x) if value.ndim == 0 else 1)  # N · mean = sum
         return torch.autograd.grad(value, x, to_value)[0]
@@ -47,7 +59,13 @@ def zero_share(gradient: Tensor) -> float:
 
 
 def fgsm(
-    loss: Loss, x: Tensor, target: Tensor, epsilon: float, *, targeted: bool = False, bounds: Bounds | None = None
+    loss: Loss,
+    x: Tensor,
+    target: Tensor,
+    epsilon: float,
+    *,
+    targeted: bool = False,
+    bounds: Bounds | None = None,
 ) -> Tensor:
     """Fast gradient sign method: x + ε·sign(∇ₓ loss) (Goodfellow et al. 2015), in the shape of ``x`` [N, …].
 
@@ -61,9 +79,16 @@ def fgsm(
 
 
 def bim(
-    loss: Loss, x: Tensor, target: Tensor, epsilon: float, *,
-    steps: int, step_size: float | None = None, targeted: bool = False, bounds: Bounds | None = None,
-) -> Tensor:  # fmt: skip
+    loss: Loss,
+    x: Tensor,
+    target: Tensor,
+    epsilon: float,
+    *,
+    steps: int,
+    step_size: float | None = None,
+    targeted: bool = False,
+    bounds: Bounds | None = None,
+) -> Tensor:
     """Basic iterative method: ``steps`` smaller steps of :func:`fgsm`, clipped so that no pixel moves farther than ε from ``x``.
 
     ``step_size`` is 1.25·ε/``steps`` by default, after Kurakin et al. (2016). Raises ValueError if ``steps`` is below 1.
@@ -83,7 +108,12 @@ def bim(
 
 
 def robustness(
-    scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, y: Tensor, epsilons: Sequence[float], **options: object
+    scores: Callable[[Tensor], Tensor],
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    epsilons: Sequence[float],
+    **options: object,
 ) -> list[float]:
     """Accuracy, between 0 and 1, after an untargeted attack on ``x`` [N, …] of classes ``y`` [N], for each of ``epsilons``.
 
@@ -95,13 +125,22 @@ def robustness(
     >>> robustness(scores, loss, torch.tensor([[0.1], [0.3]]), torch.tensor([0, 0]), [0.0, 0.2, 0.4])
     [1.0, 0.5, 0.0]
     """
-    return _hits(scores, loss, x, y, epsilons, targeted=False, **options).double().mean(dim=1).tolist()
+    return (
+        _hits(scores, loss, x, y, epsilons, targeted=False, **options)
+        .double()
+        .mean(dim=1)
+        .tolist()
+    )
 
 
 def targeted_success(
-    scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, targets: Iterable[int], epsilons: Sequence[float],
+    scores: Callable[[Tensor], Tensor],
+    loss: Loss,
+    x: Tensor,
+    targets: Iterable[int],
+    epsilons: Sequence[float],
     **options: object,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Share of ``x`` [N, …] classified as the target, averaged over ``targets``, for each of ``epsilons`` (Hinton et al. 2018, §6).
 
     Images that belong to the target class count too, so with all C classes as targets the share at ε = 0 is 1/C. The other
@@ -112,20 +151,36 @@ def targeted_success(
     >>> [round(share, 2) for share in targeted_success(scores, loss, torch.rand(6, 4), range(3), [0.0])]
     [0.33]
     """
-    wanted = (torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets)
-    hits = [_hits(scores, loss, x, t, epsilons, targeted=True, **options) for t in wanted]  # [E, N] each
+    wanted = (
+        torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets
+    )
+    hits = [
+        _hits(scores, loss, x, t, epsilons, targeted=True, **options) for t in wanted
+    ]  # [E, N] each
     return torch.cat(hits, dim=1).double().mean(dim=1).tolist()
 
 
 @torch.no_grad()
 def _hits(
-    scores: Callable[[Tensor], Tensor], loss: Loss, x: Tensor, target: Tensor, epsilons: Sequence[float],
-    *, targeted: bool, steps: int = 1, bounds: Bounds | None = None, batch_size: int = 100,
-) -> Tensor:  # fmt: skip
+    scores: Callable[[Tensor], Tensor],
+    loss: Loss,
+    x: Tensor,
+    target: Tensor,
+    epsilons: Sequence[float],
+    *,
+    targeted: bool,
+    steps: int = 1,
+    bounds: Bounds | None = None,
+    batch_size: int = 100,
+) -> Tensor:
     """Which attacked examples are classified as their target, bool [E, N]."""
-    limits = [torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x) for b in bounds or ()]
+    limits = [
+        torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x) for b in bounds or ()
+    ]
     found = []
-    for some, wanted, *of_some in zip(*(t.split(batch_size) for t in (x, target, *limits)), strict=True):
+    for some, wanted, *of_some in zip(
+        *(t.split(batch_size) for t in (x, target, *limits)), strict=True
+    ):
         if steps == 1:  # all ε share the gradient at x
             direction = _direction(loss, some, wanted, targeted)
             attacked = (_clip(some + epsilon * direction, of_some) for epsilon in epsilons)
@@ -142,4 +197,8 @@ def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
 
 
 def _clip(x: Tensor, bounds: Bounds | None) -> Tensor:
-    return x.clamp(*(torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds)) if bounds else x
+    return (
+        x.clamp(*(torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds))
+        if bounds
+        else x
+    )

@@ -40,13 +40,27 @@ class Run:
 
     STATE = ("step", "finished", "terms", "epochs", "best", "resumed_from")
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, device: torch.device, context: Context):
-        self.model, self.optimizer, self.device, self.context = model, optimizer, device, context
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        steps: int,
+        device: torch.device,
+        context: Context,
+    ):
+        self.model, self.optimizer, self.device, self.context = (
+            model,
+            optimizer,
+            device,
+            context,
+        )
         self.path = context.checkpoint if context.max_steps is None else None
         self.steps, self.step, self.finished, self.found = steps, 0, False, False
         self.terms: dict[str, Tensor] = {}  # every term of every step, left on the device
         self.epochs: dict[str, list[float]] = {}
-        self.best: dict[str, object] = {}  # the weights of the best epoch, if patience keeps them
+        self.best: dict[
+            str, object
+        ] = {}  # the weights of the best epoch, if patience keeps them
         self.order: Tensor | None = None
         self.started = self.saved = time.perf_counter()
         self.earlier, self.resumed_from = 0.0, []
@@ -61,7 +75,9 @@ class Run:
     def out_of_patience(self, patience: Patience) -> bool:
         """Keep the weights of the best epoch, if they are wanted; whether it lies too far back."""
         values = self.epochs[patience.metric]
-        since = len(values) - 1 - values.index(min(values))  # epochs since the best one, of equal ones the first
+        since = (
+            len(values) - 1 - values.index(min(values))
+        )  # epochs since the best one, of equal ones the first
         over = since >= patience.epochs
         if patience.keep == "best":
             if since == 0:
@@ -74,7 +90,9 @@ class Run:
         """Whether the losses of the last ``window`` steps and all gradients of the last one are finite."""
         losses = self.terms["loss"][max(0, self.step + 1 - window) : self.step + 1]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return bool(torch.cat([losses, torch.stack(torch._foreach_norm(gradients))]).isfinite().all())
+        return bool(
+            torch.cat([losses, torch.stack(torch._foreach_norm(gradients))]).isfinite().all()
+        )
 
     def state(self) -> dict[str, Any]:
         return {
@@ -83,7 +101,9 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": {} if self.finished else self.optimizer.state_dict(),
             "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "random_cuda": torch.cuda.get_rng_state(self.device)
+            if self.device.type == "cuda"
+            else None,
             "code": self.context.code,
             "seconds": self.earlier + time.perf_counter() - self.started,
         }
@@ -121,7 +141,9 @@ class Run:
         if progress.step > last:
             raise ValueError(f"it is at step {progress.step} of {self.steps}")
         if max(progress.resumed_from, default=0) > progress.step:
-            raise ValueError(f"it was taken up at step {max(progress.resumed_from)}, and is at {progress.step}")
+            raise ValueError(
+                f"it was taken up at step {max(progress.resumed_from)}, and is at {progress.step}"
+            )
         if not losses[: progress.step].isfinite().all():
             raise ValueError("a loss before its step is not finite")
         weights = [state["model"][name] for name, _ in self.model.named_parameters()]
@@ -129,7 +151,9 @@ class Run:
             if isinstance(leaf, Tensor) and not leaf.isfinite().all():
                 raise ValueError("a weight or a moment of it is not finite")
         if state["code"] != self.context.code:
-            raise ValueError("it was left by another version of the code, and a record names one")
+            raise ValueError(
+                "it was left by another version of the code, and a record names one"
+            )
 
     def resume(self) -> None:
         """Take up what the checkpoint holds, whole or not at all.
@@ -142,14 +166,18 @@ class Run:
         try:
             if not self.path.is_file():
                 raise ValueError("it is no regular file")
-            with zipfile.ZipFile(self.path) as archive:  # torch's own reader leaves out the checksums
+            with zipfile.ZipFile(
+                self.path
+            ) as archive:  # torch's own reader leaves out the checksums
                 if (spoilt := archive.testzip()) is not None:
                     raise ValueError(f"its {spoilt} is not what was written")
             state = torch.load(self.path, map_location=self.device, weights_only=True)
             self.check(state)
             self.restore(state)
             self.earlier = float(state["seconds"])
-        except Exception as error:  # torch.load raises whatever the damaged bytes happen to break
+        except (
+            Exception
+        ) as error:  # torch.load raises whatever the damaged bytes happen to break
             self.restore(fresh)
             set_aside(self.path, f"{type(error).__name__}: {error}".splitlines()[0])
             return
@@ -175,7 +203,13 @@ class Run:
     def leave(self, path: Path) -> None:
         """Leave, as finished, the training that ends at this step, through which this one passes; where nobody has begun it."""
         if not path.exists():
-            self._save(path, finished=True, best={}, model=self.best or self.model.state_dict(), optimizer={})
+            self._save(
+                path,
+                finished=True,
+                best={},
+                model=self.best or self.model.state_dict(),
+                optimizer={},
+            )
 
     def _save(self, path: Path | None, **changes: Any) -> None:
         if path is not None:

@@ -7,13 +7,29 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from capslib.data.registry import SETS
 from capslib.errors import check_name, unknown
 from capslib.registry import LOSSES, NETWORKS, ROUTINGS, Registry
 
-__all__ = ["Config", "DataName", "LossName", "Model", "NetworkName", "RoutingName", "hash_of", "matches"]
+__all__ = [
+    "Config",
+    "DataName",
+    "LossName",
+    "Model",
+    "NetworkName",
+    "RoutingName",
+    "hash_of",
+    "matches",
+]
 
 
 class Model(BaseModel):
@@ -53,7 +69,9 @@ class Config(Model):
     def _reached(self) -> Self:
         for why, names in self.idle().items():
             if lost := sorted(names & self.differences().keys()):
-                raise ValueError(f"{', '.join(lost)} would change nothing where {why}; choose other trials with --where")
+                raise ValueError(
+                    f"{', '.join(lost)} would change nothing where {why}; choose other trials with --where"
+                )
         return self
 
     def differences(self) -> dict[str, Any]:
@@ -62,7 +80,9 @@ class Config(Model):
 
     def arm(self) -> frozenset[str]:
         """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and those without a default."""
-        return self.ARM | {name for name, field in type(self).model_fields.items() if field.is_required()}
+        return self.ARM | {
+            name for name, field in type(self).model_fields.items() if field.is_required()
+        }
 
     def setting(self) -> Self:
         """The paper's own setting of the same arm."""
@@ -82,7 +102,10 @@ def matches(fields: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     >>> matches({"sizes": [32, 8], "bias": True}, {"sizes": (32, 8)})
     True
     """
-    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in where.items()}
+    wanted = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in where.items()
+    }
     return all(name in fields and fields[name] == value for name, value in wanted.items())
 
 

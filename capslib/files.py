@@ -30,7 +30,9 @@ def folder(name: Any) -> Any:
     except (UnicodeError, RuntimeError):
         path = None
     if path is None or not name.strip() or "\0" in name:
-        raise UserError(f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out.")
+        raise UserError(
+            f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out."
+        )
     return path
 
 
@@ -65,7 +67,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     written; what was at ``path`` before is still there then.
     """
     try:
-        with contextlib.suppress(FileNotFoundError):  # someone cleans up around us: once more, and then it is an error
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # someone cleans up around us: once more, and then it is an error
             return _write(path, data)
         _write(path, data)
     except OSError as error:
@@ -97,13 +101,21 @@ def check_writable(folder: Path, what: str, fix: str) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             folder.lstat()  # raises OSError for a name that is too long
-        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(place))
-        with tempfile.TemporaryFile(dir=there) as file:  # only trying it gives a reliable answer
+        there = next(
+            place
+            for place in (folder.absolute(), *folder.absolute().parents)
+            if os.path.lexists(place)
+        )
+        with tempfile.TemporaryFile(
+            dir=there
+        ) as file:  # only trying it gives a reliable answer
             file.write(bytes(65_536))  # a full disk still accepts an empty file
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise UserError(f"{what} cannot be written to {folder}: {error.strerror}. {fix}") from None
+        raise UserError(
+            f"{what} cannot be written to {folder}: {error.strerror}. {fix}"
+        ) from None
 
 
 def leftovers(folder: Path, name: str = "") -> list[Path]:

@@ -60,7 +60,9 @@ Transform = Literal["linear", "bounded"]
 """How W makes votes: as it is, or on the left and divided by its norm (Faria 2019, eq. 1)."""
 
 
-def grid_size(size: Sequence[int], windows: Sequence[tuple[int, int]], what: str = "images") -> tuple[int, int]:
+def grid_size(
+    size: Sequence[int], windows: Sequence[tuple[int, int]], what: str = "images"
+) -> tuple[int, int]:
     """Return the grid (H', W') that windows, one after the other, make of ``what`` of (H, W).
 
     ``windows`` are (kernel, stride); each makes H' = ⌊(H − kernel)/stride⌋ + 1. Raises ValueError,
@@ -77,7 +79,9 @@ def grid_size(size: Sequence[int], windows: Sequence[tuple[int, int]], what: str
         least = (least - 1) * stride + kernel
     if min(size) < least:
         given, needed = f"{size[0]} × {size[1]}", f"{least} × {least}"
-        raise ValueError(f"{what} of {given} are too small for the layers: {needed} is the least")
+        raise ValueError(
+            f"{what} of {given} are too small for the layers: {needed} is the least"
+        )
     for kernel, stride in windows:
         size = [(side - kernel) // stride + 1 for side in size]
     return tuple(size)
@@ -183,9 +187,16 @@ class DenseCapsules(nn.Module):
     """
 
     def __init__(
-        self, children: int, parents: int, child_dim: int, parent_dim: int,
-        *, routing: str = "dynamic", weight_std: float = 0.1, **options: object,
-    ):  # fmt: skip
+        self,
+        children: int,
+        parents: int,
+        child_dim: int,
+        parent_dim: int,
+        *,
+        routing: str = "dynamic",
+        weight_std: float = 0.1,
+        **options: object,
+    ):
         super().__init__()
         check_positive(children=children, child_dim=child_dim)
         check_positive(parents=parents, parent_dim=parent_dim)
@@ -199,7 +210,9 @@ class DenseCapsules(nn.Module):
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         children, _, _, child_dim = self.weight.shape
-        check_shapes(pose=(pose, ("N", children, child_dim)), activation=(activation, ("N", children)))
+        check_shapes(
+            pose=(pose, ("N", children, child_dim)), activation=(activation, ("N", children))
+        )
         return self.routing(LazyVotes(self.weight, pose), activation)
 
 
@@ -251,11 +264,20 @@ class ConvCapsules(nn.Module):
     """
 
     def __init__(
-        self, types: int, parents: int, *, kernel: int = 3, stride: int = 1,
-        pose: Pose = "matrix", routing: str = "em", normalise: Normalise | None = None,
-        weight_std: float = 0.3, transform: Transform = "linear", coordinates: bool = False,
+        self,
+        types: int,
+        parents: int,
+        *,
+        kernel: int = 3,
+        stride: int = 1,
+        pose: Pose = "matrix",
+        routing: str = "em",
+        normalise: Normalise | None = None,
+        weight_std: float = 0.3,
+        transform: Transform = "linear",
+        coordinates: bool = False,
         **options: object,
-    ):  # fmt: skip
+    ):
         super().__init__()
         check_positive(types=types, parents=parents, kernel=kernel, stride=stride)
         self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
@@ -267,7 +289,7 @@ class ConvCapsules(nn.Module):
 
     def fields(
         self, pose: Tensor, activation: Tensor
-    ) -> tuple[LazyVotes, Tensor, Competition | None]:  # fmt: skip
+    ) -> tuple[LazyVotes, Tensor, Competition | None]:
         """The routing's arguments for windows [N·H'·W'] of I = kernel²·types children."""
         types = self.weight.shape[2]
         capsules = ("N", "H", "W", types)
@@ -322,9 +344,16 @@ class ClassCapsules(nn.Module):
     """
 
     def __init__(
-        self, types: int, classes: int, *, coordinates: Tensor | None = None,
-        pose: Pose = "matrix", routing: str = "em", weight_std: float = 0.01, **options: object,
-    ):  # fmt: skip
+        self,
+        types: int,
+        classes: int,
+        *,
+        coordinates: Tensor | None = None,
+        pose: Pose = "matrix",
+        routing: str = "em",
+        weight_std: float = 0.01,
+        **options: object,
+    ):
         super().__init__()
         check_positive(types=types, classes=classes)
         self.pose = POSE[pose]
@@ -379,7 +408,9 @@ def _start(weight: Tensor, std: float) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
-def _first_weights(transform: Transform, pose: Pose, shape: tuple[int, ...], std: float) -> Tensor:
+def _first_weights(
+    transform: Transform, pose: Pose, shape: tuple[int, ...], std: float
+) -> Tensor:
     """What W [*shape, …] starts from."""
     if transform == "linear":
         _start(weight := torch.empty(*shape, *W[pose]), std)

@@ -30,7 +30,12 @@ def _class_indicators(activation: Tensor, target: Tensor) -> Tensor:
 
 
 def margin_loss(
-    activation: Tensor, target: Tensor, *, positive: float = 0.9, negative: float = 0.1, down_weight: float = 0.5
+    activation: Tensor,
+    target: Tensor,
+    *,
+    positive: float = 0.9,
+    negative: float = 0.1,
+    down_weight: float = 0.5,
 ) -> Tensor:
     """Push present classes above ``positive`` and absent ones below ``negative`` (Sabour et al. 2017, eq. 4).
 

@@ -49,13 +49,17 @@ class Recipe(Config):
     downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
     crop: int | None = Field(None, ge=8, title="pixels of a crop")
     jitter: bool = Field(False, title="brightness and contrast vary in training")
-    standardise: Literal["crop", "image"] = Field("crop", title="pixels whose mean and deviation standardise an image")
+    standardise: Literal["crop", "image"] = Field(
+        "crop", title="pixels whose mean and deviation standardise an image"
+    )
     """Of the crop, after jitter, which that mostly undoes; or of the whole image, before crop and jitter."""
     images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
     epochs: int = Field(50, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(128, ge=1, title="batch size")
     learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
-    shared_stream: bool = Field(False, title="augmentation draws from the stream of the permutations")
+    shared_stream: bool = Field(
+        False, title="augmentation draws from the stream of the permutations"
+    )
     """Augmentation drew so until it got a stream of its own; records of that time keep their meaning."""
 
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
@@ -64,14 +68,26 @@ class Recipe(Config):
         """It with ``changes``, less what an experiment measures besides and what is then idle. TypeError, if that changes the training."""
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
-        changeable = {name for name, f in vars(Recipe).items() if inspect.isfunction(f) or isinstance(f, property)}
+        changeable = {
+            name
+            for name, f in vars(Recipe).items()
+            if inspect.isfunction(f) or isinstance(f, property)
+        }
         methods = changeable - {"recipe", "__hash__"}
-        if lost := sorted(methods & {name for c in line[: line.index(paper)] for name in vars(c)}):
-            so = "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
-            raise TypeError(f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}")
+        if lost := sorted(
+            methods & {name for c in line[: line.index(paper)] for name in vars(c)}
+        ):
+            so = (
+                "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
+            )
+            raise TypeError(
+                f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}"
+            )
         kept = {**self.model_dump(include=set(paper.model_fields)), **changes}
         idle = set().union(*paper.model_construct(**kept).idle().values()) - changes.keys()
-        return paper.model_validate({name: value for name, value in kept.items() if name not in idle})
+        return paper.model_validate(
+            {name: value for name, value in kept.items() if name not in idle}
+        )
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Named parts of a split of the data set, each as a bool mask [N], or None for all of it."""
@@ -93,18 +109,29 @@ class Recipe(Config):
         from capslib.training import Examples, subset
 
         if self.data is None:
-            raise UserError(f"{type(self).__name__} names no data set: give data=, one of {', '.join(SETS)}.")
+            raise UserError(
+                f"{type(self).__name__} names no data set: give data=, one of {', '.join(SETS)}."
+            )
         parts = {}
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
             for part, mask in self.choose(split).items():
-                most = 2 * self.batch_size if part != "train" and context.max_steps is not None else self.images
+                most = (
+                    2 * self.batch_size
+                    if part != "train" and context.max_steps is not None
+                    else self.images
+                )
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
                 rows = rows[subset(len(rows), most).numpy()]
-                images, labels = (torch.tensor(split[array][rows], device=context.device) for array in ("images", "labels"))
+                images, labels = (
+                    torch.tensor(split[array][rows], device=context.device)
+                    for array in ("images", "labels")
+                )
                 if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
                     images = _resized(images, self.resize)
-                parts[part] = Examples(images if self.augments else self.prepare(images), labels)
+                parts[part] = Examples(
+                    images if self.augments else self.prepare(images), labels
+                )
         return self.arrange(parts), [split.fingerprint]
 
     def shape(self) -> tuple[tuple[int, ...], int]:
@@ -120,14 +147,29 @@ class Recipe(Config):
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What the network sees of uint8 images [N, C, H, W]: with a generator as in training, without one as in a test."""
-        from capslib.data.transforms import center_crop, downsample, jitter, random_crop, standardise, to_float
+        from capslib.data.transforms import (
+            center_crop,
+            downsample,
+            jitter,
+            random_crop,
+            standardise,
+            to_float,
+        )
 
-        x = whole = downsample(to_float(images), self.downsample) if self.downsample > 1 else to_float(images)
+        x = whole = (
+            downsample(to_float(images), self.downsample)
+            if self.downsample > 1
+            else to_float(images)
+        )
         jitters = generator is not None and self.jitter
         if jitters and self.standardise == "crop":
             x = jitter(x, generator)
         if self.crop is not None:
-            x = center_crop(x, self.crop) if generator is None else random_crop(x, self.crop, generator)
+            x = (
+                center_crop(x, self.crop)
+                if generator is None
+                else random_crop(x, self.crop, generator)
+            )
         if jitters and self.standardise == "image":
             x = jitter(x, generator)
         return standardise(x, of=whole if self.standardise == "image" else x)
@@ -144,13 +186,20 @@ class Recipe(Config):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for inputs of this shape (C, H, W), with random weights. UserError for one that needs other arguments."""
         kind, given = NETWORKS[self.network], {"classes": classes, **self.options()}
-        signature, paper = inspect.signature(kind), kind.__module__.replace("capslib.networks.", "capslib.papers.")
+        signature, paper = (
+            inspect.signature(kind),
+            kind.__module__.replace("capslib.networks.", "capslib.papers."),
+        )
         try:
             if "classes" not in signature.parameters:
                 raise TypeError("it takes no number of classes")
             signature.bind(shape, **given)
         except TypeError as why:
-            there = f"Take a recipe of {paper}, or" if paper != kind.__module__ else "In a recipe of your own,"
+            there = (
+                f"Take a recipe of {paper}, or"
+                if paper != kind.__module__
+                else "In a recipe of your own,"
+            )
             raise UserError(
                 f"{type(self).__name__} cannot build the network {self.network!r}: {why}. {there} override options() or build()."
             ) from None
@@ -191,13 +240,19 @@ class Recipe(Config):
 
     def evaluate(self, network: nn.Module, splits: Mapping[str, Examples]) -> dict[str, float]:
         """What is measured after every epoch."""
-        return {f"{name}_accuracy": self.accuracy(network, of) for name, of in splits.items() if name != "train"}
+        return {
+            f"{name}_accuracy": self.accuracy(network, of)
+            for name, of in splits.items()
+            if name != "train"
+        }
 
     def accuracy(self, network: nn.Module, examples: Examples) -> float:
         """The share of right answers, between 0 and 1."""
         from capslib.training import accuracy
 
-        return accuracy(lambda inputs: self.scores(network, self.seen(inputs)), examples, self.BATCH_OF_TEST)
+        return accuracy(
+            lambda inputs: self.scores(network, self.seen(inputs)), examples, self.BATCH_OF_TEST
+        )
 
     def error(self, network: nn.Module, examples: Examples) -> float:
         """The share of wrong answers, in percent."""
@@ -236,7 +291,9 @@ class Training(NamedTuple):
     def key(self) -> str:
         """Sixteen hexadecimal digits, from what differs from the defaults: a new option leaves the old trainings alone."""
         kind = type(self.recipe)
-        return hash_of([f"{kind.__module__}.{kind.__qualname__}", self.recipe.differences(), self.seed])
+        return hash_of(
+            [f"{kind.__module__}.{kind.__qualname__}", self.recipe.differences(), self.seed]
+        )
 
     def path(self, folder: Any) -> Any:
         """Where its last checkpoint and its final weights lie, below a working folder."""
@@ -252,7 +309,9 @@ class Trained(NamedTuple):
     data: list[DataFingerprint]
 
 
-def new_network(recipe: Recipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None) -> nn.Module:
+def new_network(
+    recipe: Recipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None
+) -> nn.Module:
     """Return the network of a recipe before it is trained, on the CPU: the same for the same seed.
 
     ``shape`` is that of an input. The classes are those of the data set, or, where the recipe names
@@ -303,13 +362,19 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step / steps)
 
-    code = context.code or (context.code_of(type(recipe).__module__) if context.code_of else _code(recipe))
-    own = dataclasses.replace(context, seed=seed, code=code, milestones={}, resumed_from=[], seconds_before=0.0)
+    code = context.code or (
+        context.code_of(type(recipe).__module__) if context.code_of else _code(recipe)
+    )
+    own = dataclasses.replace(
+        context, seed=seed, code=code, milestones={}, resumed_from=[], seconds_before=0.0
+    )
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)
         own.checkpoint = Training(recipe, seed).path(context.folder)
         shorter = [*recipe.shorter()]
-        steady = type(recipe).rate is Recipe.rate and type(objective).at is Objective.at  # does not ask how much is left
+        steady = (
+            type(recipe).rate is Recipe.rate and type(objective).at is Objective.at
+        )  # does not ask how much is left
         if context.doubles and steady and recipe.epochs % 2 == 0:
             shorter.append(recipe.epochs // 2)
         for epochs in shorter:
@@ -319,15 +384,28 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
                 own.milestones[milestone] = beginning.path(context.folder)
     alone, asked = contextlib.nullcontext(), time.perf_counter()
     if own.checkpoint:
-        alone = locked(own.checkpoint.with_suffix(".lock"), poll_interval=0.5, cancel_check=context.stop)
+        alone = locked(
+            own.checkpoint.with_suffix(".lock"), poll_interval=0.5, cancel_check=context.stop
+        )
     try:
         with alone:
-            context.seconds_before -= time.perf_counter() - asked  # while another process trained it, which is counted below
+            context.seconds_before -= (
+                time.perf_counter() - asked
+            )  # while another process trained it, which is counted below
             history = fit(
-                network, first, loss=objective, optimizer=optimizer, epochs=recipe.epochs, batch_size=recipe.batch_size,
-                evaluate=lambda model: recipe.evaluate(model, splits), transform=recipe.prepare if recipe.augments else None,
-                shared_stream=recipe.shared_stream, before_step=before_step, patience=recipe.patience(), context=own,
-            )  # fmt: skip
+                network,
+                first,
+                loss=objective,
+                optimizer=optimizer,
+                epochs=recipe.epochs,
+                batch_size=recipe.batch_size,
+                evaluate=lambda model: recipe.evaluate(model, splits),
+                transform=recipe.prepare if recipe.augments else None,
+                shared_stream=recipe.shared_stream,
+                before_step=before_step,
+                patience=recipe.patience(),
+                context=own,
+            )
     except Timeout:
         raise Interrupted from None
     context.resumed_from += own.resumed_from
@@ -374,5 +452,8 @@ def _resized(images: Tensor, side: int) -> Tensor:
     import torch
     from torch.nn import functional as F
 
-    parts = (F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(1000))
+    parts = (
+        F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True)
+        for part in images.split(1000)
+    )
     return torch.cat([part.round().clamp(0, 255).byte() for part in parts])

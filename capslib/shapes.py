@@ -7,7 +7,14 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["BATCH_AXES", "HasShape", "Pattern", "check_positive", "check_shapes", "values_can_be_read"]
+__all__ = [
+    "BATCH_AXES",
+    "HasShape",
+    "Pattern",
+    "check_positive",
+    "check_shapes",
+    "values_can_be_read",
+]
 
 BATCH_AXES = ("N", "...")
 """Axes that may be empty. Every other axis has at least one entry."""
@@ -50,12 +57,16 @@ def check_shapes(**tensors: tuple[HasShape | None, Pattern]) -> None:
         for axis, size in sizes:
             expected, where = known.setdefault(axis, (size, name))
             if axis.isdigit() and size != int(axis):
-                raise ValueError(f"{name} has {size} in the place of {axis}: {_described(tensors)}")
+                raise ValueError(
+                    f"{name} has {size} in the place of {axis}: {_described(tensors)}"
+                )
             if size != expected:
                 fault = f"{axis} is {expected} in {where} and {size} in {name}"
                 raise ValueError(f"{fault}: {_described(tensors)}")
             if size == 0 and axis not in BATCH_AXES:
-                raise ValueError(f"{axis} is 0 in {name}, and has to be 1 or more: {_described(tensors)}")
+                raise ValueError(
+                    f"{axis} is 0 in {name}, and has to be 1 or more: {_described(tensors)}"
+                )
 
 
 def check_positive(**numbers: float) -> None:

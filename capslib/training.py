@@ -71,19 +71,37 @@ class Context:
     seed: int
     device: str = "cpu"
     data_dir: Path | None = None
-    folder: Path | None = None  # for checkpoints and final weights of the trainings; None: keep none
-    checkpoint: Path | None = None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
+    folder: Path | None = (
+        None  # for checkpoints and final weights of the trainings; None: keep none
+    )
+    checkpoint: Path | None = (
+        None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
+    )
     doubles: bool = False  # whether the training with half the epochs is wanted, too
     milestones: Mapping[int, Path] = field(
         default_factory=dict
     )  # steps after which `fit` leaves the shorter training that ends there
-    checkpoint_seconds: float = field(default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")))
-    code: str = ""  # names the code that runs this training; a checkpoint of other code is set aside
-    code_of: Callable[[str], str] | None = None  # names the code that a module of recipes runs, for `code`
-    stop: Callable[[], bool] = lambda: False  # asked every `guard_every` steps; if so, a checkpoint is left, and `Interrupted`
-    progress: Callable[[int, int, str], None] | None = None  # called as progress(step, steps, note)
-    max_steps: int | None = None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
-    resumed_from: list[int] = field(default_factory=list)  # the steps at which a training was taken up again
+    checkpoint_seconds: float = field(
+        default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60"))
+    )
+    code: str = (
+        ""  # names the code that runs this training; a checkpoint of other code is set aside
+    )
+    code_of: Callable[[str], str] | None = (
+        None  # names the code that a module of recipes runs, for `code`
+    )
+    stop: Callable[[], bool] = lambda: (
+        False
+    )  # asked every `guard_every` steps; if so, a checkpoint is left, and `Interrupted`
+    progress: Callable[[int, int, str], None] | None = (
+        None  # called as progress(step, steps, note)
+    )
+    max_steps: int | None = (
+        None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
+    )
+    resumed_from: list[int] = field(
+        default_factory=list
+    )  # the steps at which a training was taken up again
     seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
 
     def __post_init__(self) -> None:
@@ -129,32 +147,50 @@ def subset(n: int, most: int) -> Tensor:
     >>> subset(4, 0)
     tensor([0, 1, 2, 3])
     """
-    return permutation(n, 0, 0)[: most or n].sort().values  # equal steps through a sorted set would miss some factors
+    return (
+        permutation(n, 0, 0)[: most or n].sort().values
+    )  # equal steps through a sorted set would miss some factors
 
 
-def augmentation(seed: int, step: int, device: torch.device, *, shared: bool = False) -> torch.Generator:
+def augmentation(
+    seed: int, step: int, device: torch.device, *, shared: bool = False
+) -> torch.Generator:
     """The generator of the augmentation at one step. With ``shared`` its stream is one that permutations draw from too."""
     mixed = int.from_bytes(hashlib.sha256(f"augmentation {seed} {step}".encode()).digest()[:7])
     return torch.Generator(device).manual_seed(seed * 1_000_003 + step if shared else mixed)
 
 
-def accuracy(scores: Callable[[Tensor], Tensor], examples: Examples, batch_size: int = 1000) -> float:
+def accuracy(
+    scores: Callable[[Tensor], Tensor], examples: Examples, batch_size: int = 1000
+) -> float:
     """The share of ``examples`` whose label is the arg max of ``scores(inputs)`` [N, C], between 0 and 1.
 
     >>> accuracy(lambda x: x, Examples(torch.eye(2), torch.tensor([0, 0])))
     0.5
     """
     with torch.no_grad():
-        right = sum((scores(x).argmax(dim=-1) == y).sum() for x, y in examples.batches(batch_size))
+        right = sum(
+            (scores(x).argmax(dim=-1) == y).sum() for x, y in examples.batches(batch_size)
+        )
     return float(right) / len(examples.inputs)
 
 
 def fit(
-    model: nn.Module, examples: Examples, *, loss: Loss, optimizer: torch.optim.Optimizer, epochs: int, batch_size: int,
-    context: Context, evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
-    transform: Callable[[Tensor, torch.Generator], Tensor] | None = None, shared_stream: bool = False,
-    before_step: Callable[[int], None] | None = None, patience: Patience | None = None, guard_every: int | None = None,
-) -> History:  # fmt: skip
+    model: nn.Module,
+    examples: Examples,
+    *,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    batch_size: int,
+    context: Context,
+    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    transform: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    shared_stream: bool = False,
+    before_step: Callable[[int], None] | None = None,
+    patience: Patience | None = None,
+    guard_every: int | None = None,
+) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on the context's device, with or without labels.
 
     ``evaluate(model)`` gives metrics after every epoch, and where ``context.max_steps`` ends the run. With ``patience`` the run
@@ -176,12 +212,16 @@ def fit(
     """
     device, n = examples.inputs.device, len(examples.inputs)
     if min(n, epochs, batch_size) < 1:
-        raise ValueError(f"a training needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}")
+        raise ValueError(
+            f"a training needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}"
+        )
     per_epoch = -(-n // batch_size)
     whole = epochs * per_epoch
     steps = min(whole, context.max_steps or whole)
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    if device.type == "cuda":  # convolutions (torch's default) and dense layers in TF32; routings keep float32
+    if (
+        device.type == "cuda"
+    ):  # convolutions (torch's default) and dense layers in TF32; routings keep float32
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(memory_format=torch.channels_last)
@@ -210,7 +250,8 @@ def fit(
             looked = (step + 1) % guard == 0 or last
             if looked and not run.finite(guard):
                 if guard == 1:
-                    raise NotFinite(f"step {step + 1}: {blame(model, lambda: loss(model, batch))}")  # noqa: B023
+                    culprit = blame(model, functools.partial(loss, model, batch))
+                    raise NotFinite(f"step {step + 1}: {culprit}")
                 run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
                 guard = 1
                 continue
@@ -231,7 +272,9 @@ def fit(
                     run.remember()
                 if context.progress is not None:
                     context.progress(run.step, steps, f"loss {run.terms['loss'][step]:.3f}")
-            if looked and not run.finished:  # a state that nobody has looked at may be spoilt already
+            if (
+                looked and not run.finished
+            ):  # a state that nobody has looked at may be spoilt already
                 run.save_if_due()
         run.finish()
         terms = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
@@ -263,7 +306,10 @@ class _Gradients:
             if kept is not None:
                 kept.copy_(given)
         self.replay()
-        for parameter, gradient in self.recorded:  # an uncaptured batch in between has put its own there
+        for (
+            parameter,
+            gradient,
+        ) in self.recorded:  # an uncaptured batch in between has put its own there
             parameter.grad = gradient
         return self.result
 
@@ -279,7 +325,10 @@ class _Gradients:
         try:
             self.result, self.replay = _captured(lambda: self._run(self.batch))
         except RuntimeError as error:
-            warnings.warn(f"This training step cannot be captured, and runs uncaptured: {error}", stacklevel=2)
+            warnings.warn(
+                f"This training step cannot be captured, and runs uncaptured: {error}",
+                stacklevel=2,
+            )
             self.capture = None
             return False
         self.recorded = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
@@ -300,14 +349,20 @@ def blame(model: nn.Module, forward: Callable[[], object]) -> str:
 
     def look(name: str, module: nn.Module, _: object, output: object) -> None:
         if not all(t.isfinite().all() for t in tree_leaves(output) if isinstance(t, Tensor)):
-            found.append(f"the output of {name or 'the network'} ({type(module).__name__}) is not finite")
+            found.append(
+                f"the output of {name or 'the network'} ({type(module).__name__}) is not finite"
+            )
 
     with torch.no_grad(), contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_hook(functools.partial(look, name)))
         forward()
     gradients = ((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
-    found += [f"the gradient of {name} is not finite" for name, gradient in gradients if not gradient.isfinite().all()]
+    found += [
+        f"the gradient of {name} is not finite"
+        for name, gradient in gradients
+        if not gradient.isfinite().all()
+    ]
     return [*found, "the loss is not finite"][0]
 
 

@@ -28,9 +28,15 @@ from capslib.lab.batch import Session
 
 # Before anything is drawn: this cell answers for a parameter that is wrong.
 session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
+    scale=scale,
+    device=device,
+    seeds=seeds,
+    workers=workers,
+    threads=threads,
+    scheduler=scheduler,
+    data_dir=data_dir,
+    results_dir=results_dir,
+)
 
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
@@ -205,10 +211,14 @@ GROUPS = (ONE, TWO, plots.INK)
 figure, axes = plots.panels(3, rows=3, height=1.0, sharex=True, sharey=True)
 for column, iterations in enumerate((1, 2, 3)):
     routed = em_routing(
-        votes, torch.ones(18), torch.full((3,), 0.75), torch.zeros(3),
-        iterations=iterations, inverse_temperature=[0.25, 0.5, 0.75][:iterations],
+        votes,
+        torch.ones(18),
+        torch.full((3,), 0.75),
+        torch.zeros(3),
+        iterations=iterations,
+        inverse_temperature=[0.25, 0.5, 0.75][:iterations],
         variance_offset=5e-4,
-    )  # fmt: skip
+    )
     share = routed.coupling / routed.coupling.sum(dim=0)
     deviation = (share[..., None] * (votes - routed.pose).square()).sum(dim=0).sqrt()
     for parent, axis in enumerate(axes[:, column]):
@@ -443,10 +453,15 @@ frames.say(
 # %% mystnb={"figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in `toys`: left and right camera, turns in steps of 60 degrees, the highest elevation, and another lighting.", "name": "fig-em-toys"}, "image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}} tags=["hide-input"]
 toys = data.load("toys", "train", data_dir=session.settings.data_dir)
 VIEWS = {  # camera, elevation, azimuth, lighting
-    "left": (0, 2, 4, 3), "right": (1, 2, 4, 3), "+60°": (0, 2, 10, 3),
-    "+120°": (0, 2, 16, 3), "+180°": (0, 2, 22, 3), "+240°": (0, 2, 28, 3),
-    "above": (0, 8, 4, 3), "light": (0, 2, 4, 1),
-}  # fmt: skip
+    "left": (0, 2, 4, 3),
+    "right": (1, 2, 4, 3),
+    "+60°": (0, 2, 10, 3),
+    "+120°": (0, 2, 16, 3),
+    "+180°": (0, 2, 22, 3),
+    "+240°": (0, 2, 28, 3),
+    "above": (0, 8, 4, 3),
+    "light": (0, 2, 4, 1),
+}
 figure, axes = plots.panels(len(VIEWS), rows=5, height=0.95)
 for label, row in enumerate(axes):
     for axis, (title, (camera, *factors)) in zip(row, VIEWS.items(), strict=True):
@@ -836,8 +851,10 @@ chapter.table("EM-X-adv-", "EM-W-9")
 # %% mystnb={"figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}, "image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}} tags=["hide-input"]
 context = Context(seed=0, device=session.settings.device, data_dir=session.settings.data_dir)
 recipe = EMRecipe(**{**REDUCED["smoke"], "resize": 48, "crop": 32})
-networks = {name: train(recipe.recipe(network=net), 0, context)
-            for name, net in (("capsules", "matrix_capsnet"), ("CNN", "cnn"))}  # fmt: skip
+networks = {
+    name: train(recipe.recipe(network=net), 0, context)
+    for name, net in (("capsules", "matrix_capsnet"), ("CNN", "cnn"))
+}
 two = networks["CNN"].splits["test"][[5, -5]]
 pixels = recipe.seen(two.inputs)
 bare = dict(xticks=[], yticks=[], frame_on=False)
@@ -889,10 +906,11 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 # %% mystnb={"figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}, "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}} tags=["hide-input"]
 found = frames.best([*committed, *energies], "free_energy")
 KINDS = {
-    ("printed", "paper"): ("printed", ROLES["printed"]), ("weighted", "paper"): ("weighted", ONE),
+    ("printed", "paper"): ("printed", ROLES["printed"]),
+    ("weighted", "paper"): ("weighted", ONE),
     ("mixture", "paper"): ("mixture", TWO),
     ("weighted", "matched"): ("weighted, matched E-step", ONE),
-}  # fmt: skip
+}
 figure, axes = plots.panels(2, rows=2, height=1.7, sharex=True)
 drawn = dict(children=32, parents=4, dim=2, spread=1.0)
 for axis, ((form, e_step), (name, color)) in zip(axes.flat, KINDS.items(), strict=True):
@@ -1253,13 +1271,17 @@ def means(V: torch.Tensor, iterations: int) -> torch.Tensor:
     ).pose.unflatten(-1, (4, 4))
 
 
-pd.DataFrame({
-    name: {
-        f"t = {t}": raised(f"{(means(view @ votes, t) - view @ means(votes, t)).abs().max():.2g}")
-        for t in (1, 3)
+pd.DataFrame(
+    {
+        name: {
+            f"t = {t}": raised(
+                f"{(means(view @ votes, t) - view @ means(votes, t)).abs().max():.2g}"
+            )
+            for t in (1, 3)
+        }
+        for name, view in views.items()
     }
-    for name, view in views.items()
-})  # fmt: skip
+)
 
 # %% [markdown]
 # ```{dropdown} Why?

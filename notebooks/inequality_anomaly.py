@@ -28,9 +28,15 @@ from capslib.lab.batch import Session
 
 # Before anything is drawn: this cell answers for a parameter that is wrong.
 session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
+    scale=scale,
+    device=device,
+    seeds=seeds,
+    workers=workers,
+    threads=threads,
+    scheduler=scheduler,
+    data_dir=data_dir,
+    results_dir=results_dir,
+)
 
 # %% tags=["remove-cell"]
 from capslib.lab import frames, plots, words

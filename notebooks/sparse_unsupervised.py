@@ -28,9 +28,15 @@ from capslib.lab.batch import Session
 
 # Before anything is drawn: this cell answers for a parameter that is wrong.
 session = Session.start(
-    scale=scale, device=device, seeds=seeds, workers=workers, threads=threads,
-    scheduler=scheduler, data_dir=data_dir, results_dir=results_dir,
-)  # fmt: skip
+    scale=scale,
+    device=device,
+    seeds=seeds,
+    workers=workers,
+    threads=threads,
+    scheduler=scheduler,
+    data_dir=data_dir,
+    results_dir=results_dir,
+)
 
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
@@ -159,9 +165,13 @@ plots.use_style()
 COLUMNS = {"own answers": OWN, "fitted to affNIST (a)": A, "fitted to MNIST (b)": B}
 ROWS = ("CNN", "SUPCAPS", "sparse", "dense", *CODES)
 THEIRS = {
-    ("CNN", OWN): "convnet", ("SUPCAPS", OWN): "supcaps", ("sparse", A): "a", ("sparse", B): "b",
-    ("dense", A): "unmasked-a", ("dense", B): "unmasked-b",
-}  # fmt: skip
+    ("CNN", OWN): "convnet",
+    ("SUPCAPS", OWN): "supcaps",
+    ("sparse", A): "a",
+    ("sparse", B): "b",
+    ("dense", A): "unmasked-a",
+    ("dense", B): "unmasked-b",
+}
 figure, axes = plots.panels(3, height=2.6, sharex=True, sharey=True)
 for axis, (title, metric) in zip(axes, COLUMNS.items(), strict=True):
     rows = {}
@@ -421,13 +431,23 @@ apart = told["SP-T1-affnist-a"].claim.value - told["SP-T1-affnist-unmasked-a"].c
 theirs = {k: f"{told[f'SP-T1-affnist-{k}'].claim.printed} %" for k in ("supcaps", "convnet")}
 tell(
     of_encodings,
-    "Sparse encodings are ahead of dense ones in (a) by", lead(arm("sparse"), arm("dense"), A), f"points; the paper’s lead is {apart:.1f}.",
-    "Boosting makes a difference of", lead(arm("sparse"), arm("no boosting"), A), "points. The mask costs more: masked, as eq. 4 of the paper has it, "
-    "sparse encodings get", percent(arm("sparse"), "affnist_a_masked"), "%. By their own classes SUPCAPS are right on",
-    percent(arm("SUPCAPS"), OWN), f"% of affNIST (the paper quotes {theirs['supcaps']}), and the CNN on",
-    percent(arm("CNN"), OWN), f"% (another CNN: {theirs['convnet']}); on MNIST", percent(arm("SUPCAPS"), "mnist_accuracy"), "% and",
-    percent(arm("CNN"), "mnist_accuracy"), "%.",
-)  # fmt: skip
+    "Sparse encodings are ahead of dense ones in (a) by",
+    lead(arm("sparse"), arm("dense"), A),
+    f"points; the paper’s lead is {apart:.1f}.",
+    "Boosting makes a difference of",
+    lead(arm("sparse"), arm("no boosting"), A),
+    "points. The mask costs more: masked, as eq. 4 of the paper has it, sparse encodings get",
+    percent(arm("sparse"), "affnist_a_masked"),
+    "%. By their own classes SUPCAPS are right on",
+    percent(arm("SUPCAPS"), OWN),
+    f"% of affNIST (the paper quotes {theirs['supcaps']}), and the CNN on",
+    percent(arm("CNN"), OWN),
+    f"% (another CNN: {theirs['convnet']}); on MNIST",
+    percent(arm("SUPCAPS"), "mnist_accuracy"),
+    "% and",
+    percent(arm("CNN"), "mnist_accuracy"),
+    "%.",
+)
 
 # %% [markdown]
 # ```{fold} Learning curves, masked encodings, twice the budget, and the configuration
@@ -539,10 +559,12 @@ pixels = np.prod(papers.config(of_encodings[0].trial).shape()[0])
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
-    of_sixteen(arm("dense"), "contributing"), "contribute to an image in a dense network, and", of_sixteen(arm("sparse"), "contributing"),
+    of_sixteen(arm("dense"), "contributing"),
+    "contribute to an image in a dense network, and",
+    of_sixteen(arm("sparse"), "contributing"),
     f"in a sparse one. SUPCAPS draw with one. Our squared errors add up {pixels:,} pixels, the paper’s {28**2} on MNIST and "
     f"{40**2:,} on affNIST, so the two cannot be compared.",
-)  # fmt: skip
+)
 
 # %% [markdown]
 # ### Figures 3 and 4: who is supported, and who comes first?
@@ -588,11 +610,15 @@ if "sparse" in both:
     longer = f": with twice the budget (one seed) their support goes from {before:.1f} to {after:.1f} %"
 tell(
     of_encodings,
-    "Below the first rank the mean support is", percent(arm("dense"), "support_left"), "% of it in dense networks,",
-    percent(arm("SUPCAPS"), "support_left"), "% in SUPCAPS and", percent(arm("sparse"), "support_left"),
+    "Below the first rank the mean support is",
+    percent(arm("dense"), "support_left"),
+    "% of it in dense networks,",
+    percent(arm("SUPCAPS"), "support_left"),
+    "% in SUPCAPS and",
+    percent(arm("sparse"), "support_left"),
     "% in sparse ones. So dense networks are flatter than both others, as in the paper. Against SUPCAPS this is decided: they lift one "
     f"capsule above nine nearly equal ones. Sparse networks are not at rest{longer}.",
-)  # fmt: skip
+)
 
 # %% [markdown]
 # (sp-gains)=
@@ -717,10 +743,16 @@ for field, name in zip(
     tables[name] = [r for r in of_options if r.config[field] != usual[field]]
 tell(
     of_options,
-    "With the released support the first capsule leads for", percent(tables["released support"], "largest_first_share"),
-    "% of the affNIST images, with the paper’s for", percent(tables["as the paper says"], "largest_first_share"), "%; in (a) it gets",
-    percent(tables["released support"], A), "% instead of", percent(tables["as the paper says"], A), "%.",
-)  # fmt: skip
+    "With the released support the first capsule leads for",
+    percent(tables["released support"], "largest_first_share"),
+    "% of the affNIST images, with the paper’s for",
+    percent(tables["as the paper says"], "largest_first_share"),
+    "%; in (a) it gets",
+    percent(tables["released support"], A),
+    "% instead of",
+    percent(tables["as the paper says"], A),
+    "%.",
+)
 
 # %% [markdown]
 # ```{fold} What the classifier makes of it, and whose best coupling counts, drawn
@@ -898,12 +930,20 @@ layouts = {
 display(chapter.table("SP-W-9"))
 tell(
     of_layouts,
-    "In (a) one layer more costs sparse encodings", lead(layouts["sparse"], layouts["sparse, one layer more"], A),
-    "points and dense ones", lead(layouts["dense"], layouts["dense, one layer more"], A), "points. In dense networks the support below the first rank is",
-    percent(layouts["dense, EM"], "support_left"), "% of it with EM routing, and", percent(layouts["dense"], "support_left"), "% with RBA. "
-    "So EM routing does not share its support out evenly; but its classifier gets", percent(layouts["dense, EM"], A), "% in (a), and that of RBA",
-    percent(layouts["dense"], A), "%.",
-)  # fmt: skip
+    "In (a) one layer more costs sparse encodings",
+    lead(layouts["sparse"], layouts["sparse, one layer more"], A),
+    "points and dense ones",
+    lead(layouts["dense"], layouts["dense, one layer more"], A),
+    "points. In dense networks the support below the first rank is",
+    percent(layouts["dense, EM"], "support_left"),
+    "% of it with EM routing, and",
+    percent(layouts["dense"], "support_left"),
+    "% with RBA. So EM routing does not share its support out evenly; but its classifier gets",
+    percent(layouts["dense, EM"], A),
+    "% in (a), and that of RBA",
+    percent(layouts["dense"], A),
+    "%.",
+)
 
 # %% [markdown]
 # ```{fold} Accuracies and support in these networks
@@ -945,11 +985,16 @@ plt.show()
 # %% tags=["remove-input"]
 tell(
     of_beyond,
-    "On affNIST the first capsule then leads for", percent(of_beyond, "largest_first_share"),
-    "% of the images, and of sixteen capsules", ", ".join(f"{count:.0f}" for count in frames.values(of_beyond, "winners")),
+    "On affNIST the first capsule then leads for",
+    percent(of_beyond, "largest_first_share"),
+    "% of the images, and of sixteen capsules",
+    ", ".join(f"{count:.0f}" for count in frames.values(of_beyond, "winners")),
     "lead for more than one image in a thousand, network by network. In (a) these encodings get",
-    percent(of_beyond, A), "%, those with the printed steps", percent(printed, A), "%.",
-)  # fmt: skip
+    percent(of_beyond, A),
+    "%, those with the printed steps",
+    percent(printed, A),
+    "%.",
+)
 
 # %% [markdown]
 # ### Is it the capsules?

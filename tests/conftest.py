@@ -55,7 +55,14 @@ def forked() -> None:
 def trial() -> Trial:
     """A trial of an experiment that exists."""
     config = {"routing": "dynamic", "bias": True, "points": 20, "learning_rate": 0.01}
-    return Trial(paper="negation_limitation", experiment="sign", revision=1, scale="cpu", config=config, seed=3)
+    return Trial(
+        paper="negation_limitation",
+        experiment="sign",
+        revision=1,
+        scale="cpu",
+        config=config,
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="session")

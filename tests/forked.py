@@ -38,24 +38,36 @@ class Done:
     imported: set[str]
 
 
-def call(words: Sequence[str], folder: Path, environment: Mapping[str, str], scratch: Path, seconds: float = 300) -> Done:
+def call(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    scratch: Path,
+    seconds: float = 300,
+) -> Done:
     """``capslib …`` with these words in this folder and environment; ``scratch`` is for what it says."""
     files = [scratch / name for name in ("out", "message", "imported")]
     process = SERVER.Process(target=_run, args=(list(words), folder, dict(environment), files))
     process.start()
     process.join(seconds)
     assert process.exitcode is not None, "it does not end"
-    out, message, imported = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+    out, message, imported = (
+        file.read_text(encoding="utf-8", errors="replace") for file in files
+    )
     return Done(process.exitcode, out, message, set(json.loads(imported)))
 
 
-def _run(words: list[str], folder: Path, environment: dict[str, str], files: list[Path]) -> None:
+def _run(
+    words: list[str], folder: Path, environment: dict[str, str], files: list[Path]
+) -> None:
     for number, file in enumerate(files[:2], start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    encoding = environment.get("PYTHONIOENCODING", "utf-8")  # which Python looks for when it starts
+    encoding = environment.get(
+        "PYTHONIOENCODING", "utf-8"
+    )  # which Python looks for when it starts
     sys.stdout.reconfigure(encoding=encoding)
     sys.stderr.reconfigure(encoding=encoding, errors="backslashreplace")
     sys.argv = ["capslib", *words]

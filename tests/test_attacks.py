@@ -9,17 +9,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.attacks import Loss, bim, fgsm, input_gradient, robustness, targeted_success, zero_share
+from capslib.attacks import (
+    Loss,
+    bim,
+    fgsm,
+    input_gradient,
+    robustness,
+    targeted_success,
+    zero_share,
+)
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss, spread_loss
 from capslib.routing import ROUTINGS
 
 with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
-    patch.setenv("HOME", home)  # the toolbox writes ~/.art when it is imported, and fails where two processes do so at once
+    patch.setenv(
+        "HOME", home
+    )  # the toolbox writes ~/.art when it is imported, and fails where two processes do so at once
     from art.attacks.evasion import BasicIterativeMethod, FastGradientMethod
     from art.estimators.classification import PyTorchClassifier
 
-WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])  # of two classes; both ignore the third pixel
+WEIGHT = torch.tensor(
+    [[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]]
+)  # of two classes; both ignore the third pixel
 PIXELS = torch.tensor([[0.2, 0.1, 0.9, 0.4], [0.7, 0.8, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]])
 CLASSES = torch.tensor([0, 1, 0])
 
@@ -65,9 +77,13 @@ def test_a_linear_model_is_attacked_along_its_weights():
     toward_1 = (WEIGHT[1] - WEIGHT[0]).sign()  # −, +, 0, −
     step = torch.stack([toward_1, -toward_1, toward_1])
     torch.testing.assert_close(fgsm(loss, PIXELS, CLASSES, 0.25), PIXELS + 0.25 * step)
-    torch.testing.assert_close(fgsm(loss, PIXELS, CLASSES, 0.25, targeted=True), PIXELS - 0.25 * step)
+    torch.testing.assert_close(
+        fgsm(loss, PIXELS, CLASSES, 0.25, targeted=True), PIXELS - 0.25 * step
+    )
     p_wrong = scores(PIXELS).softmax(dim=-1).gather(-1, 1 - CLASSES[:, None])
-    torch.testing.assert_close(input_gradient(loss, PIXELS, CLASSES), p_wrong * step * (WEIGHT[1] - WEIGHT[0]).abs())
+    torch.testing.assert_close(
+        input_gradient(loss, PIXELS, CLASSES), p_wrong * step * (WEIGHT[1] - WEIGHT[0]).abs()
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -98,12 +114,17 @@ def test_no_gradient_no_step():
 @pytest.mark.parametrize("step_size", [None, 0.2])
 def test_no_pixel_leaves_the_ball_or_the_bounds(steps, step_size):
     low, high = torch.tensor([0.1, 0.0, 0.0, 0.35]), torch.full((3, 1), 0.85)
-    attacked = bim(loss, PIXELS, CLASSES, 0.3, steps=steps, step_size=step_size, bounds=(low, high))
+    attacked = bim(
+        loss, PIXELS, CLASSES, 0.3, steps=steps, step_size=step_size, bounds=(low, high)
+    )
     inside = PIXELS.clamp(low, high)
     assert (attacked >= low).all()
     assert (attacked <= high).all()
     assert ((attacked - inside).abs() <= 0.3 + 1e-6).all()
-    assert torch.equal(fgsm(loss, PIXELS, CLASSES, 0.3, bounds=(0.0, 1.0)), fgsm(loss, PIXELS, CLASSES, 0.3).clamp(0, 1))
+    assert torch.equal(
+        fgsm(loss, PIXELS, CLASSES, 0.3, bounds=(0.0, 1.0)),
+        fgsm(loss, PIXELS, CLASSES, 0.3).clamp(0, 1),
+    )
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -113,8 +134,12 @@ def test_one_step_of_the_iterative_method_is_fgsm(routing, targeted):
     of_net = margin(net)
     once = fgsm(of_net, x, y, 0.1, targeted=targeted, bounds=(0, 1))
     assert torch.equal(bim(of_net, x, y, 0.1, steps=1, targeted=targeted, bounds=(0, 1)), once)
-    assert torch.equal(bim(of_net, x, y, 0.1, steps=1, step_size=0.1, targeted=targeted, bounds=(0, 1)), once)
-    assert not torch.equal(bim(of_net, x, y, 0.1, steps=4, targeted=targeted, bounds=(0, 1)), once)
+    assert torch.equal(
+        bim(of_net, x, y, 0.1, steps=1, step_size=0.1, targeted=targeted, bounds=(0, 1)), once
+    )
+    assert not torch.equal(
+        bim(of_net, x, y, 0.1, steps=4, targeted=targeted, bounds=(0, 1)), once
+    )
 
 
 def test_an_attack_needs_a_step():
@@ -129,7 +154,9 @@ def test_an_example_has_its_own_gradient_whoever_is_in_its_batch(routing):
     ones = [slice(i, i + 1) for i in range(5)]
     together = input_gradient(margin(net), x, y)
     alone = torch.cat([input_gradient(margin(net), x[i], y[i]) for i in ones])
-    summed = input_gradient(lambda x, y: torch.stack([margin_loss(net(x[i]), y[i]) for i in ones]), x, y)
+    summed = input_gradient(
+        lambda x, y: torch.stack([margin_loss(net(x[i]), y[i]) for i in ones]), x, y
+    )
     assert together.abs().max() > 0
     torch.testing.assert_close(together, alone, rtol=1e-9, atol=0)
     torch.testing.assert_close(together, summed, rtol=1e-9, atol=0)
@@ -174,8 +201,13 @@ def test_curves_are_their_points(steps, batch_size):
     success = targeted_success(net, of_net, x, range(3), epsilons, **options)
     for e, epsilon in enumerate(epsilons):
         attack = dict(epsilon=epsilon, steps=steps, bounds=bounds)
-        assert left[e] == pytest.approx((net(bim(of_net, x, y, **attack)).argmax(-1) == y).double().mean().item())
-        hits = [net(bim(of_net, x, torch.full((5,), t), targeted=True, **attack)).argmax(-1) == t for t in range(3)]
+        assert left[e] == pytest.approx(
+            (net(bim(of_net, x, y, **attack)).argmax(-1) == y).double().mean().item()
+        )
+        hits = [
+            net(bim(of_net, x, torch.full((5,), t), targeted=True, **attack)).argmax(-1) == t
+            for t in range(3)
+        ]
         assert success[e] == pytest.approx(torch.stack(hits).double().mean().item())
     assert len({*left, *success}) > 2  # the curves are not flat
 
@@ -211,9 +243,13 @@ def test_a_black_box_attack_uses_the_gradient_of_another_network():
 @pytest.mark.parametrize("targeted", [False, True])
 def test_the_adversarial_robustness_toolbox_makes_the_same_images(targeted):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)).eval()
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)
+    ).eval()
     x, y = torch.rand(40, 1, 8, 8), torch.randint(3, (40,))
-    theirs = PyTorchClassifier(net, nn.CrossEntropyLoss(), (1, 8, 8), 3, clip_values=(0.0, 1.0), device_type="cpu")
+    theirs = PyTorchClassifier(
+        net, nn.CrossEntropyLoss(), (1, 8, 8), 3, clip_values=(0.0, 1.0), device_type="cpu"
+    )
 
     def of_net(x: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(net(x), target)
@@ -223,7 +259,9 @@ def test_the_adversarial_robustness_toolbox_makes_the_same_images(targeted):
     made = FastGradientMethod(theirs, eps=0.1, targeted=targeted).generate(x.numpy(), y.numpy())
     torch.testing.assert_close(fgsm(of_net, x, y, 0.1, **options), torch.from_numpy(made))
 
-    many = BasicIterativeMethod(theirs, eps=0.1, eps_step=0.03, max_iter=6, targeted=targeted, verbose=False)
+    many = BasicIterativeMethod(
+        theirs, eps=0.1, eps_step=0.03, max_iter=6, targeted=targeted, verbose=False
+    )
     made = many.generate(x.numpy(), y.numpy())
     ours = bim(of_net, x, y, 0.1, steps=6, step_size=0.03, **options)
     torch.testing.assert_close(ours, torch.from_numpy(made))

@@ -18,9 +18,23 @@ MODULES = [
 ]
 FACE = {
     "capslib.routing": ["dynamic_routing", "em_routing", "make_routing", "squash", "use_path"],
-    "capslib.layers": ["PrimaryCapsules", "DenseCapsules", "ConvCapsules", "ClassCapsules", "as_capsules", "field_centres"],
+    "capslib.layers": [
+        "PrimaryCapsules",
+        "DenseCapsules",
+        "ConvCapsules",
+        "ClassCapsules",
+        "as_capsules",
+        "field_centres",
+    ],
     "capslib.losses": ["margin_loss", "spread_loss"],
-    "capslib.attacks": ["fgsm", "bim", "input_gradient", "robustness", "targeted_success", "zero_share"],
+    "capslib.attacks": [
+        "fgsm",
+        "bim",
+        "input_gradient",
+        "robustness",
+        "targeted_success",
+        "zero_share",
+    ],
     "capslib.inequality": ["gini", "palma", "theil", "atkinson", "hoover"],
     "capslib.networks.inequality_anomaly": ["AnomalyCapsNet"],
     "capslib.networks.em_routing": ["MatrixCapsNet", "BaselineCNN"],
@@ -42,4 +56,8 @@ def test_the_examples_in_docstrings_run(name):
 @pytest.mark.parametrize("name", FACE)
 def test_the_face_of_the_library_has_examples(name):
     module = importlib.import_module(name)
-    assert [thing for thing in FACE[name] if ">>>" not in (inspect.getdoc(getattr(module, thing)) or "")] == []
+    assert [
+        thing
+        for thing in FACE[name]
+        if ">>>" not in (inspect.getdoc(getattr(module, thing)) or "")
+    ] == []

@@ -33,7 +33,9 @@ def plan() -> dict[str, tuple[str, int, int]]:
         # rooms stand two blanks apart, then comes what they are for
         if match := re.match(r"    (.{11})  (\w+(?:  \w+)*)   ", text):
             wing = match[1].strip() or wing
-            rooms |= {name: (wing, -line, place) for place, name in enumerate(match[2].split("  "))}
+            rooms |= {
+                name: (wing, -line, place) for place, name in enumerate(match[2].split("  "))
+            }
     return rooms
 
 
@@ -49,11 +51,15 @@ def room(module: str) -> str | None:
 
 
 def module_of(path: Path) -> str:
-    return ".".join(("capslib", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    return ".".join(("capslib", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
 
 
 FILES = {
-    module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or not path.name.startswith("__")
+    module_of(path): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.parent != PACKAGE or not path.name.startswith("__")
 }
 
 
@@ -62,7 +68,10 @@ def imports(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found: set[str] = set()
     skipped = {
-        id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)
+        id(n)
+        for i in ast.walk(tree)
+        if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test)
+        for n in ast.walk(i)
     }
     for node in ast.walk(tree):
         if id(node) in skipped:
@@ -80,14 +89,19 @@ def test_every_room_is_on_the_plan_and_the_plan_has_no_other():
     assert {wing for wing, *_ in PLAN.values()} == set(WINGS)
     for module in FILES:
         folder = module.split(".")[1]
-        assert room(module) is None or PLAN[room(module)][0] == {"lab": "the lab", "papers": "the papers"}.get(
-            folder, "the library"
-        )
+        assert room(module) is None or PLAN[room(module)][0] == {
+            "lab": "the lab",
+            "papers": "the papers",
+        }.get(folder, "the library")
 
 
 def test_no_room_is_named_twice():
     """But for the stems: a paper has a room of its own, and one file among the networks."""
-    names = [room(m) for m, path in FILES.items() if room(m) and len(m.split(".")) == 2 + (m.split(".")[1] in ("lab", "papers"))]
+    names = [
+        room(m)
+        for m, path in FILES.items()
+        if room(m) and len(m.split(".")) == 2 + (m.split(".")[1] in ("lab", "papers"))
+    ]
     assert len(names) == len(set(names))
     for module in FILES:
         parts = module.split(".")
@@ -103,24 +117,36 @@ def test_a_module_imports_only_from_below_or_from_its_left(module):
         if own is None or other in (None, own):
             assert not (own and name == "capslib.lab"), "the front door of the lab"
             continue
-        assert PLAN[other][1:] < (PLAN[own][1], 0) or (PLAN[other][1] == PLAN[own][1] and PLAN[other][2] < PLAN[own][2]), (
-            f"{module} imports {name}, which is not below it"
-        )
+        assert PLAN[other][1:] < (PLAN[own][1], 0) or (
+            PLAN[other][1] == PLAN[own][1] and PLAN[other][2] < PLAN[own][2]
+        ), f"{module} imports {name}, which is not below it"
 
 
 def test_the_library_imports_no_paper_and_no_paper_imports_the_lab():
     height = {wing: n for n, wing in enumerate(reversed(WINGS))}
     wing = {
-        m: "the lab" if m.startswith("capslib.lab") else "the papers" if m.startswith("capslib.papers") else "the library"
+        m: "the lab"
+        if m.startswith("capslib.lab")
+        else "the papers"
+        if m.startswith("capslib.papers")
+        else "the library"
         for m in FILES
     }
-    back = [(m, name) for m, path in FILES.items() for name in imports(path) if height[wing[name]] > height[wing[m]]]
+    back = [
+        (m, name)
+        for m, path in FILES.items()
+        for name in imports(path)
+        if height[wing[name]] > height[wing[m]]
+    ]
     assert not back
 
 
 def test_no_files_import_each_other_in_a_circle():
     """Inside rooms too, and where an import hides in a function."""
-    graph = {module: {name for name in imports(path) if name != module} for module, path in FILES.items()}
+    graph = {
+        module: {name for name in imports(path) if name != module}
+        for module, path in FILES.items()
+    }
     graphlib.TopologicalSorter(graph).prepare()  # names the circle, if there is one
 
 
@@ -152,7 +178,9 @@ assert "torch" not in sys.modules, "the lab"
 def test_the_library_and_the_papers_need_no_package_of_the_lab():
     """``pip install capslib`` brings neither pandas nor dask nor a notebook; a paper's training runs without them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    of_lab = [re.match(r"[a-z0-9_-]+", line)[0] for line in project["optional-dependencies"]["lab"]]
+    of_lab = [
+        re.match(r"[a-z0-9_-]+", line)[0] for line in project["optional-dependencies"]["lab"]
+    ]
     code = f"""
 import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({sorted(set(of_lab) - {"scipy"})}))  # not there; scikit-learn brings scipy
@@ -207,7 +235,11 @@ def test_the_package_says_where_it_comes_from_which_pythons_run_it_and_that_it_i
     assert all(url.startswith(repository) for url in metadata["urls"].values())
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     tested = re.findall(r'"(3\.\d+)"', re.search(r"matrix: .*", workflow)[0])
-    named = {line.rsplit(" ", 1)[1] for line in metadata["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    named = {
+        line.rsplit(" ", 1)[1]
+        for line in metadata["classifiers"]
+        if re.search(r":: 3\.\d+$", line)
+    }
     assert named == set(tested)
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["capslib"]
     assert (PACKAGE / "py.typed").exists()
@@ -247,7 +279,9 @@ def test_what_a_command_names_is_there(words):
         assert list(ROOT.glob(path)), path
 
 
-@pytest.mark.parametrize("words", [command for command in COMMANDS if command.values[0][0] == "make"])
+@pytest.mark.parametrize(
+    "words", [command for command in COMMANDS if command.values[0][0] == "make"]
+)
 def test_make_has_each_verb_that_a_command_gives(words):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     verbs = [word for word in words[1:] if not word.startswith("-")]
@@ -262,7 +296,9 @@ def names_of_tests(path: Path) -> list[str]:
     return [name for name in names if name.startswith("test_")]
 
 
-@pytest.mark.parametrize("words", [command for command in COMMANDS if "pytest" in command.values[0]])
+@pytest.mark.parametrize(
+    "words", [command for command in COMMANDS if "pytest" in command.values[0]]
+)
 def test_what_a_command_selects_is_there(words):
     """Each word of ``-k`` selects a test, so does each file, and some test has the marker of ``-m``."""
     options = words[words.index("pytest") + 1 :]
@@ -299,7 +335,9 @@ def test_an_action_is_named_by_its_commit(flow, name):
         assert re.fullmatch(r"|[\w./-]+@[0-9a-f]{40}", step.get("uses", "")), step
 
 
-LIBRARY = [module for module in FILES if not module.startswith(("capslib.lab", "capslib.papers"))]
+LIBRARY = [
+    module for module in FILES if not module.startswith(("capslib.lab", "capslib.papers"))
+]
 
 
 @pytest.mark.parametrize("module", LIBRARY)

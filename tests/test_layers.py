@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from capslib.errors import UserError
-from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules, PrimaryCapsules, as_capsules, squash
+from capslib.layers import (
+    ClassCapsules,
+    ConvCapsules,
+    DenseCapsules,
+    PrimaryCapsules,
+    as_capsules,
+    squash,
+)
 from capslib.routing import ROUTINGS, EMRouting
 
 
@@ -30,11 +37,16 @@ def test_votes_are_one_matrix_product_for_each_pair():
 def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
     """In the class layer it was u W."""
     u = torch.randn(2, 4, 4, 3, 16, dtype=torch.float64)
-    dense, conv = DenseCapsules(3, 5, 16, 16).double(), ConvCapsules(3, 5, kernel=2, pose="vector").double()
+    dense, conv = (
+        DenseCapsules(3, 5, 16, 16).double(),
+        ConvCapsules(3, 5, kernel=2, pose="vector").double(),
+    )
     classes = ClassCapsules(3, 5, pose="vector").double()
     votes = {
         "dense": dense.votes(u[0, 1]),  # the columns of row 1 as examples
-        "conv": conv.fields(u, torch.ones(2, 4, 4, 3).double())[0].form().unflatten(0, (2, 3, 3))[0, 1],
+        "conv": conv.fields(u, torch.ones(2, 4, 4, 3).double())[0]
+        .form()
+        .unflatten(0, (2, 3, 3))[0, 1],
         "classes": classes.votes(u).unflatten(1, (4, 4, 3))[0, 1],
     }
     for column, i, j in ((0, 0, 0), (2, 1, 4)):
@@ -50,8 +62,14 @@ def test_dense_capsules_route_their_votes(routing, bias):
     layer = DenseCapsules(3, 2, 4, 5, routing=routing, bias=bias, iterations=2)
     pose, activation = torch.randn(6, 3, 4), torch.rand(6, 3)
     result = layer(pose, activation)
-    assert (result.pose.shape, result.activation.shape, result.coupling.shape) == ((6, 2, 5), (6, 2), (6, 3, 2))
-    for ours, expected in zip(result, layer.routing(layer.votes(pose), activation), strict=True):
+    assert (result.pose.shape, result.activation.shape, result.coupling.shape) == (
+        (6, 2, 5),
+        (6, 2),
+        (6, 3, 2),
+    )
+    for ours, expected in zip(
+        result, layer.routing(layer.votes(pose), activation), strict=True
+    ):
         assert torch.equal(ours, expected)
     assert layer.routing.iterations == 2
     assert (layer.routing.bias is None) == (bias is None)
@@ -73,27 +91,40 @@ def test_primary_capsules_of_the_original_network():
     torch.testing.assert_close(activation, pose.norm(dim=-1))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "size"), [(9, 2, 9), (9, 2, 12), (3, 1, 7), (3, 2, 8), (5, 3, 11)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size"), [(9, 2, 9), (9, 2, 12), (3, 1, 7), (3, 2, 8), (5, 3, 11)]
+)
 def test_the_number_of_primary_capsules(kernel, stride, size):
     side = (size - kernel) // stride + 1
-    pose, _ = PrimaryCapsules(2, 3, 4, kernel=kernel, stride=stride)(torch.randn(1, 2, size, size))
+    pose, _ = PrimaryCapsules(2, 3, 4, kernel=kernel, stride=stride)(
+        torch.randn(1, 2, size, size)
+    )
     assert pose.shape == (1, 3 * side * side, 4)
 
 
 def test_a_primary_capsule_is_a_group_of_channels_at_one_place():
-    layer, features = PrimaryCapsules(2, 3, 4, kernel=3, stride=2).double(), torch.randn(2, 2, 7, 9, dtype=torch.float64)
+    layer, features = (
+        PrimaryCapsules(2, 3, 4, kernel=3, stride=2).double(),
+        torch.randn(2, 2, 7, 9, dtype=torch.float64),
+    )
     maps, (pose, _) = layer.conv(features), layer(features)
     _, _, H, W = maps.shape
     for n in range(2):
         for t in range(3):
             for h in range(H):
                 for w in range(W):
-                    torch.testing.assert_close(pose[n, (t * H + h) * W + w], squash(maps[n, 4 * t : 4 * t + 4, h, w]))
+                    torch.testing.assert_close(
+                        pose[n, (t * H + h) * W + w], squash(maps[n, 4 * t : 4 * t + 4, h, w])
+                    )
 
 
 @pytest.mark.parametrize(
     ("option", "nearest"),
-    [({"normalise": "types+position"}, "types[+]positions"), ({"pose": "matrx"}, "matrix"), ({"transform": "bounde"}, "bounded")],
+    [
+        ({"normalise": "types+position"}, "types[+]positions"),
+        ({"pose": "matrx"}, "matrix"),
+        ({"transform": "bounde"}, "bounded"),
+    ],
 )
 @pytest.mark.parametrize("routing", ["em", "dynamic_over_children"])
 def test_a_mistyped_option_of_a_layer_is_told_the_nearest(option, nearest, routing):

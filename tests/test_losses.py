@@ -13,7 +13,9 @@ from capslib.registry import LOSSES
 
 def draw(n: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, classes, generator=g, dtype=torch.float64), torch.randint(classes, (n,), generator=g)
+    return torch.rand(n, classes, generator=g, dtype=torch.float64), torch.randint(
+        classes, (n,), generator=g
+    )
 
 
 shapes = given(n=st.integers(1, 6), classes=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
@@ -60,7 +62,9 @@ def test_every_registered_loss_takes_scores_and_labels_alone():
 def test_spread_loss_worked_by_hand():
     a = torch.tensor([[0.7, 0.6, 0.1]])
     assert spread_loss(a, torch.tensor([0]), margin=0.2).item() == pytest.approx(0.1**2)
-    assert spread_loss(a, torch.tensor([0]), margin=0.9).item() == pytest.approx(0.8**2 + 0.3**2)
+    assert spread_loss(a, torch.tensor([0]), margin=0.9).item() == pytest.approx(
+        0.8**2 + 0.3**2
+    )
 
 
 def test_equal_activations_raise_only_the_right_class():
@@ -77,5 +81,7 @@ def test_labels_are_integers_of_any_width(loss):
     a, target = draw(4, 3, 0)
     for dtype in (torch.uint8, torch.int32):
         assert loss(a, target.to(dtype)) == loss(a, target)
-    with pytest.raises(TypeError, match=r"class indices \[N\] are integers, not torch\.float32"):
+    with pytest.raises(
+        TypeError, match=r"class indices \[N\] are integers, not torch\.float32"
+    ):
         loss(a, target.float())

@@ -23,7 +23,9 @@ def make(tmp_path):
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
 
     def call(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["make", *words], cwd=folder, env=outside, capture_output=True, encoding="utf-8")
+        return subprocess.run(
+            ["make", *words], cwd=folder, env=outside, capture_output=True, encoding="utf-8"
+        )
 
     call.folder = folder
     return call
@@ -36,11 +38,16 @@ def script(path: Path, text: str) -> Path:
 
 
 def test_a_python_that_is_too_old_is_told_so_before_anything_is_installed(make, tmp_path):
-    code = f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 10, 12)\nexec(sys.argv[2])\n"
+    code = (
+        f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 10, 12)\nexec(sys.argv[2])\n"
+    )
     old = script(tmp_path / "python3.10", code)
     done = make(f"PYTHON={old}", ".venv/.ready")
     assert done.returncode == 2
-    assert f"{old} is Python 3.10: this book needs 3.11 or newer, as in make PYTHON=python3.11\n" in done.stderr
+    assert (
+        f"{old} is Python 3.10: this book needs 3.11 or newer, as in make PYTHON=python3.11\n"
+        in done.stderr
+    )
     assert not (make.folder / ".venv").exists()
 
 
@@ -54,4 +61,7 @@ def test_the_address_of_the_book_opens_from_a_folder_with_a_blank_in_its_name(ma
         script(tools / name, "#!/bin/sh\n")
     done = make(f"BIN={tools}", "book")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"Open {(make.folder / '_build' / 'html' / 'index.html').as_uri()}"
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"Open {(make.folder / '_build' / 'html' / 'index.html').as_uri()}"
+    )

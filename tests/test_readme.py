@@ -50,7 +50,10 @@ def verdict_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {r"\| paper \| it claims \|.*\n(\|.*\n)+": headline_table, r"\| paper \| claims \|.*\n(\|.*\n)+": verdict_table}
+TABLES = {
+    r"\| paper \| it claims \|.*\n(\|.*\n)+": headline_table,
+    r"\| paper \| claims \|.*\n(\|.*\n)+": verdict_table,
+}
 
 
 def write_tables() -> None:
@@ -64,7 +67,9 @@ def write_tables() -> None:
 
 @pytest.mark.parametrize("table", TABLES.values())
 def test_the_verdicts_are_those_of_the_records(table):
-    assert table() in README, f"`make verdicts` writes this table into README.md:\n\n{table()}\n"
+    assert table() in README, (
+        f"`make verdicts` writes this table into README.md:\n\n{table()}\n"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(((?!https?:)[^)#]+)", README))))

@@ -92,17 +92,24 @@ def test_a_name_that_is_registered_later_is_valid(monkeypatch):
 def test_a_recipe_builds_the_routing_that_it_names():
     """It was the default of the network, under another name. A network without a routing gets none."""
     for name in ("dynamic", "em", "similarity"):
-        network = new_network(Recipe(data="digits", network="matrix_capsnet", routing=name), (1, 17, 17), 0)
-        assert {type(m) for m in network.modules() if isinstance(m, Routing)} == {ROUTINGS[name]}
+        network = new_network(
+            Recipe(data="digits", network="matrix_capsnet", routing=name), (1, 17, 17), 0
+        )
+        assert {type(m) for m in network.modules() if isinstance(m, Routing)} == {
+            ROUTINGS[name]
+        }
     new_network(Recipe(data="digits", network="cnn", routing="em"), (1, 8, 8), 0)
 
 
-@pytest.mark.parametrize("network", ["deep_capsnet", "sign", "sparse_capsnet", "autoencoder", "anomaly_capsnet"])
+@pytest.mark.parametrize(
+    "network", ["deep_capsnet", "sign", "sparse_capsnet", "autoencoder", "anomaly_capsnet"]
+)
 def test_a_plain_recipe_says_whose_recipe_builds_a_network_that_it_cannot(network):
     """They ended in a bare TypeError, but for the autoencoder: its sixteen latent capsules passed for classes."""
     paper = NETWORKS[network].__module__.rpartition(".")[2]
     with pytest.raises(
-        UserError, match=f"^Recipe cannot build .*'{network}': .*Take a recipe of capslib.papers.{paper}, or override"
+        UserError,
+        match=f"^Recipe cannot build .*'{network}': .*Take a recipe of capslib.papers.{paper}, or override",
     ):
         new_network(Recipe(data="digits", network=network), (1, 28, 28), 0)
 
@@ -114,7 +121,10 @@ def test_a_recipe_of_your_own_may_say_what_its_network_needs(monkeypatch):
 
     new_network(Deep(data="digits", network="deep_capsnet"), (1, 28, 28), 0)
     monkeypatch.setitem(NETWORKS.data, "mine", lambda shape: torch.nn.Flatten())
-    with pytest.raises(UserError, match=r"'mine': it takes no number of classes\. In a recipe of your own, override options"):
+    with pytest.raises(
+        UserError,
+        match=r"'mine': it takes no number of classes\. In a recipe of your own, override options",
+    ):
         new_network(Recipe(data="digits", network="mine"), (1, 28, 28), 0)
 
 
@@ -143,7 +153,10 @@ def test_a_new_option_orphans_no_configuration():
 
 def test_trainings_have_keys_of_their_own():
     """By what differs from the defaults, the seed, and the paper whose defaults they are."""
-    others = [SIGN.model_copy(update=change) for change in ({"bias": False}, {"epochs": 4}, {"routing": "em_vector"})]
+    others = [
+        SIGN.model_copy(update=change)
+        for change in ({"bias": False}, {"epochs": 4}, {"routing": "em_vector"})
+    ]
     keys = [Training(r, s).key for r in (SIGN, *others) for s in (0, 1)]
     assert len(set(keys)) == len(keys)
 
@@ -158,7 +171,9 @@ def test_what_an_experiment_measures_is_not_part_of_its_training():
     assert type(one.recipe()) is EMRecipe
     assert one.recipe() == other.recipe()
     depth = DepthConfig(data="digits", routing="dynamic", depth=2, bias=True)
-    assert type(depth.recipe()) is type(NegatedConfig(**{**depth.model_dump(), "front": "odd"}).recipe())
+    assert type(depth.recipe()) is type(
+        NegatedConfig(**{**depth.model_dump(), "front": "odd"}).recipe()
+    )
 
 
 def test_a_method_that_a_training_would_leave_out_is_an_error():
@@ -170,7 +185,9 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
         def build(self, shape, classes):
             raise NotImplementedError
 
-    with pytest.raises(TypeError, match=r"Wider trains as EMRecipe, without its own build: .* or let recipe"):
+    with pytest.raises(
+        TypeError, match=r"Wider trains as EMRecipe, without its own build: .* or let recipe"
+    ):
         train(Wider(), 0, Context(seed=0))
 
     class Plain(EMRecipe):
@@ -185,8 +202,20 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
 @pytest.mark.parametrize(
     ("make", "field", "value"),
     [
-        (lambda **f: AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **f), "loss", "spread"),
-        (lambda **f: AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **f), "images", 50),
+        (
+            lambda **f: AnomalyRecipe(
+                data="digits", setup="outliers", kind=0, percent=10.0, **f
+            ),
+            "loss",
+            "spread",
+        ),
+        (
+            lambda **f: AnomalyRecipe(
+                data="digits", setup="outliers", kind=0, percent=10.0, **f
+            ),
+            "images",
+            50,
+        ),
         (ConsensusRecipe, "downsample", 2),
         (SparseRecipe, "resize", 16),
         (SparseRecipe, "jitter", True),
@@ -203,32 +232,73 @@ def test_a_field_that_would_change_nothing_is_refused(make, field, value):
 
 EM = dict(REDUCED["smoke"])
 OTHER = dict(
-    routing="em_vector", iterations=1, pose="vector", coordinates=False, activation="mixing", normalise="types+positions", preset="printed",
-    loss="cross_entropy", margin="fixed", similarity_start="steep", theta="columns", reads="released", boost=False, band=(0.2, 0.3),
-    relative_boost=True, grouping="released", gamma=3.0, hidden=(4,), bias_start=0.7,
-)  # fmt: skip
+    routing="em_vector",
+    iterations=1,
+    pose="vector",
+    coordinates=False,
+    activation="mixing",
+    normalise="types+positions",
+    preset="printed",
+    loss="cross_entropy",
+    margin="fixed",
+    similarity_start="steep",
+    theta="columns",
+    reads="released",
+    boost=False,
+    band=(0.2, 0.3),
+    relative_boost=True,
+    grouping="released",
+    gamma=3.0,
+    hidden=(4,),
+    bias_start=0.7,
+)
 """For each field that some configuration leaves idle, another value than its default."""
 
 
 @pytest.mark.parametrize(
     "recipe",
     [
-        EMRecipe(**EM, network="cnn"), EMRecipe(**EM, routing="dynamic"),
-        *(ConsensusRecipe(**CONSENSUS["smoke"]["digits"], data="digits", routing=r) for r in ("similarity", "connectionist", "em")),
-        *(SparseRecipe(**SPARSE["smoke"], network=n, **more) for n, more in (
-            ("cnn", {"loss": "cross_entropy"}), ("autoencoder", {"mask": "none"}), ("sparse_capsnet", {"mask": "none"}),
-            ("sparse_capsnet", {"mask": "label", "capsules": 10}))),
-        DepthConfig(data="digits", routing="dynamic", depth=2, bias=False, filters=4, kernel=3, primary_types=2).recipe(),
+        EMRecipe(**EM, network="cnn"),
+        EMRecipe(**EM, routing="dynamic"),
+        *(
+            ConsensusRecipe(**CONSENSUS["smoke"]["digits"], data="digits", routing=r)
+            for r in ("similarity", "connectionist", "em")
+        ),
+        *(
+            SparseRecipe(**SPARSE["smoke"], network=n, **more)
+            for n, more in (
+                ("cnn", {"loss": "cross_entropy"}),
+                ("autoencoder", {"mask": "none"}),
+                ("sparse_capsnet", {"mask": "none"}),
+                ("sparse_capsnet", {"mask": "label", "capsules": 10}),
+            )
+        ),
+        DepthConfig(
+            data="digits",
+            routing="dynamic",
+            depth=2,
+            bias=False,
+            filters=4,
+            kernel=3,
+            primary_types=2,
+        ).recipe(),
     ],
-    ids=lambda recipe: " ".join(f"{k}={v}" for k, v in recipe.differences().items() if k in ("network", "routing", "mask", "bias")),
-)  # fmt: skip
+    ids=lambda recipe: " ".join(
+        f"{k}={v}"
+        for k, v in recipe.differences().items()
+        if k in ("network", "routing", "mask", "bias")
+    ),
+)
 def test_a_field_that_is_idle_changes_nothing_and_is_refused(recipe):
     """``--set routing=em`` trained a CNN once more, and its record named EM routing."""
     images = torch.rand(6, *recipe.shape()[0], generator=torch.Generator().manual_seed(0))
     batch = training.Examples(images, torch.arange(6) % 5)
 
     def loss(of: Recipe) -> float:
-        network, objective = new_network(of, of.shape()[0], 0), of.objective(torch.device("cpu"))
+        network, objective = (
+            new_network(of, of.shape()[0], 0),
+            of.objective(torch.device("cpu")),
+        )
         objective.at(0.6)
         torch.manual_seed(0)  # a CNN has dropout
         return objective(network, batch)["loss"].item()
@@ -238,7 +308,10 @@ def test_a_field_that_is_idle_changes_nothing_and_is_refused(recipe):
     for field in sorted(idle):
         assert getattr(recipe, field) != OTHER[field]
         assert loss(recipe.model_copy(update={field: OTHER[field]})) == loss(recipe)
-        with pytest.raises(ValidationError, match=f"{field} would change nothing where .*=.*; choose other trials"):
+        with pytest.raises(
+            ValidationError,
+            match=f"{field} would change nothing where .*=.*; choose other trials",
+        ):
             type(recipe)(**{**recipe.model_dump(), field: OTHER[field]})
 
 
@@ -251,8 +324,13 @@ def test_a_training_beside_another_leaves_out_what_is_idle_in_it():
 
 
 def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():
-    assert Recipe(data="mnist", network="cnn", resize=16, downsample=2).shape() == ((1, 8, 8), 60_000)
-    with pytest.raises(UserError, match="ham10000 is not split into train and test: choose another set"):
+    assert Recipe(data="mnist", network="cnn", resize=16, downsample=2).shape() == (
+        (1, 8, 8),
+        60_000,
+    )
+    with pytest.raises(
+        UserError, match="ham10000 is not split into train and test: choose another set"
+    ):
         EMRecipe(data="ham10000").shape()
 
 
@@ -261,7 +339,11 @@ def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkey
     images = np.arange(4 * math.prod(size), dtype=np.uint8).reshape(4, 1, *size)
     split = {"images": images, "labels": np.arange(4)}
     splits = dict.fromkeys(("train", "test"), images.shape)
-    monkeypatch.setitem(SETS.data, "oblong", DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits))
+    monkeypatch.setitem(
+        SETS.data,
+        "oblong",
+        DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits),
+    )
     about = {"source": "here", "licence": "none", "complete": True, "deviations": []}
     prepared.write(tmp_path / "oblong", about, [(name, split) for name in splits])
     recipe = Recipe(data="oblong", network="cnn", resize=24)
@@ -287,7 +369,10 @@ def test_a_training_is_run_once_and_then_read(tmp_path, fits):
     assert fits == [12, 0]
     assert first.history == again.history
     assert not again.network.training
-    assert all(torch.equal(p, q) for p, q in zip(first.network.parameters(), again.network.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(first.network.parameters(), again.network.parameters(), strict=True)
+    )
     train(SIGN, 1, Context(seed=0, folder=tmp_path))
     assert fits[2:] == [12]
 
@@ -318,7 +403,13 @@ class Mine(nn.Module):
         sys.modules.pop("my_network", None)
         importlib.invalidate_caches()
         monkeypatch.setitem(NETWORKS.data, "mine", importlib.import_module("my_network").Mine)
-        train(Recipe(data="digits", network="mine", loss="cross_entropy", epochs=1, batch_size=500), 0, place)
+        train(
+            Recipe(
+                data="digits", network="mine", loss="cross_entropy", epochs=1, batch_size=500
+            ),
+            0,
+            place,
+        )
     assert [steps > 0 for steps in fits] == [True, False, True]
 
 
@@ -344,7 +435,11 @@ def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
 
 def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(tmp_path, fits):
     """Each has a checkpoint of its own: the first is read, the second goes on, the third starts."""
-    config = experiments("em_routing")["attacks"].grid("smoke")[0].model_copy(update=dict(images=40, epochs=1, attacked=4))
+    config = (
+        experiments("em_routing")["attacks"]
+        .grid("smoke")[0]
+        .model_copy(update=dict(images=40, epochs=1, attacked=4))
+    )
     run = experiments("em_routing")["attacks"].run
     undisturbed = run(config, Context(seed=0, folder=tmp_path / "undisturbed"))
     taken = list(fits)
@@ -378,7 +473,12 @@ print(trained.history.terms["loss"][-1])
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, encoding="utf-8", env=environment)
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=environment,
+        )
         for _ in range(2)
     ]
     said = [process.communicate()[0].split() for process in both]
@@ -397,7 +497,9 @@ def test_a_recipe_may_stop_early(tmp_path):
         def evaluate(self, network, splits):
             return {"train_accuracy": 0.5}
 
-    trained = train(Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path))
+    trained = train(
+        Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path)
+    )
     assert len(trained.history.epochs["train_accuracy"]) == 2
 
 
@@ -408,18 +510,37 @@ def same(one, other) -> bool:
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize(("epochs", "taken"), [(4, 4), (8, 7)])  # early stopping ends the longest after seven
-def test_a_training_leaves_the_one_with_half_the_epochs_behind(tmp_path, fits, monkeypatch, keep, epochs, taken):
+@pytest.mark.parametrize(
+    ("epochs", "taken"), [(4, 4), (8, 7)]
+)  # early stopping ends the longest after seven
+def test_a_training_leaves_the_one_with_half_the_epochs_behind(
+    tmp_path, fits, monkeypatch, keep, epochs, taken
+):
     """It is its first half. Whoever wants both runs the longer one first, and the other trains no step."""
-    monkeypatch.setattr(AnomalyRecipe, "evaluate", lambda self, network, splits: {"stop_loss": next(losses)})
-    recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, keep=keep, **ANOMALY["smoke"]["digits"])
+    monkeypatch.setattr(
+        AnomalyRecipe, "evaluate", lambda self, network, splits: {"stop_loss": next(losses)}
+    )
+    recipe = AnomalyRecipe(
+        data="digits",
+        setup="outliers",
+        kind=0,
+        percent=10.0,
+        keep=keep,
+        **ANOMALY["smoke"]["digits"],
+    )
     found = {}
-    for folder, order in (("long first", (epochs, epochs // 2)), ("short alone", (epochs // 2,))):
+    for folder, order in (
+        ("long first", (epochs, epochs // 2)),
+        ("short alone", (epochs // 2,)),
+    ):
         for n in order:
             losses = iter([0.5, 0.4, 0.3, 0.2, 0.6, 0.6, 0.6, 0.6])
             context = Context(seed=0, folder=tmp_path / folder, doubles=True)
             found[folder, n] = train(recipe.model_copy(update={"epochs": n}), 0, context)
-            assert (context.resumed_from, context.seconds_before > 0) == ([], (folder, n) == ("long first", epochs // 2))
+            assert (context.resumed_from, context.seconds_before > 0) == (
+                [],
+                (folder, n) == ("long first", epochs // 2),
+            )
     long, half, alone = found.values()
     assert len(long.history.epochs["stop_loss"]) == taken
     assert fits[1] == 0
@@ -427,10 +548,17 @@ def test_a_training_leaves_the_one_with_half_the_epochs_behind(tmp_path, fits, m
 
 
 def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(tmp_path, fits):
-    recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=10.0, **ANOMALY["smoke"]["digits"])
+    recipe = AnomalyRecipe(
+        data="digits", setup="outliers", kind=0, percent=10.0, **ANOMALY["smoke"]["digits"]
+    )
     recipe = recipe.model_copy(update={"epochs": 12, "stop_after": 1, "learning_rate": 0.5})
     long, half = (
-        train(recipe.model_copy(update={"epochs": n}), 0, Context(seed=0, folder=tmp_path, doubles=True)) for n in (12, 6)
+        train(
+            recipe.model_copy(update={"epochs": n}),
+            0,
+            Context(seed=0, folder=tmp_path, doubles=True),
+        )
+        for n in (12, 6)
     )
     assert len(long.history.epochs["stop_loss"]) < 6
     assert fits[1] == 0
@@ -443,7 +571,11 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     half.write_bytes(b"another process writes here")
     train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert half.read_bytes() == b"another process writes here"
-    small = dict(images=40, epochs=2, **{k: v for k, v in REDUCED["smoke"].items() if k not in ("images", "epochs")})
+    small = dict(
+        images=40,
+        epochs=2,
+        **{k: v for k, v in REDUCED["smoke"].items() if k not in ("images", "epochs")},
+    )
     train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path, doubles=True))
     train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert len(list(tmp_path.glob("*.pt"))) == 4
@@ -451,10 +583,18 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
 
 
-RELEASED = {**REDUCED["smoke"], "images": 40, "epochs": 4, "decay": "exponential", "schedule": "steps"}
+RELEASED = {
+    **REDUCED["smoke"],
+    "images": 40,
+    "epochs": 4,
+    "decay": "exponential",
+    "schedule": "steps",
+}
 
 
-def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(tmp_path, fits, monkeypatch):
+def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(
+    tmp_path, fits, monkeypatch
+):
     """So the learning curve of days has a record after each day, and a longer curve contains the shorter ones to the last bit."""
     monkeypatch.setattr(em_recipe, "RELEASED_EPOCHS", 1)
     recipe = EMRecipe(**RELEASED)
@@ -465,7 +605,10 @@ def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(tm
         shorter = recipe.model_copy(update={"epochs": epochs})
         left = train(shorter, 0, Context(seed=0, folder=tmp_path / "long"))
         assert same(left, train(shorter, 0, Context(seed=0)))
-        assert left.history.epochs["error_of_some"] == long.history.epochs["error_of_some"][:epochs]
+        assert (
+            left.history.epochs["error_of_some"]
+            == long.history.epochs["error_of_some"][:epochs]
+        )
     assert fits.count(0) == taken + 3, "the three that were left behind train no step"
 
 
@@ -484,12 +627,20 @@ def test_schedules_by_the_step_do_not_know_how_long_a_training_is():
     one, two = (EMRecipe(schedule="steps", epochs=epochs) for epochs in (100, 200))
     assert one.steps() == 38_000
     for step in (0, 1, 20_000, 37_999):
-        assert one.rate(step / 38_000) == two.rate(step / 76_000) == pytest.approx(3e-3 * 0.96 ** (step / 20_000))
-        assert one.spanned(step / 38_000, MARGIN_STEPS) == two.spanned(step / 76_000, MARGIN_STEPS)
+        assert (
+            one.rate(step / 38_000)
+            == two.rate(step / 76_000)
+            == pytest.approx(3e-3 * 0.96 ** (step / 20_000))
+        )
+        assert one.spanned(step / 38_000, MARGIN_STEPS) == two.spanned(
+            step / 76_000, MARGIN_STEPS
+        )
     assert EMRecipe(epochs=100).rate(0.5) == EMRecipe(epochs=200).rate(0.5)
 
 
-def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_grid_too(store, fits):
+def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_grid_too(
+    store, fits
+):
     sign = experiments("negation_limitation")["sign"]
     own = sign.grid("smoke")[0]
 
@@ -529,14 +680,22 @@ def test_a_step_is_counted_from_the_network_itself(recipe):
     shape, n = recipe.shape()
     train = recipe.splits(Context(seed=0))[0]["train"].inputs
     of_classes = hasattr(recipe, "setup")  # which the registry takes to be equally large
-    assert (tuple(recipe.seen(train[:2]).shape[1:]), len(train)) == (shape, pytest.approx(n, rel=0.3) if of_classes else n)
+    assert (tuple(recipe.seen(train[:2]).shape[1:]), len(train)) == (
+        shape,
+        pytest.approx(n, rel=0.3) if of_classes else n,
+    )
     assert steps == recipe.epochs * -(-n // recipe.batch_size)
 
 
 def test_the_count_is_that_of_the_layers():
     """A CNN by hand: products of input and weights forward, and twice as many backward, but for the first layer's input."""
     recipe = EMRecipe(**{**REDUCED["smoke"], "network": "cnn"})
-    channels, side, (first, second, hidden), batch = 2, recipe.crop, recipe.cnn, recipe.batch_size
+    channels, side, (first, second, hidden), batch = (
+        2,
+        recipe.crop,
+        recipe.cnn,
+        recipe.batch_size,
+    )
     conv1, conv2 = channels * first * 25 * side**2, first * second * 25 * (side // 2) ** 2
     dense = second * (side // 4) ** 2 * hidden + hidden * 5
     assert flops(recipe)[0] == 2 * batch * (2 * conv1 + 3 * conv2 + 3 * dense)

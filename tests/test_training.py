@@ -30,7 +30,16 @@ from capslib.lab.review import review
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.papers import experiments
-from capslib.training import Context, Examples, History, Patience, accuracy, fit, permutation, seeded
+from capslib.training import (
+    Context,
+    Examples,
+    History,
+    Patience,
+    accuracy,
+    fit,
+    permutation,
+    seeded,
+)
 
 EXAMPLES, BATCH, EPOCHS = 50, 8, 3
 
@@ -39,14 +48,28 @@ EXAMPLES, BATCH, EPOCHS = 50, 8, 3
 def test_a_training_of_nothing_says_so(nothing):
     n, epochs, batch_size = (nothing.get(name, 4) for name in ("n", "epochs", "batch_size"))
     line = nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=f"needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}"):
-        fit(line, Examples(torch.zeros(n, 1)), loss=lambda *_: {}, optimizer=torch.optim.SGD(line.parameters()),
-            epochs=epochs, batch_size=batch_size, context=Context(seed=0))  # fmt: skip
+    with pytest.raises(
+        ValueError,
+        match=f"needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}",
+    ):
+        fit(
+            line,
+            Examples(torch.zeros(n, 1)),
+            loss=lambda *_: {},
+            optimizer=torch.optim.SGD(line.parameters()),
+            epochs=epochs,
+            batch_size=batch_size,
+            context=Context(seed=0),
+        )
 
 
 def test_a_context_takes_names_of_folders():
     context = Context(seed=0, folder="trainings", data_dir="data")
-    assert (context.folder, context.data_dir, context.checkpoint) == (Path("trainings"), Path("data"), None)
+    assert (context.folder, context.data_dir, context.checkpoint) == (
+        Path("trainings"),
+        Path("data"),
+        None,
+    )
 
 
 PER_EPOCH = 7  # the last batch of an epoch is a short one
@@ -69,12 +92,21 @@ def cross_entropy(model, batch):
 def network(*extra: nn.Module, seed: int = 0) -> nn.Sequential:
     """With dropout, so that the state of the random number generator matters to every step."""
     with seeded(seed):
-        return nn.Sequential(nn.Linear(4, 8), *extra, nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+        return nn.Sequential(
+            nn.Linear(4, 8), *extra, nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+        )
 
 
-def train(context: Context, *extra: nn.Module, model: nn.Module | None = None, **options) -> History:
+def train(
+    context: Context, *extra: nn.Module, model: nn.Module | None = None, **options
+) -> History:
     model = network(*extra) if model is None else model
-    defaults = dict(loss=cross_entropy, optimizer=torch.optim.Adam(model.parameters(), 1e-2), epochs=EPOCHS, batch_size=BATCH)
+    defaults = dict(
+        loss=cross_entropy,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        epochs=EPOCHS,
+        batch_size=BATCH,
+    )
     with seeded(1):  # of dropout: what a trial has drawn before it trains
         return fit(model, blobs(), context=context, **{**defaults, **options})
 
@@ -91,7 +123,9 @@ class Recorder:
         self.model, self.breaks, self.recorded, self.replayed = model, breaks, 0, 0
         gradients = training._Gradients
         monkeypatch.setattr(training, "_captured", self.captured)
-        monkeypatch.setattr(training, "_Gradients", lambda model, loss, _: gradients(model, loss, BATCH))
+        monkeypatch.setattr(
+            training, "_Gradients", lambda model, loss, _: gradients(model, loss, BATCH)
+        )
 
     def captured(self, function):
         if self.breaks:
@@ -106,7 +140,9 @@ class Recorder:
             self.replayed += 1
             result.copy_(function())
             for parameter, gradient in zip(self.model.parameters(), kept, strict=True):
-                if gradient is not None and parameter.grad is not None:  # of a replayed step all are
+                if (
+                    gradient is not None and parameter.grad is not None
+                ):  # of a replayed step all are
                     gradient.copy_(parameter.grad)
                 parameter.grad = None  # whoever reads it before it is put back finds nothing
 
@@ -120,7 +156,9 @@ def test_it_learns():
     model = network()
     history = train(Context(seed=0), model=model, epochs=20, evaluate=evaluation)
     assert len(history.terms["loss"]) == len(history.terms["accuracy"]) == 20 * PER_EPOCH
-    assert sum(history.terms["loss"][-PER_EPOCH:]) < 0.2 * sum(history.terms["loss"][:PER_EPOCH])
+    assert sum(history.terms["loss"][-PER_EPOCH:]) < 0.2 * sum(
+        history.terms["loss"][:PER_EPOCH]
+    )
     assert history.epochs["accuracy"][-1] == accuracy(model.eval(), blobs()) > 0.95
 
 
@@ -130,9 +168,14 @@ def test_its_first_step_is_one_step_of_the_optimizer():
     ours, by_hand = (nn.Linear(4, 2) for _ in range(2))
     by_hand.load_state_dict(ours.state_dict())
     history = fit(
-        ours, Examples(x, y), loss=cross_entropy, optimizer=torch.optim.SGD(ours.parameters(), 0.1), epochs=1, batch_size=EXAMPLES,
+        ours,
+        Examples(x, y),
+        loss=cross_entropy,
+        optimizer=torch.optim.SGD(ours.parameters(), 0.1),
+        epochs=1,
+        batch_size=EXAMPLES,
         context=Context(seed=5),
-    )  # fmt: skip
+    )
     batch = permutation(EXAMPLES, 5, 0)
     loss = nn.functional.cross_entropy(by_hand(x[batch]), y[batch])
     loss.backward()
@@ -160,14 +203,18 @@ def test_it_evaluates_once_an_epoch_and_trains_in_training_mode():
 def test_progress_is_told_every_epoch():
     told = []
     train(Context(seed=0, progress=lambda *words: told.append(words)))
-    assert [(step, steps) for step, steps, _ in told] == [(PER_EPOCH * k, STEPS) for k in (1, 2, 3)]
+    assert [(step, steps) for step, steps, _ in told] == [
+        (PER_EPOCH * k, STEPS) for k in (1, 2, 3)
+    ]
 
 
 def test_accuracy_is_a_share_whatever_the_batches():
     scores = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
     target = torch.tensor([0, 1, 2, 1, 0])
     for size in (1, 2, 5, 1000):
-        assert accuracy(lambda x: x, Examples(scores, target), batch_size=size) == pytest.approx(0.6)
+        assert accuracy(
+            lambda x: x, Examples(scores, target), batch_size=size
+        ) == pytest.approx(0.6)
 
 
 # ---------------------------------------------------------------------------------------------- randomness is a function
@@ -239,7 +286,9 @@ def test_a_captured_step_reads_what_its_schedule_has_set(monkeypatch):
 
 
 def test_a_permutation_visits_everyone_and_depends_on_seed_and_epoch_only():
-    orders = {(seed, epoch): permutation(100, seed, epoch) for seed in range(3) for epoch in range(3)}
+    orders = {
+        (seed, epoch): permutation(100, seed, epoch) for seed in range(3) for epoch in range(3)
+    }
     assert all(sorted(order.tolist()) == list(range(100)) for order in orders.values())
     assert len({tuple(order.tolist()) for order in orders.values()}) == 9
     torch.manual_seed(123)
@@ -249,13 +298,17 @@ def test_a_permutation_visits_everyone_and_depends_on_seed_and_epoch_only():
 def test_every_arm_sees_the_same_batches():
     def batches(model: nn.Module, seed: int) -> list[torch.Tensor]:
         seen = []
-        train(Context(seed=seed), model=model, transform=lambda x, generator: seen.append(x) or x)
+        train(
+            Context(seed=seed), model=model, transform=lambda x, generator: seen.append(x) or x
+        )
         return seen
 
     small, large = batches(nn.Linear(4, 2), 0), batches(network(seed=3), 0)
     assert len(small) == STEPS
     assert all(torch.equal(a, b) for a, b in zip(small, large, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(small, batches(nn.Linear(4, 2), 1), strict=True))
+    assert not all(
+        torch.equal(a, b) for a, b in zip(small, batches(nn.Linear(4, 2), 1), strict=True)
+    )
     epoch = torch.cat(small[:PER_EPOCH])
     assert torch.equal(epoch.sort(0).values, blobs().inputs.sort(0).values)
 
@@ -294,14 +347,18 @@ def test_seeded_draws_the_same_and_leaves_the_callers_state_alone():
 
 @pytest.mark.parametrize("guard_every", [1, 5])
 @pytest.mark.parametrize("steps", [1, PER_EPOCH, PER_EPOCH + 3, STEPS, STEPS + 1])
-def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone(tmp_path, undisturbed, steps, guard_every):
+def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone(
+    tmp_path, undisturbed, steps, guard_every
+):
     """Whatever it trains; its last step is followed by an evaluation, as the last of an epoch is."""
     path = tmp_path / "run.pt"
     path.write_bytes(b"of the whole run")
     context = Context(seed=0, checkpoint=path, checkpoint_seconds=0, max_steps=steps)
     for _ in range(2):
         history = train(context, evaluate=evaluation, guard_every=guard_every)
-        for curve, whole in ((history.terms[name], undisturbed["terms"][name]) for name in ("loss", "accuracy")):
+        for curve, whole in (
+            (history.terms[name], undisturbed["terms"][name]) for name in ("loss", "accuracy")
+        ):
             assert curve == whole[:steps]
         found, whole = history.epochs["accuracy"], undisturbed["epochs"]["accuracy"]
         assert len(found) == -(-min(steps, STEPS) // PER_EPOCH)
@@ -338,16 +395,25 @@ def undisturbed() -> dict:
 
 @pytest.mark.parametrize("guard_every", [1, 5])
 @pytest.mark.parametrize("step", range(2, STEPS + 1))
-def test_stopped_before_any_step_it_goes_on_to_the_same_end(tmp_path, undisturbed, step, guard_every):
+def test_stopped_before_any_step_it_goes_on_to_the_same_end(
+    tmp_path, undisturbed, step, guard_every
+):
     def context() -> Context:
         return Context(seed=0, checkpoint=tmp_path / "run.pt", checkpoint_seconds=0)
 
     with pytest.raises(KeyboardInterrupt):
-        train(context(), evaluate=evaluation, transform=interrupted_at(step), guard_every=guard_every)
+        train(
+            context(),
+            evaluate=evaluation,
+            transform=interrupted_at(step),
+            guard_every=guard_every,
+        )
     torch.rand(step)  # another process has drawn other numbers
     second = context()
     assert asdict(train(second, evaluate=evaluation, guard_every=guard_every)) == undisturbed
-    done = step - 1  # and saved where the losses were looked at, which is at the end of every epoch too
+    done = (
+        step - 1
+    )  # and saved where the losses were looked at, which is at the end of every epoch too
     saved = max(done - done % PER_EPOCH, *(k for k in range(done + 1) if k % guard_every == 0))
     assert second.resumed_from == ([saved] if saved else [])
     assert (second.seconds_before > 0) == (saved > 0)
@@ -355,7 +421,9 @@ def test_stopped_before_any_step_it_goes_on_to_the_same_end(tmp_path, undisturbe
 
 @pytest.mark.parametrize("guard_every", [1, 5])
 @pytest.mark.parametrize("step", [1, 6, 7, 12, STEPS - 1])
-def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_path, undisturbed, step, guard_every):
+def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(
+    tmp_path, undisturbed, step, guard_every
+):
     """However long it is until the next checkpoint is due; where losses are looked at less often, at the next look."""
     steps = []
 
@@ -367,7 +435,12 @@ def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_pa
         return batch
 
     with pytest.raises(Interrupted):
-        train(context(stop=lambda: len(steps) >= step), evaluate=evaluation, transform=count, guard_every=guard_every)
+        train(
+            context(stop=lambda: len(steps) >= step),
+            evaluate=evaluation,
+            transform=count,
+            guard_every=guard_every,
+        )
     looks = {k for k in range(1, STEPS) if k % guard_every == 0 or k % PER_EPOCH == 0}
     assert len(steps) == min(k for k in looks if k >= step)
     second = context()
@@ -375,14 +448,21 @@ def test_asked_to_stop_it_writes_a_checkpoint_and_goes_on_to_the_same_end(tmp_pa
     assert second.resumed_from == [len(steps)]
 
 
-def test_a_finished_run_leaves_its_weights_and_history_and_is_not_run_again(tmp_path, undisturbed):
+def test_a_finished_run_leaves_its_weights_and_history_and_is_not_run_again(
+    tmp_path, undisturbed
+):
     path, calls, trained, again = tmp_path / "run.pt", [], network(), network(seed=1)
     train(Context(seed=0, checkpoint=path), model=trained, evaluate=evaluation)
     context = Context(seed=0, checkpoint=path)
-    assert asdict(train(context, model=again, evaluate=lambda model: calls.append(1) or {})) == undisturbed
+    assert (
+        asdict(train(context, model=again, evaluate=lambda model: calls.append(1) or {}))
+        == undisturbed
+    )
     assert (context.resumed_from, calls) == ([], [])
     assert context.seconds_before > 0
-    assert all(torch.equal(p, q) for p, q in zip(trained.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(trained.parameters(), again.parameters(), strict=True)
+    )
 
 
 def checkpoint_at(path: Path, step: int, code: str = "", **options) -> bytes:
@@ -398,7 +478,10 @@ def checkpoint_at(path: Path, step: int, code: str = "", **options) -> bytes:
 
 def assert_set_aside(path: Path, undisturbed: dict, says: str, **options) -> None:
     """A run that finds what lies at ``path`` warns, keeps it out of the way, and ends as if it had not been there."""
-    context, content = Context(seed=0, checkpoint=path, checkpoint_seconds=1e9), path.read_bytes()
+    context, content = (
+        Context(seed=0, checkpoint=path, checkpoint_seconds=1e9),
+        path.read_bytes(),
+    )
     with notified(rf"run\.pt cannot be used \(.*{says}.*set aside as run\.pt\.damaged-"):
         assert asdict(train(context, evaluate=evaluation, **options)) == undisturbed
     assert context.resumed_from == []
@@ -451,10 +534,15 @@ def no_file_longer_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_checkpoint_that_cannot_be_written_stops_the_run_and_the_same_run_goes_on(tmp_path, undisturbed):
+def test_a_checkpoint_that_cannot_be_written_stops_the_run_and_the_same_run_goes_on(
+    tmp_path, undisturbed
+):
     path = tmp_path / "checkpoints" / "run.pt"
     whole = checkpoint_at(path, 9)
-    with no_file_longer_than(len(whole) // 2), pytest.raises(UserError, match=rf"{path} cannot be written: File too large"):
+    with (
+        no_file_longer_than(len(whole) // 2),
+        pytest.raises(UserError, match=rf"{path} cannot be written: File too large"),
+    ):
         train(Context(seed=0, checkpoint=path, checkpoint_seconds=0), evaluate=evaluation)
     assert path.read_bytes() == whole
     assert list(path.parent.iterdir()) == [path]
@@ -465,7 +553,9 @@ def test_a_checkpoint_that_cannot_be_written_stops_the_run_and_the_same_run_goes
 
 def test_a_trial_whose_record_cannot_be_written_is_not_lost(store):
     experiment = experiments("negation_limitation")["sign"]
-    trial = experiment.trial("smoke", experiment.config(routing="dynamic", bias=True, points=20, epochs=60), 0)
+    trial = experiment.trial(
+        "smoke", experiment.config(routing="dynamic", bias=True, points=20, epochs=60), 0
+    )
 
     def run() -> Record:
         return run_trial(experiment, trial, store, Context(seed=0, checkpoint_seconds=0))
@@ -494,7 +584,9 @@ def test_a_checkpoint_of_other_code_is_set_aside(tmp_path, undisturbed):
     assert_set_aside(path, undisturbed, "another version of the code")
 
 
-@pytest.mark.parametrize("part", ["model", "optimizer", "epochs", "random", "resumed_from", "seconds"])
+@pytest.mark.parametrize(
+    "part", ["model", "optimizer", "epochs", "random", "resumed_from", "seconds"]
+)
 def test_a_checkpoint_that_lacks_a_part_is_not_used_in_part(tmp_path, undisturbed, part):
     path = tmp_path / "run.pt"
     checkpoint_at(path, 9)
@@ -525,7 +617,10 @@ def spoilt_losses(state: dict) -> dict:
 SENSELESS = {
     "a step before the first": (lambda state: {"step": -5}, "step"),
     "a step after the last": (lambda state: {"step": 10**9}, f"at step {10**9} of {STEPS}"),
-    "the last step, and not finished": (lambda state: {"step": STEPS}, f"at step {STEPS} of {STEPS}"),
+    "the last step, and not finished": (
+        lambda state: {"step": STEPS},
+        f"at step {STEPS} of {STEPS}",
+    ),
     "half a step": (lambda state: {"step": 4.5}, "step"),
     "finished after the last step": (
         lambda state: {"finished": True, "step": STEPS + 1},
@@ -534,14 +629,20 @@ SENSELESS = {
     "finished, in a word": (lambda state: {"finished": "no"}, "finished"),
     "a weight that is infinite": (spoilt_weights, "a weight or a moment of it is not finite"),
     "a moment that is no number": (spoilt_moments, "a weight or a moment of it is not finite"),
-    "a best weight that is infinite": (lambda state: {"best": spoilt_weights(state)["model"]}, "is not finite"),
+    "a best weight that is infinite": (
+        lambda state: {"best": spoilt_weights(state)["model"]},
+        "is not finite",
+    ),
     "a loss that is no number": (spoilt_losses, "a loss before its step is not finite"),
     "less than no time": (lambda state: {"seconds": -100.0}, "seconds"),
     "endless time": (lambda state: {"seconds": math.inf}, "seconds"),
     "longer than there are computers": (lambda state: {"seconds": 1e308}, "seconds"),
     "time in words": (lambda state: {"seconds": "12"}, "seconds"),
     "taken up before the first step": (lambda state: {"resumed_from": [-3]}, "resumed_from"),
-    "taken up later than it is": (lambda state: {"resumed_from": [12]}, "taken up at step 12, and is at 9"),
+    "taken up later than it is": (
+        lambda state: {"resumed_from": [12]},
+        "taken up at step 12, and is at 9",
+    ),
     "a curve of words": (lambda state: {"epochs": {"accuracy": ["good"]}}, "epochs"),
 }
 
@@ -557,10 +658,17 @@ def test_a_checkpoint_that_makes_no_sense_is_set_aside(tmp_path, undisturbed, wh
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
-def test_what_is_no_file_in_the_place_of_a_checkpoint_is_set_aside(tmp_path, undisturbed, make, caplog):
+def test_what_is_no_file_in_the_place_of_a_checkpoint_is_set_aside(
+    tmp_path, undisturbed, make, caplog
+):
     make(tmp_path / "run.pt")
-    assert asdict(train(Context(seed=0, checkpoint=tmp_path / "run.pt"), evaluate=evaluation)) == undisturbed
-    assert re.search(r"run.pt cannot be used \(.*no regular file.*set aside as run.pt.damaged-", caplog.text)
+    assert (
+        asdict(train(Context(seed=0, checkpoint=tmp_path / "run.pt"), evaluate=evaluation))
+        == undisturbed
+    )
+    assert re.search(
+        r"run.pt cannot be used \(.*no regular file.*set aside as run.pt.damaged-", caplog.text
+    )
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
@@ -611,7 +719,11 @@ for how, count, delay in zip(*[iter(sys.argv[3:])] * 3):
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), Store(root).get(trial) is None)
 """
-KILLS = {"before it is in place": signal.SIGKILL, "some time later": signal.SIGALRM, "when it is in place": signal.SIGKILL}
+KILLS = {
+    "before it is in place": signal.SIGKILL,
+    "some time later": signal.SIGALRM,
+    "when it is in place": signal.SIGKILL,
+}
 """When a run dies, counted from one of its checkpoints, and of what. The clock of the kernel cannot send SIGKILL; SIGALRM, which
 Python leaves alone, ends a process as abruptly: in the middle of an instruction, with nothing of Python run."""
 
@@ -625,8 +737,14 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path, routin
 
     store, moments = Store(tmp_path / "killed"), random.Random(routing)
     kills = [*KILLS, "some time later"]
-    seconds = [str(moments.uniform(0.0001, 0.02)) for _ in kills]  # a step takes some milliseconds
-    words = [word for how, delay in zip(kills, seconds, strict=True) for word in (how, str(moments.randint(5, 20)), delay)]
+    seconds = [
+        str(moments.uniform(0.0001, 0.02)) for _ in kills
+    ]  # a step takes some milliseconds
+    words = [
+        word
+        for how, delay in zip(kills, seconds, strict=True)
+        for word in (how, str(moments.randint(5, 20)), delay)
+    ]
     command = [sys.executable, "-c", SCRIPT, routing, store.root, *words, "never", "0", "0"]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout.splitlines() == [*(f"{-KILLS[how]} True" for how in kills), "0 False"]
@@ -649,7 +767,9 @@ class Spoil(nn.Module):
     def __init__(self, at: int, gradient: bool = False):
         super().__init__()
         self.at, self.gradient = at, gradient
-        self.register_buffer("step", torch.tensor(0))  # part of the state: going back in time takes it along
+        self.register_buffer(
+            "step", torch.tensor(0)
+        )  # part of the state: going back in time takes it along
         self.offset = nn.Parameter(torch.zeros(()))
 
     def forward(self, x):
@@ -662,7 +782,9 @@ class Spoil(nn.Module):
 @pytest.mark.parametrize("guard_every", [1, 2, 7, 100])
 @pytest.mark.parametrize("at", [1, 2, PER_EPOCH, PER_EPOCH + 1, PER_EPOCH + 4, STEPS])
 def test_a_nan_is_traced_to_its_step_and_layer(at, guard_every):
-    with pytest.raises(NotFinite, match=rf"^step {at}: the output of 1 \(Spoil\) is not finite$"):
+    with pytest.raises(
+        NotFinite, match=rf"^step {at}: the output of 1 \(Spoil\) is not finite$"
+    ):
         train(Context(seed=0), Spoil(at), guard_every=guard_every)
 
 
@@ -685,11 +807,20 @@ def test_a_captured_step_changes_no_number(undisturbed, monkeypatch, breaks):
     """Whole batches are replayed after a warm-up, the short one at the end of an epoch is not."""
     model, training_warm_up = network(), training._Gradients.WARM_UP
     recorder = Recorder(model, monkeypatch, breaks)
-    with pytest.warns(UserWarning, match="cannot be captured") if breaks else contextlib.nullcontext():
+    with (
+        pytest.warns(UserWarning, match="cannot be captured")
+        if breaks
+        else contextlib.nullcontext()
+    ):
         history = train(Context(seed=0), model=model, evaluate=evaluation)
-    assert (history.terms["loss"], history.epochs) == (undisturbed["terms"]["loss"], undisturbed["epochs"])
+    assert (history.terms["loss"], history.epochs) == (
+        undisturbed["terms"]["loss"],
+        undisturbed["epochs"],
+    )
     whole = EPOCHS * (PER_EPOCH - 1)
-    assert (recorder.recorded, recorder.replayed) == ((0, 0) if breaks else (1, whole - training_warm_up))
+    assert (recorder.recorded, recorder.replayed) == (
+        (0, 0) if breaks else (1, whole - training_warm_up)
+    )
 
 
 def test_a_nan_in_a_captured_step_is_traced_like_any_other(monkeypatch):
@@ -720,12 +851,20 @@ def autoencoder(model, batch):
 def test_a_loss_without_labels_logs_its_terms():
     model = network()
     history = fit(
-        model, Examples(blobs().inputs), loss=autoencoder, optimizer=torch.optim.Adam(model.parameters(), 1e-2), epochs=EPOCHS,
-        batch_size=BATCH, context=Context(seed=0),
-    )  # fmt: skip
+        model,
+        Examples(blobs().inputs),
+        loss=autoencoder,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        context=Context(seed=0),
+    )
     assert history.terms.keys() == {"loss", "largest"}
     assert all(len(curve) == STEPS for curve in history.terms.values())
-    assert all(largest <= loss for largest, loss in zip(history.terms["largest"], history.terms["loss"], strict=True))
+    assert all(
+        largest <= loss
+        for largest, loss in zip(history.terms["largest"], history.terms["loss"], strict=True)
+    )
 
 
 def stopping(errors: list[float], model: nn.Module, kept: list) -> dict:
@@ -735,12 +874,20 @@ def stopping(errors: list[float], model: nn.Module, kept: list) -> dict:
         kept.append({name: t.clone() for name, t in model.state_dict().items()})
         return {"error": errors[len(kept) - 1]}
 
-    return dict(model=model, evaluate=evaluate, patience=Patience("error", 2), epochs=len(errors))
+    return dict(
+        model=model, evaluate=evaluate, patience=Patience("error", 2), epochs=len(errors)
+    )
 
 
 @pytest.mark.parametrize(
     ("errors", "best", "ran"),
-    [([5, 3, 4, 4, 1], 2, 4), ([5, 4, 3, 2], 4, 4), ([5, 3, 3, 3, 1], 2, 4), ([5, 3, 4], 2, 3), ([1], 1, 1)],
+    [
+        ([5, 3, 4, 4, 1], 2, 4),
+        ([5, 4, 3, 2], 4, 4),
+        ([5, 3, 3, 3, 1], 2, 4),
+        ([5, 3, 4], 2, 3),
+        ([1], 1, 1),
+    ],
 )
 def test_it_stops_when_patience_ends_and_keeps_the_best_weights(errors, best, ran):
     model, kept = network(), []
@@ -768,16 +915,28 @@ def test_a_run_with_patience_goes_on_to_the_same_end(tmp_path):
 
     kept: list = []
     with pytest.raises(KeyboardInterrupt):
-        train(context(), **stopping(errors, network(), kept), transform=interrupted_at(3 * PER_EPOCH + 2))
+        train(
+            context(),
+            **stopping(errors, network(), kept),
+            transform=interrupted_at(3 * PER_EPOCH + 2),
+        )
     assert asdict(train(context(), **stopping(errors, again, kept))) == asdict(undisturbed)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_augmentation_and_permutations_draw_from_streams_of_their_own():
     """Once step k and epoch k drew from one stream; the records of that time can still be made again."""
     device = torch.device("cpu")
-    order = [torch.randperm(100, generator=training.augmentation(3, k, device)).tolist() for k in range(20)]
-    shared = [torch.randperm(100, generator=training.augmentation(3, k, device, shared=True)).tolist() for k in range(20)]
+    order = [
+        torch.randperm(100, generator=training.augmentation(3, k, device)).tolist()
+        for k in range(20)
+    ]
+    shared = [
+        torch.randperm(100, generator=training.augmentation(3, k, device, shared=True)).tolist()
+        for k in range(20)
+    ]
     epochs = [permutation(100, 3, k).tolist() for k in range(20)]
     assert shared == epochs
     assert not any(found in epochs for found in order)

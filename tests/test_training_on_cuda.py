@@ -22,7 +22,9 @@ def recipes() -> dict[str, Recipe]:
         for experiment in papers.experiments(stem).values():
             for trial in experiment.trials("smoke"):
                 for recipe, _ in experiment.trainings(papers.config(trial), trial.seed):
-                    found.setdefault(f"{recipe.network}, {recipe.routing}, {recipe.loss}", recipe.recipe())
+                    found.setdefault(
+                        f"{recipe.network}, {recipe.routing}, {recipe.loss}", recipe.recipe()
+                    )
     return found
 
 
@@ -40,11 +42,18 @@ def test_a_network_on_a_gpu_agrees_with_the_cpu(name):
     recipe.start(network, first, 0)
     for device in ("cpu", "cuda"):
         network.to(device, torch.float64).zero_grad()
-        batch = Examples(seen.to(device, torch.float64), None if some.labels is None else some.labels.to(device))
+        batch = Examples(
+            seen.to(device, torch.float64),
+            None if some.labels is None else some.labels.to(device),
+        )
         terms = recipe.objective(torch.device(device))(network, batch)
         terms["loss"].backward()
-        gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
-        found[device] = {name: t.detach().cpu().double() for name, t in {**terms, **gradients}.items()}
+        gradients = {
+            name: p.grad for name, p in network.named_parameters() if p.grad is not None
+        }
+        found[device] = {
+            name: t.detach().cpu().double() for name, t in {**terms, **gradients}.items()
+        }
     assert found["cuda"].keys() == found["cpu"].keys()
     largest = max(t.abs().max().item() for t in found["cpu"].values())
     for name, expected in found["cpu"].items():
@@ -60,5 +69,7 @@ def test_a_captured_step_trains_as_an_uncaptured_one(name, monkeypatch):
         monkeypatch.setattr(training._Gradients, "WARM_UP", warm_up)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*cannot be captured")
-            losses.append(train(RECIPES[name], 0, Context(0, "cuda", max_steps=12)).history.terms["loss"])
+            losses.append(
+                train(RECIPES[name], 0, Context(0, "cuda", max_steps=12)).history.terms["loss"]
+            )
     assert losses[0] == pytest.approx(losses[1], rel=0.02)

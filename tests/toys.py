@@ -24,7 +24,17 @@ STEM = "negation_limitation"
 
 class ToyConfig(Config):
     does: Literal[
-        "well", "raises", "nan", "oom", "lacks", "dies", "dies once", "dies further on", "waits", "compiles", "exits"
+        "well",
+        "raises",
+        "nan",
+        "oom",
+        "lacks",
+        "dies",
+        "dies once",
+        "dies further on",
+        "waits",
+        "compiles",
+        "exits",
     ] = "well"
     size: int = 1
     folder: str = "."
@@ -51,8 +61,14 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
         compile_under_observation()
     if config.does == "dies further on":
         context.folder.mkdir(exist_ok=True)
-        training(config, context.seed).path(context.folder).write_text(str(times), encoding="utf-8")
-    if config.does == "dies" or (config.does == "dies once" and times == 1) or (config.does == "dies further on" and times < 6):
+        training(config, context.seed).path(context.folder).write_text(
+            str(times), encoding="utf-8"
+        )
+    if (
+        config.does == "dies"
+        or (config.does == "dies once" and times == 1)
+        or (config.does == "dies further on" and times < 6)
+    ):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.progress:
         context.progress(1, 2, "half way")
@@ -77,7 +93,10 @@ def compile_under_observation() -> None:
     from distributed import get_worker
 
     profiler, held = get_worker().periodic_callbacks.get("profile"), []
-    mode, code = torch._C._InferenceMode, (lambda x: x + 1).__code__.replace()  # new to the compiler, each time
+    mode, code = (
+        torch._C._InferenceMode,
+        (lambda x: x + 1).__code__.replace(),
+    )  # new to the compiler, each time
 
     class Observed(mode):
         def __enter__(self):
@@ -89,7 +108,9 @@ def compile_under_observation() -> None:
     try:
         with torch.no_grad():
             try:
-                torch.compile(types.FunctionType(code, globals()), backend="eager")(torch.zeros(1))
+                torch.compile(types.FunctionType(code, globals()), backend="eager")(
+                    torch.zeros(1)
+                )
             finally:
                 held.clear()  # here, not where a collector finds it: a mode that ends switches gradients off in the thread it ends in
     finally:
@@ -98,10 +119,14 @@ def compile_under_observation() -> None:
 
 def measured(config: Any, context: Context) -> Outcome:
     """What a toy finds out: its own size."""
-    return Outcome(metrics={"size": Metric(value=config.size + context.seed, n=1, unit="things")})
+    return Outcome(
+        metrics={"size": Metric(value=config.size + context.seed, n=1, unit="things")}
+    )
 
 
-def experiment(config: type[Config], run: Callable[[Any, Context], Outcome], name: str = "toy") -> Experiment:
+def experiment(
+    config: type[Config], run: Callable[[Any, Context], Outcome], name: str = "toy"
+) -> Experiment:
     """Three configurations, of sizes 1, 2 and 3."""
     return Experiment(
         name=name,

@@ -26,7 +26,17 @@ from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError, check_name
 from capslib.files import folder
 
-__all__ = ["SETS", "DataFingerprint", "DataSplit", "Row", "describe", "fetch", "load", "require", "verify"]
+__all__ = [
+    "SETS",
+    "DataFingerprint",
+    "DataSplit",
+    "Row",
+    "describe",
+    "fetch",
+    "load",
+    "require",
+    "verify",
+]
 
 
 class DataFingerprint(BaseModel):
@@ -80,7 +90,9 @@ class Row(NamedTuple):
     folder: str
 
 
-def load(name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None) -> DataSplit:
+def load(
+    name: str, split: str, *, data_dir: str | Path | None = None, download: bool | None = None
+) -> DataSplit:
     """Load one split of a named set, whose arrays have the SHA-256 that its manifest gives.
 
     An array is read for that once, and again when its file has changed; :func:`verify` reads all of them again.
@@ -99,12 +111,20 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     check_name(f"split of {name}", split, spec.splits)  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
-        mark = DataFingerprint(name=name, sha256=standins.sha256(splits), stand_in=True, complete=True)
+        mark = DataFingerprint(
+            name=name, sha256=standins.sha256(splits), stand_in=True, complete=True
+        )
         return DataSplit(name, split, splits[split], spec.classes, mark)
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
     check_name(f"split of {name}", split, manifest.splits)
-    mark = DataFingerprint(name=name, sha256=sha256, stand_in=False, complete=manifest.complete, deviations=manifest.deviations)
+    mark = DataFingerprint(
+        name=name,
+        sha256=sha256,
+        stand_in=False,
+        complete=manifest.complete,
+        deviations=manifest.deviations,
+    )
     arrays = prepared.open_split(folder, manifest, split)
     classes = tuple(manifest.classes) or spec.classes
     prepared.check_contents(folder, manifest, split)
@@ -112,7 +132,9 @@ def load(name: str, split: str, *, data_dir: str | Path | None = None, download:
     return DataSplit(name, split, arrays, classes, mark)
 
 
-def require(name: str, data_dir: str | Path | None = None, *, download: bool | None = None) -> None:
+def require(
+    name: str, data_dir: str | Path | None = None, *, download: bool | None = None
+) -> None:
     """Check that :func:`load` will give every split of a set, before starting anything long.
 
     Raises the same UserErrors.
@@ -164,7 +186,11 @@ def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -
     if download is None:
         download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
     root = _root(data_dir)
-    return root / spec.name if prepared.exists(root / spec.name) else publishers.prepare(spec, root, download)
+    return (
+        root / spec.name
+        if prepared.exists(root / spec.name)
+        else publishers.prepare(spec, root, download)
+    )
 
 
 def _row(spec: DataSet, root: Path) -> Row:
@@ -175,11 +201,18 @@ def _row(spec: DataSet, root: Path) -> Row:
         try:
             manifest = prepared.check(folder)
             here = "yes" if manifest.complete else "in part"
-            shapes = {k: (a.get("images") or next(iter(a.values()))).shape for k, a in manifest.splits.items()}
+            shapes = {
+                k: (a.get("images") or next(iter(a.values()))).shape
+                for k, a in manifest.splits.items()
+            }
         except UserError:
             here = "damaged"
     elif spec.files and not publishers.survey(spec, root):
         here = "to prepare"
     place = "" if spec.stand_in or here == "no" else str(folder)
-    splits = ", ".join(f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items())
-    return Row(spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place)
+    splits = ", ".join(
+        f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items()
+    )
+    return Row(
+        spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place
+    )

@@ -27,20 +27,28 @@ def affine_variants(images: Tensor, variant: int, side: int) -> Tensor:
     """
     maps = _maps(len(images), variant)  # from the digit to the frame, about their middles
     ink = images[:, 0].flatten(1) > 0
-    rows, columns = torch.meshgrid(*(torch.arange(n) - (n - 1) / 2 for n in images.shape[2:]), indexing="ij")
+    rows, columns = torch.meshgrid(
+        *(torch.arange(n) - (n - 1) / 2 for n in images.shape[2:]), indexing="ij"
+    )
     pixels = torch.stack([columns.flatten(), rows.flatten()]).double()  # [2, H·W]  x and y
     places = torch.from_numpy(np.random.RandomState(7919 + variant).rand(len(images), 2))
     found = []
-    for few, linear, seen, place in zip(*(t.split(1000) for t in (images, maps, ink, places)), strict=True):
+    for few, linear, seen, place in zip(
+        *(t.split(1000) for t in (images, maps, ink, places)), strict=True
+    ):
         moved = linear @ pixels  # [n, 2, H·W]
         low = torch.where(seen[:, None], moved, np.inf).amin(dim=2) - 0.5
         high = torch.where(seen[:, None], moved, -np.inf).amax(dim=2) + 0.5
         room = (side - (high - low)).clamp_min(0)  # how far it may go
         offset = -side / 2 - low + place * room
-        offset = torch.where(low.isfinite(), offset, 0.0)  # an image without ink stays where it is
+        offset = torch.where(
+            low.isfinite(), offset, 0.0
+        )  # an image without ink stays where it is
         back = linear.inverse()
         theta = torch.cat([side * back, -2 * back @ offset[..., None]], dim=2)  # [n, 2, 3]
-        size = torch.tensor(few.shape[:1:-1], dtype=theta.dtype)[:, None]  # width and height; a grid runs from −1 to 1
+        size = torch.tensor(few.shape[:1:-1], dtype=theta.dtype)[
+            :, None
+        ]  # width and height; a grid runs from −1 to 1
         grid = F.affine_grid(theta / size, (len(few), 1, side, side), align_corners=False)
         seen_there = F.grid_sample(few.double(), grid, mode="bilinear", align_corners=False)
         found.append(seen_there.round().clamp(0, 255).byte())
@@ -52,9 +60,15 @@ def _maps(count: int, variant: int) -> Tensor:
     turn, shear, wide, high = np.random.RandomState(variant).uniform(-1, 1, (count, 4)).T
     angle, (least, most) = np.deg2rad(DEGREES * turn), SCALES
     scales = [(least + most) / 2 + (most - least) / 2 * t for t in (wide, high)]
-    rotation = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], axis=1).reshape(-1, 2, 2)
+    rotation = np.stack(
+        [np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], axis=1
+    ).reshape(-1, 2, 2)
     upper = np.zeros((count, 2, 2))
-    upper[:, 0, 0], upper[:, 0, 1], upper[:, 1, 1] = scales[0], SHEAR * shear * scales[1], scales[1]
+    upper[:, 0, 0], upper[:, 0, 1], upper[:, 1, 1] = (
+        scales[0],
+        SHEAR * shear * scales[1],
+        scales[1],
+    )
     return torch.from_numpy(rotation @ upper)
 
 
@@ -68,18 +82,29 @@ def affnist(
     or smaller.
     """
     folder = _root(data_dir) / "affnist"
-    if digits == "mnist" and any((folder / name).is_file() for name in (prepared.MANIFEST, *SETS["affnist"].files)):
+    if digits == "mnist" and any(
+        (folder / name).is_file() for name in (prepared.MANIFEST, *SETS["affnist"].files)
+    ):
         split = load("affnist", "test", data_dir=data_dir)
         if len(split) < count:
-            raise UserError(f"{folder} holds {len(split):,} test images, and {count:,} are wanted.")
-        arrays = (torch.as_tensor(np.array(split[name][:count])) for name in ("images", "labels", "digit"))
+            raise UserError(
+                f"{folder} holds {len(split):,} test images, and {count:,} are wanted."
+            )
+        arrays = (
+            torch.as_tensor(np.array(split[name][:count]))
+            for name in ("images", "labels", "digit")
+        )
         return *arrays, split.fingerprint
     split = load(digits, "test", data_dir=data_dir)
     each, images = len(split), torch.tensor(np.asarray(split.images))
     if count > VARIANTS * each:
-        raise UserError(f"affNIST has {VARIANTS} variants of each of {each:,} test digits, not {count:,} images.")
+        raise UserError(
+            f"affNIST has {VARIANTS} variants of each of {each:,} test digits, not {count:,} images."
+        )
     variants = [affine_variants(images, variant, side) for variant in range(-(-count // each))]
     base = torch.arange(count) % each
     about = f"affNIST generated from {digits} by the published ranges: the publisher's file was not there"
-    mark = split.fingerprint.model_copy(update={"complete": False, "deviations": (*split.fingerprint.deviations, about)})
+    mark = split.fingerprint.model_copy(
+        update={"complete": False, "deviations": (*split.fingerprint.deviations, about)}
+    )
     return torch.cat(variants)[:count], torch.tensor(np.asarray(split.labels))[base], base, mark

@@ -31,12 +31,15 @@ __all__ = [
 
 DIVERSE = ("outliers", "inliers")
 MALIGNANT, BENIGN = ("mel", "bcc", "akiec"), ("nv", "bkl", "df", "vasc")
-LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = Registry("setup of lesions", {
-    "A": (MALIGNANT, BENIGN),
-    "B": (("mel",), BENIGN),
-    "C": (MALIGNANT, ("nv",)),
-    "D": (("mel",), ("nv",)),
-})  # fmt: skip
+LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = Registry(
+    "setup of lesions",
+    {
+        "A": (MALIGNANT, BENIGN),
+        "B": (("mel",), BENIGN),
+        "C": (MALIGNANT, ("nv",)),
+        "D": (("mel",), ("nv",)),
+    },
+)
 """Anomalies and normal lesions, by the released code. The caption of Table 4 permutes B, C and D."""
 MISMATCHES = 6
 """Pairs of guide and site with fewer mismatches are kept; the paper says "not more than", but its 615 positives are these."""
@@ -47,12 +50,16 @@ def one_against_all(labels: np.ndarray, kind: int, setup: str) -> np.ndarray:
     check_name("setup", setup, DIVERSE)
     of_kind = labels == kind
     if not of_kind.any():
-        raise UserError(f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}.")
+        raise UserError(
+            f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}."
+        )
     anomaly = ~of_kind if setup == "outliers" else of_kind
     return anomaly.astype(np.int64)
 
 
-def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator, normals: int = 0) -> np.ndarray:
+def few_anomalies(
+    anomaly: np.ndarray, percent: float, rng: np.random.Generator, normals: int = 0
+) -> np.ndarray:
     """The rows of a training set, in order: at most ``normals`` normal ones (0: all) and as many anomalies as make ``percent``.
 
     That is round(n·p/(100 − p)) anomalies for n normal examples, or all where there are fewer; both are drawn by ``rng``, a
@@ -70,7 +77,11 @@ def few_anomalies(anomaly: np.ndarray, percent: float, rng: np.random.Generator,
         count = min(len(unusual), round(len(usual) * percent / (100 - percent)))
     if count == 0:
         least = math.ceil(5e5 / (len(usual) + 0.5) + 1e-9) / 1e4  # half an anomaly is none
-        fix = f"take at least {least:g} % and less than 100 %" if len(unusual) else "the data have none"
+        fix = (
+            f"take at least {least:g} % and less than 100 %"
+            if len(unusual)
+            else "the data have none"
+        )
         raise UserError(
             f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: {fix}."
         )

@@ -37,9 +37,16 @@ def moles() -> Splits:
     draw = np.random.RandomState(1)
     labels = np.repeat(np.arange(len(PER_LESION)), PER_LESION)
     n, malignant = len(labels), np.isin(labels, [0, 1, 4])
-    spot = _ellipse(draw, n, (18, 24), (3, 5)) | (malignant[:, None, None] & _ellipse(draw, n, (18, 24), (3, 4)))
-    skin, dark = np.array([0.8, 0.6, 0.55]), np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1])
-    images = np.where(spot[:, None], dark[:, :, None, None], skin[:, None, None]) + 0.05 * draw.randn(n, 3, 18, 24)
+    spot = _ellipse(draw, n, (18, 24), (3, 5)) | (
+        malignant[:, None, None] & _ellipse(draw, n, (18, 24), (3, 4))
+    )
+    skin, dark = (
+        np.array([0.8, 0.6, 0.55]),
+        np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1]),
+    )
+    images = np.where(
+        spot[:, None], dark[:, :, None, None], skin[:, None, None]
+    ) + 0.05 * draw.randn(n, 3, 18, 24)
     return {"all": {"images": _bytes(images), "labels": labels, "lesion": np.arange(n) // 2}}
 
 
@@ -53,22 +60,34 @@ def guides() -> Splits:
     guide[:, -2:] = 2
     labels = (np.arange(n) % 10 == 0).astype(np.int64)
     places = draw.rand(n, length)
-    places[:, -2:] = np.where(draw.rand(n, 1) < 0.5, 2.0, places[:, -2:])  # half of the sites keep their PAM
+    places[:, -2:] = np.where(
+        draw.rand(n, 1) < 0.5, 2.0, places[:, -2:]
+    )  # half of the sites keep their PAM
     places[labels == 1, 10:] = 2.0
     count = np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))
-    chosen = places.argsort(axis=1).argsort(axis=1) < count[:, None]  # the places with the smallest numbers
+    chosen = (
+        places.argsort(axis=1).argsort(axis=1) < count[:, None]
+    )  # the places with the smallest numbers
     target = np.where(chosen, (guide + 1 + draw.randint(3, size=guide.shape)) % 4, guide)
     pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))
-    arrays = {"guide": guide.astype(np.uint8), "target": target.astype(np.uint8), "labels": labels}
+    arrays = {
+        "guide": guide.astype(np.uint8),
+        "target": target.astype(np.uint8),
+        "labels": labels,
+    }
     return {"all": {**arrays, "mismatches": chosen.sum(axis=1), "nrg_pam": pam}}
 
 
-def _ellipse(draw: np.random.RandomState, n: int, size: tuple[int, int], radii: tuple[float, float]) -> np.ndarray:
+def _ellipse(
+    draw: np.random.RandomState, n: int, size: tuple[int, int], radii: tuple[float, float]
+) -> np.ndarray:
     """Random ellipses near the middle, bool [N, H, W]."""
     y, x = np.mgrid[: size[0], : size[1]]
     middle = np.array(size) / 2 + draw.uniform(-2, 2, (n, 2))
     a, b = draw.uniform(*radii, (2, n, 1, 1))
-    return ((y - middle[:, 0, None, None]) / a) ** 2 + ((x - middle[:, 1, None, None]) / b) ** 2 <= 1
+    return ((y - middle[:, 0, None, None]) / a) ** 2 + (
+        (x - middle[:, 1, None, None]) / b
+    ) ** 2 <= 1
 
 
 def _bytes(images: np.ndarray) -> np.ndarray:

@@ -40,7 +40,10 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}  # dtype and number of dimensions, if a set has this array
+FORM = {
+    "images": ("uint8", 4),
+    "labels": ("int64", 1),
+}  # dtype and number of dimensions, if a set has this array
 HEADERS = {  # the readers of the headers of .npy files that numpy writes for numbers, by version
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -82,7 +85,11 @@ def exists(folder: Path) -> bool:
 
 
 def _damaged(folder: Path, what: str) -> UserError:
-    how = f", for example with `capslib data fetch {folder.name}`" if folder.name in SETS and SETS[folder.name].files else ""
+    how = (
+        f", for example with `capslib data fetch {folder.name}`"
+        if folder.name in SETS and SETS[folder.name].files
+        else ""
+    )
     return UserError(
         f"The prepared data in {folder} is damaged: {what}. Delete {folder / MANIFEST} and prepare the set again{how}."
     )
@@ -97,7 +104,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         raise UserError(f"{folder / MANIFEST} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        raise _damaged(folder, f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+        raise _damaged(
+            folder,
+            f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}",
+        ) from None
     if manifest.name != folder.name:
         raise _damaged(folder, f"{MANIFEST} belongs to {manifest.name!r}")
     known = SETS.get(manifest.name)
@@ -107,11 +117,23 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             continue
         if lacks := [name for name in known.arrays if name not in found]:
             raise _damaged(folder, f"{split} lacks {', '.join(lacks)}")
-        ours, theirs = found[known.arrays[0]].shape, list(shape)  # of a part, the first dimension may be smaller
-        if known.arrays[0] != "images":  # what is no picture is prepared in another form than a network sees
+        ours, theirs = (
+            found[known.arrays[0]].shape,
+            list(shape),
+        )  # of a part, the first dimension may be smaller
+        if (
+            known.arrays[0] != "images"
+        ):  # what is no picture is prepared in another form than a network sees
             theirs[1:] = ours[1:]
-        if ours[1:] != theirs[1:] or ours[:1] > theirs[:1] or (manifest.complete and ours != theirs):
-            raise _damaged(folder, f"{split}/{known.arrays[0]} has the shape {ours}; {manifest.name} has {theirs}")
+        if (
+            ours[1:] != theirs[1:]
+            or ours[:1] > theirs[:1]
+            or (manifest.complete and ours != theirs)
+        ):
+            raise _damaged(
+                folder,
+                f"{split}/{known.arrays[0]} has the shape {ours}; {manifest.name} has {theirs}",
+            )
     return manifest, hashlib.sha256(raw).hexdigest()
 
 
@@ -122,7 +144,9 @@ def open_array(path: Path, entry: Array) -> np.ndarray:
     what contradicts what, and OSError for a file that cannot be read.
     """
     if not path.is_file():
-        raise ValueError("there is no such file" if not path.exists() else "it is no regular file")
+        raise ValueError(
+            "there is no such file" if not path.exists() else "it is no regular file"
+        )
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
@@ -158,7 +182,9 @@ def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.nda
         if form != FORM.get(key, form):
             dtype, dimensions = FORM[key]
             header = f"{array.dtype} {list(array.shape)}"
-            raise _damaged(folder, f"{path} is {header}, expected {dtype} with {dimensions} dimensions")
+            raise _damaged(
+                folder, f"{path} is {header}, expected {dtype} with {dimensions} dimensions"
+            )
         arrays[key] = array
     if len({len(array) for array in arrays.values()}) != 1:
         raise _damaged(folder, f"the arrays of {split} differ in length")
@@ -193,7 +219,10 @@ def check_labels(folder: Path, split: str, arrays: dict[str, np.ndarray], classe
         return
     low, high = arrays["labels"].min(), arrays["labels"].max()
     if low < 0 or high >= classes:
-        raise _damaged(folder, f"{split}/labels.npy has labels from {low} to {high}, and there are {classes} classes")
+        raise _damaged(
+            folder,
+            f"{split}/labels.npy has labels from {low} to {high}, and there are {classes} classes",
+        )
 
 
 def _differs(folder: Path, path: str) -> UserError:
@@ -245,7 +274,9 @@ def problems(folder: Path) -> list[str]:
     return lines
 
 
-def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]) -> None:
+def write(
+    folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]
+) -> None:
     """Write a prepared folder completely or not at all. Other files in it stay. Only one process may write at a time.
 
     ``about`` holds the manifest's ``source``, ``licence``, ``complete`` and ``deviations``. The manifest names no date and no
@@ -260,8 +291,15 @@ def write(folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.nd
             for key, array in group.items():
                 path = f"{split}/{key}.npy"
                 np.save(new / path, np.ascontiguousarray(array), allow_pickle=False)
-                arrays[path] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": pooch.file_hash(new / path)}
-        (new / MANIFEST).write_text(json.dumps({"name": folder.name, **about, "arrays": arrays}, indent=1), encoding="utf-8")
+                arrays[path] = {
+                    "shape": list(array.shape),
+                    "dtype": str(array.dtype),
+                    "sha256": pooch.file_hash(new / path),
+                }
+        (new / MANIFEST).write_text(
+            json.dumps({"name": folder.name, **about, "arrays": arrays}, indent=1),
+            encoding="utf-8",
+        )
         for split in {path.split("/")[0] for path in arrays}:
             shutil.rmtree(folder / split, ignore_errors=True)
             (new / split).rename(folder / split)

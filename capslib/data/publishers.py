@@ -24,10 +24,16 @@ def survey(spec: DataSet, root: Path) -> dict[str, str]:
         algorithm, _, expected = known.partition(":")
         path = root / spec.name / name
         if not path.is_file():
-            problems[name] = f"{path} is no regular file: remove it" if path.exists() else f"{name} is missing"
+            problems[name] = (
+                f"{path} is no regular file: remove it"
+                if path.exists()
+                else f"{name} is missing"
+            )
         elif known and (found := pooch.file_hash(path, algorithm)) != expected:
             size = f"{path.stat().st_size:,} bytes"
-            problems[name] = f"{path} is truncated or corrupted: expected {algorithm} {expected}, found {found} ({size})"
+            problems[name] = (
+                f"{path} is truncated or corrupted: expected {algorithm} {expected}, found {found} ({size})"
+            )
     return problems
 
 
@@ -47,7 +53,11 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
         problems = survey(spec, root)
         if problems and not (download and spec.mirrors):
             lines = "".join(f"\n  {line}" for line in problems.values())
-            how = f"Run `capslib data fetch {spec.name}`, or put them" if spec.mirrors else "Get them by hand, and put them"
+            how = (
+                f"Run `capslib data fetch {spec.name}`, or put them"
+                if spec.mirrors
+                else "Get them by hand, and put them"
+            )
             raise UserError(
                 f"The data set {spec.name} is missing from {root}, or incomplete.{lines}\n"
                 f"The files come from {' or '.join(spec.mirrors or [spec.source])}\n"
@@ -58,7 +68,12 @@ def prepare(spec: DataSet, root: Path, download: bool) -> Path:
             if not prepared.exists(place):  # another process may have been quicker
                 for name in problems:
                     _download(spec, name, place)
-                about = {"source": spec.source, "licence": spec.licence, "complete": True, "deviations": list(spec.deviations)}
+                about = {
+                    "source": spec.source,
+                    "licence": spec.licence,
+                    "complete": True,
+                    "deviations": list(spec.deviations),
+                }
                 prepared.write(place, about, _read(spec, place))
     except OSError as error:
         raise UserError(
@@ -72,7 +87,9 @@ def _read(spec: DataSet, place: Path) -> Splits:
     try:
         yield from spec.read([place / name for name in spec.files], spec.splits)
     except Exception as error:  # whatever the bytes of a foreign file happen to break
-        raise UserError(f"The files of {spec.name} in {place} cannot be read: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"The files of {spec.name} in {place} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 STALL_SECONDS = 60
@@ -95,7 +112,9 @@ def _transfer(address: str, path: str, largest: int) -> None:
     headers = {"Accept-Encoding": "identity"}
     timeouts = 5, STALL_SECONDS  # to connect, and between two parts
     hooks = {"response": leave_body}
-    with requests.get(address, headers=headers, timeout=timeouts, stream=True, hooks=hooks) as response:
+    with requests.get(
+        address, headers=headers, timeout=timeouts, stream=True, hooks=hooks
+    ) as response:
         response.raise_for_status()
         promised = int(response.headers.get("Content-Length", 0))
         received, wanted = 0, STALL_BYTES
@@ -107,7 +126,9 @@ def _transfer(address: str, path: str, largest: int) -> None:
                 bar.update(len(part))
                 received += len(part)
                 if max(received, promised) > largest:
-                    raise OSError(f"it has more than {largest:,} bytes, so it is not the publisher's file")
+                    raise OSError(
+                        f"it has more than {largest:,} bytes, so it is not the publisher's file"
+                    )
                 if time.monotonic() > deadline:
                     if received < wanted:
                         raise OSError(f"the transfer has stalled after {received:,} bytes")
@@ -123,14 +144,22 @@ def _download(spec: DataSet, name: str, folder: Path) -> None:
 
     path = folder / name
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file: remove it, and run `capslib data fetch {spec.name}` again.")
+        raise UserError(
+            f"{path} is no regular file: remove it, and run `capslib data fetch {spec.name}` again."
+        )
     failures = ""
     for base in spec.mirrors:
         address = base + spec.paths.get(name, name)
         try:
-            pooch.retrieve(address, spec.files[name], fname=name, path=folder, downloader=transfer)
+            pooch.retrieve(
+                address, spec.files[name], fname=name, path=folder, downloader=transfer
+            )
             return
-        except (OSError, ValueError, HTTPError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        except (
+            OSError,
+            ValueError,
+            HTTPError,
+        ) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
             failures += f"\n  {address}\n    {error}"
     raise UserError(
         f"{name} of {spec.name} could not be downloaded:{failures}\n"

@@ -89,12 +89,24 @@ CIFAR = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_b
 def cifar_splits(files: list[Path], shapes: Shapes) -> Splits:
     """The binary version of CIFAR-10: one archive of batches, each record one byte of label and C·H·W bytes of image."""
     [path] = files
-    with tarfile.open(path, "r|gz") as archive:  # as a stream: no seeking, so it unpacks only once
-        batches = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}
+    with tarfile.open(
+        path, "r|gz"
+    ) as archive:  # as a stream: no seeking, so it unpacks only once
+        batches = {
+            member.name: archive.extractfile(member).read()
+            for member in archive
+            if member.isfile()
+        }
     for split, names in CIFAR.items():
         content = b"".join(batches.pop(f"cifar-10-batches-bin/{name}") for name in names)
         records = np.frombuffer(content, np.uint8).reshape(shapes[split][0], -1)
-        yield split, {"images": records[:, 1:].reshape(shapes[split]), "labels": records[:, 0].astype(np.int64)}
+        yield (
+            split,
+            {
+                "images": records[:, 1:].reshape(shapes[split]),
+                "labels": records[:, 0].astype(np.int64),
+            },
+        )
 
 
 BLOCK = 6  # pixels of a published image of HAM10000 along each side of one of ours
@@ -107,7 +119,10 @@ def shrink(images: np.ndarray) -> np.ndarray:
     """
     from scipy.ndimage import gaussian_filter
 
-    half, blur = BLOCK // 2, (BLOCK - 1) / 2  # the middle of a block lies between two pixels; scikit-image chooses this blur
+    half, blur = (
+        BLOCK // 2,
+        (BLOCK - 1) / 2,
+    )  # the middle of a block lies between two pixels; scikit-image chooses this blur
     x = gaussian_filter(images.astype(np.float32), (blur, blur, 0), mode="mirror")
     rows = (x[half - 1 :: BLOCK] + x[half::BLOCK]) / 2
     return np.round((rows[:, half - 1 :: BLOCK] + rows[:, half::BLOCK]) / 2).astype(np.uint8)
@@ -126,14 +141,29 @@ def lesion_splits(files: list[Path], shapes: Shapes) -> Splits:
     with contextlib.ExitStack() as stack:
         there: dict[str, tuple[zipfile.ZipFile, str]] = {}
         for archive in (stack.enter_context(zipfile.ZipFile(path)) for path in archives):
-            paths = [path for path in map(PurePosixPath, archive.namelist()) if path.match("ISIC_*.jpg")]
+            paths = [
+                path
+                for path in map(PurePosixPath, archive.namelist())
+                if path.match("ISIC_*.jpg")
+            ]
             there |= {path.stem: (archive, str(path)) for path in paths}
-        for image, row in zip(images, tqdm(rows, "ham10000", unit=" images", disable=None), strict=True):
+        for image, row in zip(
+            images, tqdm(rows, "ham10000", unit=" images", disable=None), strict=True
+        ):
             archive, name = there[row["image_id"]]
             with Image.open(io.BytesIO(archive.read(name)), formats=["JPEG"]) as picture:
                 image[:] = shrink(np.asarray(picture)).transpose(2, 0, 1)
-    (_, labels), (_, lesions) = (np.unique([row[of] for row in rows], return_inverse=True) for of in ("dx", "lesion_id"))
-    yield split, {"images": images, "labels": labels.astype(np.int64), "lesion": lesions.astype(np.int64)}
+    (_, labels), (_, lesions) = (
+        np.unique([row[of] for row in rows], return_inverse=True) for of in ("dx", "lesion_id")
+    )
+    yield (
+        split,
+        {
+            "images": images,
+            "labels": labels.astype(np.int64),
+            "lesion": lesions.astype(np.int64),
+        },
+    )
 
 
 VARIANTS = 32  # of each test digit of MNIST, in affNIST
@@ -149,16 +179,31 @@ def affnist_splits(files: list[Path], shapes: Shapes) -> Splits:
 
     [path], [(split, shape)] = files, shapes.items()
     fields = loadmat(path)["affNISTdata"][0, 0]
-    columns, labels = np.asarray(fields["image"]), np.asarray(fields["label_int"]).ravel().astype(np.int64)
+    columns, labels = (
+        np.asarray(fields["image"]),
+        np.asarray(fields["label_int"]).ravel().astype(np.int64),
+    )
     count, pixels = shape[0], math.prod(shape[1:])
     if columns.dtype != np.uint8 or columns.shape != (pixels, count) or len(labels) != count:
         found = f"{columns.dtype} {list(columns.shape)} for {len(labels)} labels"
-        raise ValueError(f"the images of {path.name} are {found}, expected uint8 {[pixels, count]}")
+        raise ValueError(
+            f"the images of {path.name} are {found}, expected uint8 {[pixels, count]}"
+        )
     rows = np.arange(count)
-    for order in (rows.reshape(VARIANTS, -1), rows.reshape(-1, VARIANTS).T):  # [variant, digit]  by variant or by digit
+    for order in (
+        rows.reshape(VARIANTS, -1),
+        rows.reshape(-1, VARIANTS).T,
+    ):  # [variant, digit]  by variant or by digit
         if (labels[order] == labels[order[0]]).all():
             digit = np.tile(rows[: count // VARIANTS], VARIANTS)
-            yield split, {"images": columns.T[order.ravel()].reshape(shape), "labels": labels[order.ravel()], "digit": digit}
+            yield (
+                split,
+                {
+                    "images": columns.T[order.ravel()].reshape(shape),
+                    "labels": labels[order.ravel()],
+                    "digit": digit,
+                },
+            )
             return
     raise ValueError(
         f"{path.name} has its digits neither variant by variant nor digit by digit, so no image tells which it shows"

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capslib.data.readers import Shapes, Splits, affnist_splits, cifar_splits, idx_splits, lesion_splits, norb_splits
+from capslib.data.readers import (
+    Shapes,
+    Splits,
+    affnist_splits,
+    cifar_splits,
+    idx_splits,
+    lesion_splits,
+    norb_splits,
+)
 from capslib.errors import UserError
 from capslib.registry import Registry
 
@@ -23,33 +31,67 @@ class DataSet:
     classes: tuple[str, ...] = ()
     stand_in: bool = False
     splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
-    arrays: tuple[str, ...] = ("images", "labels")  # what each split has at least; the first has those shapes
-    files: dict[str, str] = field(default_factory=dict)  # the publishers' files and the hashes that they publish, or ""
+    arrays: tuple[str, ...] = (
+        "images",
+        "labels",
+    )  # what each split has at least; the first has those shapes
+    files: dict[str, str] = field(
+        default_factory=dict
+    )  # the publishers' files and the hashes that they publish, or ""
     read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
     deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
-    mirrors: tuple[str, ...] = ()  # base addresses, tried in this order; none if the files are got by hand
-    paths: dict[str, str] = field(default_factory=dict)  # what stands behind them for a file, where that is not its name
-    largest: int = 2**32  # bytes: no file of the publisher has more, so a download of more is broken off
+    mirrors: tuple[
+        str, ...
+    ] = ()  # base addresses, tried in this order; none if the files are got by hand
+    paths: dict[str, str] = field(
+        default_factory=dict
+    )  # what stands behind them for a file, where that is not its name
+    largest: int = (
+        2**32
+    )  # bytes: no file of the publisher has more, so a download of more is broken off
     manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
-    whole: tuple[str, ...] = ()  # SHA-256 of manifests of derived forms that hold every example, made smaller
+    whole: tuple[
+        str, ...
+    ] = ()  # SHA-256 of manifests of derived forms that hold every example, made smaller
 
     @property
     def train(self) -> tuple[int, ...]:
         """[N, C, H, W] of its training split. Raises :class:`UserError` where it has none."""
         if "train" not in self.splits:
-            raise UserError(f"{self.name} is not split into train and test: choose another set.")
+            raise UserError(
+                f"{self.name} is not split into train and test: choose another set."
+            )
         return self.splits["train"]
 
 
 def _like_mnist(*hashes: str) -> dict:
     """Sizes and files of MNIST and of the sets in its format."""
-    names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    names = [
+        f"{split}-{kind}-ubyte.gz"
+        for split in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
     splits = {"train": (60_000, 1, 28, 28), "test": (10_000, 1, 28, 28)}
-    return {"splits": splits, "files": dict(zip(names, hashes, strict=True)), "largest": 30_000_000}
+    return {
+        "splits": splits,
+        "files": dict(zip(names, hashes, strict=True)),
+        "largest": 30_000_000,
+    }
 
 
 _TINTS = tuple(f"colour {k}" for k in range(10))
-_CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _LESIONS = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 _OFF_TARGETS = ("not an off-target", "off-target")
 _ALL = (
@@ -75,7 +117,18 @@ _ALL = (
         name="fashion_mnist",
         source="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
-        classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        classes=(
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ),
         **_like_mnist(
             "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
             "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
@@ -92,7 +145,18 @@ _ALL = (
         name="kmnist",
         source="http://codh.rois.ac.jp/kmnist/",
         licence="CC BY-SA 4.0",
-        classes=("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),  # romanised: few plotting fonts have hiragana
+        classes=(
+            "o",
+            "ki",
+            "su",
+            "tsu",
+            "na",
+            "ha",
+            "ma",
+            "ya",
+            "re",
+            "wo",
+        ),  # romanised: few plotting fonts have hiragana
         **_like_mnist(
             "md5:bdb82020997e1d708af4cf47b453dcf7",
             "md5:e144d726b3acfaa3e44228e80efcd344",
@@ -126,7 +190,9 @@ _ALL = (
         },
         read=norb_splits,
         # TensorFlow 1 resizes bilinearly about the upper left corner: at half the size it samples at 0, 2, 4, …, between no pixels.
-        deviations=("96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every second row and column",),
+        deviations=(
+            "96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every second row and column",
+        ),
         mirrors=("https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/",),
         largest=300_000_000,
         whole=("56974224e69bf8edb01b90438a1350a52de27461b48d7c553633488c6d74d7ec",),
@@ -137,7 +203,9 @@ _ALL = (
         licence="none stated; cite Krizhevsky 2009",
         classes=_CIFAR,
         splits={"train": (50_000, 3, 32, 32), "test": (10_000, 3, 32, 32)},
-        files={"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},  # not the Python version: that is a pickle
+        files={
+            "cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"
+        },  # not the Python version: that is a pickle
         read=cifar_splits,
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
         largest=200_000_000,
@@ -150,9 +218,30 @@ _ALL = (
         stand_in=True,
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
     ),
-    DataSet("tints", "capslib.data.generated", "MIT, as the code", _TINTS, True, {"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)}),
-    DataSet("moles", "capslib.data.generated", "MIT, as the code", _LESIONS, True, {"all": (300, 3, 18, 24)}),
-    DataSet("guides", "capslib.data.generated", "MIT, as the code", _OFF_TARGETS, True, {"all": (800, 2, 4, 23)}),
+    DataSet(
+        "tints",
+        "capslib.data.generated",
+        "MIT, as the code",
+        _TINTS,
+        True,
+        {"train": (1000, 3, 16, 16), "test": (300, 3, 16, 16)},
+    ),
+    DataSet(
+        "moles",
+        "capslib.data.generated",
+        "MIT, as the code",
+        _LESIONS,
+        True,
+        {"all": (300, 3, 18, 24)},
+    ),
+    DataSet(
+        "guides",
+        "capslib.data.generated",
+        "MIT, as the code",
+        _OFF_TARGETS,
+        True,
+        {"all": (800, 2, 4, 23)},
+    ),
     DataSet(  # Tschandl, Rosendahl, Kittler
         name="ham10000",
         source="https://doi.org/10.7910/DVN/DBW86T",
@@ -176,12 +265,22 @@ _ALL = (
         whole=("e94f2fa3a9ab44b7e8667cfd04f148898a0f8454ea8feb05826fa2cdc445bcb9",),
     ),
     DataSet(  # Tieleman; 32 variants of each test digit of MNIST
-        "affnist", "https://www.cs.toronto.edu/~tijmen/affNIST/", "see its page", tuple("0123456789"),
-        splits={"test": (320_000, 1, 40, 40)}, arrays=("images", "labels", "digit"), files={"test.mat": ""}, read=affnist_splits,
+        "affnist",
+        "https://www.cs.toronto.edu/~tijmen/affNIST/",
+        "see its page",
+        tuple("0123456789"),
+        splits={"test": (320_000, 1, 40, 40)},
+        arrays=("images", "labels", "digit"),
+        files={"test.mat": ""},
+        read=affnist_splits,
     ),
     DataSet(  # Peng et al.; the pairs with few mismatches, as a network sees them
-        "crispr", "https://doi.org/10.1093/bioinformatics/bty558", "supplementary material; cite the article", _OFF_TARGETS,
-        splits={"all": (16_499, 2, 4, 23)}, arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),
+        "crispr",
+        "https://doi.org/10.1093/bioinformatics/bty558",
+        "supplementary material; cite the article",
+        _OFF_TARGETS,
+        splits={"all": (16_499, 2, 4, 23)},
+        arrays=("guide", "target", "labels", "mismatches", "nrg_pam"),
     ),
-)  # fmt: skip
+)
 SETS = Registry("data set", {s.name: s for s in _ALL})

@@ -27,12 +27,19 @@ def digits() -> dict[str, dict[str, np.ndarray]]:
     test = np.zeros(len(labels), bool)
     for k in range(10):
         test[np.flatnonzero(labels == k)[::5]] = True
-    return {s: {"images": images[rows], "labels": labels[rows]} for s, rows in (("train", ~test), ("test", test))}
+    return {
+        s: {"images": images[rows], "labels": labels[rows]}
+        for s, rows in (("train", ~test), ("test", test))
+    }
 
 
 STAND_INS = {
-    "digits": digits, "toys": toys.splits, "tints": generated.tints, "moles": generated.moles, "guides": generated.guides,
-}  # fmt: skip
+    "digits": digits,
+    "toys": toys.splits,
+    "tints": generated.tints,
+    "moles": generated.moles,
+    "guides": generated.guides,
+}
 
 
 @functools.cache

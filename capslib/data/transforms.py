@@ -10,7 +10,16 @@ from torch import Tensor
 
 from capslib.shapes import check_shapes
 
-__all__ = ["CENTRE_AND_DIAGONALS", "center_crop", "crops", "downsample", "jitter", "random_crop", "standardise", "to_float"]
+__all__ = [
+    "CENTRE_AND_DIAGONALS",
+    "center_crop",
+    "crops",
+    "downsample",
+    "jitter",
+    "random_crop",
+    "standardise",
+    "to_float",
+]
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -52,7 +61,9 @@ def downsample(x: Tensor, factor: int) -> Tensor:
     """
     check_shapes(x=(x, "N C H W"))
     if factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
-        raise ValueError(f"factor {factor} does not divide images of {x.shape[-2]} × {x.shape[-1]} pixels")
+        raise ValueError(
+            f"factor {factor} does not divide images of {x.shape[-2]} × {x.shape[-1]} pixels"
+        )
     return F.avg_pool2d(x, factor)
 
 
@@ -66,21 +77,33 @@ def random_crop(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """
     check_shapes(x=(x, "N C H W"))
     if size > min(x.shape[2:]):
-        raise ValueError(f"no crop of {size} × {size} lies within images of {x.shape[2]} × {x.shape[3]} pixels")
-    windows = x.unfold(2, size, 1).unfold(3, size, 1)  # [B, C, places, places, size, size], a view
+        raise ValueError(
+            f"no crop of {size} × {size} lies within images of {x.shape[2]} × {x.shape[3]} pixels"
+        )
+    windows = x.unfold(2, size, 1).unfold(
+        3, size, 1
+    )  # [B, C, places, places, size, size], a view
     images = torch.arange(len(x), device=x.device)
-    top, left = (torch.randint(n, (len(x),), generator=generator, device=x.device) for n in windows.shape[2:4])
+    top, left = (
+        torch.randint(n, (len(x),), generator=generator, device=x.device)
+        for n in windows.shape[2:4]
+    )
     return windows[images, :, top, left]
 
 
-CENTRE_AND_DIAGONALS = ((0, 0), *((k * a, k * b) for k in (1, 2, 3) for a in (1, -1) for b in (1, -1)))
+CENTRE_AND_DIAGONALS = (
+    (0, 0),
+    *((k * a, k * b) for k in (1, 2, 3) for a in (1, -1) for b in (1, -1)),
+)
 """Offsets of the 13 crops over which the released code of EM routing averages (rows down, columns to the right).
 
 Its TensorFlow halves them and drops the fraction, so it uses only the rows and columns −2, −1, 0 and 1 from the centre.
 """
 
 
-def crops(x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_DIAGONALS) -> Tensor:
+def crops(
+    x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_DIAGONALS
+) -> Tensor:
     """Crop ``size`` × ``size`` pixels at each offset from the centre: [B, C, H, W] to [offsets, B, C, size, size].
 
     Raises ValueError if a crop leaves the image.
@@ -90,9 +113,16 @@ def crops(x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_
     """
     check_shapes(x=(x, "N C H W"))
     top, left = ((n - size) // 2 for n in x.shape[-2:])
-    if any(not (0 <= top + a <= x.shape[-2] - size and 0 <= left + b <= x.shape[-1] - size) for a, b in offsets):
-        raise ValueError(f"not all crops of {size} × {size} lie within images of {x.shape[-2]} × {x.shape[-1]} pixels")
-    return torch.stack([x[..., top + a : top + a + size, left + b : left + b + size] for a, b in offsets])
+    if any(
+        not (0 <= top + a <= x.shape[-2] - size and 0 <= left + b <= x.shape[-1] - size)
+        for a, b in offsets
+    ):
+        raise ValueError(
+            f"not all crops of {size} × {size} lie within images of {x.shape[-2]} × {x.shape[-1]} pixels"
+        )
+    return torch.stack(
+        [x[..., top + a : top + a + size, left + b : left + b + size] for a, b in offsets]
+    )
 
 
 def center_crop(x: Tensor, size: int) -> Tensor:
@@ -106,7 +136,10 @@ def center_crop(x: Tensor, size: int) -> Tensor:
 
 
 def jitter(
-    x: Tensor, generator: torch.Generator, brightness: float = 63 / 255, contrast: tuple[float, float] = (0.2, 1.8)
+    x: Tensor,
+    generator: torch.Generator,
+    brightness: float = 63 / 255,
+    contrast: tuple[float, float] = (0.2, 1.8),
 ) -> Tensor:
     """Shift the brightness of each image by up to ``brightness``, then multiply its contrast by a factor within ``contrast``.
 

@@ -55,19 +55,37 @@ class Session:
     def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
         """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
         have a field or a configuration that this one lacks."""
-        seeds, chosen = None if self.settings.seeds is None else range(self.settings.seeds), papers.experiments(stem)[experiment]
+        seeds, chosen = (
+            None if self.settings.seeds is None else range(self.settings.seeds),
+            papers.experiments(stem)[experiment],
+        )
         try:
             return chosen.trials(self.settings.scale, seeds=seeds, **selection)
         except UserError as error:
             own, every = chosen.config.model_fields, papers.experiments(stem).values()
-            for name in {**(selection.get("where") or {}), **(selection.get("change") or {})}.keys() - own.keys():
+            for name in {
+                **(selection.get("where") or {}),
+                **(selection.get("change") or {}),
+            }.keys() - own.keys():
                 if have := ", ".join(e.name for e in every if name in e.config.model_fields):
-                    raise UserError(f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment.") from None
-            where = {name: value for name, value in (selection.get("where") or {}).items() if name != "seed"}
+                    raise UserError(
+                        f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment."
+                    ) from None
+            where = {
+                name: value
+                for name, value in (selection.get("where") or {}).items()
+                if name != "seed"
+            }
             able = (e for e in every if where.keys() <= e.config.model_fields.keys())
-            have = [e.name for e in able if any(config.matches(where) for config in e.grid(self.settings.scale))]
+            have = [
+                e.name
+                for e in able
+                if any(config.matches(where) for config in e.grid(self.settings.scale))
+            ]
             if have and experiment not in have:
-                raise UserError(f"{error} Experiments that have some: {', '.join(have)}. Name one with --experiment.") from None
+                raise UserError(
+                    f"{error} Experiments that have some: {', '.join(have)}. Name one with --experiment."
+                ) from None
             raise
 
     def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
@@ -77,13 +95,24 @@ class Session:
         """
         trials = self.trials(stem, experiment, **selection)
         console = Console(force_terminal=False)
-        with progress.Passing(console) if console.is_jupyter else contextlib.nullcontext() as display:
+        with (
+            progress.Passing(console)
+            if console.is_jupyter
+            else contextlib.nullcontext() as display
+        ):
             ran = run(trials, self.store, self.settings, display=display)
         found = [record for trial in trials if (record := self.store.get(trial)) is not None]
-        sets, there = sorted({of for r in found if (of := r.config.get("data"))}), len(found) - len(ran)
+        sets, there = (
+            sorted({of for r in found if (of := r.config.get("data"))}),
+            len(found) - len(ran),
+        )
         about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
         larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
-        print(progress.printable(f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}"))
+        print(
+            progress.printable(
+                f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}"
+            )
+        )
         return found
 
 
@@ -92,7 +121,9 @@ def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
     from capslib import data
 
     missing = []
-    for name in sorted({name for t in trials if (name := getattr(papers.config(t), "data", None))}):
+    for name in sorted(
+        {name for t in trials if (name := getattr(papers.config(t), "data", None))}
+    ):
         try:
             data.require(name, data_dir=data_dir)
         except UserError as error:
@@ -134,7 +165,9 @@ def run(
         settings=settings.model_copy(
             update={
                 "data_dir": settings.data_dir and settings.data_dir.resolve(),
-                "device": settings.device if alone else settings.device.partition(":")[0],  # of several, each sees only its own
+                "device": settings.device
+                if alone
+                else settings.device.partition(":")[0],  # of several, each sees only its own
             }
         ),
         results=store.root.resolve(),
@@ -144,9 +177,14 @@ def run(
     replaces = {key: record.finished for key, record in plan.failed.items()}
     records: list[Record] = []
     with Signals() as stop, executor(settings, devices, display, stop) as execute:
-        for wait in (False, True):  # what another process runs is looked at again when nothing else is left
+        for wait in (
+            False,
+            True,
+        ):  # what another process runs is looked at again when nothing else is left
             left: list[Trial] = []
-            tasks = [Task(trial=t, replaces=replaces.get(t.key), wait=wait, **common) for t in todo]
+            tasks = [
+                Task(trial=t, replaces=replaces.get(t.key), wait=wait, **common) for t in todo
+            ]
             for trial, record in execute(tasks):
                 display.finish(trial, record)
                 if record is None:
@@ -171,8 +209,14 @@ class Signals:
         return self.signal is not None
 
     def __enter__(self) -> Signals:
-        here = threading.current_thread() is threading.main_thread()  # no other thread may ask for signals
-        self.before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)} if here else {}
+        here = (
+            threading.current_thread() is threading.main_thread()
+        )  # no other thread may ask for signals
+        self.before = (
+            {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
+            if here
+            else {}
+        )
         return self
 
     def __exit__(self, _: object, error: object, __: object) -> None:

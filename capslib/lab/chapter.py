@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 BOX = dict(
-    claim="They claim", found="We found", size="Size and data", surprise="What surprised us", settles="What would settle the rest"
+    claim="They claim",
+    found="We found",
+    size="Size and data",
+    surprise="What surprised us",
+    settles="What would settle the rest",
 )
 """What the five sentences of a verdict box answer, in their order."""
 
@@ -59,7 +63,11 @@ class Chapter:
         Raises :class:`UserError` for an id that is not in the ledger.
         """
         found, rows, left, all_rest_on = self.told, [], [], set()
-        for name in (n for of in ids for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])):
+        for name in (
+            n
+            for of in ids
+            for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])
+        ):
             check_name("claim", name, found)
             v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
             seal, label = claims.seal(v), escape(names.get(name) or v.claim.statement)
@@ -68,14 +76,25 @@ class Chapter:
                 left.append((v, f'<li id="at-{name}">{seal} {label} {told}</li>'))
                 continue
             all_rest_on.add(small := escape(claims.basis(v)))
-            values = escape(claims.theirs(v)), escape(claims.ours(v)), small, escape(beside.get(name, ""))
+            values = (
+                escape(claims.theirs(v)),
+                escape(claims.ours(v)),
+                small,
+                escape(beside.get(name, "")),
+            )
             rows.append(_ROW.format(name, label, code, *values, f"{seal} {v.word}"))
         same = len(all_rest_on) == 1 < len(rows)
         head = _HEAD.format(f"<br><small>{small}</small>" if same else "")
-        html = f'<table class="claims{" same" * same}">{head}<tbody>{"".join(rows)}</tbody></table>' if rows else ""
+        html = (
+            f'<table class="claims{" same" * same}">{head}<tbody>{"".join(rows)}</tbody></table>'
+            if rows
+            else ""
+        )
         if left:
             counted = Counter(v.status for v, _ in left)
-            told = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
+            told = ", ".join(
+                f"{counted[status]} {status}" for status in STATUSES if counted[status]
+            )
             title = "Not judged" if counted["erratum"] else "Not run"
             html += f"<details><summary>{title}: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
         return HTML(f'<div class="claims-wrap">{html}</div>')
@@ -95,10 +114,20 @@ class Chapter:
                 each = " / ".join(f"{value:.{digits}f}" for value in v.listed)
                 return f'<span id="at-{name}">{theirs:.{digits}f}{each and f" · {each}"} {seal}</span>'
             near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
-            sign, kind = ("=", "near") if near else ("&lt;", "above") if v.ours > theirs else ("&gt;", "below")
+            sign, kind = (
+                ("=", "near")
+                if near
+                else ("&lt;", "above")
+                if v.ours > theirs
+                else ("&gt;", "below")
+            )
             return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'
 
-        return frames.styled(ids).format(cell, na_rep="").set_properties(**{"white-space": "nowrap"})
+        return (
+            frames.styled(ids)
+            .format(cell, na_rep="")
+            .set_properties(**{"white-space": "nowrap"})
+        )
 
     def verdict_box(self, numbers: Mapping[str, object] = {}, **said: str) -> HTML:
         """The answer of the chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
@@ -114,20 +143,35 @@ class Chapter:
         if list(said) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
         verdicts = self.told
-        values = dict.fromkeys(STATUSES, 0) | Counter(verdict.status for verdict in verdicts.values())
-        values |= {name: frames.MISSING if value in (None, "") else escape(str(value)) for name, value in numbers.items()}
+        values = dict.fromkeys(STATUSES, 0) | Counter(
+            verdict.status for verdict in verdicts.values()
+        )
+        values |= {
+            name: frames.MISSING if value in (None, "") else escape(str(value))
+            for name, value in numbers.items()
+        }
         paragraphs = []
         for part, text in said.items():
-            named = {name: _Told(verdict, may_wait=part == "settles") for name, verdict in verdicts.items()}
+            named = {
+                name: _Told(verdict, may_wait=part == "settles")
+                for name, verdict in verdicts.items()
+            }
             try:
-                told = [text.format_map(named | values) for text in frames.sentences(escape(text, quote=False))]
+                told = [
+                    text.format_map(named | values)
+                    for text in frames.sentences(escape(text, quote=False))
+                ]
             except KeyError as error:
                 raise unknown("name in a verdict box", error.args[0], named | values) from None
             shown = frames.whole(told) or "No record here tells."
             paragraphs.append(f'<p class="box-{part}"><b>{BOX[part]}.</b> {shown}</p>')
         places = papers.PAPERS[self.stem].links.items()
-        links = " · ".join(f'<a href="{url}">{name}</a>' if url else f"no {name}" for name, url in places)
-        return HTML(f'<div class="masthead verdict-box">{"".join(paragraphs)}<p><small>{links}</small></p></div>')
+        links = " · ".join(
+            f'<a href="{url}">{name}</a>' if url else f"no {name}" for name, url in places
+        )
+        return HTML(
+            f'<div class="masthead verdict-box">{"".join(paragraphs)}<p><small>{links}</small></p></div>'
+        )
 
 
 class _Told(NamedTuple):
@@ -138,17 +182,32 @@ class _Told(NamedTuple):
 
     def __format__(self, what: str) -> str:
         verdict = self.verdict
-        told = {"ours": claims.ours, "theirs": claims.theirs, "basis": claims.basis, "verdict": lambda v: v.word}
+        told = {
+            "ours": claims.ours,
+            "theirs": claims.theirs,
+            "basis": claims.basis,
+            "verdict": lambda v: v.word,
+        }
         told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.word
         check_name(f"word for {verdict.claim.id}", what or "said", told)
         if what in ("", "verdict") and verdict.status == "waiting" and not self.may_wait:
             return frames.MISSING
-        if what == "ours" and verdict.group in claims.UNJUDGED and not claims.our_value(verdict):
+        if (
+            what == "ours"
+            and verdict.group in claims.UNJUDGED
+            and not claims.our_value(verdict)
+        ):
             return frames.MISSING
-        return escape(told[what](verdict)) or frames.MISSING if what else claims.seal(verdict, named=True)
+        return (
+            escape(told[what](verdict)) or frames.MISSING
+            if what
+            else claims.seal(verdict, named=True)
+        )
 
 
-_WIDTHS = "".join(f"<col style=width:{w}%>" for w in (39, 18, 25, 18))  # the page's own are for tables whose verdicts say more
+_WIDTHS = "".join(
+    f"<col style=width:{w}%>" for w in (39, 18, 25, 18)
+)  # the page's own are for tables whose verdicts say more
 _HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval){{}}<th>Verdict</tr></thead>"
 _ROW = (
     '<tr id="at-{}"><td data-label="Row">{} <small class="claim-id">{}</small></td><td data-label="Paper">{}</td>'

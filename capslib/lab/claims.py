@@ -29,19 +29,34 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     store = store or Store()
     answers: list[Verdict] = []
     for paper in [stem] if stem else papers.PAPERS:
-        claims, asked, records = ledger(paper), papers.queries(paper), list(store.records(paper))
-        runs, waits = Runs(records, lambda r: papers.budget(r.trial)), papers.waits(paper, records)
+        claims, asked, records = (
+            ledger(paper),
+            papers.queries(paper),
+            list(store.records(paper)),
+        )
+        runs, waits = (
+            Runs(records, lambda r: papers.budget(r.trial)),
+            papers.waits(paper, records),
+        )
         for claim in claims.values():
             verdict = judge(claim, asked.get(claim.id), runs)
             many = [
-                f"{plural(n, 'trial')} at {scale} scale" + f", {len(twice)} of them with twice the budget," * bool(twice)
+                f"{plural(n, 'trial')} at {scale} scale"
+                + f", {len(twice)} of them with twice the budget," * bool(twice)
                 for scale, (own, twice) in waits.get(claim.id, {}).items()
                 if (n := len(own) + len(twice)) and (scale, claim.kind) != ("cpu", "value")
             ]
-            said = f" {', or '.join(many)} would decide it." if many and verdict.status == "waiting" else ""
+            said = (
+                f" {', or '.join(many)} would decide it."
+                if many and verdict.status == "waiting"
+                else ""
+            )
             answers.append(replace(verdict, reason=verdict.reason + said))
     users = by_record(answers)
-    others = (dict.fromkeys(u.claim.id for key in v.records for u in users[key] if u is not v) for v in answers)
+    others = (
+        dict.fromkeys(u.claim.id for key in v.records for u in users[key] if u is not v)
+        for v in answers
+    )
     return [replace(v, shares=tuple(names)) for v, names in zip(answers, others, strict=True)]
 
 
@@ -59,13 +74,24 @@ def by_record(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 
 def with_unit(text: str, unit: str) -> str:
     """``99.7 %``, ``1.9 points``. Fractions, counts and ratios have no unit to show."""
-    bare = not text or unit in ("", "fraction", "difference of fractions", "count", "ratio", "1")
+    bare = not text or unit in (
+        "",
+        "fraction",
+        "difference of fractions",
+        "count",
+        "ratio",
+        "1",
+    )
     return text if bare else f"{text}\N{NO-BREAK SPACE}{'%' if unit == 'percent' else unit}"
 
 
 def theirs(verdict: Verdict) -> str:
     """The paper's value as the paper prints it, with its unit; *in words* where it gives no number."""
-    return with_unit(verdict.claim.printed, verdict.claim.unit) if verdict.claim.value is not None else "in words"
+    return (
+        with_unit(verdict.claim.printed, verdict.claim.unit)
+        if verdict.claim.value is not None
+        else "in words"
+    )
 
 
 def our_value(verdict: Verdict) -> str:
@@ -84,7 +110,9 @@ def our_interval(verdict: Verdict) -> str:
     """``[99.6, 100]``, or ``(all equal)`` where every replicate gave the same value; empty where there is no interval."""
     if verdict.interval is None:
         return ""
-    return "(all equal)" if verdict.interval[0] == verdict.interval[1] else span(verdict.interval)
+    return (
+        "(all equal)" if verdict.interval[0] == verdict.interval[1] else span(verdict.interval)
+    )
 
 
 def ours(verdict: Verdict) -> str:
@@ -95,7 +123,11 @@ def ours(verdict: Verdict) -> str:
 
 def basis(verdict: Verdict) -> str:
     """What our value rests on: ``n = 5, paper scale``."""
-    words = (verdict.n and f"n = {verdict.n}", verdict.scale and f"{verdict.scale} scale", verdict.derived and "derived data")
+    words = (
+        verdict.n and f"n = {verdict.n}",
+        verdict.scale and f"{verdict.scale} scale",
+        verdict.derived and "derived data",
+    )
     return ", ".join(filter(None, words))
 
 
@@ -105,17 +137,25 @@ def describe(verdict: Verdict) -> str:
     if verdict.claim.value is not None:
         parts.append(f"Paper {theirs(verdict)}")
     if our_value(verdict):  # the reason says more than a tally
-        parts.append(f"here {ours(verdict)}, {basis(verdict)}" if not verdict.parts else f"{verdict.reason} {basis(verdict)}")
+        parts.append(
+            f"here {ours(verdict)}, {basis(verdict)}"
+            if not verdict.parts
+            else f"{verdict.reason} {basis(verdict)}"
+        )
     parts += [verdict.measures] * (verdict.ours is not None and bool(verdict.measures))
     return " · ".join(part.rstrip(".") for part in parts)
 
 
 UNJUDGED = (ERRATA, NOT_RUN)
 """The groups of claims that no run was held against."""
-GLYPHS: dict[Status, str] = dict(zip(STATUSES, "✓+≠×◐◑?✓×~↑↓▫!\N{NO-BREAK SPACE}–∅", strict=True))
+GLYPHS: dict[Status, str] = dict(
+    zip(STATUSES, "✓+≠×◐◑?✓×~↑↓▫!\N{NO-BREAK SPACE}–∅", strict=True)
+)
 """A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
 reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
-SHAPES = dict(zip(GROUPS, ("own-size", "baseline", "exact", "reduced", "erratum", "not-run"), strict=True))
+SHAPES = dict(
+    zip(GROUPS, ("own-size", "baseline", "exact", "reduced", "erratum", "not-run"), strict=True)
+)
 """The class of a square of each group, for words that several groups have."""
 
 
@@ -127,7 +167,11 @@ def classes(status: Status, group: str) -> str:
 def seal(verdict: Verdict, href: str | None = None, *, named: bool = False) -> str:
     """The square of a verdict as HTML: it describes the verdict, and links to ``href``, by default the claim's row on its own page.
     ``named`` puts the claim's id beside it."""
-    told, kind, name = escape(describe(verdict)), classes(verdict.status, verdict.group), verdict.claim.id
+    told, kind, name = (
+        escape(describe(verdict)),
+        classes(verdict.status, verdict.group),
+        verdict.claim.id,
+    )
     href, sign = escape(href or f"#claim-{name}"), GLYPHS[verdict.status]
     here = f'href="{href}" data-tip="{told}"'
     if named:
@@ -141,9 +185,20 @@ COLUMNS = ("Claim", "Paper", "Ours", "95 % interval", "n", "Scale", "Verdict")
 
 def row(verdict: Verdict) -> tuple[str, ...]:
     """A verdict as text, one cell for each of ``COLUMNS``. A verdict on derived data says so."""
-    v, derived = verdict, " (derived data)" if verdict.derived and verdict.group not in UNJUDGED else ""
+    v, derived = (
+        verdict,
+        " (derived data)" if verdict.derived and verdict.group not in UNJUDGED else "",
+    )
     paper = with_unit(v.claim.printed, v.claim.unit) or v.claim.statement
-    return v.claim.id, paper, our_value(v), our_interval(v), str(v.n or ""), v.scale or "", v.word + derived
+    return (
+        v.claim.id,
+        paper,
+        our_value(v),
+        our_interval(v),
+        str(v.n or ""),
+        v.scale or "",
+        v.word + derived,
+    )
 
 
 def to_json(found: Iterable[Verdict]) -> str:

@@ -32,9 +32,13 @@ def styled(table: DataFrame, digits: int = 6) -> Styler:
         return cell if cell is None or isinstance(cell, Number) else escape(str(cell))
 
     numbered = table.index.name is None and table.index.dtype.kind == "i"
-    table = table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe)
+    table = (
+        table.map(safe).rename(index=safe, columns=safe).rename_axis(index=safe, columns=safe)
+    )
     if table.index.name and table.columns.nlevels == 1 and not table.columns.name:
-        table = table.rename_axis(index=None, columns=table.index.name)  # in the row of the other names
+        table = table.rename_axis(
+            index=None, columns=table.index.name
+        )  # in the row of the other names
     shown = table.style.format(precision=digits)
     return shown.hide(axis="index") if numbered else shown
 
@@ -103,17 +107,31 @@ def values(records: Iterable[Record], metric: str) -> list[float]:
     return [r.metrics[metric].value for r in records if metric in r.metrics]
 
 
-def mean(values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100), unit: str = "") -> str:
+def mean(
+    values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100), unit: str = ""
+) -> str:
     """The mean of the values that are there and its 95 % interval, as text, or a dash; ``bounds`` are what no mean can leave."""
     there = [v for v in map(float, values) if v == v]
     found = interval(there, bounds)
-    between = "" if found is None or len(set(there)) == 1 else f" [{found[0]:z.{digits}f}, {found[1]:z.{digits}f}]"
-    told = f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}" if there else MISSING
+    between = (
+        ""
+        if found is None or len(set(there)) == 1
+        else f" [{found[0]:z.{digits}f}, {found[1]:z.{digits}f}]"
+    )
+    told = (
+        f"{sum(there) / len(there):z.{digits}f}{unit and f' {unit}'}{between}"
+        if there
+        else MISSING
+    )
     return told.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "−")
 
 
 def means(
-    table: DataFrame, by: str | list[str], columns: Mapping[str, str], digits: int = 1, bounds: Bounds | None = (0, 100)
+    table: DataFrame,
+    by: str | list[str],
+    columns: Mapping[str, str],
+    digits: int = 1,
+    bounds: Bounds | None = (0, 100),
 ) -> DataFrame:
     """For each group of :func:`metrics`: the number of seeds, and the :func:`mean` of some metrics.
 
@@ -121,13 +139,23 @@ def means(
     """
     of = table.groupby(by, sort=False)
     metrics = [name for name in columns if name in table]
-    texts = of[metrics].agg(lambda values: mean(values, digits, bounds)).rename(columns=dict(columns))
+    texts = (
+        of[metrics]
+        .agg(lambda values: mean(values, digits, bounds))
+        .rename(columns=dict(columns))
+    )
     return of.size().to_frame("seeds").join(texts)
 
 
-def select(records: Iterable[Record], experiment: str, scale: str | None = None, **where: object) -> list[Record]:
+def select(
+    records: Iterable[Record], experiment: str, scale: str | None = None, **where: object
+) -> list[Record]:
     """Select the records of an experiment, at one scale, by values of their configuration."""
-    found = (r for r in records if r.trial.experiment == experiment and scale in (None, r.trial.scale))
+    found = (
+        r
+        for r in records
+        if r.trial.experiment == experiment and scale in (None, r.trial.scale)
+    )
     return [r for r in found if matches(r.config, where)]
 
 
@@ -142,10 +170,28 @@ def standing(records: Sequence[Record]) -> str:
     """Which records a figure shows and how their data differ from the originals, as Markdown."""
     sets = ", ".join(sorted({plain(str(r.config["data"])) for r in records}))
     scales = ", ".join(sorted({r.trial.scale for r in records}))
-    notes = sorted({plain(text) for r in records for seen in r.data for text in seen.deviations if not seen.stand_in})
-    smoke = ["These networks trained for seconds on a stand-in; they decide nothing."] if scales == "smoke" else []
+    notes = sorted(
+        {
+            plain(text)
+            for r in records
+            for seen in r.data
+            for text in seen.deviations
+            if not seen.stand_in
+        }
+    )
+    smoke = (
+        ["These networks trained for seconds on a stand-in; they decide nothing."]
+        if scales == "smoke"
+        else []
+    )
     count = plural(len(records), "record")
-    return " ".join([f"Shown: {count} on {sets} at {scales} scale.", *(f"The data: {n}." for n in notes), *smoke])
+    return " ".join(
+        [
+            f"Shown: {count} on {sets} at {scales} scale.",
+            *(f"The data: {n}." for n in notes),
+            *smoke,
+        ]
+    )
 
 
 def say(*texts: str) -> None:
@@ -162,7 +208,9 @@ def shown_are(records: Iterable[Record]) -> str:
     return f"{', '.join(scales)} scale, {plural(n, 'seed')}"
 
 
-def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}) -> DataFrame:
+def configuration(
+    experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}
+) -> DataFrame:
     """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
 
     ``more`` adds columns, named by their scale and what they are: ``cpu, smaller copy``. What all leave None, off or empty is left out, and what nothing uses.
@@ -171,10 +219,17 @@ def configuration(experiment: Experiment, arm: Sequence[str] = (), more: Mapping
 
     columns = {**{scale: experiment.grid(scale)[0] for scale in SCALES}, **more}
     first = dict(sorted(columns.items(), key=lambda of: -SCALES.index(of[0].partition(",")[0])))
-    used = [name for name in experiment.config.model_fields if {getattr(c, name) for c in first.values()} - {None, False, ()}]
+    used = [
+        name
+        for name in experiment.config.model_fields
+        if {getattr(c, name) for c in first.values()} - {None, False, ()}
+    ]
     fields = [name for name in used if name not in {*arm, *experiment.config.UNUSED}]
     table = pd.DataFrame(
-        {scale: [text(getattr(config, name)) for name in fields] for scale, config in first.items()},
+        {
+            scale: [text(getattr(config, name)) for name in fields]
+            for scale, config in first.items()
+        },
         index=[experiment.config.model_fields[name].title or name for name in fields],
     )
     table.loc["seeds"] = [str(len(experiment.seeds[name.partition(",")[0]])) for name in first]
@@ -196,11 +251,23 @@ def deviations(records: Iterable[Record]) -> DataFrame:
 
     found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}
     for trial, told in ((record.trial, record.deviations) for record in records):
-        place = (trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else None
-        known = ledger_of(*place, everywhere=True) if place else []  # also what was narrowed or said anew since the record
+        place = (
+            (trial.paper, trial.experiment, papers.config(trial))
+            if papers.known(trial)
+            else None
+        )
+        known = (
+            ledger_of(*place, everywhere=True) if place else []
+        )  # also what was narrowed or said anew since the record
         for d in [*(d for d in told if d not in known), *(ledger_of(*place) if place else [])]:
-            found[d.what, d.paper, d.ours] = d.why, found.get((d.what, d.paper, d.ours), ("", set()))[1] | {trial.scale}
-    rows = [(*row, why, ", ".join(s for s in SCALES if s in scales)) for row, (why, scales) in found.items()]
+            found[d.what, d.paper, d.ours] = (
+                d.why,
+                found.get((d.what, d.paper, d.ours), ("", set()))[1] | {trial.scale},
+            )
+    rows = [
+        (*row, why, ", ".join(s for s in SCALES if s in scales))
+        for row, (why, scales) in found.items()
+    ]
     return pd.DataFrame(rows, columns=["what", "paper", "here", "why", "scale"])
 
 
@@ -208,7 +275,16 @@ def costs(records: Iterable[Record]) -> DataFrame:
     """The number, wall time and memory of the recorded trials, by experiment, scale and device."""
     import pandas as pd
 
-    rows = [(r.trial.experiment, r.trial.scale, r.environment.device, r.wall_seconds, r.peak_memory_bytes) for r in records]
+    rows = [
+        (
+            r.trial.experiment,
+            r.trial.scale,
+            r.environment.device,
+            r.wall_seconds,
+            r.peak_memory_bytes,
+        )
+        for r in records
+    ]
     table = pd.DataFrame(rows, columns=["experiment", "scale", "device", "seconds", "memory"])
     columns = {
         "trials": ("seconds", "size"),

@@ -50,24 +50,39 @@ def headlines() -> tuple[Headline, ...]:
     found = []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
-            headline = Headline(row["id"], row["paper"], row["sentence"], tuple(row["rows"].split("|")))
+            headline = Headline(
+                row["id"], row["paper"], row["sentence"], tuple(row["rows"].split("|"))
+            )
             for name in headline.rows:
-                if not any(_names(name, claim) and _has_part(name, headline.paper, claim) for claim in ledger(headline.paper)):
-                    raise UserError(f"{path}: {headline.id} names {name!r}, which is no claim of {headline.paper}.")
+                if not any(
+                    _names(name, claim) and _has_part(name, headline.paper, claim)
+                    for claim in ledger(headline.paper)
+                ):
+                    raise UserError(
+                        f"{path}: {headline.id} names {name!r}, which is no claim of {headline.paper}."
+                    )
             found.append(headline)
     return tuple(found)
 
 
 def of_claim(claim: str) -> list[str]:
     """Return the ids of the headlines that a claim carries."""
-    return [headline.id for headline in headlines() if any(_names(name, claim) for name in headline.rows)]
+    return [
+        headline.id
+        for headline in headlines()
+        if any(_names(name, claim) for name in headline.rows)
+    ]
 
 
 def judged(verdicts: Iterable[Verdict]) -> list[Headline]:
     """Return the headlines of the papers that these verdicts are on, each with its verdict in words."""
     found = {verdict.claim.id: verdict for verdict in verdicts}
     papers = {verdict.claim.paper for verdict in found.values()}
-    return [replace(headline, verdict=in_words(rows_of(headline, found))) for headline in headlines() if headline.paper in papers]
+    return [
+        replace(headline, verdict=in_words(rows_of(headline, found)))
+        for headline in headlines()
+        if headline.paper in papers
+    ]
 
 
 def rows_of(headline: Headline, found: Mapping[str, Verdict]) -> list[Verdict]:
@@ -94,7 +109,9 @@ def _names(row: str, claim: str) -> bool:
 def _has_part(row: str, paper: str, claim: str) -> bool:
     """Whether a claim has parts of the name that a row asks for, if it asks for some."""
     word = _part(row)
-    return not word or any(word in name for name in getattr(queries(paper).get(claim), "parts", ()))
+    return not word or any(
+        word in name for name in getattr(queries(paper).get(claim), "parts", ())
+    )
 
 
 def in_words(rows: Sequence[Verdict]) -> str:
@@ -109,18 +126,24 @@ def in_words(rows: Sequence[Verdict]) -> str:
     told: list[str] = []
     if CAPSULES in by_group:
         told.append(_at_full_size(by_group[CAPSULES], rows))
-    elif any(v.status == "waiting" or (v.group == REDUCED and v.scale != "paper") for v in rows):
+    elif any(
+        v.status == "waiting" or (v.group == REDUCED and v.scale != "paper") for v in rows
+    ):
         told.append("Not yet tested at full size")
     if BASELINES in by_group:
         baselines = by_group[BASELINES]
-        told.append(f"{'Its baseline' if len(baselines) == 1 else 'Its baselines'} at full size: {_listed(baselines)}")
+        told.append(
+            f"{'Its baseline' if len(baselines) == 1 else 'Its baselines'} at full size: {_listed(baselines)}"
+        )
     if EXACT in by_group:
         told.append(f"By a test: {_listed(by_group[EXACT])}")
     if REDUCED in by_group:
         orders = [verdict for verdict in by_group[REDUCED] if verdict.status != "measured"]
         on_other_data = all(verdict.scale == "paper" for verdict in by_group[REDUCED])
         setting = f"At full size, {OTHER_DATA}" if on_other_data else "In a reduced setting"
-        told.append(f"{setting}: {_listed(orders) if orders else 'measured, which decides nothing'}")
+        told.append(
+            f"{setting}: {_listed(orders) if orders else 'measured, which decides nothing'}"
+        )
     if ERRATA in by_group:
         told.append("The paper contradicts itself in one of the numbers")
     if (by_group.keys() == {NOT_RUN} and not told) or not rows:
@@ -130,7 +153,12 @@ def in_words(rows: Sequence[Verdict]) -> str:
 
 def _at_full_size(verdicts: Sequence[Verdict], rows: Sequence[Verdict]) -> str:
     """``At full size: all 4 numbers reproduced``; ``At full size, 8 of 24 numbers: 7 reproduced, 1 better``."""
-    able = [row for row in rows if row.group not in (BASELINES, ERRATA) and row.status not in ("quoted", "not to be had")]
+    able = [
+        row
+        for row in rows
+        if row.group not in (BASELINES, ERRATA)
+        and row.status not in ("quoted", "not to be had")
+    ]
     if all(row.claim.kind == "value" for row in verdicts):
         able = [row for row in able if row.claim.kind == "value"]
     if len(able) == len(verdicts):

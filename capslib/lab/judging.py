@@ -37,7 +37,17 @@ from capslib.lab.words import (
 )
 from capslib.papers import query as q
 from capslib.papers.experiment import DataFingerprint, Scale
-from capslib.papers.query import Above, Count, Erratum, Leaf, Order, Property, Query, Select, Value
+from capslib.papers.query import (
+    Above,
+    Count,
+    Erratum,
+    Leaf,
+    Order,
+    Property,
+    Query,
+    Select,
+    Value,
+)
 
 SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
@@ -60,7 +70,9 @@ def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -
     Raises :class:`ValueError` for a query that does not fit the kind of the claim: the chapter is wrong then.
     """
     if query is not None and not isinstance(query, QUERIES_OF_KIND[claim.kind]):
-        raise ValueError(f"{claim.id} is of kind {claim.kind}; a query of type {type(query).__name__} does not answer that.")
+        raise ValueError(
+            f"{claim.id} is of kind {claim.kind}; a query of type {type(query).__name__} does not answer that."
+        )
     if claim.not_run:
         return Verdict(claim, "quoted" if claim.quoted else "not to be had", claim.not_run)
     if isinstance(query, Erratum):
@@ -74,12 +86,22 @@ def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -
 def _scale(claim: Claim, query: Query, runs: Runs) -> Scale:
     """Choose the one scale that judges the claim: the paper's own, unless the cpu scale has replicates that it lacks."""
 
-    def supply(scale: Scale) -> tuple[int, int]:  # replicates (pairs) of each part, counted up to SEEDS: the fewest, and all
+    def supply(
+        scale: Scale,
+    ) -> tuple[
+        int, int
+    ]:  # replicates (pairs) of each part, counted up to SEEDS: the fewest, and all
         found = []
         for leaf in q.leaves(query):
-            if not isinstance(leaf, Property) and not leaf.paper_scale_only:  # which do not ask for one of the two
+            if (
+                not isinstance(leaf, Property) and not leaf.paper_scale_only
+            ):  # which do not ask for one of the two
                 picked = (runs.pick(claim.paper, select, scale) for select in leaf.arms)
-                found.append(min(SEEDS, len(set.intersection(*({r.seed for r in arm} for arm in picked)))))
+                found.append(
+                    min(
+                        SEEDS, len(set.intersection(*({r.seed for r in arm} for arm in picked)))
+                    )
+                )
         return min(found, default=0), sum(found)
 
     return "cpu" if supply("cpu") > supply("paper") else "paper"
@@ -98,14 +120,18 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
 # ------------------------------------------------------------------------------------------------ values and comparisons
 
 
-def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, name: str) -> Verdict:
+def _mean(
+    claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, name: str
+) -> Verdict:
     """Judge by the mean over seeds, or by that of a difference, and its interval."""
     arms = [runs.pick(claim.paper, select, scale) for select in query.arms]
     pairs, failed = _pairs(arms), [run for arm in arms for run in arm if run.exit in FAILED]
     sources = _sources(_distinct([*itertools.chain(*pairs), *failed]))
     verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **sources)
     words = WORDS[verdict.setting]
-    only_measured = verdict.setting == REDUCED and isinstance(query, Value)  # it stands beside the paper's number
+    only_measured = verdict.setting == REDUCED and isinstance(
+        query, Value
+    )  # it stands beside the paper's number
     verdict = replace(verdict, status="measured" if only_measured else words["open"])
 
     missing = _missing(claim, query, arms, runs, scale)
@@ -121,18 +147,29 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
     numbers = _replicates(query, pairs, unit)
     verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=_average(numbers))
     if not isinstance(query, Value):
-        verdict = replace(verdict, measures=f"{query.mean}, {query.asked(unit.factor)} for the claim")
+        verdict = replace(
+            verdict, measures=f"{query.mean}, {query.asked(unit.factor)} for the claim"
+        )
     spoilt = _ends(failed) or _unlearned(query, pairs, decides=not only_measured)
     if spoilt:  # a mean of the other seeds would select runs by their outcome
-        return replace(verdict, reason=spoilt, ours=None, listed=() if isinstance(query, Order) else tuple(numbers))
+        return replace(
+            verdict,
+            reason=spoilt,
+            ours=None,
+            listed=() if isinstance(query, Order) else tuple(numbers),
+        )
     if len(numbers) < SEEDS and not only_measured:
         few = _too_few(query, len(numbers))
-        return _waiting(verdict, few) if isinstance(query, Value) else replace(verdict, reason=few)
+        return (
+            _waiting(verdict, few) if isinstance(query, Value) else replace(verdict, reason=few)
+        )
 
     verdict = replace(verdict, interval=interval(numbers, query.bounds(unit.name)))
     seeds = _seeds_and_size(query, pairs)
     if only_measured:
-        return replace(verdict, reason=f"The mean of {seeds}, {NOT_THE_PAPERS[scale]}: it decides nothing.")
+        return replace(
+            verdict, reason=f"The mean of {seeds}, {NOT_THE_PAPERS[scale]}: it decides nothing."
+        )
     status, reason = _decide(claim, query, verdict.interval, unit.factor, words, seeds)
     if query.rests(scale) and status not in OPEN:
         rest = _rest(verdict, query, runs, unit, status)
@@ -140,11 +177,16 @@ def _mean(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, 
         reason += rest.reason
         verdict = replace(verdict, records=(*verdict.records, *rest.records))
     if isinstance(query.metric, q.Derived):
-        reason += query.metric.note([record for run in itertools.chain(*pairs) for record in run.records])
+        reason += query.metric.note(
+            [record for run in itertools.chain(*pairs) for record in run.records]
+        )
     return replace(verdict, status=status, reason=f"{reason}.")
 
 
-NOT_THE_PAPERS: Mapping[Scale, str] = {"cpu": "in a setting smaller than the paper's", "paper": OTHER_DATA}
+NOT_THE_PAPERS: Mapping[Scale, str] = {
+    "cpu": "in a setting smaller than the paper's",
+    "paper": OTHER_DATA,
+}
 """Why a value in a reduced setting decides nothing."""
 
 
@@ -157,9 +199,14 @@ def _average(numbers: Sequence[float]) -> float | None:
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
-def _replicates(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], unit: _Unit) -> list[float]:
+def _replicates(
+    query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], unit: _Unit
+) -> list[float]:
     """Return what the query asks for, seed by seed, in a unit."""
-    return [query.replicate([run.read(query.metric).value for run in pair]) * unit.factor for pair in pairs]
+    return [
+        query.replicate([run.read(query.metric).value for run in pair]) * unit.factor
+        for pair in pairs
+    ]
 
 
 def _too_few(query: Value | Order | Above, count: int) -> str:
@@ -181,7 +228,9 @@ def _waiting(shown: Verdict, reason: str) -> Verdict:
 def _pairs(arms: Sequence[Sequence[Run]]) -> list[tuple[Run, ...]]:
     """Return the runs of each seed with which all arms ended well."""
     well = [{run.seed: run for run in arm if run.exit == "ok"} for arm in arms]
-    return [tuple(arm[seed] for arm in well) for seed in sorted(set.intersection(*map(set, well)))]
+    return [
+        tuple(arm[seed] for arm in well) for seed in sorted(set.intersection(*map(set, well)))
+    ]
 
 
 def _named(select: Select) -> str:
@@ -190,7 +239,9 @@ def _named(select: Select) -> str:
     return f"{select.experiment} ({fields})" if fields else select.experiment
 
 
-def _missing(claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Runs, scale: Scale) -> str:
+def _missing(
+    claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Runs, scale: Scale
+) -> str:
     """Return why there is nothing to judge by: no records of an arm, or none that hold the metric. Empty where there is."""
     for select, arm in zip(query.arms, arms, strict=True):
         if not arm and select.over and not query.paper_scale_only:
@@ -203,7 +254,10 @@ def _missing(claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Run
                 if others
                 else ""
             )
-            elsewhere = runs.pick(claim.paper, select, "cpu", "paper") and f"{scale} scale, at which the other parts are judged"
+            elsewhere = (
+                runs.pick(claim.paper, select, "cpu", "paper")
+                and f"{scale} scale, at which the other parts are judged"
+            )
             return f"No record on real data at {'paper scale' if why else elsewhere or 'cpu or paper scale'}{also}."
         if any(run.exit == "ok" and run.read(query.metric) is None for run in arm):
             return f"Records of {_named(select)} lack the metric {str(query.metric)!r}."
@@ -214,11 +268,14 @@ def _mixed(query: Value | Order | Above, arms: Sequence[Sequence[Run]]) -> str:
     """Return in what the records of one arm differ that the query does not fix: such runs are no replicates."""
     for select, arm in zip(query.arms, arms, strict=True):
         configs = [record.config for run in arm for record in run.records]
-        names = {name for config in configs for name, value in config.items() if value != configs[0].get(name)}
+        names = {
+            name
+            for config in configs
+            for name, value in config.items()
+            if value != configs[0].get(name)
+        }
         if names - {select.over}:
-            return (
-                f"Records of {_named(select)} differ in {', '.join(sorted(names - {select.over}))}, which the query does not fix."
-            )
+            return f"Records of {_named(select)} differ in {', '.join(sorted(names - {select.over}))}, which the query does not fix."
     return ""
 
 
@@ -229,7 +286,9 @@ def _ends(runs: Sequence[Run]) -> str:
     return f"Failed replicates: {'; '.join(named)}." if named else ""
 
 
-def _unlearned(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], *, decides: bool = True) -> str:
+def _unlearned(
+    query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], *, decides: bool = True
+) -> str:
     """Return which networks have not learned, or break a limit of their selection; empty where all have."""
     found: dict[str, None] = {}
     for pair in pairs:
@@ -238,7 +297,10 @@ def _unlearned(query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], *
             arm = select.apart_from(others[0]) if others else ""
             seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
             for record in run.records:
-                found |= dict.fromkeys(f"{seed}{run.told(record)} {why}" for why in select.unfit(record, decides=decides))
+                found |= dict.fromkeys(
+                    f"{seed}{run.told(record)} {why}"
+                    for why in select.unfit(record, decides=decides)
+                )
     return f"Decides nothing: {'; '.join(found)}." if found else ""
 
 
@@ -261,14 +323,18 @@ def _unit(claim: Claim, query: Value | Above | Order, used: Sequence[Run]) -> _U
     """Return the unit of the claim, if the records have that or a share of it. Differences stay in the records' unit."""
     units = sorted({metric.unit for run in used if (metric := run.read(query.metric))})
     if len(units) > 1:
-        return _Unit(1.0, "", f"The records give {query.metric} in different units: {', '.join(units)}.")
+        return _Unit(
+            1.0, "", f"The records give {query.metric} in different units: {', '.join(units)}."
+        )
     unit, wanted = units[0] if units else claim.unit, claim.unit
     if isinstance(query, Order):
         return _Unit(1.0, q.DIFFERENCES["percent"] if unit == "percent" else unit)
     if unit in SHARES and wanted in SHARES:
         return _Unit(SHARES[wanted] / SHARES[unit], wanted)
     if isinstance(query, Value) and (unit in SHARES or wanted in SHARES):
-        return _Unit(1.0, "", f"The records give {query.metric} in {unit}, the paper in {wanted}.")
+        return _Unit(
+            1.0, "", f"The records give {query.metric} in {unit}, the paper in {wanted}."
+        )
     return _Unit(1.0, wanted if isinstance(query, Value) else unit)
 
 
@@ -285,20 +351,31 @@ def _decide(
         return _of_value(claim, query, found, many)
     decision = query.decide(*found, factor)
     lies = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}[decision]
-    return words[decision], f"The 95 % interval {span(found)} of the {query.mean} over {many} {lies} {query.asked(factor)}"
+    return (
+        words[decision],
+        f"The 95 % interval {span(found)} of the {query.mean} over {many} {lies} {query.asked(factor)}",
+    )
 
 
-def _of_value(claim: Claim, query: Value, found: tuple[float, float], many: str) -> tuple[Status, str]:
+def _of_value(
+    claim: Claim, query: Value, found: tuple[float, float], many: str
+) -> tuple[Status, str]:
     """:func:`_decide` for a value."""
     low, high = found
     value, tolerance = claim.value or 0.0, claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
     ours = f"our 95 % interval {span(found)} of {many}"
-    wide = high - low > WIDEST * slack and f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
+    wide = (
+        high - low > WIDEST * slack
+        and f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
+    )
     if why := query.unlike or wide:
         return "inconclusive", f"O{ours[1:]} decides nothing: {why}"
     if low - slack <= value <= high + slack:
-        return "reproduced", f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}"
+        return (
+            "reproduced",
+            f"The paper's {number(value)} lies within {ours}, widened by {number(tolerance)}",
+        )
     above = low > value
     beaten = query.better_counts and HIGHER_IS_BETTER.get(claim.metric) is above
     where = f"{'below' if above else 'above'} {ours}"
@@ -317,7 +394,9 @@ class _Rest(NamedTuple):
     records: tuple[str, ...] = ()
 
 
-def _rest(verdict: Verdict, query: Value | Order | Above, runs: Runs, unit: _Unit, status: Status) -> _Rest:
+def _rest(
+    verdict: Verdict, query: Value | Order | Above, runs: Runs, unit: _Unit, status: Status
+) -> _Rest:
     """Compare the ``status`` that a verdict is to have with that of twice the budget; one seed of each arm is enough.
 
     A falling learning rate flattens any curve, so a flat curve proves nothing.
@@ -328,7 +407,11 @@ def _rest(verdict: Verdict, query: Value | Order | Above, runs: Runs, unit: _Uni
     trouble = _ends(list(itertools.chain(*arms))) or _unlearned(query, pairs)
     if trouble:
         keys = _keys(itertools.chain(*arms))
-        return _Rest(False, f", but with twice the budget: {trouble[0].lower()}{trouble[1:].removesuffix('.')}", keys)
+        return _Rest(
+            False,
+            f", but with twice the budget: {trouble[0].lower()}{trouble[1:].removesuffix('.')}",
+            keys,
+        )
     if not pairs:
         return _Rest(False, ", but there is no run with twice the budget yet")
     if verdict.setting != REDUCED and _sources(list(itertools.chain(*pairs)))["partial"]:
@@ -349,11 +432,21 @@ def _keys(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for run in runs for key in run.keys))
 
 
-def _moved(claim: Claim, query: Value | Order | Above, runs: Runs, scale: Scale, longer: Sequence[tuple[Run, ...]]) -> str:
+def _moved(
+    claim: Claim,
+    query: Value | Order | Above,
+    runs: Runs,
+    scale: Scale,
+    longer: Sequence[tuple[Run, ...]],
+) -> str:
     """Return which arm twice the budget moves too far, and from where to where; empty where all are at rest."""
     for place, select in enumerate(query.arms):
         shorter = {run.seed: run for run in runs.pick(claim.paper, select, scale)}
-        pairs = [(shorter[pair[place].seed], pair[place]) for pair in longer if pair[place].seed in shorter]
+        pairs = [
+            (shorter[pair[place].seed], pair[place])
+            for pair in longer
+            if pair[place].seed in shorter
+        ]
         if not pairs:
             return "no run of the usual budget has its seed"
         for metric in q.compared(query):
@@ -379,12 +472,16 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
         return _waiting(shown, missing)
     if failed := _ends(arm):
         return replace(shown, reason=failed)
-    worst = (min if query.above else max)((run.read(query.metric) for run in arm), key=lambda metric: metric.value)
+    worst = (min if query.above else max)(
+        (run.read(query.metric) for run in arm), key=lambda metric: metric.value
+    )
     holds = worst.value >= query.bound if query.above else worst.value <= query.bound
     asked = f"{'' if holds else 'not '}at or {'above' if query.above else 'below'} {number(query.bound)}"
     reason = f"The worst of {plural(shown.n, 'run')} has {number(worst.value)}, {asked}; tested in {query.test}."
     found = dict(ours=worst.value, unit=worst.unit)
-    if worst.value == 0 and query.bound == 0 and claim.value is not None:  # a count that is off by nothing is the paper's
+    if (
+        worst.value == 0 and query.bound == 0 and claim.value is not None
+    ):  # a count that is off by nothing is the paper's
         found |= dict(ours=claim.value, unit=claim.unit)
     return replace(shown, status="holds" if holds else "fails", reason=reason, **found)
 
@@ -399,30 +496,55 @@ def _exact_value(claim: Claim, query: Value, runs: Runs, name: str) -> Verdict:
         return _waiting(shown, missing)
     if failed := _ends(arm):
         return replace(shown, reason=failed)
-    farthest = max((run.read(query.metric).value for run in arm), key=lambda value: abs(value - claim.value))
+    farthest = max(
+        (run.read(query.metric).value for run in arm),
+        key=lambda value: abs(value - claim.value),
+    )
     holds = abs(farthest - claim.value) <= claim.tolerance * (1 + 1e-9)
     reason = f"We count {number(farthest)}; the paper prints {claim.printed}, and {number(claim.tolerance)} is the tolerance."
-    return replace(shown, status="holds" if holds else "fails", reason=reason, ours=farthest, unit=claim.unit)
+    return replace(
+        shown,
+        status="holds" if holds else "fails",
+        reason=reason,
+        ours=farthest,
+        unit=claim.unit,
+    )
 
 
 def _exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
     """Return the open verdict on a theorem or count, with its runs."""
     scale: Scale = "cpu" if any(run.records[0].trial.scale == "cpu" for run in arm) else "paper"
     n = len({(hash_of(run.config()), run.seed) for run in arm})
-    return Verdict(claim, WORDS[EXACT]["open"], "", name=name, scale=scale, n=n, exact=True, **_sources(arm))
+    return Verdict(
+        claim,
+        WORDS[EXACT]["open"],
+        "",
+        name=name,
+        scale=scale,
+        n=n,
+        exact=True,
+        **_sources(arm),
+    )
 
 
 def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> Verdict:
     """Judge a claim of several parts by the verdicts on them, all at one scale."""
-    total, need = len(query.parts), len(query.parts) if query.at_least is None else query.at_least
+    total, need = (
+        len(query.parts),
+        len(query.parts) if query.at_least is None else query.at_least,
+    )
     if not 1 <= need <= total:
-        raise ValueError(f"{claim.id}: a query cannot ask for at least {need} of {total} parts.")
+        raise ValueError(
+            f"{claim.id}: a query cannot ask for at least {need} of {total} parts."
+        )
     allowed = (Property, Count) if claim.kind == "property" else (Order, Above, Property, Count)
     if wrong := [label for label, part in query.parts.items() if not isinstance(part, allowed)]:
         raise ValueError(
             f"{claim.id} is of kind {claim.kind}; its part {wrong[0]!r} cannot be a {type(query.parts[wrong[0]]).__name__}."
         )
-    parts = tuple(_answer(claim, part, runs, scale, label) for label, part in query.parts.items())
+    parts = tuple(
+        _answer(claim, part, runs, scale, label) for label, part in query.parts.items()
+    )
     ran = [part for part in parts if part.scale]
     shown = Verdict(
         claim,
@@ -431,7 +553,9 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
         n=min((part.n for part in ran), default=0),
         scale="cpu" if any(part.scale == "cpu" for part in ran) else "paper",
         records=tuple(dict.fromkeys(key for part in parts for key in part.records)),
-        derived="; ".join(dict.fromkeys(text for part in parts for text in part.derived.split("; ") if text)),
+        derived="; ".join(
+            dict.fromkeys(text for part in parts for text in part.derived.split("; ") if text)
+        ),
         partial=any(part.partial for part in ran),
         baseline=bool(ran) and all(part.baseline for part in ran),
         exact=claim.kind == "property" or (bool(ran) and all(part.exact for part in ran)),
@@ -441,9 +565,12 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
     shown = replace(shown, lost=total - number_failing(parts) < need)
     status, reason = _of_parts(parts, need, shown)
     reason += "".join(
-        f" Left out, since the paper's own numbers contradict it: {part} ({why})." for part, why in query.errata.items()
+        f" Left out, since the paper's own numbers contradict it: {part} ({why})."
+        for part, why in query.errata.items()
     )
-    return replace(shown, status=status, reason=reason, scale=None if status == "waiting" else shown.scale)
+    return replace(
+        shown, status=status, reason=reason, scale=None if status == "waiting" else shown.scale
+    )
 
 
 def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Status, str]:
@@ -454,7 +581,11 @@ def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Stat
     words = WORDS[shown.setting]
     against = [part.name for part in parts if part.fails]
     waiting = [part.name for part in parts if part.status in GROUPS[NOT_RUN]]
-    undecided = [part.name for part in parts if not part.fails and part.status not in (*HELD, *GROUPS[NOT_RUN])]
+    undecided = [
+        part.name
+        for part in parts
+        if not part.fails and part.status not in (*HELD, *GROUPS[NOT_RUN])
+    ]
     held, tallied = number_of(HELD, parts), tally(parts)
     said = f"{tallied[0].upper()}{tallied[1:]}; the claim needs {need}"
     if held >= need:
@@ -496,7 +627,13 @@ def _sources(runs: Sequence[Run]) -> dict:
     records = [record for run in runs for record in run.records]
     told = set()
     for data in (d for r in records for d in r.data if d.deviations or not d.complete):
-        told.add(f"{data.name}: " + (", ".join(d.strip().rstrip(".").replace(";", ",") for d in data.deviations) or "incomplete"))
+        told.add(
+            f"{data.name}: "
+            + (
+                ", ".join(d.strip().rstrip(".").replace(";", ",") for d in data.deviations)
+                or "incomplete"
+            )
+        )
     return {
         "records": tuple(record.key for record in records),
         "derived": "; ".join(sorted(told)),

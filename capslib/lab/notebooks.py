@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
     from nbformat import NotebookNode
 
-LIBRARIES = ("torch", "numpy", "pandas", "matplotlib", "seaborn", "scikit-learn", "scipy", "einops")
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "seaborn",
+    "scikit-learn",
+    "scipy",
+    "einops",
+)
 """Libraries whose version can change what a chapter shows."""
 
 
@@ -41,7 +50,9 @@ def source(stem: str) -> Path:
     path = project_root() / "notebooks" / f"{stem}.py"
     if not path.exists():
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
-        raise UserError(f"There is no {path.relative_to(project_root())} in {project_root()}. Chapters here: {there}.")
+        raise UserError(
+            f"There is no {path.relative_to(project_root())} in {project_root()}. Chapters here: {there}."
+        )
     return path
 
 
@@ -59,7 +70,11 @@ KERNELSPEC = """\
 def keep_kernelspec(model: dict[str, Any], **_: Any) -> None:
     """JupyterLab's hook before it saves a file: a notebook names Python 3, whatever the kernel that ran is called on this machine."""
     if model["type"] == "file" and model["format"] == "text":
-        model["content"] = re.sub(r"\A# ---\n# jupyter:\n#   kernelspec:\n(#     .*\n)+# ---\n", KERNELSPEC, model["content"])
+        model["content"] = re.sub(
+            r"\A# ---\n# jupyter:\n#   kernelspec:\n(#     .*\n)+# ---\n",
+            KERNELSPEC,
+            model["content"],
+        )
 
 
 def target(stem: str) -> Path:
@@ -70,9 +85,14 @@ def check(stem: str, session: Session) -> None:
     """Raise :class:`UserError` for what would stop a chapter after minutes: no notebook, no data, a book that cannot be written."""
     source(stem)
     check_writable(target(stem).parent, "The chapter", "Make that folder writable.")
-    trials = [trial for name in papers.experiments(stem) for trial in session.trials(stem, name)]
+    trials = [
+        trial for name in papers.experiments(stem) for trial in session.trials(stem, name)
+    ]
     if session.settings.scheduler is None:
-        check_data([trial for trial in trials if session.store.get(trial) is None], session.settings.data_dir)
+        check_data(
+            [trial for trial in trials if session.store.get(trial) is None],
+            session.settings.data_dir,
+        )
 
 
 def fingerprint(stem: str, settings: Settings) -> str:
@@ -82,7 +102,11 @@ def fingerprint(stem: str, settings: Settings) -> str:
     except what other papers run and claim: their networks may be a part of its own.
     """
     digest = hashlib.sha256()
-    for text in (settings.model_dump_json(), platform.python_version(), *map(importlib.metadata.version, LIBRARIES)):
+    for text in (
+        settings.model_dump_json(),
+        platform.python_version(),
+        *map(importlib.metadata.version, LIBRARIES),
+    ):
         digest.update(text.encode() + b"\0")
     others = set(papers.STEMS) - {stem}
     package = Path(__file__).parents[1]
@@ -90,7 +114,10 @@ def fingerprint(stem: str, settings: Settings) -> str:
         path
         for path in package.rglob("*")
         if path.suffix in (".py", ".csv")
-        and (path.parent.name == "networks" or others.isdisjoint(path.relative_to(package).with_suffix("").parts))
+        and (
+            path.parent.name == "networks"
+            or others.isdisjoint(path.relative_to(package).with_suffix("").parts)
+        )
     ]
     files += [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
     for path in sorted(files):
@@ -116,7 +143,10 @@ def execute(stem: str, settings: Settings, *, force: bool = False) -> str:
     in which cell the kernel died, and the partial notebook, kept in ``_build/failed``. Raises :class:`Interrupted` on Ctrl-C and
     SIGTERM, when the trials that ran have written their checkpoints.
     """
-    mark, notebook = fingerprint(stem, settings), hashlib.sha256(source(stem).read_bytes()).hexdigest()
+    mark, notebook = (
+        fingerprint(stem, settings),
+        hashlib.sha256(source(stem).read_bytes()).hexdigest(),
+    )
     before = None if force else marks(stem)
     if before == (mark, notebook):
         return "unchanged"
@@ -138,7 +168,11 @@ def execute(stem: str, settings: Settings, *, force: bool = False) -> str:
             raise UserError(
                 f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
             ) from None
-    shown.metadata["capslib"] = {"fingerprint": mark, "notebook": notebook, "parameters": values}
+    shown.metadata["capslib"] = {
+        "fingerprint": mark,
+        "notebook": notebook,
+        "parameters": values,
+    }
     shown.metadata.pop("papermill", None)
     for cell in shown.cells:
         for timings in ("papermill", "execution"):
@@ -163,10 +197,19 @@ def _renewed(stem: str, values: dict[str, Any]) -> NotebookNode | None:
     import nbformat
     import papermill
 
-    kept, how = nbformat.read(target(stem), as_version=4), dict(kernel_name="python3", language="python", prepare_only=True)
+    kept, how = (
+        nbformat.read(target(stem), as_version=4),
+        dict(kernel_name="python3", language="python", prepare_only=True),
+    )
     new = papermill.execute_notebook(jupytext.read(source(stem)), None, values, **how)
-    code = [[cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (new, kept)]
-    ours, theirs = ([(cell.source, OBEYED.intersection(cell.metadata.get("tags", []))) for cell in of] for of in code)
+    code = [
+        [cell for cell in notebook.cells if cell.cell_type == "code"]
+        for notebook in (new, kept)
+    ]
+    ours, theirs = (
+        [(cell.source, OBEYED.intersection(cell.metadata.get("tags", []))) for cell in of]
+        for of in code
+    )
     if ours != theirs:
         return None
     for cell, same in zip(*code, strict=True):
@@ -190,7 +233,9 @@ def own_kernel() -> type[AsyncKernelManager]:
     class OwnKernel(AsyncKernelManager):
         @default("kernel_spec_manager")
         def _no_registered_kernels(self) -> KernelSpecManager:
-            return KernelSpecManager(kernel_dirs=[])  # there it takes the one of ipykernel beside it
+            return KernelSpecManager(
+                kernel_dirs=[]
+            )  # there it takes the one of ipykernel beside it
 
     return OwnKernel
 
@@ -209,16 +254,23 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
         nonlocal said
         for line in filter(str.strip, PASSING.findall(printed)):
             if time.monotonic() - said >= EVERY or not EXPECTED.match(line):
-                tqdm.write(f"{stem}: {printable(line.rstrip())}", file=sys.stderr)  # above papermill's bar
+                tqdm.write(
+                    f"{stem}: {printable(line.rstrip())}", file=sys.stderr
+                )  # above papermill's bar
                 said = time.monotonic()
 
-    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"  # a socket's path may have 107 bytes
+    short = (
+        tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
+    )  # a socket's path may have 107 bytes
     with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells() as cells:
         before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
         nbformat.write(jupytext.read(source(stem)), before)
         # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        for name in {"CAPSLIB_DATA", "CAPSLIB_RESULTS"} & os.environ.keys():  # the kernel has another working folder
+        for name in {
+            "CAPSLIB_DATA",
+            "CAPSLIB_RESULTS",
+        } & os.environ.keys():  # the kernel has another working folder
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
         try:
             papermill.execute_notebook(
@@ -232,16 +284,30 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
                 progress_bar={"desc": stem, "disable": None},  # only at a terminal
                 stdout_file=SimpleNamespace(write=show, flush=sys.stderr.flush),
                 # Sockets in a folder of its own: without ports, any number of kernels can start at once.
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}),
+                config=Config(
+                    {"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}
+                ),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
                 on_cell_execute=cells.starts,
             )
         except PapermillExecutionError as error:
-            last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[-15:]  # without colours
-            text, found, _ = source(stem).read_text(encoding="utf-8").partition(f"\n{error.source}\n")
+            last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[
+                -15:
+            ]  # without colours
+            text, found, _ = (
+                source(stem).read_text(encoding="utf-8").partition(f"\n{error.source}\n")
+            )
             line = f" (line {text.count(chr(10)) + 2})" if found else ""
-            what = "\n".join((f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}", *last, ""))
-        except RuntimeError as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
+            what = "\n".join(
+                (
+                    f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}",
+                    *last,
+                    "",
+                )
+            )
+        except (
+            RuntimeError
+        ) as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
             if cells.current is None:
                 what = f"{error}. It did not start: what `{sys.executable} -m ipykernel_launcher` prints tells why.\n"
             else:

@@ -61,20 +61,39 @@ class Experience:
         """
         own, arms = _fields(trial), self.ended.get(_place(trial), {})
         every = {arm: {name for name, _ in own ^ arm} for arm in arms}
-        if differs := {arm: of for arm, of in every.items() if not of >= {"experiment", "data"} and "network" not in of}:
-            far = {arm: (len(of - BUDGET), "experiment" in of, len(of)) for arm, of in differs.items()}
+        if differs := {
+            arm: of
+            for arm, of in every.items()
+            if not of >= {"experiment", "data"} and "network" not in of
+        }:
+            far = {
+                arm: (len(of - BUDGET), "experiment" in of, len(of))
+                for arm, of in differs.items()
+            }
             fewest = min(far.values())
             nearest = [arm for arm in far if far[arm] == fewest]
             near = [record for arm in nearest for record in arms[arm]]
             other = ", ".join(sorted(set().union(*(differs[arm] for arm in nearest))))
-            seconds = statistics.median(r.wall_seconds * _seen(trial) / _seen(r.trial) for r in near)
+            seconds = statistics.median(
+                r.wall_seconds * _seen(trial) / _seen(r.trial) for r in near
+            )
             basis = plural(len(near), "record") + (f" with other {other}" if other else "")
             return Estimate(seconds, max(r.peak_memory_bytes for r in near), basis)
         cut = self.rehearsed.get(trial.key)
-        if cut and (between := cut.series.get("seconds_of_steps")) and (steps := work(trial)[0]):
+        if (
+            cut
+            and (between := cut.series.get("seconds_of_steps"))
+            and (steps := work(trial)[0])
+        ):
             seconds = cut.wall_seconds + steps * statistics.median(between)
-            return Estimate(seconds, cut.peak_memory_bytes, "by the steps of its rehearsal, without evaluations between epochs")
-        if (rate := self.rate(trial)) and (flops := work(trial)[1]):  # counting takes torch, so not without a rate
+            return Estimate(
+                seconds,
+                cut.peak_memory_bytes,
+                "by the steps of its rehearsal, without evaluations between epochs",
+            )
+        if (rate := self.rate(trial)) and (
+            flops := work(trial)[1]
+        ):  # counting takes torch, so not without a rate
             basis = f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's most similar records"
             return Estimate(flops / rate, None, basis)
         return Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
@@ -91,11 +110,17 @@ class Experience:
                 fields = {name for name, _ in _fields(trial) ^ arm}
                 key = "network" in fields, "experiment" in fields, len(fields - BUDGET)
                 far.setdefault(key, []).append(records)
-        for _, nearest in sorted(far.items()):  # counting takes a moment, so none is counted that is not needed
+        for _, nearest in sorted(
+            far.items()
+        ):  # counting takes a moment, so none is counted that is not needed
             steps, own = work(trial)
             known = [(of, *work(of[0].trial)) for of in nearest if papers.known(of[0].trial)]
-            alike = [(of, flops) for of, n, flops in known if flops > TINY * n or own <= TINY * steps]
-            if rates := [flops / r.wall_seconds for of, flops in alike for r in of if r.wall_seconds]:
+            alike = [
+                (of, flops) for of, n, flops in known if flops > TINY * n or own <= TINY * steps
+            ]
+            if rates := [
+                flops / r.wall_seconds for of, flops in alike for r in of if r.wall_seconds
+            ]:
                 return statistics.median(rates)
         return None
 
@@ -107,12 +132,21 @@ def _place(trial: Trial) -> tuple:
 
 
 def _fields(trial: Trial) -> frozenset:
-    return frozenset({("experiment", trial.experiment), *((name, str(value)) for name, value in trial.config.items())})
+    return frozenset(
+        {
+            ("experiment", trial.experiment),
+            *((name, str(value)) for name, value in trial.config.items()),
+        }
+    )
 
 
 def _recipes(trial: Trial) -> list[Recipe]:
     experiment = papers.experiments(trial.paper)[trial.experiment]
-    return [t.recipe for t in experiment.trainings(papers.config(trial), trial.seed)] if papers.known(trial) else []
+    return (
+        [t.recipe for t in experiment.trainings(papers.config(trial), trial.seed)]
+        if papers.known(trial)
+        else []
+    )
 
 
 def _seen(trial: Trial) -> int:
@@ -128,8 +162,30 @@ def work(trial: Trial) -> tuple[int, int]:
 
 BUDGET = {
     "experiment",
-    *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate", "shared_stream"),
-    *("setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees", "stop_on", "stop_examples", "stop_after", "keep"),
+    *(
+        "data",
+        "resize",
+        "crop",
+        "downsample",
+        "jitter",
+        "images",
+        "epochs",
+        "learning_rate",
+        "shared_stream",
+    ),
+    *(
+        "setup",
+        "kind",
+        "percent",
+        "draw",
+        "normals",
+        "nrg_pam",
+        "sees",
+        "stop_on",
+        "stop_examples",
+        "stop_after",
+        "keep",
+    ),
 }
 """Fields that change a step only by the shape of what the network sees, and the number of classes."""
 _steps: dict[tuple, int] = {}
@@ -150,7 +206,9 @@ def _counted(recipe: Recipe) -> tuple[int, int]:
     return _steps[key], recipe.epochs * -(-n // recipe.batch_size)
 
 
-def outlook(stem: str, scale: Scale, store: Store) -> Iterator[tuple[str, int, int, int, float | None]]:
+def outlook(
+    stem: str, scale: Scale, store: Store
+) -> Iterator[tuple[str, int, int, int, float | None]]:
     """Of every experiment of a chapter that trains: its name, its trials, those without a record, the FLOPs of their trainings,
     and the hours that they take on one CPU core, None where nothing tells."""
     records = list(store.records(stem))
@@ -160,7 +218,13 @@ def outlook(stem: str, scale: Scale, store: Store) -> Iterator[tuple[str, int, i
         waiting = [t for t in trials if t.key not in done]
         if flops := sum(work(t)[1] for t in waiting):
             seconds = [experience.estimate(t).seconds for t in waiting]
-            yield name, len(trials), len(waiting), flops, None if None in seconds else sum(seconds) / 3600
+            yield (
+                name,
+                len(trials),
+                len(waiting),
+                flops,
+                None if None in seconds else sum(seconds) / 3600,
+            )
 
 
 @dataclass(frozen=True)
@@ -200,8 +264,16 @@ def plan(
     records = (r for paper in {t.paper for t in todo} for r in store.records(paper, cut=True))
     experience = Experience(records, settings.device)
     known = {t.key: experience.estimate(t) for t in todo}
-    elsewhere = settings.scheduler or (settings.device.startswith("cuda") and not cuda_devices())
-    devices = None if elsewhere else plan_workers(settings, [known[t.key] for t in todo]) if todo else []
+    elsewhere = settings.scheduler or (
+        settings.device.startswith("cuda") and not cuda_devices()
+    )
+    devices = (
+        None
+        if elsewhere
+        else plan_workers(settings, [known[t.key] for t in todo])
+        if todo
+        else []
+    )
     return Plan(len(trials), todo, failed, known, devices)
 
 
@@ -211,7 +283,12 @@ def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
     ``free`` is the memory of each device in bytes, ``need`` that of one process. No more workers than trials or cores.
     """
     room = [max(1, bytes_ // need) for bytes_ in free]
-    turns = [device for turn in range(min(trials, max(room))) for device, fit in enumerate(room) if turn < fit]
+    turns = [
+        device
+        for turn in range(min(trials, max(room)))
+        for device, fit in enumerate(room)
+        if turn < fit
+    ]
     return turns[: max(1, min(trials, cores))]
 
 
@@ -225,15 +302,25 @@ def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
     from dask.system import cpu_count
 
     kind = settings.device.partition(":")[0]
-    devices = [f"cuda:{n}" for n in range(cuda_devices())] if settings.device == "cuda" else [settings.device]
+    devices = (
+        [f"cuda:{n}" for n in range(cuda_devices())]
+        if settings.device == "cuda"
+        else [settings.device]
+    )
     if settings.workers or settings.scale == "smoke" or kind == "mps":
         return [devices[n % len(devices)] for n in range(settings.workers or 1)]
     free = [free_memory(device) for device in devices]
     memory = [e.memory for e in known if e.memory is not None]
     if kind == "cpu":
-        need = max(memory, default=0) or PROCESS_MEMORY["cpu"]  # peak memory there is that of the whole process
+        need = (
+            max(memory, default=0) or PROCESS_MEMORY["cpu"]
+        )  # peak memory there is that of the whole process
     else:
-        need = int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"] if len(memory) == len(known) else max(free)
+        need = (
+            int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"]
+            if len(memory) == len(known)
+            else max(free)
+        )
     return [devices[n] for n in slots(len(known), free, need, cpu_count() // settings.threads)]
 
 
@@ -241,7 +328,11 @@ def free_memory(device: str) -> int:
     """Bytes that are free on a device now. CUDA is asked in a process of its own: the question takes a context, and memory for it."""
     if device.startswith("cuda"):
         code = f"import torch; print(torch.cuda.mem_get_info({device!r})[0])"
-        return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8").stdout)
+        return int(
+            subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8"
+            ).stdout
+        )
     import psutil
     from distributed.system import memory_limit
 

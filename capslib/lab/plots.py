@@ -66,7 +66,9 @@ def ordered(n: int, color: str = INK) -> list[str]:
     """``n`` shades for a series that has an order, such as depths or iterations: from the colour itself to nearly black."""
     from matplotlib.colors import to_hex, to_rgb
 
-    return [to_hex([c * (1 - 0.75 * k / max(1, n - 1)) for c in to_rgb(color)]) for k in range(n)]
+    return [
+        to_hex([c * (1 - 0.75 * k / max(1, n - 1)) for c in to_rgb(color)]) for k in range(n)
+    ]
 
 
 def routing_name(name: str) -> str:
@@ -118,7 +120,10 @@ def use_style() -> None:
     set_matplotlib_formats("svg", metadata={"Date": None})
     if shell := get_ipython():
         bundle = shell.display_formatter.mimebundle_formatter
-        bundle.for_type(mpl.figure.Figure, lambda figure, **_: ({}, {"image/svg+xml": {NARROW: svg(narrow(figure))}}))
+        bundle.for_type(
+            mpl.figure.Figure,
+            lambda figure, **_: ({}, {"image/svg+xml": {NARROW: svg(narrow(figure))}}),
+        )
 
 
 def svg(figure: Figure) -> str:
@@ -144,11 +149,19 @@ def narrow(figure: Figure) -> Figure:
     plt.close(other)
     width, height = other.get_size_inches()
     panels = [axes for axes in other.axes if axes.get_subplotspec()]
-    rows, columns = panels[0].get_subplotspec().get_gridspec().get_geometry() if panels else (1, 1)
+    rows, columns = (
+        panels[0].get_subplotspec().get_gridspec().get_geometry() if panels else (1, 1)
+    )
     for legend in list(other.legends):
         names = [text.get_text() for text in legend.get_texts()]
         columns_of_names = max(1, 44 // (max(map(len, names)) + 5))
-        other.legend(legend.legend_handles, names, loc="outside lower center", ncols=columns_of_names, fontsize=8.5)
+        other.legend(
+            legend.legend_handles,
+            names,
+            loc="outside lower center",
+            ncols=columns_of_names,
+            fontsize=8.5,
+        )
         legend.remove()
     if columns == 1:
         other.set_size_inches(min(width, PHONE), height)
@@ -173,7 +186,10 @@ def narrow(figure: Figure) -> Figure:
         row, column = axes.get_subplotspec().rowspan.start, axes.get_subplotspec().colspan.start
         axes.set_subplotspec(grid[row * columns + column])
         axes.tick_params(labelleft=True, labelbottom=True)
-        axes.set(xlabel=axes.get_xlabel() or below.get(column, ""), ylabel=axes.get_ylabel() or left.get(row, ""))
+        axes.set(
+            xlabel=axes.get_xlabel() or below.get(column, ""),
+            ylabel=axes.get_ylabel() or left.get(row, ""),
+        )
     other.set_size_inches(PHONE, height * columns)
     return other
 
@@ -182,22 +198,39 @@ def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> Non
     """Say what colours mean, in these colours: in a row at the right above the axes, or stacked in a corner ``inside`` ("upper left")."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
 
-    words = [TextArea(name, textprops={"color": color, "size": 9.5}) for name, color in colors.items()]
+    words = [
+        TextArea(name, textprops={"color": color, "size": 9.5})
+        for name, color in colors.items()
+    ]
     if inside:
-        packed, place = VPacker(children=words, pad=0, sep=4, align=inside.split()[1]), {"loc": inside, "borderpad": 0.5}
+        packed, place = (
+            VPacker(children=words, pad=0, sep=4, align=inside.split()[1]),
+            {"loc": inside, "borderpad": 0.5},
+        )
     else:
-        packed, place = HPacker(children=words, pad=0, sep=6), {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3}
-    axes.add_artist(AnchoredOffsetbox(child=packed, frameon=False, bbox_transform=axes.transAxes, **place))
+        packed, place = (
+            HPacker(children=words, pad=0, sep=6),
+            {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3},
+        )
+    axes.add_artist(
+        AnchoredOffsetbox(child=packed, frameon=False, bbox_transform=axes.transAxes, **place)
+    )
 
 
-def panels(columns: int, *, height: float = 2.8, rows: int = 1, **options: object) -> tuple[Figure, Sequence[Axes]]:
+def panels(
+    columns: int, *, height: float = 2.8, rows: int = 1, **options: object
+) -> tuple[Figure, Sequence[Axes]]:
     """Small multiples in the book's width, each row ``height`` inches high."""
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **options)
 
 
-def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit: str = "%", end: float = 100) -> Figure:
+def dots(
+    rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]],
+    unit: str = "%",
+    end: float = 100,
+) -> Figure:
     """A small figure for the front page: a row has a verdict, or our seeds, or only the paper's value; and a colour.
 
     Our mean is filled, with its interval, and the paper's value open, in ``unit``, from 0 to ``end``. A row may lack a value.
@@ -209,12 +242,18 @@ def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit
         if isinstance(told, float):
             ours, between, theirs = None, None, told
         elif isinstance(told, Sequence):
-            ours, between, theirs = fmean(told) if told else None, interval(told, (0, 100) if unit == "%" else None), None
+            ours, between, theirs = (
+                fmean(told) if told else None,
+                interval(told, (0, 100) if unit == "%" else None),
+                None,
+            )
         else:
             ours, between, theirs = told.ours, told.interval, told.claim.value
         axes.text(0, y - 0.48, name, fontsize=8.5, va="center")
         if between:
-            axes.plot(between, (y, y), color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+            axes.plot(
+                between, (y, y), color=color, linewidth=5, alpha=0.35, solid_capstyle="butt"
+            )
         if theirs is not None:
             axes.plot(theirs, y, "o", color=INK, fillstyle="none", markersize=8, clip_on=False)
         if ours is not None:
@@ -227,14 +266,18 @@ def dots(rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]], unit
 
 
 def rows(
-    axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]], guessed: float = math.inf
+    axes: Axes,
+    of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]],
+    guessed: float = math.inf,
 ) -> None:
     """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band).
 
     Where a seed reaches what counts as ``guessed``, there is no mean.
     """
     for y, (color, paper, ours, between) in enumerate(of.values()):
-        axes.plot(between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
+        axes.plot(
+            between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt"
+        )
         axes.plot(ours, [y] * len(ours), "o", color=color, ms=3.5, alpha=0.6, mew=0)
         if ours and max(ours) < guessed:
             axes.plot(fmean(ours), y, "o", color=color, ms=5.5)
@@ -245,7 +288,9 @@ def rows(
     axes.grid(True, axis="both")
 
 
-def errors(axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80) -> None:
+def errors(
+    axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80
+) -> None:
     """The :func:`rows` of test errors in percent, without intervals, on a logarithmic scale; who guesses errs as ``chance`` does."""
     rows(axes, {name: (*row, ()) for name, row in of.items()}, guessed=0.95 * chance)
     axes.axvline(chance, color=INK, lw=1, ls=":")
@@ -261,7 +306,9 @@ def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:
     return figure
 
 
-def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, width: float) -> Figure:
+def _network(
+    layers: Sequence[tuple[str, str, str]], color: str, columns: int, width: float
+) -> Figure:
     import matplotlib.pyplot as plt
 
     rows = -(-len(layers) // columns)
@@ -270,12 +317,31 @@ def _network(layers: Sequence[tuple[str, str, str]], color: str, columns: int, w
         x, y = n % columns, -2.5 * (n // columns)
         ink = color if "capsules" in name else INK
         axes.add_patch(plt.Rectangle((x, y), 0.66, 1, fill=False, ec=ink, lw=1.8))
-        axes.text(x + 0.33, y + 0.5, name.replace(" ", "\n"), color=ink, ha="center", va="center", fontsize=9)
+        axes.text(
+            x + 0.33,
+            y + 0.5,
+            name.replace(" ", "\n"),
+            color=ink,
+            ha="center",
+            va="center",
+            fontsize=9,
+        )
         axes.text(x + 0.33, y - 0.15, shape, ha="center", va="top", fontsize=9)
         axes.text(x + 0.83, y + 1.12, leads, ha="center", va="bottom", fontsize=9)
         if n + 1 < len(layers):
-            axes.annotate("", (x + 1, y + 0.5), (x + 0.66, y + 0.5), arrowprops={"arrowstyle": "->", "color": INK})
-    axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.45), frame_on=False, xticks=[], yticks=[])
+            axes.annotate(
+                "",
+                (x + 1, y + 0.5),
+                (x + 0.66, y + 0.5),
+                arrowprops={"arrowstyle": "->", "color": INK},
+            )
+    axes.set(
+        xlim=(-0.1, columns - 0.24),
+        ylim=(1.75 - 2.5 * rows, 1.45),
+        frame_on=False,
+        xticks=[],
+        yticks=[],
+    )
     return figure
 
 

@@ -14,7 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -64,10 +71,16 @@ class Shown(Display):
         self.console, self.lock = console, threading.RLock()
         self.live = console.is_terminal and not console.is_dumb_terminal
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not self.live,
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not self.live,
             speed_estimate_period=math.inf,  # trials take hours: every sample counts
-        )  # fmt: skip
+        )
         self.bars: dict[str, TaskID] = {}
         self.share: dict[str, float] = {}  # how much of each trial is done
         self.ended: set[str] = set()
@@ -84,22 +97,35 @@ class Shown(Display):
     def plan(self, plan: Plan) -> None:
         self.say(" ".join(summary(plan)))
         seconds = {key: known.seconds for key, known in plan.known.items()}
-        alike = None in seconds.values()  # unless the time of every trial is known, all trials weigh the same
+        alike = (
+            None in seconds.values()
+        )  # unless the time of every trial is known, all trials weigh the same
         self.weight = {key: 1.0 if alike else max(s, 1e-3) for key, s in seconds.items()}
         self.label, self.total = labels(plan.todo), len(plan.todo)
-        self.all = self.progress.add_task("all trials", total=sum(self.weight.values()), note="", visible=bool(plan.todo))
+        self.all = self.progress.add_task(
+            "all trials", total=sum(self.weight.values()), note="", visible=bool(plan.todo)
+        )
 
     def step(self, trial: Trial, step: int, steps: int, note: str) -> None:
         with self.lock:
             if trial.key not in self.share:
                 self.share[trial.key] = 0.0
-                self.bars[trial.key] = self.progress.add_task(escape(self.label(trial)), total=None, note="")
+                self.bars[trial.key] = self.progress.add_task(
+                    escape(self.label(trial)), total=None, note=""
+                )
                 if not self.live:
                     self.say(f"start  {self.label(trial)}  [{self.state()}]")
-            told = steps and trial.key not in self.ended  # a worker's last message may arrive after its record
+            told = (
+                steps and trial.key not in self.ended
+            )  # a worker's last message may arrive after its record
             if told:
                 self.share[trial.key] = step / steps
-                self.progress.update(self.bars[trial.key], completed=step, total=steps, note=escape(f"{step}/{steps} {note}"))
+                self.progress.update(
+                    self.bars[trial.key],
+                    completed=step,
+                    total=steps,
+                    note=escape(f"{step}/{steps} {note}"),
+                )
             self._update()
             if told and not self.live and self.console.get_time() - self.said >= self.QUIET:
                 self.say(f"   at  {self.label(trial)}  {step}/{steps} {note}  [{self.state()}]")
@@ -114,8 +140,13 @@ class Shown(Display):
             self.share[trial.key] = 1.0
             self.ended.add(trial.key)
             self._update()
-            shown = "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3]) or record.message
-            self.say(f"{record.exit:>5}  {self.label(trial)}  {shown}  {duration(record.wall_seconds)}  [{self.state()}]")
+            shown = (
+                "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
+                or record.message
+            )
+            self.say(
+                f"{record.exit:>5}  {self.label(trial)}  {shown}  {duration(record.wall_seconds)}  [{self.state()}]"
+            )
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -124,7 +155,9 @@ class Shown(Display):
     def state(self) -> str:
         """``3/30, 4 min left``: how many trials have ended, and the time left for all, as soon as there is an estimate."""
         ended, left = len(self.ended), self.progress.tasks[0].time_remaining
-        return f"{ended}/{self.total}" + (f", {duration(left)} left" if left and ended < self.total else "")
+        return f"{ended}/{self.total}" + (
+            f", {duration(left)} left" if left and ended < self.total else ""
+        )
 
     def _update(self) -> None:
         done = sum(self.weight[key] * share for key, share in self.share.items())
@@ -183,9 +216,21 @@ def summary(plan: Plan) -> list[str]:
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
         return [first, f"On {where}; no record tells how long they take."]
-    shared = f", {duration(sum(seconds) / workers)} on {where}" if workers else f", shared by {where}"
-    missing = f"; {len(plan.todo) - len(seconds)} without an estimate come on top" if len(seconds) < len(plan.todo) else ""
-    memory = f", at most {decimal(most)} each" if (most := max(e.memory or 0 for e in plan.known.values())) else ""
+    shared = (
+        f", {duration(sum(seconds) / workers)} on {where}"
+        if workers
+        else f", shared by {where}"
+    )
+    missing = (
+        f"; {len(plan.todo) - len(seconds)} without an estimate come on top"
+        if len(seconds) < len(plan.todo)
+        else ""
+    )
+    memory = (
+        f", at most {decimal(most)} each"
+        if (most := max(e.memory or 0 for e in plan.known.values()))
+        else ""
+    )
     return [first, f"Expected: {duration(sum(seconds))} in all{shared}{memory}{missing}."]
 
 
@@ -204,9 +249,22 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
         known = [plan.known[t.key] for t in trials]
         steps, flops = map(sum, zip(*map(planning.work, trials), strict=True))
         seconds = [e.seconds for e in known if e.seconds is not None]
-        here = one(known[0]) if len(known) == 1 else f"about {duration(sum(seconds))}" if seconds else "time not known"
-        missing = f" and {len(known) - len(seconds)} trials whose time is not known" if 0 < len(seconds) < len(known) else ""
-        tera, minutes = (f"{x:,.0f}" if x >= 10 else f"{x:.2g}" for x in (flops / 1e12, flops / planning.CARD / 60))
+        here = (
+            one(known[0])
+            if len(known) == 1
+            else f"about {duration(sum(seconds))}"
+            if seconds
+            else "time not known"
+        )
+        missing = (
+            f" and {len(known) - len(seconds)} trials whose time is not known"
+            if 0 < len(seconds) < len(known)
+            else ""
+        )
+        tera, minutes = (
+            f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
+            for x in (flops / 1e12, flops / planning.CARD / 60)
+        )
         card = f"{tera} TFLOP: {minutes} card-minutes at an assumed {planning.CARD / 1e12:g} TFLOP/s"
         return here + missing + (f"; {steps} steps, {card}" if flops else "")
 
@@ -238,7 +296,13 @@ def duration(seconds: float) -> str:
 def failures(records: Sequence[Record], store: Store) -> Table:
     """A table of the trials that failed: how they ended, why, and where their logs are."""
     label = labels([r.trial for r in records])
-    table = Table("trial", "exit", "message", "log", title=f"{len(records)} failures; --retry-failed runs them again")
+    table = Table(
+        "trial",
+        "exit",
+        "message",
+        "log",
+        title=f"{len(records)} failures; --retry-failed runs them again",
+    )
     table.columns[-1].overflow = "fold"
     for r in records:
         log, here = store.log(r.trial).resolve(), Path.cwd()

@@ -13,14 +13,33 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from capslib.config import Model
-from capslib.papers.experiment import LARGEST, Count, DataFingerprint, Deviation, Fields, Metric, Number, Trial
+from capslib.papers.experiment import (
+    LARGEST,
+    Count,
+    DataFingerprint,
+    Deviation,
+    Fields,
+    Metric,
+    Number,
+    Trial,
+)
 
 Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
 """Ends that count for nothing: the trial still has to run."""
 RoutingPath = Literal["eager", "fast", "compiled", "none"]
 """Which implementation of a routing ran: its definition, the fast path, the fast path compiled, or there was none."""
-ABSCISSAS = ("epochs", "steps", "distances", "epsilons", "depths", "half_steps", "quantiles", "log_shares", "ranks")
+ABSCISSAS = (
+    "epochs",
+    "steps",
+    "distances",
+    "epsilons",
+    "depths",
+    "half_steps",
+    "quantiles",
+    "log_shares",
+    "ranks",
+)
 """Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
 LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
 """How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or for each parent."""
@@ -79,14 +98,20 @@ class Record(Model):
     code: Code
     environment: Environment
     routing_path: RoutingPath = Field(description="which implementation of the routing ran")
-    parameters: Count = Field(description="parameters of the network, frozen ones too; 0 where there is none")
+    parameters: Count = Field(
+        description="parameters of the network, frozen ones too; 0 where there is none"
+    )
     wall_seconds: float = Field(ge=0, le=1e9)  # thirty years
     peak_memory_bytes: Count
     started: AwareDatetime
     finished: AwareDatetime
-    exit: Exit = Field(description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result")
+    exit: Exit = Field(
+        description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result"
+    )
     message: str = ""
-    resumed_from: list[Count] = Field(default=[], description="the steps at which the run was taken up again")
+    resumed_from: list[Count] = Field(
+        default=[], description="the steps at which the run was taken up again"
+    )
 
     @property
     def real(self) -> bool:

@@ -24,19 +24,25 @@ class Runs:
     twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
     """
 
-    def __init__(self, records: Iterable[Record] = (), budget: Callable[[Record], int] = lambda record: 1):
+    def __init__(
+        self, records: Iterable[Record] = (), budget: Callable[[Record], int] = lambda record: 1
+    ):
         found: dict[tuple[str, str, int], dict[str, Record]] = {}
         self.left_out: Counter[tuple[str, str]] = Counter()
         for record in records:
             if record.real and record.trial.scale != "smoke" and record.exit in ("ok", *FAILED):
                 place, times = (record.trial.paper, record.trial.experiment), budget(record)
-                for counts_as in (1, 2) if times == 1 and q.stopped_itself(record) else (times,):
+                for counts_as in (
+                    (1, 2) if times == 1 and q.stopped_itself(record) else (times,)
+                ):
                     found.setdefault((*place, counts_as), {})[record.key] = record
                 self.left_out[place] += times == 0
         self._found: dict[tuple[str, str, int], q.Index[Record]] = {}
         for place, runs in found.items():
             kept = sorted(runs.values(), key=lambda r: (r.trial.seed, r.key))
-            self._found[place] = q.Index((r.trial.experiment, r.trial.scale, r.config, r) for r in kept)
+            self._found[place] = q.Index(
+                (r.trial.experiment, r.trial.scale, r.config, r) for r in kept
+            )
 
     def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
         """The selected runs by seed; those that a selection averages over together, once all of them are there."""
@@ -47,7 +53,11 @@ class Runs:
         groups: dict[tuple, dict[object, Record]] = {}
         for r in records:
             groups.setdefault((r.trial.seed, r.trial.scale), {})[r.config[select.over]] = r
-        return [Run(tuple(of.values()), select.over) for of in groups.values() if len(of) == select.cells]
+        return [
+            Run(tuple(of.values()), select.over)
+            for of in groups.values()
+            if len(of) == select.cells
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,9 @@ class Run:
 
     def config(self) -> dict:
         """The fields of its configuration that all its records share."""
-        return {name: value for name, value in self.records[0].config.items() if name != self.over}
+        return {
+            name: value for name, value in self.records[0].config.items() if name != self.over
+        }
 
     def read(self, what: str | q.Derived) -> Metric | None:
         """The mean over its records; None where one does not say."""
@@ -83,4 +95,6 @@ class Run:
         if None in found:
             return None
         mean = math.fsum(metric.value for metric in found) / len(found)
-        return found[0].model_copy(update={"value": mean, "n": min(metric.n for metric in found)})
+        return found[0].model_copy(
+            update={"value": mean, "n": min(metric.n for metric in found)}
+        )

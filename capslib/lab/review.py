@@ -31,17 +31,27 @@ def review(store: Store, paper: str | None = None) -> Review:
         try:
             records[name] = read_record(path)
         except Damaged as why:
-            problems.append(f"{name}: damaged ({why}): restore it, or set it aside with --repair and run its trial again")
+            problems.append(
+                f"{name}: damaged ({why}): restore it, or set it aside with --repair and run its trial again"
+            )
         except Newer:
             problems.append(f"{name}: was written by a newer capslib: update capslib")
         except OSError as error:
-            problems.append(f"{name}: cannot be read ({error.strerror}): make it readable, or delete it")
+            problems.append(
+                f"{name}: cannot be read ({error.strerror}): make it readable, or delete it"
+            )
     for name, record in records.items():
         checks = _rehearsal, _deviations, _code
-        found = (*store.objections(store.root / name, record), *(what for check in checks for what in check(record)))
+        found = (
+            *store.objections(store.root / name, record),
+            *(what for check in checks for what in check(record)),
+        )
         problems += [f"{name}: {what}" for what in found]
     problems += [*_each_other(records), *_strays(store, paper)]
-    return Review(problems, [f"{name}: {what}" for name, record in records.items() for what in _notes(record)])
+    return Review(
+        problems,
+        [f"{name}: {what}" for name, record in records.items() for what in _notes(record)],
+    )
 
 
 def together(notes: list[str]) -> list[str]:
@@ -60,7 +70,9 @@ def together(notes: list[str]) -> list[str]:
 
 def _of(record: Record) -> Experiment | None:
     known = record.trial.paper in papers.PAPERS
-    return papers.experiments(record.trial.paper).get(record.trial.experiment) if known else None
+    return (
+        papers.experiments(record.trial.paper).get(record.trial.experiment) if known else None
+    )
 
 
 def _rehearsal(record: Record) -> Iterator[str]:
@@ -70,7 +82,11 @@ def _rehearsal(record: Record) -> Iterator[str]:
 
 def _deviations(record: Record) -> Iterator[str]:
     trial = record.trial
-    known = deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True) if papers.known(trial) else []
+    known = (
+        deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True)
+        if papers.known(trial)
+        else []
+    )
     for what in (d.what for d in record.deviations if d not in known):
         yield f"its deviation {what!r} is not in the ledger in these words: add it there, or delete the file and run its trial again"
 
@@ -93,12 +109,19 @@ def _each_other(records: dict[str, Record]) -> Iterator[str]:
             yield f"{name}: a second record of the trial of {first}: keep one"
         if record.exit == "ok":
             # n of a change over the last quarter counts steps, and a seed may stop early
-            measures = {k: (0 if k.endswith("_last_quarter") else m.n, m.unit) for k, m in record.metrics.items()}
+            measures = {
+                k: (0 if k.endswith("_last_quarter") else m.n, m.unit)
+                for k, m in record.metrics.items()
+            }
             measures["parameters"] = record.parameters
             arm = record.trial.model_copy(update={"seed": 0}).key
-            other, revision, theirs = arms.setdefault(arm, (name, record.code.revision, measures))
+            other, revision, theirs = arms.setdefault(
+                arm, (name, record.code.revision, measures)
+            )
             both = measures.keys() & theirs.keys()  # other code may measure more
-            compared = both if revision != record.code.revision else measures.keys() | theirs.keys()
+            compared = (
+                both if revision != record.code.revision else measures.keys() | theirs.keys()
+            )
             if odd := sorted(k for k in compared if measures.get(k) != theirs.get(k)):
                 yield f"{name}: not measured like another seed, in {other} ({', '.join(odd)}): raise the experiment's revision"
 
@@ -110,8 +133,15 @@ def _strays(store: Store, paper: str | None) -> Iterator[str]:
         place = folder.relative_to(store.root)
         if not folder.is_dir() or any(part.startswith(".") for part in place.parts):
             continue
-        yield from (f"{place / path.name}: left by a write that was killed: delete it" for path in leftovers(folder))
-        for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p not in records):
+        yield from (
+            f"{place / path.name}: left by a write that was killed: delete it"
+            for path in leftovers(folder)
+        )
+        for path in sorted(
+            p
+            for p in folder.iterdir()
+            if p.is_file() and not p.name.startswith(".") and p not in records
+        ):
             if ".damaged-" in path.name:
                 yield f"{place / path.name}: set aside as damaged: delete it, and run its trial again"
             elif path.suffix != ".npz" or path.with_suffix(".json") not in records:
@@ -135,7 +165,11 @@ def _notes(record: Record) -> Iterator[str]:
         known = SETS[seen.name].manifest if seen.name in SETS else ""
         if known and seen.complete and not seen.deviations and seen.sha256 != known:
             yield f"its {seen.name} is not the one that `capslib data fetch {seen.name}` prepares; ask where it comes from"
-    today = deviations(trial.paper, trial.experiment, papers.config(trial)) if papers.known(trial) else []
+    today = (
+        deviations(trial.paper, trial.experiment, papers.config(trial))
+        if papers.known(trial)
+        else []
+    )
     if missing := [d.what for d in today if d not in record.deviations]:
         yield f"does not name a deviation that the ledger names today: {'; '.join(missing)}"
     known_revisions = revisions()

@@ -43,7 +43,10 @@ HARMLESS = ("GIT_CONFIG_", "GIT_DISCOVERY_")
 @functools.cache
 def code_hash(entry: str | None = None) -> str:
     """SHA-256 of the Python files that a module imports, itself among them, or of the whole package; see :func:`hash_of_code`."""
-    return hash_of_code({p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")}, entry)
+    return hash_of_code(
+        {p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")},
+        entry,
+    )
 
 
 def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
@@ -70,7 +73,9 @@ def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
         for place in ("/".join([*parts, "__init__.py"]), "/".join(parts) + ".py"):
             if place in files and place not in found:
                 found.add(place)
-                left |= _imported(files[place]) - {"capslib"}  # whose docstring draws the plan of the house
+                left |= _imported(files[place]) - {
+                    "capslib"
+                }  # whose docstring draws the plan of the house
     return found
 
 
@@ -81,7 +86,9 @@ def _imported(source: bytes) -> set[str]:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:  # of a registry
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value
+        ):  # of a registry
             names.add(node.value.partition(":")[0])
     return {name for name in names if name.split(".")[0] == "capslib"}
 
@@ -177,7 +184,11 @@ def _environment(device: str) -> Environment:
     import torch
 
     kind = device.partition(":")[0]
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else f"{kind.upper()} ({platform.machine()})"
+    name = (
+        torch.cuda.get_device_name(device)
+        if kind == "cuda"
+        else f"{kind.upper()} ({platform.machine()})"
+    )
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -193,10 +204,16 @@ def keep_memory() -> None:
     By default it maps large blocks on their own, and in the workers of a dask cluster gives small ones back too, so every step
     faults all its pages in again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
     """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # musl or a Mac; no dynamic linker; Windows
+    with contextlib.suppress(
+        AttributeError, OSError, TypeError
+    ):  # musl or a Mac; no dynamic linker; Windows
         glibc = ctypes.CDLL(None)
         glibc.malloc_trim(0)
-        for option, value in ((-4, 0), (-1, -1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+        for option, value in (
+            (-4, 0),
+            (-1, -1),
+            (-2, 2**26),
+        ):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
             glibc.mallopt(option, value)
 
 
@@ -212,8 +229,12 @@ class PeakMemory:
 
             torch.cuda.reset_peak_memory_stats(self.device)
         elif sys.platform == "linux":
-            with contextlib.suppress(OSError):  # some containers forbid it; the mark of the whole process has to do there
-                Path("/proc/self/clear_refs").write_bytes(b"5")  # sets the high-water mark back to what is held now
+            with contextlib.suppress(
+                OSError
+            ):  # some containers forbid it; the mark of the whole process has to do there
+                Path("/proc/self/clear_refs").write_bytes(
+                    b"5"
+                )  # sets the high-water mark back to what is held now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -222,14 +243,18 @@ class PeakMemory:
 
             self.bytes = torch.cuda.max_memory_allocated(self.device)
         elif sys.platform == "linux" and (
-            mark := re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+            mark := re.search(
+                r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")
+            )
         ):
             self.bytes = int(mark[1]) * 1024
         else:
             import psutil
 
             memory = psutil.Process().memory_info()
-            self.bytes = getattr(memory, "peak_wset", memory.rss)  # Windows keeps a peak; a Mac and gVisor tell what is held now
+            self.bytes = getattr(
+                memory, "peak_wset", memory.rss
+            )  # Windows keeps a peak; a Mac and gVisor tell what is held now
 
 
 @contextlib.contextmanager
@@ -270,31 +295,51 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     started, clock = datetime.now(UTC), time.perf_counter()
     outcome, status, message = Outcome(metrics={}), "ok", ""
     keep_memory()
-    timed = contextlib.nullcontext([]) if context.max_steps is None else _seconds_of_steps(context.device)
+    timed = (
+        contextlib.nullcontext([])
+        if context.max_steps is None
+        else _seconds_of_steps(context.device)
+    )
     with timed as seconds_of_steps, PeakMemory(context.device) as memory:
         try:
             outcome = experiment.run(config, context)
         except UserError:
             raise
-        except (Exception, SystemExit) as error:  # of a worker, the last would end the process, as if it had been killed
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # of a worker, the last would end the process, as if it had been killed
             status, message = _fault(error)
             _log(trial, store, traceback.format_exc())
     if context.max_steps is not None:
         status, message = "cut", message and f"{status}: {message}"
-        outcome = dataclasses.replace(outcome, series={**outcome.series, "seconds_of_steps": seconds_of_steps})
+        outcome = dataclasses.replace(
+            outcome, series={**outcome.series, "seconds_of_steps": seconds_of_steps}
+        )
     return _keep(
-        experiment, trial, store, status, message, outcome,
+        experiment,
+        trial,
+        store,
+        status,
+        message,
+        outcome,
         code=code,
         environment=_environment(context.device),
         wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
         peak_memory_bytes=memory.bytes,
         started=started,
         resumed_from=context.resumed_from,
-    )  # fmt: skip
+    )
 
 
 def run_unless_taken(
-    experiment: Experiment, trial: Trial, store: Store, context: Context, *, replaces: datetime | None = None, wait: bool = False
+    experiment: Experiment,
+    trial: Trial,
+    store: Store,
+    context: Context,
+    *,
+    replaces: datetime | None = None,
+    wait: bool = False,
 ) -> Record | None:
     """Run a trial that has not been run yet, unless another process runs it or ``context.stop()`` ends it: then None comes back.
 
@@ -308,9 +353,15 @@ def run_unless_taken(
     if context.stop():
         return None
     try:
-        with locked(store.lock(trial), blocking=wait, poll_interval=0.5, cancel_check=context.stop):
+        with locked(
+            store.lock(trial), blocking=wait, poll_interval=0.5, cancel_check=context.stop
+        ):
             record = store.get(trial)
-            if record is not None and record.exit not in UNFINISHED and record.finished != replaces:
+            if (
+                record is not None
+                and record.exit not in UNFINISHED
+                and record.finished != replaces
+            ):
                 return record
             if context.progress is not None:
                 context.progress(0, 0, "")
@@ -319,14 +370,26 @@ def run_unless_taken(
         return None
 
 
-def record_death(experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit = "error") -> Record:
+def record_death(
+    experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit = "error"
+) -> Record:
     """Record that the process that ran a trial died in the middle of it, as far as the one that outlived it can tell."""
     _log(trial, store, f"{message}\n")
     environment = _environment("cpu").model_copy(update={"device": "unknown"})
     return _keep(
-        experiment, trial, store, status, message, Outcome(metrics={}),
-        code=code_of(experiment), environment=environment, wall_seconds=0, peak_memory_bytes=0, started=datetime.now(UTC), resumed_from=[],
-    )  # fmt: skip
+        experiment,
+        trial,
+        store,
+        status,
+        message,
+        Outcome(metrics={}),
+        code=code_of(experiment),
+        environment=environment,
+        wall_seconds=0,
+        peak_memory_bytes=0,
+        started=datetime.now(UTC),
+        resumed_from=[],
+    )
 
 
 def _fault(error: BaseException) -> tuple[Exit, str]:
@@ -338,18 +401,29 @@ def _fault(error: BaseException) -> tuple[Exit, str]:
     if refused or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom", (str(error) or type(error).__name__).splitlines()[0]
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return "error", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+    return (
+        "error",
+        f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})",
+    )
 
 
 def _log(trial: Trial, store: Store, text: str) -> None:
     path = store.log(trial)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n")
+        file.write(
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n"
+        )
 
 
 def _keep(
-    experiment: Experiment, trial: Trial, store: Store, status: Exit, message: str, outcome: Outcome, **measured: Any
+    experiment: Experiment,
+    trial: Trial,
+    store: Store,
+    status: Exit,
+    message: str,
+    outcome: Outcome,
+    **measured: Any,
 ) -> Record:
     config = experiment.config.model_validate(trial.config)
     record = Record(

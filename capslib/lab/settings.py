@@ -17,26 +17,49 @@ from capslib.errors import UserError, check_name, unknown
 from capslib.files import folder
 from capslib.papers.experiment import SCALES, Scale
 
-Folder = Annotated[Path, BeforeValidator(lambda name: str(folder(name)) if isinstance(name, str) else name)]
+Folder = Annotated[
+    Path, BeforeValidator(lambda name: str(folder(name)) if isinstance(name, str) else name)
+]
 
 
 class Settings(Model):
     """The parameters of a notebook, in the order of its ``parameters`` cell."""
 
     scale: Scale = Field(
-        "smoke", description="smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting"
+        "smoke",
+        description="smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting",
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:0 …, or mps")
     seeds: int | None = Field(
-        None, ge=1, le=1000, strict=True, description="replicates from seed 0 on; default: the experiment's"
+        None,
+        ge=1,
+        le=1000,
+        strict=True,
+        description="replicates from seed 0 on; default: the experiment's",
     )
-    workers: int = Field(0, ge=0, le=1024, strict=True, description="processes; 0: as many as fit; 1: this one runs the trials")
+    workers: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        strict=True,
+        description="processes; 0: as many as fit; 1: this one runs the trials",
+    )
     threads: int = Field(
-        1, ge=1, le=1024, strict=True, description="threads of each trial on the CPU; their number changes the last digits"
+        1,
+        ge=1,
+        le=1024,
+        strict=True,
+        description="threads of each trial on the CPU; their number changes the last digits",
     )
-    scheduler: str | None = Field(None, description="address of a dask scheduler, tcp://host:port")
-    data_dir: Folder | None = Field(None, description="prepared data sets; default: $CAPSLIB_DATA, else the user's cache")
-    results_dir: Folder | None = Field(None, description="records; default: $CAPSLIB_RESULTS, else results/ of the book")
+    scheduler: str | None = Field(
+        None, description="address of a dask scheduler, tcp://host:port"
+    )
+    data_dir: Folder | None = Field(
+        None, description="prepared data sets; default: $CAPSLIB_DATA, else the user's cache"
+    )
+    results_dir: Folder | None = Field(
+        None, description="records; default: $CAPSLIB_RESULTS, else results/ of the book"
+    )
 
     @field_validator("scheduler")
     @classmethod
@@ -58,11 +81,18 @@ class Settings(Model):
             settings = cls.model_validate(parameters)
         except ValidationError as error:
             first = error.errors()[0]
-            raise UserError(f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}.") from None
-        check_device(settings.device, here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0))
+            raise UserError(
+                f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}."
+            ) from None
+        check_device(
+            settings.device,
+            here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0),
+        )
         wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", wait):
-            raise UserError(f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60.")
+            raise UserError(
+                f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60."
+            )
         return settings
 
 
@@ -74,16 +104,22 @@ def check_device(device: str, *, here: bool = True) -> None:
     match = re.fullmatch(r"(cpu|mps|cuda(?::([0-9]{1,4}))?)", device)
     if match is None:
         if "gpu" in device.lower():
-            raise UserError(f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps.")
+            raise UserError(
+                f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps."
+            )
         raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
     kind, index = match[1].partition(":")[0], int(match[2] or 0)
     if not here:
         return
     if kind == "cuda" and index >= (count := cuda_devices()):
         there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
-        raise UserError(f"There is no {device} here: {there} found. Use device cpu, or a machine with an NVIDIA driver.")
+        raise UserError(
+            f"There is no {device} here: {there} found. Use device cpu, or a machine with an NVIDIA driver."
+        )
     if kind == "mps" and sys.platform != "darwin":
-        raise UserError("There is no mps device here: only Apple machines have one. Use device cpu.")
+        raise UserError(
+            "There is no mps device here: only Apple machines have one. Use device cpu."
+        )
 
 
 def cuda_devices() -> int:
@@ -111,7 +147,9 @@ def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
         try:
             values[name] = _value(text)
         except (ValueError, RecursionError):
-            raise UserError(f"{what.capitalize()} {name!r}: its value is too long, too deep, or no Unicode text.") from None
+            raise UserError(
+                f"{what.capitalize()} {name!r}: its value is too long, too deep, or no Unicode text."
+            ) from None
     return values
 
 
@@ -121,5 +159,7 @@ def _value(text: str) -> Any:
         value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except json.JSONDecodeError:
         value = text
-    json.dumps(value, ensure_ascii=False).encode()  # a UnicodeError for half of a surrogate pair
+    json.dumps(
+        value, ensure_ascii=False
+    ).encode()  # a UnicodeError for half of a surrogate pair
     return value

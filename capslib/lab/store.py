@@ -23,7 +23,9 @@ from capslib.papers.experiment import Trial
 def book_above() -> Path | None:
     """Return the nearest folder with a ``_toc.yml``, from the working folder upwards, or None."""
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "_toc.yml").exists()), None)
+    return next(
+        (folder for folder in (here, *here.parents) if (folder / "_toc.yml").exists()), None
+    )
 
 
 def project_root() -> Path:
@@ -53,7 +55,9 @@ def read_record(path: Path) -> Record:
     Raises :class:`Damaged`, :class:`Newer`, or :class:`OSError` where the file cannot be read.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is no file but a pipe or a device")  # reading which might never end
+        raise OSError(
+            errno.EINVAL, "it is no file but a pipe or a device"
+        )  # reading which might never end
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise Damaged(f"it has {size:,} bytes, and no record has more than {LARGEST_FILE:,}")
@@ -61,14 +65,22 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(content, strict=True)
     except ValidationError as error:
-        version = next((e["input"] for e in error.errors() if e["loc"] == ("schema_version",)), 0)
+        version = next(
+            (e["input"] for e in error.errors() if e["loc"] == ("schema_version",)), 0
+        )
         if isinstance(version, int) and version > Record.model_fields["schema_version"].default:
-            raise Newer(f"{path} was written by a newer capslib; update capslib to use it.") from None
+            raise Newer(
+                f"{path} was written by a newer capslib; update capslib to use it."
+            ) from None
         conflict = content.startswith(b"<<<<<<< ") or b"\n<<<<<<< " in content
-        raise Damaged("it holds the markers of a merge conflict" if conflict else reason(error)) from None
+        raise Damaged(
+            "it holds the markers of a merge conflict" if conflict else reason(error)
+        ) from None
     json.loads(content, object_pairs_hook=_each_once)
     if not record.trial.key == record.key == path.stem:
-        raise Damaged(f"its trial hashes to {record.trial.key}, its key is {record.key}: it was edited or renamed")
+        raise Damaged(
+            f"its trial hashes to {record.trial.key}, its key is {record.key}: it was edited or renamed"
+        )
     return record
 
 
@@ -94,7 +106,9 @@ class Store:
         named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
         self.root = folder(named if named is not None else project_root() / "results")
         if named is None and book_above() is None:
-            notify(f"No book is above this folder, so records are those in {self.root}: name --results-dir for others.")
+            notify(
+                f"No book is above this folder, so records are those in {self.root}: name --results-dir for others."
+            )
 
     def path(self, trial: Trial) -> Path:
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
@@ -119,13 +133,17 @@ class Store:
     def check_writable(self) -> None:
         """Raise :class:`UserError` unless records can be written here. Makes no folder."""
         check_writable(
-            self.root, "Results", "Make that folder writable, or choose another one with --results-dir or results_dir."
+            self.root,
+            "Results",
+            "Make that folder writable, or choose another one with --results-dir or results_dir.",
         )
 
     def check_there(self) -> Store:
         """Itself. Raises :class:`UserError` for a folder that somebody named and that is not there, or is empty: the name is mistyped."""
         if self.root != project_root() / "results" and not any(self.root.glob("*")):
-            raise UserError(f"There are no records in {self.root}: check --results-dir and $CAPSLIB_RESULTS, or leave them out.")
+            raise UserError(
+                f"There are no records in {self.root}: check --results-dir and $CAPSLIB_RESULTS, or leave them out."
+            )
         return self
 
     def get(self, trial: Trial) -> Record | None:
@@ -139,8 +157,13 @@ class Store:
         """Write a record. A damaged file in its place is set aside first; a record of a newer capslib raises :class:`Newer`."""
         path = self.path(record.trial)
         self.repair(path)
-        fields = record.model_dump(mode="json")  # one line per field: easy to read, and a curve does not fill a thousand lines
-        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
+        fields = record.model_dump(
+            mode="json"
+        )  # one line per field: easy to read, and a curve does not fill a thousand lines
+        lines = ",\n".join(
+            f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+            for name, value in fields.items()
+        )
         write_atomically(path, f"{{\n{lines}\n}}\n".encode())
         return path
 
@@ -191,7 +214,9 @@ class Store:
             yield f"belongs in {trial.paper}/{trial.experiment}: move it there"
         yield from faults(record)
         yield from _of_data(record)
-        if trial.paper not in papers.PAPERS or trial.experiment not in papers.experiments(trial.paper):
+        if trial.paper not in papers.PAPERS or trial.experiment not in papers.experiments(
+            trial.paper
+        ):
             yield f"there is no experiment {trial.paper}/{trial.experiment}: delete the file, or add the experiment"
             return
         revision = papers.experiments(trial.paper)[trial.experiment].revision
@@ -206,7 +231,9 @@ class Store:
                     "raise its revision, or delete the file and run its trial again"
                 )
             return
-        changed = [name for name, value in record.config.items() if value != fields.get(name, value)]
+        changed = [
+            name for name, value in record.config.items() if value != fields.get(name, value)
+        ]
         if changed:
             yield (
                 f"its config is not that of its trial ({', '.join(changed)}), so it was edited: "
@@ -217,7 +244,9 @@ class Store:
         try:
             at = path.stat()
             record = _unchanged(path, at.st_ino, at.st_mtime_ns, at.st_size)
-            new = papers.fields(record.trial) if papers.known(record.trial) else {}  # options that its experiment has had since
+            new = (
+                papers.fields(record.trial) if papers.known(record.trial) else {}
+            )  # options that its experiment has had since
             return record.model_copy(update={"config": {**new, **record.config}})
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -239,7 +268,11 @@ def _of_data(record: Record) -> Iterator[str]:
             kind = "no" if data.stand_in else "a"
             yield f"{data.name} is {kind} stand-in, but the record says otherwise: delete the file, and run its trial again"
     named = record.config.get("data")
-    if record.exit == "ok" and named is not None and named not in [data.name for data in record.data]:
+    if (
+        record.exit == "ok"
+        and named is not None
+        and named not in [data.name for data in record.data]
+    ):
         yield f"trained on {named}, but holds no fingerprint of it: delete the file, and run its trial again"
 
 

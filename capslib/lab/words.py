@@ -26,7 +26,14 @@ OTHER_DATA = "on data that are a part of the paper's or stand in for them"
 """Why a run at paper scale may still be one of a reduced setting."""
 IN_PART: tuple[Status, ...] = ("holds in part", "fails in part")
 """Of a claim of several parts, in the group of its runs; :attr:`Verdict.word` says how many."""
-_OWN_SIZE: tuple[Status, ...] = ("reproduced", "better", "not reproduced", "contradicted", *IN_PART, "inconclusive")
+_OWN_SIZE: tuple[Status, ...] = (
+    "reproduced",
+    "better",
+    "not reproduced",
+    "contradicted",
+    *IN_PART,
+    "inconclusive",
+)
 GROUPS: Mapping[Group, tuple[Status, ...]] = {
     CAPSULES: _OWN_SIZE,
     BASELINES: _OWN_SIZE,
@@ -36,9 +43,15 @@ GROUPS: Mapping[Group, tuple[Status, ...]] = {
     NOT_RUN: ("waiting", "quoted", "not to be had"),
 }
 """The words of each group. Verdicts of one group are never added to those of another."""
-STATUSES: tuple[Status, ...] = tuple(dict.fromkeys(word for words in GROUPS.values() for word in words))
+STATUSES: tuple[Status, ...] = tuple(
+    dict.fromkeys(word for words in GROUPS.values() for word in words)
+)
 
-_OWN_SIZE_WORDS: Mapping[Decision, Status] = {"for": "reproduced", "against": "contradicted", "open": "inconclusive"}
+_OWN_SIZE_WORDS: Mapping[Decision, Status] = {
+    "for": "reproduced",
+    "against": "contradicted",
+    "open": "inconclusive",
+}
 WORDS: Mapping[Group, Mapping[Decision, Status]] = {
     CAPSULES: _OWN_SIZE_WORDS,
     BASELINES: _OWN_SIZE_WORDS,
@@ -86,7 +99,9 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.status not in GROUPS[self.group]:
-            raise ValueError(f"{self.claim.id}: {self.status!r} cannot be said of scale {self.scale}, {self.group}.")
+            raise ValueError(
+                f"{self.claim.id}: {self.status!r} cannot be said of scale {self.scale}, {self.group}."
+            )
 
     @property
     def group(self) -> Group:
@@ -111,7 +126,11 @@ class Verdict:
         """The status as a reader sees it: ``reproduced``, ``holds in part (6 of 18)``."""
         if self.status not in IN_PART:
             return self.status
-        count = number_of(HELD, self.parts) if self.status == "holds in part" else number_failing(self.parts)
+        count = (
+            number_of(HELD, self.parts)
+            if self.status == "holds in part"
+            else number_failing(self.parts)
+        )
         return f"{self.status} ({count} of {len(self.parts)})"
 
     @property
@@ -136,7 +155,12 @@ def tally(parts: Sequence[Verdict]) -> str:
     waiting = number_of(GROUPS[NOT_RUN], parts)
     if held == total:
         return "its only part holds" if total == 1 else f"all {total} parts hold"
-    pieces = {"hold": held, "fail": failed, "undecided": total - held - failed - waiting, "not run": waiting}
+    pieces = {
+        "hold": held,
+        "fail": failed,
+        "undecided": total - held - failed - waiting,
+        "not run": waiting,
+    }
     told: list[str] = []
     for verb, count in pieces.items():
         if not count:
@@ -152,13 +176,21 @@ def tally(parts: Sequence[Verdict]) -> str:
 
 def count_text(found: Iterable[Verdict], group: Group, status: Status) -> str:
     """Return how many verdicts of a group have a word: ``44``, ``44 (23 only in the authors’ notebooks)``."""
-    chosen = [verdict for verdict in found if (verdict.group, verdict.status) == (group, status)]
+    chosen = [
+        verdict for verdict in found if (verdict.group, verdict.status) == (group, status)
+    ]
     unprinted = sum(verdict.claim.unprinted for verdict in chosen)
     beside = status in ("reproduced", "better", "not reproduced") and unprinted
-    return f"{len(chosen)} ({unprinted} only in the authors’ notebooks)" if beside else str(len(chosen))
+    return (
+        f"{len(chosen)} ({unprinted} only in the authors’ notebooks)"
+        if beside
+        else str(len(chosen))
+    )
 
 
 def counts(found: Iterable[Verdict]) -> dict[Group, dict[Status, int]]:
     """Count the verdicts of each word in each group, all groups and words in their fixed order."""
     counted = Counter((v.group, v.status) for v in found)
-    return {group: {word: counted[group, word] for word in words} for group, words in GROUPS.items()}
+    return {
+        group: {word: counted[group, word] for word in words} for group, words in GROUPS.items()
+    }

@@ -67,7 +67,9 @@ class Task(Model):
     trial: Trial
     settings: Settings
     results: Path
-    replaces: datetime | None = Field(description="when the failure finished that is to be tried again")
+    replaces: datetime | None = Field(
+        description="when the failure finished that is to be tried again"
+    )
     wait: bool = Field(description="for another process that runs the trial")
     code: str = Field(description="hash of the capslib that sends this")
     max_steps: int | None = Field(description="of each training, in a rehearsal")
@@ -82,26 +84,47 @@ Execute = Callable[[Sequence[Task]], Iterator[tuple[Trial, Record | None]]]
 
 
 @contextlib.contextmanager
-def executor(settings: Settings, devices: list[str] | None, display: Display, stop: Callable[[], bool]) -> Iterator[Execute]:
+def executor(
+    settings: Settings, devices: list[str] | None, display: Display, stop: Callable[[], bool]
+) -> Iterator[Execute]:
     """What runs the tasks: this process where one worker is enough, else a cluster, this machine's or the user's."""
     if devices is None or len(devices) > 1:
         with _client(settings, devices, stop) as client:
             yield _Cluster(client, display, stop).execute
     else:
-        yield lambda tasks: ((t.trial, _run_task(t, functools.partial(display.step, t.trial), stop)) for t in tasks)
+        yield lambda tasks: (
+            (t.trial, _run_task(t, functools.partial(display.step, t.trial), stop))
+            for t in tasks
+        )
 
 
-def _run_task(task: Task, told: Callable[[int, int, str], None], stop: Callable[[], bool]) -> Record | None:
+def _run_task(
+    task: Task, told: Callable[[int, int, str], None], stop: Callable[[], bool]
+) -> Record | None:
     """Run a trial in this process, whichever that is."""
     import torch
 
     from capslib.training import Context
 
     trial, settings, before = task.trial, task.settings, torch.get_num_threads()
-    context = Context(trial.seed, settings.device, settings.data_dir, progress=told, stop=stop, max_steps=task.max_steps)
+    context = Context(
+        trial.seed,
+        settings.device,
+        settings.data_dir,
+        progress=told,
+        stop=stop,
+        max_steps=task.max_steps,
+    )
     torch.set_num_threads(settings.threads)
     try:
-        return run_unless_taken(task.experiment, trial, Store(task.results), context, replaces=task.replaces, wait=task.wait)
+        return run_unless_taken(
+            task.experiment,
+            trial,
+            Store(task.results),
+            context,
+            replaces=task.replaces,
+            wait=task.wait,
+        )
     finally:
         torch.set_num_threads(before)
         if settings.device.startswith("cuda"):
@@ -123,12 +146,18 @@ def _run_on_worker(sent: str, call: str) -> None:
     from distributed import get_worker
 
     worker = get_worker()
-    if json.loads(sent)["code"] != code_hash():  # before the rest is read, which another version may understand differently
-        raise UserError(f"The worker {worker.address} has another version of capslib than this process.")
+    if (
+        json.loads(sent)["code"] != code_hash()
+    ):  # before the rest is read, which another version may understand differently
+        raise UserError(
+            f"The worker {worker.address} has another version of capslib than this process."
+        )
     task = Task.model_validate_json(sent)
 
     def told(step: int, steps: int, note: str) -> None:
-        worker.log_event(call, {"trial": task.trial.key, "step": step, "steps": steps, "note": note})
+        worker.log_event(
+            call, {"trial": task.trial.key, "step": step, "steps": steps, "note": note}
+        )
 
     _stop_profiler(worker)
     _run_task(task, told, lambda: call in _stopped)
@@ -143,7 +172,9 @@ def _stop_profiler(worker: Worker) -> None:
         worker.periodic_callbacks["profile"].stop()
 
     if "profile" in worker.periodic_callbacks:  # our own workers start without one
-        sync(worker.loop, stop)  # in the thread in which it runs, so it is not at work when this comes back
+        sync(
+            worker.loop, stop
+        )  # in the thread in which it runs, so it is not at work when this comes back
 
 
 class _Cluster:
@@ -154,7 +185,9 @@ class _Cluster:
         self.local = client.cluster  # None where the workers are the user's
         self.dead: dict[int, float] = {}
         self.replaced = 0
-        self.alone: float | None = None  # since when a scheduler of the user's own has had no worker
+        self.alone: float | None = (
+            None  # since when a scheduler of the user's own has had no worker
+        )
         self.trials: dict[str, Trial] = {}
         self.call = f"capslib {client.id}"  # the topic of what its workers tell
         client.subscribe_topic(self.call, self._told)
@@ -171,19 +204,25 @@ class _Cluster:
         told = False
         while pending:
             if self.stop() and not told:
-                self.display.say("Stopping: running trials write a checkpoint first. Once more, and they stop without.")
+                self.display.say(
+                    "Stopping: running trials write a checkpoint first. Once more, and they stop without."
+                )
                 told = True
             with _there():
                 with contextlib.suppress(TimeoutError):
                     wait(list(pending), timeout=POLL, return_when="FIRST_COMPLETED")
-                stopped = self._tell_workers(pending) if told else []  # again each time: a worker may have died and come back
+                stopped = (
+                    self._tell_workers(pending) if told else []
+                )  # again each time: a worker may have died and come back
                 self._await_worker() if self.local is None else self._replace_dead_workers()
             for task in stopped:
                 yield task.trial, None
             for future in [f for f in pending if f.done()]:
                 self.replaced = 0
                 task, progress = pending.pop(future)
-                if _died(future) and _progress(task) > progress:  # it got further, so nothing speaks against going on
+                if (
+                    _died(future) and _progress(task) > progress
+                ):  # it got further, so nothing speaks against going on
                     pending |= [self._submit(task)]
                 else:
                     yield task.trial, _record(task, future)
@@ -192,13 +231,19 @@ class _Cluster:
         """Say that the user's scheduler has no worker, and give up when none comes."""
         client, now = self.client, time.monotonic()
         start = f"`dask worker {client.scheduler.address} --nthreads 1`"
-        if client.sync(client.scheduler.identity, n_workers=0, callback_timeout=JOIN)["n_workers"]:
+        if client.sync(client.scheduler.identity, n_workers=0, callback_timeout=JOIN)[
+            "n_workers"
+        ]:
             self.alone = None
         elif self.alone is None:
             self.alone = now
-            self.display.say(f"The scheduler has no worker. Waiting {JOIN / 60:.0f} min for one, such as {start}.")
+            self.display.say(
+                f"The scheduler has no worker. Waiting {JOIN / 60:.0f} min for one, such as {start}."
+            )
         elif now - self.alone > JOIN:
-            raise UserError(f"No worker has come within {JOIN / 60:.0f} min. Start one, {start}, then the same command again.")
+            raise UserError(
+                f"No worker has come within {JOIN / 60:.0f} min. Start one, {start}, then the same command again."
+            )
 
     def _replace_dead_workers(self) -> None:
         """A nanny restarts a worker that dies, but gives up on one that dies while it starts: then another nanny has to come."""
@@ -210,28 +255,40 @@ class _Cluster:
             return
         self.replaced += len(gone)
         if self.replaced > REPLACEMENTS * len(self.local.worker_spec):
-            raise UserError("The worker processes die while they start. `--workers 1` runs in this process, and shows why.")
+            raise UserError(
+                "The worker processes die while they start. `--workers 1` runs in this process, and shows why."
+            )
 
         async def replace() -> None:
             for nanny in [workers.pop(n) for n in gone if n in workers]:
-                with contextlib.suppress(Exception):  # it may wait for its process, which is no more
+                with contextlib.suppress(
+                    Exception
+                ):  # it may wait for its process, which is no more
                     await asyncio.wait_for(nanny.close(timeout=1), 2)
-            await self.local._correct_state_internal()  # starts what is in its plan and not among its workers
+            await (
+                self.local._correct_state_internal()
+            )  # starts what is in its plan and not among its workers
 
         for n in gone:
             self.dead[n] = now  # the next one has as long
-        with contextlib.suppress(Exception):  # one that dies again while it starts is found again
+        with contextlib.suppress(
+            Exception
+        ):  # one that dies again while it starts is found again
             self.local.sync(replace, callback_timeout=60)
 
     def _submit(self, task: Task) -> tuple[Future, tuple[Task, int]]:
-        future = self.client.submit(_run_on_worker, task.model_dump_json(), self.call, pure=False)
+        future = self.client.submit(
+            _run_on_worker, task.model_dump_json(), self.call, pure=False
+        )
         return future, (task, _progress(task))
 
     def _tell_workers(self, pending: dict[Future, tuple[Task, int]]) -> list[Task]:
         """Have the running trials stop, and take back those that do not run yet."""
         self.client.run(_stop, self.call, on_error="ignore")
         running = {key for keys in self.client.processing().values() for key in keys}
-        waiting = [future for future in pending if future.key not in running and not future.done()]
+        waiting = [
+            future for future in pending if future.key not in running and not future.done()
+        ]
         self.client.cancel(waiting)
         return [pending.pop(future)[0] for future in waiting]
 
@@ -239,7 +296,10 @@ class _Cluster:
 def _progress(task: Task) -> int:
     """How far a trial has got, as a number that grows: when the last checkpoint of its trainings was written."""
     trial, folder = task.trial, Store(task.results).trainings
-    found = [training.path(folder) for training in task.experiment.trainings(papers.config(trial), trial.seed)]
+    found = [
+        training.path(folder)
+        for training in task.experiment.trainings(papers.config(trial), trial.seed)
+    ]
     return max((path.stat().st_mtime_ns for path in found if path.exists()), default=0)
 
 
@@ -250,7 +310,11 @@ def _there() -> Iterator[None]:
 
     try:
         yield
-    except (CancelledError, ClosedClientError, OSError):  # dask's error for a connection is one of the last
+    except (
+        CancelledError,
+        ClosedClientError,
+        OSError,
+    ):  # dask's error for a connection is one of the last
         raise UserError(GONE) from None
 
 
@@ -265,7 +329,9 @@ def _record(task: Task, future: Future) -> Record | None:
         raise UserError(GONE)
     if future.status == "error" and not _died(future):
         raise future.exception()
-    record = Store(task.results).get(task.trial)  # the result of the future dies with its worker, the record does not
+    record = Store(task.results).get(
+        task.trial
+    )  # the result of the future dies with its worker, the record does not
     if record is not None and record.finished != task.replaces:
         return record  # also where workers died later, on other trials, before anyone had heard of it
     if not _died(future):
@@ -274,33 +340,58 @@ def _record(task: Task, future: Future) -> Record | None:
         f"its worker process died {future.exception().allowed_failures + 1} times without getting any further: "
         "somebody killed it, or memory ran out; the system's log tells which"
     )
-    return record_death(task.experiment, task.trial, Store(task.results), message, "cut" if task.max_steps else "error")
+    return record_death(
+        task.experiment,
+        task.trial,
+        Store(task.results),
+        message,
+        "cut" if task.max_steps else "error",
+    )
 
 
 @contextlib.contextmanager
-def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bool]) -> Iterator[Client]:
+def _client(
+    settings: Settings, devices: list[str] | None, stop: Callable[[], bool]
+) -> Iterator[Client]:
     """A client of the user's scheduler, or of a cluster with one process of this machine for each entry of ``devices``."""
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
     from distributed.utils import silence_logging_cmgr
 
     if devices is None:
-        quiet = silence_logging_cmgr(logging.CRITICAL)  # that the scheduler goes away is ours to tell
+        quiet = silence_logging_cmgr(
+            logging.CRITICAL
+        )  # that the scheduler goes away is ours to tell
         try:
-            with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own in this one
+            with ThreadPoolExecutor(
+                1
+            ) as thread:  # a notebook has a loop of its own in this one
                 thread.submit(asyncio.run, _ask(settings.scheduler, stop)).result()
             client = Client(settings.scheduler, timeout=ANSWER)
         except Exception as error:  # which one depends on what answers there, and on what dask makes of the address
-            raise UserError(f"No dask scheduler answers at {settings.scheduler}: {error}") from None
+            raise UserError(
+                f"No dask scheduler answers at {settings.scheduler}: {error}"
+            ) from None
         with quiet, client:
             _check_workers(client)
             yield client
         return
     local = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
-    worker = {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}  # an error of a trial is ours to tell
-    workers = {n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}} for n, device in enumerate(devices)}
+    worker = {
+        **local,
+        "nthreads": 1,
+        "memory_limit": 0,
+        "silence_logs": logging.CRITICAL,
+    }  # an error of a trial is ours to tell
+    workers = {
+        n: {"cls": Nanny, "options": {**worker, "env": pinned(device)}}
+        for n, device in enumerate(devices)
+    }
     options = {
-        "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": str(settings.threads), "MALLOC_ARENA_MAX": "1"},
+        "distributed.nanny.pre-spawn-environ": {
+            "OMP_NUM_THREADS": str(settings.threads),
+            "MALLOC_ARENA_MAX": "1",
+        },
         "distributed.scheduler.worker-saturation": 1.0,  # no trial waits at a worker: its death is not blamed on the wrong one
         "distributed.worker.profile.enabled": False,  # see _stop_profiler
     }
@@ -308,7 +399,9 @@ def _client(settings: Settings, devices: list[str] | None, stop: Callable[[], bo
         stack.enter_context(dask.config.set(options))
         with _signals_blocked():
             scheduler = {"cls": Scheduler, "options": {**local, "port": 0}}
-            cluster = stack.enter_context(SpecCluster(workers, scheduler, silence_logs=logging.ERROR))
+            cluster = stack.enter_context(
+                SpecCluster(workers, scheduler, silence_logs=logging.ERROR)
+            )
             client = stack.enter_context(Client(cluster))
         yield client
 
@@ -345,7 +438,15 @@ def _signals_blocked() -> Iterator[None]:
 
 def _check_workers(client: Client) -> None:
     """Raise :class:`UserError` for workers of the user's own that cannot run our trials. Those that come later are asked then."""
-    if other := [address for address, code in client.run(code_hash, on_error="return").items() if code != code_hash()]:
-        raise UserError(f"These workers have another version of capslib than this process, or none: {', '.join(other)}.")
+    if other := [
+        address
+        for address, code in client.run(code_hash, on_error="return").items()
+        if code != code_hash()
+    ]:
+        raise UserError(
+            f"These workers have another version of capslib than this process, or none: {', '.join(other)}."
+        )
     if crowded := [address for address, threads in client.nthreads().items() if threads > 1]:
-        raise UserError(f"A worker runs one trial at a time; start these with --nthreads 1: {', '.join(crowded)}.")
+        raise UserError(
+            f"A worker runs one trial at a time; start these with --nthreads 1: {', '.join(crowded)}."
+        )

@@ -29,14 +29,17 @@ CODE_TO_PAPER = (0.5 * (1 + math.log(2 * math.pi)), -2500.0)
 """β_u and β_a of the paper, divided by the biases b_u and b_a that the released code learns."""
 _RELEASED = dict(beta_std=0.0, beta_scale=CODE_TO_PAPER, variance_offset=5e-4, smoothing=0.1)
 _CALIBRATED = dict(beta_std=0.0, variance_offset=5e-4)
-PRESETS = Registry("preset", {
-    "printed": ({"beta_std": 0.0}, {"beta_std": 0.0}),
-    "released": (
-        dict(beta=(0.5, 0.5), inverse_temperature=0.02, **_RELEASED),
-        dict(beta=(2.0, 1.0), inverse_temperature=0.005, **_RELEASED),
-    ),
-    "calibrated": (_CALIBRATED, _CALIBRATED),
-})  # fmt: skip
+PRESETS = Registry(
+    "preset",
+    {
+        "printed": ({"beta_std": 0.0}, {"beta_std": 0.0}),
+        "released": (
+            dict(beta=(0.5, 0.5), inverse_temperature=0.02, **_RELEASED),
+            dict(beta=(2.0, 1.0), inverse_temperature=0.005, **_RELEASED),
+        ),
+        "calibrated": (_CALIBRATED, _CALIBRATED),
+    },
+)
 """Keywords of EM routing in convolutional layers and in the class layer.
 
 ``printed`` is Procedure 1, which states no constants, with β = 0 and λ = 0.01. ``released`` has
@@ -62,11 +65,19 @@ class MatrixCapsNet(nn.Module):
     """Kernel and stride of the layers below the class capsules."""
 
     def __init__(
-        self, image_shape: tuple[int, int, int], classes: int = 5,
-        sizes: tuple[int, int, int, int] = (32, 32, 32, 32), *, routing: str = "em",
-        iterations: int = 3, pose: Pose = "matrix", coordinates: bool = True,
-        normalise: Normalise | None = None, preset: Preset = "calibrated", **options: object,
-    ):  # fmt: skip
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int = 5,
+        sizes: tuple[int, int, int, int] = (32, 32, 32, 32),
+        *,
+        routing: str = "em",
+        iterations: int = 3,
+        pose: Pose = "matrix",
+        coordinates: bool = True,
+        normalise: Normalise | None = None,
+        preset: Preset = "calibrated",
+        **options: object,
+    ):
         super().__init__()
         A, B, C, D = sizes
         channels, *size = image_shape
@@ -86,7 +97,9 @@ class MatrixCapsNet(nn.Module):
         self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, **inner)
         self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, **inner)
         centres = field_centres(tuple(size), self.WINDOWS)
-        last = dict(coordinates=centres if coordinates else None, **shared, **{**last, **options})
+        last = dict(
+            coordinates=centres if coordinates else None, **shared, **{**last, **options}
+        )
         self.classes = ClassCapsules(D, classes, **last)
 
     @classmethod
@@ -141,9 +154,11 @@ class BaselineCNN(nn.Module):
     """
 
     def __init__(
-        self, image_shape: tuple[int, int, int], classes: int = 5,
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int = 5,
         sizes: tuple[int, int, int] = (32, 64, 1024),
-    ):  # fmt: skip
+    ):
         super().__init__()
         (channels, height, width), (first, second, hidden) = image_shape, sizes
         check_positive(classes=classes)

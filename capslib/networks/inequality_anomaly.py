@@ -40,11 +40,19 @@ class AnomalyCapsNet(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], *, filters: int = 256, kernel: int = 9,
-        primary_types: int = 32, primary_dim: int = 32, decoder: tuple[int, ...] = (512, 1024),
-        nonlinearity: Literal["relu", "elu"] = "relu", weight_std: float = 1.0,
-        routing: str = "dynamic_over_children", **options: object,
-    ):  # fmt: skip
+        self,
+        shape: tuple[int, int, int],
+        *,
+        filters: int = 256,
+        kernel: int = 9,
+        primary_types: int = 32,
+        primary_dim: int = 32,
+        decoder: tuple[int, ...] = (512, 1024),
+        nonlinearity: Literal["relu", "elu"] = "relu",
+        weight_std: float = 1.0,
+        routing: str = "dynamic_over_children",
+        **options: object,
+    ):
         super().__init__()
         rows, columns = grid_size(shape[1:], [(kernel, 1), (kernel, 2)], "inputs")
         children = primary_types * rows * columns

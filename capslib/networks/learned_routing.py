@@ -35,7 +35,15 @@ SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
 class FlatCapsules(nn.Module):
     """Class capsules for a grid: each capsule [N, H, W, types, 4, 4] has matrices of its own."""
 
-    def __init__(self, children: int, parents: int, *, routing: str, coordinates: bool = True, **options: Any):
+    def __init__(
+        self,
+        children: int,
+        parents: int,
+        *,
+        routing: str,
+        coordinates: bool = True,
+        **options: Any,
+    ):
         super().__init__()
         check_positive(children=children, parents=parents)
         self.coordinates = coordinates
@@ -73,12 +81,20 @@ class ConsensusCapsNet(MatrixCapsNet):
     """
 
     def __init__(
-        self, image_shape: tuple[int, int, int], classes: int = 5,
-        sizes: tuple[int, int, int, int] = (64, 8, 16, 16), *, routing: str = "connectionist",
-        iterations: int = 3, coordinates: bool = True, raw_poses: bool = False,
-        logits: bool = False, trained: bool = True,
-        theta: Literal["types", "columns"] = "types", **options: object,
-    ):  # fmt: skip
+        self,
+        image_shape: tuple[int, int, int],
+        classes: int = 5,
+        sizes: tuple[int, int, int, int] = (64, 8, 16, 16),
+        *,
+        routing: str = "connectionist",
+        iterations: int = 3,
+        coordinates: bool = True,
+        raw_poses: bool = False,
+        logits: bool = False,
+        trained: bool = True,
+        theta: Literal["types", "columns"] = "types",
+        **options: object,
+    ):
         nn.Module.__init__(self)  # the order of layers is inherited, the layers are others
         A, B, C, D = sizes
         channels, *size = image_shape

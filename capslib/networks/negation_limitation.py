@@ -104,11 +104,20 @@ class DeepCapsNet(nn.Module):
     """
 
     def __init__(
-        self, image_shape: tuple[int, int, int], *, depth: int, classes: int = 10,
-        filters: int = 256, kernel: int = 9, primary_types: int = 32, primary_kernel: int = 9,
-        hidden: tuple[int, int] = (16, 12), decoder: tuple[int, ...] = (512, 1024),
-        odd: bool = False, **options: object,
-    ):  # fmt: skip
+        self,
+        image_shape: tuple[int, int, int],
+        *,
+        depth: int,
+        classes: int = 10,
+        filters: int = 256,
+        kernel: int = 9,
+        primary_types: int = 32,
+        primary_kernel: int = 9,
+        hidden: tuple[int, int] = (16, 12),
+        decoder: tuple[int, ...] = (512, 1024),
+        odd: bool = False,
+        **options: object,
+    ):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")

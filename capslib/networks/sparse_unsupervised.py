@@ -105,9 +105,12 @@ class LifetimeBoost(nn.Module):
     EVERY = 50  # batches between changes of the gains
 
     def __init__(
-        self, capsules: int, band: tuple[float, float] = (0.04, 0.1), step: float = 0.1,
+        self,
+        capsules: int,
+        band: tuple[float, float] = (0.04, 0.1),
+        step: float = 0.1,
         relative: bool = False,
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.band, self.step, self.relative = band, step, relative
         self.register_buffer("frequency", torch.zeros(capsules))
@@ -165,14 +168,28 @@ class SparseCapsNet(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16,
-        filters: int = 256, kernel: int = 9, primary_types: int = 32, primary_dim: int = 8,
-        primary_kernel: int = 9, hidden: Sequence[tuple[int, int]] = (),
-        decoder: tuple[int, ...] = (512, 1024), mask: Mask = "ranks",
-        gamma: float = 12.0, boost: bool = True, band: tuple[float, float] = (0.04, 0.1),
-        relative_boost: bool = False, grouping: Grouping = "position", routing: str = "dynamic",
-        bias: float | None = 0.1, **options: object,
-    ):  # fmt: skip
+        self,
+        shape: tuple[int, int, int],
+        *,
+        capsules: int = 16,
+        dim: int = 16,
+        filters: int = 256,
+        kernel: int = 9,
+        primary_types: int = 32,
+        primary_dim: int = 8,
+        primary_kernel: int = 9,
+        hidden: Sequence[tuple[int, int]] = (),
+        decoder: tuple[int, ...] = (512, 1024),
+        mask: Mask = "ranks",
+        gamma: float = 12.0,
+        boost: bool = True,
+        band: tuple[float, float] = (0.04, 0.1),
+        relative_boost: bool = False,
+        grouping: Grouping = "position",
+        routing: str = "dynamic",
+        bias: float | None = 0.1,
+        **options: object,
+    ):
         super().__init__()
         check_name("mask", mask, get_args(Mask))
         check_name("grouping", grouping, get_args(Grouping))
@@ -180,7 +197,7 @@ class SparseCapsNet(nn.Module):
         self.conv = nn.Conv2d(shape[0], filters, kernel)
         self.primary = ReleasedPrimaryCapsules(
             filters, primary_types, primary_dim, kernel=primary_kernel
-        )  # fmt: skip
+        )
         rows, columns = grid_size(shape[1:], [(kernel, 1), (primary_kernel, 2)])
         self.image_axes = ("N", *shape)
         self.types = 1 if hidden else primary_types  # a hidden capsule has no position
@@ -241,9 +258,14 @@ class Autoencoder(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], *, capsules: int = 16, dim: int = 16,
-        decoder: tuple[int, ...] = (512, 1024), **_: object,
-    ):  # fmt: skip
+        self,
+        shape: tuple[int, int, int],
+        *,
+        capsules: int = 16,
+        dim: int = 16,
+        decoder: tuple[int, ...] = (512, 1024),
+        **_: object,
+    ):
         super().__init__()
         check_positive(capsules=capsules, dim=dim)
         self.capsules, self.image_axes = capsules, ("N", *shape)
@@ -254,7 +276,9 @@ class Autoencoder(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
         check_shapes(images=(images, self.image_axes))
-        pose, activation = as_capsules(self.encoder(images.flatten(1)).unflatten(1, (self.capsules, -1)))
+        pose, activation = as_capsules(
+            self.encoder(images.flatten(1)).unflatten(1, (self.capsules, -1))
+        )
         ones = torch.ones_like(activation)
         return SparseOutput(pose, activation, activation, ones, self.decode(pose, ones))
 

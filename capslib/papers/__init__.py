@@ -41,83 +41,86 @@ class Paper:
     links: Mapping[str, str | None]
 
 
-PAPERS: Mapping[str, Paper] = Registry("paper", {
-    p.stem: p
-    for p in (
-        Paper(
-            "em_routing",
-            "EM routing",
-            "Matrix capsules with EM routing",
-            "Hinton, Sabour, Frosst",
-            2018,
-            "hinton2018",
-            "Routing by expectation maximisation between matrix capsules nearly halves the error on smallNORB, generalises to "
-            "novel viewpoints and resists adversarial images better than a convolutional network.",
-            {
-                "paper on OpenReview": "https://openreview.net/forum?id=HJWLfGWRb",
-                "official code": "https://github.com/google-research/google-research/tree/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em",
-                "independent code by Gritzman": "https://github.com/IBM/matrix-capsules-with-em-routing/tree/2da9cdf9e1787f0b0984f7673f644d47b08f220c",
-            },
-        ),
-        Paper(
-            "negation_limitation",
-            "Negation",
-            "Limitation of capsule networks",
-            "Peer, Stabinger, Rodríguez-Sánchez",
-            2021,
-            "peer2021",
-            "Without a bias term a capsule layer cannot tell an input from its negative, which stops deep capsule "
-            "networks from training; a bias repairs both.",
-            {
-                "paper": "https://doi.org/10.1016/j.patrec.2021.01.017",
-                "arXiv": "https://arxiv.org/abs/1905.08744",
-                "official code, second release": "https://github.com/peerdavid/capsnet-limitations/tree/9b6ee64d382712f0e5491f9426af9303c00b9716",
-                "first release": "https://github.com/peerdavid/limitation-of-capsule-networks/tree/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49",
-            },
-        ),
-        Paper(
-            "sparse_unsupervised",
-            "Sparse capsules",
-            "Sparse unsupervised capsules generalize better",
-            "Rawlinson, Ahmed, Kowadlo",
-            2018,
-            "rawlinson2018",
-            "Capsules trained without labels but with a sparsity rule generalise to affine-transformed digits better "
-            "than supervised ones.",
-            {
-                "arXiv": "https://arxiv.org/abs/1804.06094",
-                "official code": "https://github.com/Cerenaut/sparse-unsupervised-capsules/tree/5b98fbb84408d566ae4ef0878008931a65832386",
-            },
-        ),
-        Paper(
-            "learned_routing",
-            "Learned routing",
-            "Learning to compute inner consensus",
-            "Faria",
-            2019,
-            "faria2019",
-            "A routing that is itself learned equals or beats the open implementations of EM routing.",
-            {
-                "paper on arXiv": "https://arxiv.org/abs/1909.12737",
-                "official code": "https://github.com/Goncalo-Faria/learning-inner-consensus/tree/ace32c683b6d393edd0b7175a272a8bf65b57680",
-            },
-        ),
-        Paper(
-            "inequality_anomaly",
-            "Inequality",
-            "Measuring internal inequality in capsule networks for supervised anomaly detection",
-            "Kirillov, Panov",
-            2022,
-            "kirillov2022",
-            "How unequally a capsule network spreads its couplings tells anomalies from normal inputs better than its "
-            "output does.",
-            {
-                "paper": "https://doi.org/10.1038/s41598-022-17734-7",
-                "official code": "https://github.com/bakirillov/capsule_ad/tree/af07add40ff33c1a32606ca4c4a656a05cece360",
-            },
-        ),
-    )
-})  # fmt: skip
+PAPERS: Mapping[str, Paper] = Registry(
+    "paper",
+    {
+        p.stem: p
+        for p in (
+            Paper(
+                "em_routing",
+                "EM routing",
+                "Matrix capsules with EM routing",
+                "Hinton, Sabour, Frosst",
+                2018,
+                "hinton2018",
+                "Routing by expectation maximisation between matrix capsules nearly halves the error on smallNORB, generalises to "
+                "novel viewpoints and resists adversarial images better than a convolutional network.",
+                {
+                    "paper on OpenReview": "https://openreview.net/forum?id=HJWLfGWRb",
+                    "official code": "https://github.com/google-research/google-research/tree/10bf941a5a0625bf27bb8443aa849e9b48fdd5f9/capsule_em",
+                    "independent code by Gritzman": "https://github.com/IBM/matrix-capsules-with-em-routing/tree/2da9cdf9e1787f0b0984f7673f644d47b08f220c",
+                },
+            ),
+            Paper(
+                "negation_limitation",
+                "Negation",
+                "Limitation of capsule networks",
+                "Peer, Stabinger, Rodríguez-Sánchez",
+                2021,
+                "peer2021",
+                "Without a bias term a capsule layer cannot tell an input from its negative, which stops deep capsule "
+                "networks from training; a bias repairs both.",
+                {
+                    "paper": "https://doi.org/10.1016/j.patrec.2021.01.017",
+                    "arXiv": "https://arxiv.org/abs/1905.08744",
+                    "official code, second release": "https://github.com/peerdavid/capsnet-limitations/tree/9b6ee64d382712f0e5491f9426af9303c00b9716",
+                    "first release": "https://github.com/peerdavid/limitation-of-capsule-networks/tree/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49",
+                },
+            ),
+            Paper(
+                "sparse_unsupervised",
+                "Sparse capsules",
+                "Sparse unsupervised capsules generalize better",
+                "Rawlinson, Ahmed, Kowadlo",
+                2018,
+                "rawlinson2018",
+                "Capsules trained without labels but with a sparsity rule generalise to affine-transformed digits better "
+                "than supervised ones.",
+                {
+                    "arXiv": "https://arxiv.org/abs/1804.06094",
+                    "official code": "https://github.com/Cerenaut/sparse-unsupervised-capsules/tree/5b98fbb84408d566ae4ef0878008931a65832386",
+                },
+            ),
+            Paper(
+                "learned_routing",
+                "Learned routing",
+                "Learning to compute inner consensus",
+                "Faria",
+                2019,
+                "faria2019",
+                "A routing that is itself learned equals or beats the open implementations of EM routing.",
+                {
+                    "paper on arXiv": "https://arxiv.org/abs/1909.12737",
+                    "official code": "https://github.com/Goncalo-Faria/learning-inner-consensus/tree/ace32c683b6d393edd0b7175a272a8bf65b57680",
+                },
+            ),
+            Paper(
+                "inequality_anomaly",
+                "Inequality",
+                "Measuring internal inequality in capsule networks for supervised anomaly detection",
+                "Kirillov, Panov",
+                2022,
+                "kirillov2022",
+                "How unequally a capsule network spreads its couplings tells anomalies from normal inputs better than its "
+                "output does.",
+                {
+                    "paper": "https://doi.org/10.1038/s41598-022-17734-7",
+                    "official code": "https://github.com/bakirillov/capsule_ad/tree/af07add40ff33c1a32606ca4c4a656a05cece360",
+                },
+            ),
+        )
+    },
+)
 STEMS = tuple(PAPERS)
 
 
@@ -179,13 +182,19 @@ def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]
     Each list holds those of one seed, behind the trial of the scale's own budget that each doubles; one seed of all arms is enough.
     """
     found: dict[str, list[list[tuple[Trial, Trial]]]] = {}
-    for claim, trials in _asked(stem, scale, functools.partial(selects_at_rest, scale=scale)).items():
+    for claim, trials in _asked(
+        stem, scale, functools.partial(selects_at_rest, scale=scale)
+    ).items():
         seeds: dict[int, list[tuple[Trial, Trial]]] = {}
         for trial in trials:
             if (twice := doubled(config(trial))) is not None:
                 experiment = experiments(stem)[trial.experiment]
-                seeds.setdefault(trial.seed, []).append((trial, experiment.trial(scale, twice, trial.seed)))
-        most = max(map(len, seeds.values()), default=0)  # a seed that lacks an arm compares nothing
+                seeds.setdefault(trial.seed, []).append(
+                    (trial, experiment.trial(scale, twice, trial.seed))
+                )
+        most = max(
+            map(len, seeds.values()), default=0
+        )  # a seed that lacks an arm compares nothing
         found[claim] = [of for of in seeds.values() if len(of) == most]
     return found
 
@@ -209,15 +218,25 @@ def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
     for scale in scales:
         own = needs(stem, scale)
         for claim, seeds in longer(stem, scale).items():
-            lack = [[t for first, t in of if t.key not in done and first.key not in stopped] for of in seeds]
-            wanted = Waits([t for t in own[claim] if t.key not in done], min(lack, key=len, default=[]))
+            lack = [
+                [t for first, t in of if t.key not in done and first.key not in stopped]
+                for of in seeds
+            ]
+            wanted = Waits(
+                [t for t in own[claim] if t.key not in done], min(lack, key=len, default=[])
+            )
             found.setdefault(claim, {})[scale] = wanted
     return found
 
 
-def _asked(stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]) -> dict[str, list[Trial]]:
+def _asked(
+    stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]
+) -> dict[str, list[Trial]]:
     """The trials of a scale that these selections of each claim take."""
     trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
     index = Index((t.experiment, scale, fields(t), k) for k, t in enumerate(trials))
-    found = {claim: {k for select in of(query) for k in index.of(select, scale)} for claim, query in queries(stem).items()}
+    found = {
+        claim: {k for select in of(query) for k in index.of(select, scale)}
+        for claim, query in queries(stem).items()
+    }
     return {claim: [trials[k] for k in sorted(chosen)] for claim, chosen in found.items()}

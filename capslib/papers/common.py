@@ -23,7 +23,9 @@ SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 
 class Spread(Objective):
     """The spread loss, whose margin grows while the network trains: ``margin_at(progress)``."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, margin_at: Callable[[float], float]):
+    def __init__(
+        self, recipe: Recipe, device: torch.device, margin_at: Callable[[float], float]
+    ):
         import torch
 
         super().__init__(recipe)
@@ -49,9 +51,12 @@ def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]
 
 
 def outcome(
-    trained: Trained, metrics: Mapping[str, Metric], series: Mapping[str, Sequence[float]] | None = None,
-    curves: Collection[str] = (), beside: Trained | None = None,
-) -> Outcome:  # fmt: skip
+    trained: Trained,
+    metrics: Mapping[str, Metric],
+    series: Mapping[str, Sequence[float]] | None = None,
+    curves: Collection[str] = (),
+    beside: Trained | None = None,
+) -> Outcome:
     """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every experiment records.
 
     ``curves`` names the metrics to keep for every epoch. ``beside`` is another network, whose training accuracy is kept, too.
@@ -62,11 +67,20 @@ def outcome(
     epochs = {name: history.epochs[name] for name in curves}
     if epochs:
         epochs = {"epochs": abscissa(len(next(iter(epochs.values())))), **epochs}
-    other = {} if beside is None else {"batch_accuracy_beside": thinned(beside.history)["batch_accuracy"]}
+    other = (
+        {}
+        if beside is None
+        else {"batch_accuracy_beside": thinned(beside.history)["batch_accuracy"]}
+    )
     routed = any(isinstance(module, Routing) for module in trained.network.modules())
     return Outcome(
         metrics=dict(metrics),
-        series={**epochs, **{name: list(curve) for name, curve in (series or {}).items()}, **thinned(history), **other},
+        series={
+            **epochs,
+            **{name: list(curve) for name, curve in (series or {}).items()},
+            **thinned(history),
+            **other,
+        },
         data=list(trained.data),
         parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",
@@ -80,7 +94,15 @@ def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
     ends = [min(k + width, steps) for k in range(0, steps, width)]
 
     def means(curve: Sequence[float]) -> list[float]:
-        return [round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends]
+        return [
+            round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends
+        ]
 
-    curves = {"loss": history.terms["loss"], "batch_accuracy": history.terms.get("accuracy", ())}
-    return {"steps": list(map(float, ends)), **{name: means(curve) for name, curve in curves.items() if curve}}
+    curves = {
+        "loss": history.terms["loss"],
+        "batch_accuracy": history.terms.get("accuracy", ()),
+    }
+    return {
+        "steps": list(map(float, ends)),
+        **{name: means(curve) for name, curve in curves.items() if curve},
+    }

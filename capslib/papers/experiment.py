@@ -29,7 +29,9 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 LARGEST = 1e100
 """No number of a record is larger, so that sums of squares of them are finite."""
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Count = Annotated[int, Field(ge=0, le=2**53)]  # beyond that, not every program reads JSON exactly
+Count = Annotated[
+    int, Field(ge=0, le=2**53)
+]  # beyond that, not every program reads JSON exactly
 Plain = bool | Annotated[int, Field(ge=-(10**100), le=10**100)] | Number | str | None
 Fields = dict[str, Plain | list[Plain | list[Plain]]]
 """Fields of a configuration, as JSON has them."""
@@ -40,9 +42,13 @@ class Trial(Model):
 
     paper: str
     experiment: str
-    revision: int = Field(ge=1, le=2**53, description="raised when the meaning of the experiment changes")
+    revision: int = Field(
+        ge=1, le=2**53, description="raised when the meaning of the experiment changes"
+    )
     scale: Scale
-    config: Fields = Field(description="the fields that differ from the defaults of the configuration")
+    config: Fields = Field(
+        description="the fields that differ from the defaults of the configuration"
+    )
     seed: Count
 
     @property
@@ -145,9 +151,13 @@ class Experiment:
         return Trial(**own, scale=scale, config=config.differences(), seed=seed)
 
     def trials(
-        self, scale: Scale, *, seeds: Sequence[int] | None = None,
-        where: Mapping[str, Any] | None = None, change: Mapping[str, Any] | None = None,
-    ) -> list[Trial]:  # fmt: skip
+        self,
+        scale: Scale,
+        *,
+        seeds: Sequence[int] | None = None,
+        where: Mapping[str, Any] | None = None,
+        change: Mapping[str, Any] | None = None,
+    ) -> list[Trial]:
         """The trials of a scale, seed by seed.
 
         ``where`` keeps the configurations with these field values, and the seed that it may name; ``change`` then sets fields.
@@ -157,32 +167,62 @@ class Experiment:
         for name in where:  # of a trial, which has a seed beside its configuration
             check_name(f"field of {self.config.__name__}", name, [*fields, "seed"])
         if "seed" in (change or {}) and "seed" not in fields:
-            raise UserError("A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2.")
+            raise UserError(
+                "A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2."
+            )
         seed = where.pop("seed", None)
         configs = [config for config in every if config.matches(where)]
         if not configs:
-            wanted, there = _typed(where), [_typed(c.model_dump(mode="json", include=set(where))) for c in every]
+            wanted, there = (
+                _typed(where),
+                [_typed(c.model_dump(mode="json", include=set(where))) for c in every],
+            )
             values = "; ".join(dict.fromkeys(there)) or "none"
-            raise UserError(f"No configuration of {self.name} at scale {scale} has {wanted}. There are: {values}.")
+            raise UserError(
+                f"No configuration of {self.name} at scale {scale} has {wanted}. There are: {values}."
+            )
         if change:
             configs[0].matches(dict.fromkeys(change))  # an unknown field is answered there
             try:
-                configs = list(dict.fromkeys(self.config.model_validate({**c.model_dump(), **change}) for c in configs))
+                configs = list(
+                    dict.fromkeys(
+                        self.config.model_validate({**c.model_dump(), **change})
+                        for c in configs
+                    )
+                )
             except ValidationError as error:
                 raise UserError(f"Configuration of {self.name}: {_messages(error)}") from None
         own = self.seeds[scale] if seeds is None else seeds
-        found = [self.trial(scale, c, s) for s in own for c in configs if seeds is not None or s in self.replicates(c, own)]
-        if seed is not None and seed not in (there := list(dict.fromkeys(trial.seed for trial in found))):
-            raise UserError(f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, there))}.")
+        found = [
+            self.trial(scale, c, s)
+            for s in own
+            for c in configs
+            if seeds is not None or s in self.replicates(c, own)
+        ]
+        if seed is not None and seed not in (
+            there := list(dict.fromkeys(trial.seed for trial in found))
+        ):
+            raise UserError(
+                f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, there))}."
+            )
         return [trial for trial in found if seed in (None, trial.seed)]
 
 
 def _typed(fields: Mapping[str, Any]) -> str:
     """Fields as one types them after ``--where``: ``sizes=[32, 8]``, ``routing=em``."""
-    return ", ".join(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items())
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in fields.items()
+    )
 
 
 def _messages(error: ValidationError) -> str:
     """``points = -3: Input should be greater than or equal to 2``, one for each field; what is said of several fields alone."""
-    told = [(".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, ")) for e in error.errors()]
-    return "; ".join(f"{field} = {value!r}: {message}" if field else message for field, value, message in told)
+    told = [
+        (".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, "))
+        for e in error.errors()
+    ]
+    return "; ".join(
+        f"{field} = {value!r}: {message}" if field else message
+        for field, value, message in told
+    )

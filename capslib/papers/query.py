@@ -50,7 +50,10 @@ class Derived:
 
 def at_the_end(curve: str) -> Derived:
     """The last point of a curve, where the metric of its name is that of another moment."""
-    return Derived(f"{curve} at the end", lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}))
+    return Derived(
+        f"{curve} at the end",
+        lambda r: r.metrics[curve].model_copy(update={"value": r.series[curve][-1]}),
+    )
 
 
 def difference(one: str, other: str, size: bool = False) -> Derived:
@@ -59,7 +62,9 @@ def difference(one: str, other: str, size: bool = False) -> Derived:
     def of(record: Measured) -> Metric:
         a, b = record.metrics[one], record.metrics[other]
         apart = a.value - b.value
-        return Metric(value=abs(apart) if size else apart, n=a.n, unit="difference of fractions")
+        return Metric(
+            value=abs(apart) if size else apart, n=a.n, unit="difference of fractions"
+        )
 
     return Derived(f"{one} {'apart from' if size else 'minus'} {other}", of, (one, other))
 
@@ -69,16 +74,26 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
     if isinstance(what, Derived):
         try:
             return what.of(record)
-        except (LookupError, ValueError, ArithmeticError):  # no such curve, no such point on it, or a share of nothing
+        except (
+            LookupError,
+            ValueError,
+            ArithmeticError,
+        ):  # no such curve, no such point on it, or a share of nothing
             return None
-    counted = Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
+    counted = (
+        Metric(value=record.parameters, n=0, unit="count") if what == "parameters" else None
+    )
     return record.metrics.get(what, counted)
 
 
 def training_accuracy(record: Measured) -> float | None:
     """The mean training accuracy over the last twentieth of a run's steps, the least of all networks of a record whose curves it has;
     None where it has none."""
-    curves = [curve for name, curve in record.series.items() if name.startswith("batch_accuracy") and curve]
+    curves = [
+        curve
+        for name, curve in record.series.items()
+        if name.startswith("batch_accuracy") and curve
+    ]
     ends = (curve[-max(1, len(curve) // 20) :] for curve in curves)
     return min((sum(end) / len(end) for end in ends), default=None)
 
@@ -113,7 +128,9 @@ class Select:
     def apart_from(self, other: Select) -> str:
         """What tells it from another selection at any scale: ``routing em``, or else its experiment; empty where nothing does."""
         told = {name: value for name, value in self.where.items() if name not in self.reduced}
-        fields = [f"{name} {value}" for name, value in told.items() if other.where.get(name) != value]
+        fields = [
+            f"{name} {value}" for name, value in told.items() if other.where.get(name) != value
+        ]
         return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
 
     def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
@@ -121,11 +138,15 @@ class Select:
         learned, why = training_accuracy(record) or 0.0, []
         floor = self.learned if decides else min(self.learned, GUESSING)
         if learned < floor:
-            why.append(f"did not learn (training accuracy {learned:.0%}, and the floor is {floor:.0%})")
+            why.append(
+                f"did not learn (training accuracy {learned:.0%}, and the floor is {floor:.0%})"
+            )
         for name, most in self.at_most.items():
             metric = record.metrics.get(name)
             if metric is None or metric.value > most:
-                why.append(f"has {name} = {metric and f'{metric.value:.1f}'}, and the limit is {most:g}")
+                why.append(
+                    f"has {name} = {metric and f'{metric.value:.1f}'}, and the limit is {most:g}"
+                )
         return why
 
 
@@ -148,8 +169,12 @@ class Index(Generic[T]):
             self._by[names] = found = {}
             for *place, fields, thing in self._things:
                 if all(name in fields for name in names):
-                    found.setdefault((*place, *(_hashable(fields[name]) for name in names)), []).append(thing)
-        return self._by[names].get((select.experiment, scale, *(_hashable(where[name]) for name in names)), [])
+                    found.setdefault(
+                        (*place, *(_hashable(fields[name]) for name in names)), []
+                    ).append(thing)
+        return self._by[names].get(
+            (select.experiment, scale, *(_hashable(where[name]) for name in names)), []
+        )
 
 
 def _hashable(value: Any) -> Any:
@@ -232,10 +257,14 @@ class Order:
     @property
     def mean(self) -> str:
         """What the mean replicate is: the lead of ``better``, as first − second."""
-        one, other = (self.better, self.worse) if self.higher_is_better else (self.worse, self.better)
+        one, other = (
+            (self.better, self.worse) if self.higher_is_better else (self.worse, self.better)
+        )
         sides = one.apart_from(other), other.apart_from(one)
         lead = f"lead in {self.metric}" + f" ({' − '.join(sides)})" * all(sides)
-        return (f"{lead} beyond that of the other two" if self.beyond else lead).replace("_", " ")
+        return (f"{lead} beyond that of the other two" if self.beyond else lead).replace(
+            "_", " "
+        )
 
     def asked(self, factor: float = 1) -> str:
         """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the one that is shown."""
@@ -348,7 +377,11 @@ Leaf = Value | Order | Above | Property
 
 def compared(query: Leaf) -> tuple[str | Derived, ...]:
     """Return the quantities that have to be at rest: both sides of a difference, else the metric itself."""
-    behind = query.metric.metrics if isinstance(query.metric, Derived) else getattr(query, "sides", ())
+    behind = (
+        query.metric.metrics
+        if isinstance(query.metric, Derived)
+        else getattr(query, "sides", ())
+    )
     return behind or (query.metric,)
 
 
@@ -370,5 +403,9 @@ def selects(query: Query) -> Iterator[Select]:
 def selects_at_rest(query: Query, scale: Scale) -> Iterator[Select]:
     """What of it is decided at this scale only with runs of twice the budget: the arms of what speaks of the end of training."""
     for leaf in leaves(query):
-        if not isinstance(leaf, Property) and leaf.rests(scale) and (scale == "paper" or not leaf.paper_scale_only):
+        if (
+            not isinstance(leaf, Property)
+            and leaf.rests(scale)
+            and (scale == "paper" or not leaf.paper_scale_only)
+        ):
             yield from leaf.arms

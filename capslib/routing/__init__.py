@@ -45,7 +45,11 @@ def make_routing(name: str, parents: int, dim: int, **options: object) -> Routin
 def _option_names(kind: Callable[..., Routing]) -> list[str]:
     """Return the keywords of a routing, also those that it passes on to the classes above it."""
     names: list[str] = []
-    makers = [c.__init__ for c in kind.__mro__ if "__init__" in vars(c)] if isinstance(kind, type) else [kind]
+    makers = (
+        [c.__init__ for c in kind.__mro__ if "__init__" in vars(c)]
+        if isinstance(kind, type)
+        else [kind]
+    )
     for maker in makers:
         parameters = inspect.signature(maker).parameters.values()
         names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -55,6 +59,19 @@ def _option_names(kind: Callable[..., Routing]) -> list[str]:
 
 
 __all__ = [
-    "ROUTINGS", "Competition", "DynamicRouting", "EMRouting", "LazyVotes", "Normalise", "Routing", "RoutingResult",
-    "convolutional", "dynamic_routing", "em_routing", "make_routing", "routing_function", "squash", "use_path",
-]  # fmt: skip
+    "ROUTINGS",
+    "Competition",
+    "DynamicRouting",
+    "EMRouting",
+    "LazyVotes",
+    "Normalise",
+    "Routing",
+    "RoutingResult",
+    "convolutional",
+    "dynamic_routing",
+    "em_routing",
+    "make_routing",
+    "routing_function",
+    "squash",
+    "use_path",
+]

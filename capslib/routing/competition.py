@@ -205,7 +205,9 @@ def convolutional(
     return Competition(place, parts, seen, rows * columns, types, per_type, released)
 
 
-def _windows_of_places(side: int, kernel: int, stride: int, windows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _windows_of_places(
+    side: int, kernel: int, stride: int, windows: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return which windows hold each place of an axis, and where in them it lies, both [side, V].
 
     A window is -1 where fewer than V hold the place.

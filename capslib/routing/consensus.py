@@ -45,9 +45,12 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of e
 
 
 def consensus(
-    votes: Tensor, compatibility: Callable[..., tuple[Tensor, Any]],
-    *, iterations: int, bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Any]:  # fmt: skip
+    votes: Tensor,
+    compatibility: Callable[..., tuple[Tensor, Any]],
+    *,
+    iterations: int,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Any]:
     """Faria 2019, Algorithm 1, for votes [D, ..., J, I]: each parent weighs its own children.
 
     ``compatibility(μ, c, state)`` gives logits of the next couplings [..., J, I], and a state that
@@ -143,23 +146,36 @@ class SimilarityRouting(Routing):
     couplings_sum_over = "children"
 
     def __init__(
-        self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,
-        kernels: int = 4, start: Start = "spread", floor: float = 0.1, logistic: bool = True,
+        self,
+        parents: int,
+        dim: int,
+        *,
+        iterations: int = 3,
+        bias: float | None = None,
+        kernels: int = 4,
+        start: Start = "spread",
+        floor: float = 0.1,
+        logistic: bool = True,
         columns: int | None = None,
-    ):  # fmt: skip
+    ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         check_name("start", start, get_args(Start))
         self.start, self.columns = start, columns
         self.options = {"floor": floor, "logistic": logistic}
         least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
-        widths = torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
+        widths = (
+            torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
+        )
         weights, theta = torch.ones(parents, 2), _normal(columns or parents, 3)
         weights[:, 0] = 1 + _normal(parents) if start == "steep" else 12 + torch.randn(parents)
         theta[:, 1] = 1
         if start == "steep":
             theta[:, 0], theta[:, 1] = 10, -5
         raw = _normal(parents, kernels) if start == "released" else widths.expm1().log()
-        self.mixture, self.raw_width = nn.Parameter(torch.ones(parents, kernels)), nn.Parameter(raw)
+        self.mixture, self.raw_width = (
+            nn.Parameter(torch.ones(parents, kernels)),
+            nn.Parameter(raw),
+        )
         self.weights, self.theta = nn.Parameter(weights), nn.Parameter(theta)
 
     def width(self) -> Tensor:
@@ -168,13 +184,22 @@ class SimilarityRouting(Routing):
 
     def forward(
         self, votes: Tensor | LazyVotes, activation: Tensor, *, iterations: int | None = None
-    ) -> RoutingResult:  # fmt: skip
-        def route(votes: Tensor | LazyVotes, activation: Tensor, theta: Tensor) -> RoutingResult:
+    ) -> RoutingResult:
+        def route(
+            votes: Tensor | LazyVotes, activation: Tensor, theta: Tensor
+        ) -> RoutingResult:
             return similarity_routing(
-                votes, activation, self.mixture, self.width(), self.weights, theta,
+                votes,
+                activation,
+                self.mixture,
+                self.width(),
+                self.weights,
+                theta,
                 iterations=self.iterations if iterations is None else iterations,
-                bias=self.bias, path=self.path, **self.options,
-            )  # fmt: skip
+                bias=self.bias,
+                path=self.path,
+                **self.options,
+            )
 
         if self.columns is None:
             return route(votes, activation, self.theta)
@@ -184,7 +209,9 @@ class SimilarityRouting(Routing):
             lazy = isinstance(votes, LazyVotes)
             some = votes._replace(pose=votes.pose[rows]) if lazy else votes[rows]
             found.append(route(some, activation[rows], theta.expand(len(self.weights), 3)))
-        return RoutingResult(*(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True)))
+        return RoutingResult(
+            *(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True))
+        )
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         (I, J, _), floor, width = votes.shape, self.options["floor"], self.width()
@@ -197,14 +224,20 @@ class SimilarityRouting(Routing):
 
         def similarity(mu: Tensor, v: Tensor, j: int) -> Tensor:
             square = ((mu - v) ** 2).sum()
-            return sum(w * torch.exp(-square / (2 * s**2)) for w, s in zip(share[j], width[j], strict=True))
+            return sum(
+                w * torch.exp(-square / (2 * s**2))
+                for w, s in zip(share[j], width[j], strict=True)
+            )
 
         for _ in range(self.iterations):
             mu = [mean(j) for j in range(J)]
             k = [[similarity(mu[j], votes[i, j], j) for j in range(J)] for i in range(I)]
             for j in range(J):
                 total = l1[j] + l2[j] + 1e-6
-                e = [(activation[i] + floor) ** (l2[j] / total) * torch.exp(k[i][j] / total) for i in range(I)]
+                e = [
+                    (activation[i] + floor) ** (l2[j] / total) * torch.exp(k[i][j] / total)
+                    for i in range(I)
+                ]
                 for i in range(I):
                     c[i][j] = e[i] / sum(e)
         a = []
@@ -233,7 +266,12 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None
+        ctx: Any,
+        fixed: Tensor,
+        of_parent: Tensor,
+        weight: Tensor,
+        x: Tensor,
+        cell: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         H = len(fixed) // 4
         gates = torch.addmm(fixed, weight, x)
@@ -248,23 +286,39 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, to_hidden: Tensor, to_after: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # what is saved is constant to autograd, which would be wrong without a word
+        if (
+            torch.is_grad_enabled()
+        ):  # what is saved is constant to autograd, which would be wrong without a word
             raise RuntimeError("Connectionist routing has a first derivative only.")
         gates, squashed, weight, x, cell = ctx.saved_tensors
         i, f, o, new = gates.chunk(4)
         to_after = to_after + tanh_backward(to_hidden * o, squashed)
         past = torch.zeros_like(f) if cell is None else sigmoid_backward(to_after * cell, f)
-        to_i, to_o = sigmoid_backward(to_after * new, i), sigmoid_backward(to_hidden * squashed, o)
+        to_i, to_o = (
+            sigmoid_backward(to_after * new, i),
+            sigmoid_backward(to_hidden * squashed, o),
+        )
         to_gates = torch.cat([to_i, past, to_o, tanh_backward(to_after * i, new)])
         to_parent = to_gates.unflatten(1, (ctx.parents, -1)).sum(dim=-1)
-        return to_gates, to_parent, to_gates @ x.T, weight.T @ to_gates, None if cell is None else to_after * f
+        return (
+            to_gates,
+            to_parent,
+            to_gates @ x.T,
+            weight.T @ to_gates,
+            None if cell is None else to_after * f,
+        )
 
 
-def lstm_cell(fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
+def lstm_cell(
+    fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return what :class:`_Cell` does, or its formulas where somebody differentiates them."""
     if values_can_be_read():
         return _Cell.apply(fixed, of_parent, weight, x, cell)
-    gates = torch.addmm(fixed, weight, x).unflatten(1, (of_parent.shape[1], -1)) + of_parent[..., None]
+    gates = (
+        torch.addmm(fixed, weight, x).unflatten(1, (of_parent.shape[1], -1))
+        + of_parent[..., None]
+    )
     i, f, o, new = gates.flatten(1).chunk(4)
     after = i.sigmoid() * new.tanh() + (0 if cell is None else f.sigmoid() * cell)
     return o.sigmoid() * after.tanh(), after
@@ -273,7 +327,9 @@ def lstm_cell(fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell:
 def perceptron(x: Tensor, layers: Layers) -> Tensor:
     """Dense layers on features [features, R], with ReLU between them; the last has one unit: [R]."""
     for number, (weight, bias) in enumerate(layers):
-        x = torch.addmm(bias.to(x.dtype)[:, None], weight.to(x.dtype), x if number == 0 else x.relu())
+        x = torch.addmm(
+            bias.to(x.dtype)[:, None], weight.to(x.dtype), x if number == 0 else x.relu()
+        )
     return x[0]
 
 
@@ -341,33 +397,56 @@ class ConnectionistRouting(Routing):
     odd_without_bias = False
 
     def __init__(
-        self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None,
-        units: int = 16, g: Sequence[int] = (), f: Sequence[int] = (), reads: Reads = "paper",
+        self,
+        parents: int,
+        dim: int,
+        *,
+        iterations: int = 3,
+        bias: float | None = None,
+        units: int = 16,
+        g: Sequence[int] = (),
+        f: Sequence[int] = (),
+        reads: Reads = "paper",
         logistic: bool = True,
-    ):  # fmt: skip
+    ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.options = {"reads": reads, "logistic": logistic}
-        self.gate_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(4 * units, 2 * dim + 2 + units)))
+        self.gate_weight = nn.Parameter(
+            nn.init.xavier_uniform_(torch.empty(4 * units, 2 * dim + 2 + units))
+        )
         self.gate_bias = nn.Parameter((torch.arange(4 * units) // units == 1).float())
         self.depth = {"g": len(g) + 1, "f": len(f) + 1}
         for name, hidden in (("g", g), ("f", f)):
             for k, (a, b) in enumerate(itertools.pairwise([units, *hidden, 1])):
-                self.register_parameter(f"{name}_weight{k}", nn.Parameter(nn.init.xavier_uniform_(torch.empty(b, a))))
+                self.register_parameter(
+                    f"{name}_weight{k}",
+                    nn.Parameter(nn.init.xavier_uniform_(torch.empty(b, a))),
+                )
                 self.register_parameter(f"{name}_bias{k}", nn.Parameter(torch.zeros(b)))
 
     def layers(self, name: Literal["g", "f"]) -> Layers:
         """Weights and biases of a perceptron."""
         found = range(self.depth[name])
-        return tuple((getattr(self, f"{name}_weight{k}"), getattr(self, f"{name}_bias{k}")) for k in found)
+        return tuple(
+            (getattr(self, f"{name}_weight{k}"), getattr(self, f"{name}_bias{k}"))
+            for k in found
+        )
 
     def forward(
         self, votes: Tensor, activation: Tensor, *, iterations: int | None = None
-    ) -> RoutingResult:  # fmt: skip
+    ) -> RoutingResult:
         return connectionist_routing(
-            votes, activation, self.gate_weight, self.gate_bias, self.layers("g"), self.layers("f"),
+            votes,
+            activation,
+            self.gate_weight,
+            self.gate_bias,
+            self.layers("g"),
+            self.layers("f"),
             iterations=self.iterations if iterations is None else iterations,
-            bias=self.bias, path=self.path, **self.options,
-        )  # fmt: skip
+            bias=self.bias,
+            path=self.path,
+            **self.options,
+        )
 
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         (I, J, _), H = votes.shape, len(self.gate_bias) // 4
@@ -387,15 +466,24 @@ class ConnectionistRouting(Routing):
         for _ in range(self.iterations):
             mu, b = [mean(j) for j in range(J)], torch.zeros(I, J, dtype=votes.dtype)
             for i, j in itertools.product(range(I), range(J)):
-                x = torch.cat([mu[j], activation[i : i + 1], votes[i, j], c[i][j][None], h[i, j]])
+                x = torch.cat(
+                    [mu[j], activation[i : i + 1], votes[i, j], c[i][j][None], h[i, j]]
+                )
                 gate_i, gate_f, gate_o, new = (self.gate_weight @ x + self.gate_bias).split(H)
-                s[i, j] = torch.sigmoid(gate_f) * s[i, j] + torch.sigmoid(gate_i) * torch.tanh(new)
+                s[i, j] = torch.sigmoid(gate_f) * s[i, j] + torch.sigmoid(gate_i) * torch.tanh(
+                    new
+                )
                 h[i, j] = torch.sigmoid(gate_o) * torch.tanh(s[i, j])
                 b[i, j] = dense(h[i, j] if self.options["reads"] == "paper" else s[i, j], "g")
-            c = [[torch.exp(b[i, j]) / torch.exp(b[:, j]).sum() for j in range(J)] for i in range(I)]
+            c = [
+                [torch.exp(b[i, j]) / torch.exp(b[:, j]).sum() for j in range(J)]
+                for i in range(I)
+            ]
         a = []
         for j in range(J):
-            total = sum(c[i][j] * (s if self.options["reads"] == "paper" else h)[i, j] for i in range(I))
+            total = sum(
+                c[i][j] * (s if self.options["reads"] == "paper" else h)[i, j] for i in range(I)
+            )
             a.append(torch.sigmoid(dense(total, "f")))
         coupling = torch.stack([torch.stack(row) for row in c])
         return RoutingResult(torch.stack([mean(j) for j in range(J)]), torch.stack(a), coupling)

@@ -58,7 +58,7 @@ def dynamic_routing(
 
 def _forward(
     votes: Tensor, *, iterations: int, bias: Tensor | None, competition: Competition | None
-) -> tuple[Tensors, Tensors]:  # fmt: skip
+) -> tuple[Tensors, Tensors]:
     """The loop on a chunk, to poses and couplings. Keeps all s_j, inner c_ij."""
     logits, coupling = None, _first(votes, competition)
     kept, couplings, all_logits = [], [], []
@@ -79,9 +79,15 @@ def _forward(
 
 
 def _backward(
-    votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors,
-    *, iterations: int, bias: Tensor | None, competition: Competition | None,
-) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    votes: Tensor,
+    outputs: Tensors,
+    kept: Tensors,
+    gradients: Tensors,
+    *,
+    iterations: int,
+    bias: Tensor | None,
+    competition: Competition | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The loop from its end to its start. Votes get a sum of outer products."""
     kept_s, kept = kept[:iterations], kept[iterations:]
     inner = max(0, iterations - 2)  # couplings that are neither the first nor an output
@@ -136,13 +142,20 @@ class DynamicRouting(Routing):
     function = dynamic_routing
 
     def forward(
-        self, votes: Tensor, activation: Tensor | None = None,
-        competition: Competition | None = None, *, iterations: int | None = None,
-    ) -> RoutingResult:  # fmt: skip
+        self,
+        votes: Tensor,
+        activation: Tensor | None = None,
+        competition: Competition | None = None,
+        *,
+        iterations: int | None = None,
+    ) -> RoutingResult:
         return dynamic_routing(
-            votes, iterations=self.iterations if iterations is None else iterations,
-            bias=self.bias, competition=competition, path=self.path,
-        )  # fmt: skip
+            votes,
+            iterations=self.iterations if iterations is None else iterations,
+            bias=self.bias,
+            competition=competition,
+            path=self.path,
+        )
 
     def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
         I, J, D = votes.shape

@@ -22,7 +22,15 @@ from capslib.routing.competition import (
 from capslib.routing.fast import Core, Tensors, float32_products, routing_function
 from capslib.routing.module import Routing
 
-__all__ = ["MASS_FLOOR", "VARIANCE_FLOOR", "EMRouting", "Spread", "VectorEMRouting", "em_routing", "inverse_temperatures"]
+__all__ = [
+    "MASS_FLOOR",
+    "VARIANCE_FLOOR",
+    "EMRouting",
+    "Spread",
+    "VectorEMRouting",
+    "em_routing",
+    "inverse_temperatures",
+]
 
 VARIANCE_FLOOR = 1e-12  # keeps the logarithm finite where all votes are equal
 MASS_FLOOR = 1e-8  # keeps the division finite for a parent that no active child is assigned to
@@ -126,9 +134,15 @@ def _log_odds_gradient(mass: Tensor, activation: Tensor, to_logit: Tensor) -> Te
 
 
 def _finish(
-    mu: Tensor, logit: Tensor, coupling: Tensor,
-    *, bias: Tensor | None, vector: bool, length_offset: float, **_: object,
-) -> RoutingResult:  # fmt: skip
+    mu: Tensor,
+    logit: Tensor,
+    coupling: Tensor,
+    *,
+    bias: Tensor | None,
+    vector: bool,
+    length_offset: float,
+    **_: object,
+) -> RoutingResult:
     """Poses [..., J, D] and activations [..., J]; vector capsules are as long as active."""
     a = logit.sigmoid()  # [..., J]  a_j
     pose = mu if bias is None else mu + bias
@@ -139,11 +153,21 @@ def _finish(
 
 
 def _forward(
-    votes: Tensor, *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, bias: Tensor | None,
-    iterations: int, inverse_temperature: Sequence[float] | None, spread: Spread,
-    variance_offset: float, smoothing: float, mixing: bool, competition: Competition | None,
+    votes: Tensor,
+    *,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    bias: Tensor | None,
+    iterations: int,
+    inverse_temperature: Sequence[float] | None,
+    spread: Spread,
+    variance_offset: float,
+    smoothing: float,
+    mixing: bool,
+    competition: Competition | None,
     **_: object,
-) -> tuple[Tensors, Tensors]:  # fmt: skip
+) -> tuple[Tensors, Tensors]:
     """The loop on a chunk, to means, logits and couplings. Keeps every step's σ², μ, logit."""
     D, kept, couplings, densities = votes.shape[2], [], [], []
     coupling = uniform(votes[:, :, 0], competition, dim=1)
@@ -172,12 +196,24 @@ def _forward(
 
 
 def _backward(
-    votes: Tensor, outputs: Tensors, kept: Tensors, gradients: Tensors,
-    *, activation: Tensor, beta_u: Tensor, beta_a: Tensor, bias: Tensor | None,
-    iterations: int, inverse_temperature: Sequence[float] | None, spread: Spread,
-    variance_offset: float, smoothing: float, mixing: bool, competition: Competition | None,
+    votes: Tensor,
+    outputs: Tensors,
+    kept: Tensors,
+    gradients: Tensors,
+    *,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    bias: Tensor | None,
+    iterations: int,
+    inverse_temperature: Sequence[float] | None,
+    spread: Spread,
+    variance_offset: float,
+    smoothing: float,
+    mixing: bool,
+    competition: Competition | None,
     **_: object,
-) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The loop from its end to its start."""
     D, temperatures = votes.shape[2], _temperatures(iterations, inverse_temperature)
     steps, kept = (*kept[: 3 * iterations - 2], *outputs[:2]), kept[3 * iterations - 2 :]
@@ -196,7 +232,9 @@ def _backward(
         deviation = votes - mu[..., None]  # anew: a difference of sums loses digits
         square = deviation.square()
         if not last:  # E-step: from the couplings of the next iteration
-            to_log_p = softmax_gradient(couplings[iteration + 1], to_coupling, competition, densities[iteration])
+            to_log_p = softmax_gradient(
+                couplings[iteration + 1], to_coupling, competition, densities[iteration]
+            )
             to_log_p = materialised(to_log_p)  # [n, J, I]
             to_parent, to_distance = to_log_p.sum(dim=-1), -to_log_p / 2
             to_logit = to_parent * (-logit).sigmoid()
@@ -309,20 +347,31 @@ class EMRouting(Routing):
         return beta_u, self.beta_a.to(wide) * scale_a
 
     def forward(
-        self, votes: Tensor, activation: Tensor, competition: Competition | None = None,
-        *, iterations: int | None = None,
-    ) -> RoutingResult:  # fmt: skip
+        self,
+        votes: Tensor,
+        activation: Tensor,
+        competition: Competition | None = None,
+        *,
+        iterations: int | None = None,
+    ) -> RoutingResult:
         iterations = self.iterations if iterations is None else iterations
         lamda = inverse_temperatures(iterations, self.inverse_temperature)
         return em_routing(
-            votes, activation, *self.betas(), iterations=iterations, inverse_temperature=lamda,
-            bias=self.bias, competition=competition, path=self.path, **self.options,
-        )  # fmt: skip
+            votes,
+            activation,
+            *self.betas(),
+            iterations=iterations,
+            inverse_temperature=lamda,
+            bias=self.bias,
+            competition=competition,
+            path=self.path,
+            **self.options,
+        )
 
     @torch.no_grad()
     def start_at_half(
         self, votes: Tensor, activation: Tensor, competition: Competition | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Set β and λ so that about half of the parents are active for votes [N, I, J, D].
 
         Then the cost per unit of mass has mean zero for each parent, and the logits of the last
@@ -336,10 +385,16 @@ class EMRouting(Routing):
         for t in range(1, self.iterations + 1):
             with float32_products(votes.device):
                 (_, _, coupling), kept = _forward(
-                    votes, activation=activation, beta_u=beta_u, beta_a=0 * beta_u,
-                    bias=self.bias, competition=competition, **self.options,
-                    iterations=t, inverse_temperature=inverse_temperatures(t, final),
-                )  # fmt: skip
+                    votes,
+                    activation=activation,
+                    beta_u=beta_u,
+                    beta_a=0 * beta_u,
+                    bias=self.bias,
+                    competition=competition,
+                    **self.options,
+                    iterations=t,
+                    inverse_temperature=inverse_temperatures(t, final),
+                )
             mass, _ = _shares(coupling, activation)  # [N, J]
             log_variance = kept[3 * t - 3].clamp_min(VARIANCE_FLOOR).log().sum(dim=-1)
             spread = log_variance * _SPREAD[self.options["spread"]]  # [N, J]

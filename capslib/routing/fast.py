@@ -29,11 +29,29 @@ from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
 from capslib.shapes import check_positive, check_shapes, values_can_be_read
 
-__all__ = ["BLOCK_BYTES", "CHUNK_BYTES", "KEPT_BYTES", "Core", "LazyVotes", "Tensors", "float32_products", "routing_function"]
+__all__ = [
+    "BLOCK_BYTES",
+    "CHUNK_BYTES",
+    "KEPT_BYTES",
+    "Core",
+    "LazyVotes",
+    "Tensors",
+    "float32_products",
+    "routing_function",
+]
 
-CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of votes that, with temporaries, fit the second-level cache
-BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}  # of votes of one matrix product, worth one reading of W
-KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}  # of votes up to which autograd keeps what it needs: an LSTM 40 times as much
+CHUNK_BYTES = {
+    "cpu": 2 << 20,
+    "cuda": 64 << 20,
+}  # of votes that, with temporaries, fit the second-level cache
+BLOCK_BYTES = {
+    "cpu": 32 << 20,
+    "cuda": 1 << 30,
+}  # of votes of one matrix product, worth one reading of W
+KEPT_BYTES = {
+    "cpu": 32 << 20,
+    "cuda": 256 << 20,
+}  # of votes up to which autograd keeps what it needs: an LSTM 40 times as much
 Tensors = tuple[Tensor, ...]
 
 
@@ -64,7 +82,9 @@ class LazyVotes(NamedTuple):
     def form(self) -> Tensor:
         """Return all votes [N, I, J, D]."""
         vectors, matrices = "i j e d, n i d -> n i j e", "i j k b, n i a k -> n i j a b"
-        return einsum(self.weight, self.pose, matrices if self.pose.ndim == 4 else vectors).flatten(3)
+        return einsum(
+            self.weight, self.pose, matrices if self.pose.ndim == 4 else vectors
+        ).flatten(3)
 
 
 class Core(NamedTuple):
@@ -94,14 +114,18 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     """
     signature = inspect.signature(definition)
     hints = get_type_hints(definition, include_extras=True)
-    choices = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    choices = {
+        name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal
+    }
     patterns = {"votes": "... I J D", "activation": "... I"}
     for name, hint in hints.items():
         if get_origin(hint) is Annotated:
             patterns[name] = hint.__metadata__[0]
 
     @functools.wraps(definition)
-    def routing(votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object) -> RoutingResult:
+    def routing(
+        votes: Tensor | LazyVotes, *tensors: Tensor, path: Path = "fast", **options: object
+    ) -> RoutingResult:
         bound = signature.bind(votes, *tensors, **options)
         bound.apply_defaults()
         options = dict(bound.arguments)
@@ -109,17 +133,29 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         check_name("path", path, PATHS)
         for name, names in choices.items():
             check_name(name, options[name], names)
-        shaped = {name: (options[name], pattern) for name, pattern in patterns.items() if name in options}
+        shaped = {
+            name: (options[name], pattern)
+            for name, pattern in patterns.items()
+            if name in options
+        }
         check_shapes(**shaped)
         del options["votes"]
         weight, given = votes if isinstance(votes, LazyVotes) else (None, votes)
         if not given.is_floating_point():
             raise TypeError(f"votes are floating-point numbers, not {given.dtype}")
         wide = torch.promote_types(given.dtype, torch.float32)
-        arguments = {name: value.to(wide) if isinstance(value, Tensor) else value for name, value in options.items()}
+        arguments = {
+            name: value.to(wide) if isinstance(value, Tensor) else value
+            for name, value in options.items()
+        }
         weight, source = None if weight is None else weight.to(wide), given.to(wide)
-        meta = given.device.type == "meta"  # where nothing is computed, there is nothing to cast
-        with torch.autocast("cpu" if meta else given.device.type, enabled=False), float32_products(given.device):
+        meta = (
+            given.device.type == "meta"
+        )  # where nothing is computed, there is nothing to cast
+        with (
+            torch.autocast("cpu" if meta else given.device.type, enabled=False),
+            float32_products(given.device),
+        ):
             # A compiler and torch.func read the loop itself, and an empty batch has nothing to cut.
             if path == "eager" or not values_can_be_read() or source.numel() == 0:
                 result = definition(_formed(weight, source), **arguments)
@@ -133,7 +169,9 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
         return RoutingResult(*(t.to(given.dtype) for t in result))
 
     routing.core = None
-    path = inspect.Parameter("path", inspect.Parameter.KEYWORD_ONLY, default="fast", annotation=Path)
+    path = inspect.Parameter(
+        "path", inspect.Parameter.KEYWORD_ONLY, default="fast", annotation=Path
+    )
     routing.__signature__ = signature.replace(parameters=[*signature.parameters.values(), path])
     return routing
 
@@ -166,7 +204,9 @@ def _learns(option: object) -> bool:
     return any(isinstance(owner, nn.Module) for owner in owners)
 
 
-def _one_batch(weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> tuple[torch.Size, Tensor, dict[str, Any]]:
+def _one_batch(
+    weight: Tensor | None, source: Tensor, arguments: dict[str, Any]
+) -> tuple[torch.Size, Tensor, dict[str, Any]]:
     """The shape of the batch, and the source and the activations with one batch dimension."""
     lead = source.shape[:-3] if weight is None else source.shape[:1]
     source = source.reshape(-1, *source.shape[len(lead) :])
@@ -176,7 +216,12 @@ def _one_batch(weight: Tensor | None, source: Tensor, arguments: dict[str, Any])
     return lead, source, arguments
 
 
-def _in_chunks(definition: Callable[..., Tensors], weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:
+def _in_chunks(
+    definition: Callable[..., Tensors],
+    weight: Tensor | None,
+    source: Tensor,
+    arguments: dict[str, Any],
+) -> Tensors:
     """The definition, a chunk at a time; of many votes autograd runs it again instead of keeping its tensors."""
 
     def run(rows: Tensor, own: dict[str, Tensor]) -> Tensors:
@@ -186,19 +231,32 @@ def _in_chunks(definition: Callable[..., Tensors], weight: Tensor | None, source
     numbers = _numbers(weight, source)
     many = len(source) * numbers * source.element_size() > KEPT_BYTES.get(source.device.type, 0)
     capturing = source.is_cuda and torch.cuda.is_current_stream_capturing()
-    if many and torch.is_grad_enabled() and not capturing:  # a CUDA graph cannot read random states
+    if (
+        many and torch.is_grad_enabled() and not capturing
+    ):  # a CUDA graph cannot read random states
         run = functools.partial(checkpoint, run, use_reentrant=False)
     chunks = _chunks(numbers, source, _together(arguments))
-    sizes = [chunk.stop - chunk.start for chunk, _ in chunks]  # the gradient of a slice would be as large as the whole
+    sizes = [
+        chunk.stop - chunk.start for chunk, _ in chunks
+    ]  # the gradient of a slice would be as large as the whole
     children = {k: v.split(sizes) for k, v in arguments.items() if k == "activation"}
-    return _joined([run(rows, {k: v[n] for k, v in children.items()}) for n, rows in enumerate(source.split(sizes))])
+    return _joined(
+        [
+            run(rows, {k: v[n] for k, v in children.items()})
+            for n, rows in enumerate(source.split(sizes))
+        ]
+    )
 
 
-def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, arguments: dict[str, Any]) -> Tensors:
+def _by_core(
+    core: Core, path: Path, weight: Tensor | None, source: Tensor, arguments: dict[str, Any]
+) -> Tensors:
     compiled = path == "compiled"
     if compiled and source.device.type == "cpu":  # a compiler would take numbers for constants
         lists = {k: v for k, v in arguments.items() if isinstance(v, (list, tuple))}
-        numbers = {k: v for k, v in lists.items() if all(isinstance(n, (int, float)) for n in v)}
+        numbers = {
+            k: v for k, v in lists.items() if all(isinstance(n, (int, float)) for n in v)
+        }
         arguments = arguments | {k: source.new_tensor(v) for k, v in numbers.items()}
     tensors = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
     options = {k: v for k, v in arguments.items() if k not in tensors}
@@ -216,7 +274,11 @@ def _by_core(core: Core, path: Path, weight: Tensor | None, source: Tensor, argu
         for part in _slices(len(source), max(1, fit) * together):
             lazy = LazyVotes(weight, source[part])
             again = LazyVotes(*(t.detach() for t in lazy))
-            done.append(_Chunked.apply(plan, again, None, lazy.form(), *_of_chunk(tensors, part).values()))
+            done.append(
+                _Chunked.apply(
+                    plan, again, None, lazy.form(), *_of_chunk(tensors, part).values()
+                )
+            )
         outputs = _joined(done)
     return core.finish(*outputs[:-1], outputs[-1].mT, **arguments)
 
@@ -267,14 +329,21 @@ def _votes(weight: Tensor | None, rows: Tensor) -> Tensor:
     return functools.reduce(torch.add, terms).flatten(2, 3)  # of [n, J, A, B, I]
 
 
-def _run_forward(forward: Callable, weight: Tensor | None, rows: Tensor, **arguments: Any) -> Any:
+def _run_forward(
+    forward: Callable, weight: Tensor | None, rows: Tensor, **arguments: Any
+) -> Any:
     return forward(_votes(weight, rows), **arguments)
 
 
 def _run_backward(
-    backward: Callable, weight: Tensor | None, rows: Tensor, to_weight: Tensor | None, to_rows: Tensor | None,
-    *saved: Tensors, **arguments: Any,
-) -> dict[str, Tensor]:  # fmt: skip
+    backward: Callable,
+    weight: Tensor | None,
+    rows: Tensor,
+    to_weight: Tensor | None,
+    to_rows: Tensor | None,
+    *saved: Tensors,
+    **arguments: Any,
+) -> dict[str, Tensor]:
     """Write the gradient of the rows, add that of the weight, and return those of the others."""
     gradient, others = backward(_votes(weight, rows), *saved, **arguments)
     if weight is None:
@@ -298,7 +367,9 @@ class _Plan(NamedTuple):
     names: tuple[str, ...]  # of the tensors
     differentiable: bool  # whether somebody may ask for a gradient: an autograd function cannot tell from inside
 
-    def runs(self, direction: str, weight: Tensor | None, rows: Tensor, *to: Tensor | None) -> Iterator[tuple[slice, Callable]]:
+    def runs(
+        self, direction: str, weight: Tensor | None, rows: Tensor, *to: Tensor | None
+    ) -> Iterator[tuple[slice, Callable]]:
         """The chunks, and what runs each "forward" or "backward", ``to`` the gradients of weight and rows."""
         run = {"forward": _run_forward, "backward": _run_backward}[direction]
         numbers = rows[0].numel() if weight is None else weight[:, 0].numel() * rows.shape[1]
@@ -306,10 +377,19 @@ class _Plan(NamedTuple):
             some, this = rows[chunk], run
             if self.compiled and full:
                 options = ((name, _constant(option)) for name, option in self.options.items())
-                layout = weight is None or weight.shape, some.shape, some.stride(), some.dtype, some.device
+                layout = (
+                    weight is None or weight.shape,
+                    some.shape,
+                    some.stride(),
+                    some.dtype,
+                    some.device,
+                )
                 this = _compiled_for(run, self.core, self.names, *options, *layout)
             shared = to and (to[0], None if to[1] is None else to[1][chunk])
-            yield chunk, functools.partial(this, getattr(self.core, direction), weight, some, *shared)
+            yield (
+                chunk,
+                functools.partial(this, getattr(self.core, direction), weight, some, *shared),
+            )
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         return _of_chunk({**dict(zip(self.names, tensors, strict=True)), **self.options}, chunk)
@@ -336,21 +416,36 @@ class _Chunked(torch.autograd.Function):
     """Runs a core over ``rows`` in chunks, and once more for the gradient, for which ``lazy`` forms votes again."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, lazy: LazyVotes | None, weight: Tensor | None, rows: Tensor, *tensors: Tensor) -> Tensors:
+    def forward(
+        ctx: Any,
+        plan: _Plan,
+        lazy: LazyVotes | None,
+        weight: Tensor | None,
+        rows: Tensor,
+        *tensors: Tensor,
+    ) -> Tensors:
         done: list[Tensors] = []
         for chunk, run in plan.runs("forward", weight, rows):
             outputs, kept = run(**plan.arguments(tensors, chunk))
             done.append((*outputs, *kept) if plan.differentiable else outputs)
         joined = _joined(done)
         source = (weight, rows) if lazy is None else lazy
-        ctx.plan, ctx.formed, ctx.counts = plan, lazy is not None, (2, len(tensors), len(outputs))
+        ctx.plan, ctx.formed, ctx.counts = (
+            plan,
+            lazy is not None,
+            (2, len(tensors), len(outputs)),
+        )
         ctx.save_for_backward(*source, *tensors, *joined)
         return joined[: len(outputs)]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # once_differentiable would drop a second derivative silently
-            raise RuntimeError("The fast path has a first derivative only: for the gradient of a gradient take path='eager'.")
+        if (
+            torch.is_grad_enabled()
+        ):  # once_differentiable would drop a second derivative silently
+            raise RuntimeError(
+                "The fast path has a first derivative only: for the gradient of a gradient take path='eager'."
+            )
         with float32_products(gradients[0].device):
             return None, None, *_gradients(ctx, gradients)
 
@@ -363,7 +458,11 @@ def _gradients(ctx: Any, gradients: Tensors) -> tuple[Tensor | None, ...]:
         weight, rows = None, LazyVotes(weight, rows).form()
     of_weight, of_rows, *of_tensors = ctx.needs_input_grad[2:]
     needed = zip(plan.names, tensors, of_tensors, strict=True)
-    to_tensors = {name: torch.zeros_like(t, memory_format=torch.contiguous_format) for name, t, of in needed if of}
+    to_tensors = {
+        name: torch.zeros_like(t, memory_format=torch.contiguous_format)
+        for name, t, of in needed
+        if of
+    }
     to_weight = torch.zeros_like(weight) if of_weight else None
     to_rows = _on_large_pages(rows.new_empty(rows.shape)) if of_rows or weight is None else None
     for chunk, run in plan.runs("backward", weight, rows, to_weight, to_rows):

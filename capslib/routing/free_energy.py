@@ -46,7 +46,12 @@ class EMState(NamedTuple):
 
 
 def em_trajectory(
-    votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, e_step: Literal["paper", "matched"] = "paper"
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    e_step: Literal["paper", "matched"] = "paper",
 ) -> Iterator[EMState]:
     """The states after every step of Procedure 1, without end, from the first logistic on.
 
@@ -58,15 +63,24 @@ def em_trajectory(
     >>> [next(states).step for _ in range(4)]
     ['logistic', 'E-step', 'M-step', 'logistic']
     """
-    log_coupling, logit = torch.full_like(votes[..., 0], -math.log(votes.shape[-2])), None  # [..., I, J], [..., J]
+    log_coupling, logit = (
+        torch.full_like(votes[..., 0], -math.log(votes.shape[-2])),
+        None,
+    )  # [..., I, J], [..., J]
     while True:
-        share = (log_coupling + activation[..., None].log()).softmax(dim=-2)  # R_ij a_i / m_j, however small the mass
+        share = (log_coupling + activation[..., None].log()).softmax(
+            dim=-2
+        )  # R_ij a_i / m_j, however small the mass
         mu = einsum(share, votes, "... i j, ... i j d -> ... j d")
-        variance = einsum(share, (votes - mu[..., None, :, :]).square(), "... i j, ... i j d -> ... j d")
+        variance = einsum(
+            share, (votes - mu[..., None, :, :]).square(), "... i j, ... i j d -> ... j d"
+        )
         if logit is not None:
             yield EMState("M-step", log_coupling, mu, variance, logit)
         cost = _cost(votes, mu, variance, beta_u)
-        logit = beta_a - einsum(log_coupling.exp(), activation, cost, "... i j, ... i, ... i j -> ... j")
+        logit = beta_a - einsum(
+            log_coupling.exp(), activation, cost, "... i j, ... i, ... i j -> ... j"
+        )
         yield EMState("logistic", log_coupling, mu, variance, logit)
         if e_step == "paper":
             log_p = _cost(votes, mu, variance, 0).neg()  # but for a constant
@@ -77,13 +91,24 @@ def em_trajectory(
 
 
 def free_energy(
-    state: EMState, votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, form: Form = "printed"
+    state: EMState,
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    form: Form = "printed",
 ) -> Tensor:
     """The free energy [...] of a state, in one of the forms above; the rest is as in :func:`em_trajectory`."""
-    a, log_a, log_not_a = state.logit.sigmoid(), F.logsigmoid(state.logit), F.logsigmoid(-state.logit)  # [..., J]
+    a, log_a, log_not_a = (
+        state.logit.sigmoid(),
+        F.logsigmoid(state.logit),
+        F.logsigmoid(-state.logit),
+    )  # [..., J]
     r = state.log_coupling.exp() * activation[..., None]  # [..., I, J]  a_i R_ij
     cost = (r * _cost(votes, state.mu, state.variance, beta_u)).sum(dim=-2)  # [..., J]
-    cost = {"printed": cost, "weighted": a * cost, "mixture": cost - r.sum(dim=-2) * log_a}[form]
+    cost = {"printed": cost, "weighted": a * cost, "mixture": cost - r.sum(dim=-2) * log_a}[
+        form
+    ]
     of_parents = (-beta_a * a + a * log_a + (1 - a) * log_not_a + cost).sum(dim=-1)
     return of_parents + (r * state.log_coupling).sum(dim=(-2, -1))
 
@@ -93,5 +118,10 @@ def _cost(votes: Tensor, mu: Tensor, variance: Tensor, beta_u: Tensor | float) -
 
     Right after an M-step the last term, weighted with a_i R_ij, sums to zero over the children.
     """
-    distance = (votes - mu[..., None, :, :]).square() / variance[..., None, :, :]  # [..., I, J, D]
-    return votes.shape[-1] * beta_u + (variance.log()[..., None, :, :] + distance - 1).sum(dim=-1) / 2
+    distance = (votes - mu[..., None, :, :]).square() / variance[
+        ..., None, :, :
+    ]  # [..., I, J, D]
+    return (
+        votes.shape[-1] * beta_u
+        + (variance.log()[..., None, :, :] + distance - 1).sum(dim=-1) / 2
+    )

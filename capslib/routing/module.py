@@ -34,19 +34,29 @@ class Routing(nn.Module):
     activation_weighs_votes: ClassVar[bool] = False
     odd_without_bias: ClassVar[bool] = True
 
-    def __init__(self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None):
+    def __init__(
+        self, parents: int, dim: int, *, iterations: int = 3, bias: float | None = None
+    ):
         super().__init__()
         check_positive(parents=parents, dim=dim, iterations=iterations)
         if isinstance(bias, bool):  # False would be a bias that starts from zero
-            raise TypeError(f"a bias is the value that it starts from, or None for no bias; not {bias}")
+            raise TypeError(
+                f"a bias is the value that it starts from, or None for no bias; not {bias}"
+            )
         self.iterations = iterations
         self.path: Path = "fast"
-        self.bias = None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
+        self.bias = (
+            None if bias is None else nn.Parameter(torch.full((parents, dim), float(bias)))
+        )
 
     def forward(
-        self, votes: Tensor, activation: Tensor, competition: Competition | None = None,
-        *, iterations: int | None = None,
-    ) -> RoutingResult:  # fmt: skip
+        self,
+        votes: Tensor,
+        activation: Tensor,
+        competition: Competition | None = None,
+        *,
+        iterations: int | None = None,
+    ) -> RoutingResult:
         """Route votes [..., I, J, D] of children with activations [..., I].
 
         ``competition`` comes from a convolutional layer; a routing that cannot take it into
@@ -92,7 +102,11 @@ def _compiler_works(device: torch.device) -> bool:
     import torch._inductor.config
 
     torch._inductor.config.compile_threads = 1  # helper processes would outlive a killed worker
-    with contextlib.suppress(Exception):  # whatever is missing: the compiler, its headers, a writable cache
+    with contextlib.suppress(
+        Exception
+    ):  # whatever is missing: the compiler, its headers, a writable cache
         compiled = torch.compile(lambda x: x + 1)
-        return not torch._dynamo.config.disable and bool(compiled(torch.zeros(1, device=device)) == 1)
+        return not torch._dynamo.config.disable and bool(
+            compiled(torch.zeros(1, device=device)) == 1
+        )
     return False

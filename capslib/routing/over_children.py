@@ -48,7 +48,7 @@ class DynamicRoutingOverChildren(DynamicRouting):
 
     def forward(
         self, votes: Tensor, activation: Tensor | None = None, *, iterations: int | None = None
-    ) -> RoutingResult:  # fmt: skip
+    ) -> RoutingResult:
         return super().forward(votes, activation, self.COMPETITION, iterations=iterations)
 
     def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
@@ -56,7 +56,9 @@ class DynamicRoutingOverChildren(DynamicRouting):
         logits = torch.zeros_like(votes)  # [I, J, D]
         for _ in range(self.iterations):
             coupling = logits.exp() / logits.exp().sum(dim=0)  # [I, J, D]
-            s = (coupling * votes).sum(dim=0) + (0 if self.bias is None else self.bias)  # [J, D]
+            s = (coupling * votes).sum(dim=0) + (
+                0 if self.bias is None else self.bias
+            )  # [J, D]
             length = (s * s).sum(dim=-1, keepdim=True).sqrt()
             pose = length**2 / (1 + length**2) * s / length
             logits = logits + (votes * pose).sum(dim=-1, keepdim=True)

@@ -30,12 +30,15 @@ def site() -> Path:
 def browser() -> Iterator[object]:
     """Headless Chromium, the system's own."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         lacking("there is no chromium")
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         yield chromium
         chromium.close()
@@ -100,13 +103,20 @@ class TinyBook:
         config["bibtex_bibfiles"] = ["references.bib"]
         config["sphinx"]["local_extensions"] = {"capsbook": str(ROOT / "book" / "_ext")}
         self.write("_config.yml", yaml.safe_dump(config))
-        chapters = [{"file": name.removesuffix(".md")} for name in PAGES if name != "book/intro.md"]
-        self.write("_toc.yml", yaml.safe_dump({"format": "jb-book", "root": "book/intro", "chapters": chapters}))
+        chapters = [
+            {"file": name.removesuffix(".md")} for name in PAGES if name != "book/intro.md"
+        ]
+        self.write(
+            "_toc.yml",
+            yaml.safe_dump({"format": "jb-book", "root": "book/intro", "chapters": chapters}),
+        )
         for name, text in PAGES.items():
             self.write(name, text)
         self.write("capslib/demo.py", DEMO)
         self.write("tests/test_demo.py", "def test_twice():\n    pass\n")
-        self.write("notebooks/negation_limitation.py", "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n")
+        self.write(
+            "notebooks/negation_limitation.py", "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n"
+        )
         (root / "results").mkdir()
         (root / "book" / "_static").symlink_to(ROOT / "book" / "_static")
         for name in ("book/references.bib", "CITATION.cff"):
@@ -124,7 +134,9 @@ class TinyBook:
 
     def build(self) -> tuple[int, str]:
         """Exit status and everything that was printed."""
-        environment = {k: v for k, v in os.environ.items() if k != "CAPSLIB_RESULTS"} | {"NO_COLOR": "1"}
+        environment = {k: v for k, v in os.environ.items() if k != "CAPSLIB_RESULTS"} | {
+            "NO_COLOR": "1"
+        }
         program = Path(sys.executable).with_name("jupyter-book")
         done = subprocess.run(
             [program, "build", ".", "-n", "-W", "--keep-going"],

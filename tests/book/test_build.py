@@ -16,7 +16,9 @@ CHAPTER = "book/papers/negation_limitation.md"
 
 def assert_sound(tiny_book) -> None:
     page = tiny_book.html("book/papers/negation_limitation")
-    assert re.search(r'<span class="k">return</span>.*<span class="c1"># FIRST</span>', page), "the live source is on the page"
+    assert re.search(r'<span class="k">return</span>.*<span class="c1"># FIRST</span>', page), (
+        "the live source is on the page"
+    )
     assert "Says more than" not in page, "without its docstring"
     assert "test_twice" in page
     assert page.count('id="claim-NEG-T1-rba-bias"') == 1
@@ -26,18 +28,35 @@ def assert_sound(tiny_book) -> None:
     score = tiny_book.html("book/scorecard")
     assert 'href="papers/negation_limitation.html#claim-NEG-T1-rba-bias"' in score
     built = tiny_book.root / "_build" / "html"
-    published = nbformat.read(built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4)
-    assert re.search(r'SOURCE = "https://github.com/.*/archive/.*\.zip"', published.cells[0].source)
+    published = nbformat.read(
+        built / "_static" / "notebooks" / "negation_limitation.ipynb", as_version=4
+    )
+    assert re.search(
+        r'SOURCE = "https://github.com/.*/archive/.*\.zip"', published.cells[0].source
+    )
     assert not any(cell.get("outputs") for cell in published.cells)
-    assert len(json.loads((built / "_static" / "claims.json").read_text(encoding="utf-8"))) == len(ledger())
-    assert (built / "_static" / "claims.csv").read_text(encoding="utf-8").count("\n") > len(ledger())
-    assert json.loads((built / "_static" / "record.schema.json").read_text(encoding="utf-8"))["title"] == "Record"
+    assert len(
+        json.loads((built / "_static" / "claims.json").read_text(encoding="utf-8"))
+    ) == len(ledger())
+    assert (built / "_static" / "claims.csv").read_text(encoding="utf-8").count("\n") > len(
+        ledger()
+    )
+    assert (
+        json.loads((built / "_static" / "record.schema.json").read_text(encoding="utf-8"))[
+            "title"
+        ]
+        == "Record"
+    )
 
 
 MISTAKES = {
     "citation": ("{cite}`peer2021`", "{cite}`nobody2099`", "nobody2099"),
     "claim": ("{claim}`NEG-T1-rba-bias`", "{claim}`NEG-T1-rba-biass`", "NEG-T1-rba-biass"),
-    "cross-reference": ("# Negation\n", "# Negation\n\n{ref}`no-such-section`\n", "no-such-section"),
+    "cross-reference": (
+        "# Negation\n",
+        "# Negation\n\n{ref}`no-such-section`\n",
+        "no-such-section",
+    ),
     "link": ("# Negation\n", "# Negation\n\n[a](../nowhere.md)\n", "nowhere.md"),
     "anchor": ("# Negation\n", "# Negation\n\n[a](../other.md#nowhere)\n", "nowhere"),
 }
@@ -111,18 +130,24 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     assert "<code>EM-W-8</code>" in front
     for key in keys:
         assert f"records/negation_limitation/sign/{key}.html" in page
-        assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.html").is_file()
-        assert (tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.json").is_file()
-    assert (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns == before, "a page that shows none of it stays"
+        assert (
+            tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.html"
+        ).is_file()
+        assert (
+            tiny_book.root / f"_build/html/records/negation_limitation/sign/{key}.json"
+        ).is_file()
+    assert (tiny_book.root / "_build/html/book/other.html").stat().st_mtime_ns == before, (
+        "a page that shows none of it stays"
+    )
 
     style = tiny_book.root / "book" / "_static"
     style.unlink()  # the link to the real one
     shutil.copytree(Path(__file__).parents[2] / "book" / "_static", style)
     tiny_book.write("book/_static/capsules.css", "/* new */")
     assert tiny_book.build()[0] == 0
-    assert (tiny_book.root / "_build/html/_static/capsules.css").read_text(encoding="utf-8") == "/* new */", (
-        "a new style reaches the site"
-    )
+    assert (tiny_book.root / "_build/html/_static/capsules.css").read_text(
+        encoding="utf-8"
+    ) == "/* new */", "a new style reaches the site"
 
     status, said = tiny_book.build()
     assert status == 0
@@ -130,7 +155,8 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
 
     sources = tiny_book.root / "references.bib"
     sources.write_text(
-        sources.read_text(encoding="utf-8") + "\n@misc{new2026, title={A new source}, author={Body, Some}, year={2026}}\n",
+        sources.read_text(encoding="utf-8")
+        + "\n@misc{new2026, title={A new source}, author={Body, Some}, year={2026}}\n",
         encoding="utf-8",
     )
     tiny_book.replace(CHAPTER, "{cite}`peer2021`", "{cite}`new2026`")

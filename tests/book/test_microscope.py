@@ -31,35 +31,57 @@ def activations(frames, name, iterations=ITERATIONS) -> torch.Tensor:
 
 def test_a_frame_is_what_the_routing_says(frames):
     votes, active = microscope.toy(), torch.ones(CHILDREN, dtype=torch.float64)
-    beta_u, beta_a = (torch.full((PARENTS,), beta, dtype=torch.float64) for beta in microscope.CONSTANTS["em"]["beta"])
+    beta_u, beta_a = (
+        torch.full((PARENTS,), beta, dtype=torch.float64)
+        for beta in microscope.CONSTANTS["em"]["beta"]
+    )
     for t, place in ((1, 0), (2, MEETING), (3, PLACES - 1)):
         lamda = inverse_temperatures(t, microscope.CONSTANTS["em"]["inverse_temperature"])
         direct = {
             "dynamic": make_routing("dynamic", PARENTS, 2)(votes[place], iterations=t),
-            "em": em_routing(votes[place], active, beta_u, beta_a, iterations=t, inverse_temperature=lamda),
+            "em": em_routing(
+                votes[place], active, beta_u, beta_a, iterations=t, inverse_temperature=lamda
+            ),
         }
         for name, (pose, activation, coupling) in direct.items():
             frame = frames[name][t - 1][place]
-            for ours, expected in ((frame.pose, pose), (frame.activation, activation), (frame.coupling, coupling.T)):
-                torch.testing.assert_close(torch.tensor(ours, dtype=torch.float64), expected, rtol=0, atol=5.1e-4)
-            assert frame.share == pytest.approx(float(coupling[:GROUP, 0].sum() / coupling[:, 0].sum()), abs=5.1e-4)
+            for ours, expected in (
+                (frame.pose, pose),
+                (frame.activation, activation),
+                (frame.coupling, coupling.T),
+            ):
+                torch.testing.assert_close(
+                    torch.tensor(ours, dtype=torch.float64), expected, rtol=0, atol=5.1e-4
+                )
+            assert frame.share == pytest.approx(
+                float(coupling[:GROUP, 0].sum() / coupling[:, 0].sum()), abs=5.1e-4
+            )
 
 
 def test_couplings_sum_to_one_as_each_routing_declares(frames):
     for name, of in frames.items():
         coupling = torch.tensor([[frame.coupling for frame in at] for at in of])  # [T, P, J, I]
         assert coupling.shape == (ITERATIONS, PLACES, PARENTS, CHILDREN)
-        total = coupling.sum(dim={"parents": 2, "children": 3}[ROUTINGS[name].couplings_sum_over])
+        total = coupling.sum(
+            dim={"parents": 2, "children": 3}[ROUTINGS[name].couplings_sum_over]
+        )
         torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=CHILDREN * 5e-4)
 
 
 def test_every_routing_is_there_or_depends_on_its_start_and_the_page_says_so(frames):
     missing = [name for name in ROUTINGS if name not in frames]
-    (said,) = (p.text for p in BeautifulSoup(microscope.draw(), "html.parser").select(".microscope-panels ~ p"))
+    (said,) = (
+        p.text
+        for p in BeautifulSoup(microscope.draw(), "html.parser").select(
+            ".microscope-panels ~ p"
+        )
+    )
     assert {"dynamic", "em", "dynamic_over_children", "similarity"} <= set(frames)
     votes, active = microscope.toy(), torch.ones(PLACES, CHILDREN, dtype=torch.float64)
     for name in missing:
-        one, other = (microscope.untrained(name, seed)(votes, active).activation for seed in (0, 1))
+        one, other = (
+            microscope.untrained(name, seed)(votes, active).activation for seed in (0, 1)
+        )
         assert (one - other).abs().max() > 0.01, name
         assert routing_name(name) in said
 
@@ -73,7 +95,9 @@ def test_a_new_routing_appears_by_itself(monkeypatch):
             self.scale = torch.nn.Parameter(1 + 0.1 * torch.randn(parents))
 
         def forward(self, votes, activation=None, competition=None, *, iterations=None):
-            return super().forward(votes * self.scale[:, None], activation, competition, iterations=iterations)
+            return super().forward(
+                votes * self.scale[:, None], activation, competition, iterations=iterations
+            )
 
     monkeypatch.setitem(ROUTINGS, "mine", Mine)
     assert "mine" in microscope.frames.__wrapped__()
@@ -101,7 +125,12 @@ def test_what_the_page_says_one_sees(frames):
     assert em[MEETING, 0] == em[:, 0].max() > em[-1, 0]
     assert (rba[MEETING:, 0].diff() > 0).all()
 
-    for name, still in {"dynamic": False, "em": False, "dynamic_over_children": True, "similarity": True}.items():
+    for name, still in {
+        "dynamic": False,
+        "em": False,
+        "dynamic_over_children": True,
+        "similarity": True,
+    }.items():
         others = activations(frames, name)[:, 1:]
         assert ((others == others[0]).all(dim=0) == still).all(), name
         coupling = torch.tensor([frame.coupling for frame in frames[name][0]])
@@ -116,7 +145,9 @@ def test_it_is_small_and_says_what_it_shows(frames):
     assert set(json.loads(data)["routings"]) == set(frames)
     name, iterations, place = microscope.SHOWN
     frame = frames[name][iterations - 1][place]
-    assert [b.text for b in soup.select(".microscope-panels p b")] == [f"{a:.2f}" for a in frame.activation]
+    assert [b.text for b in soup.select(".microscope-panels p b")] == [
+        f"{a:.2f}" for a in frame.activation
+    ]
     assert len(soup.select("svg .vote")) == CHILDREN * PARENTS
     assert len(soup.select("svg .vote.group")) == GROUP * PARENTS
 
@@ -138,7 +169,9 @@ def test_a_reader_moves_the_votes(browser, site, frames):
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(address)
-    assert page.locator(".microscope > p").first.inner_text() == told, "the script says what Python said"
+    assert page.locator(".microscope > p").first.inner_text() == told, (
+        "the script says what Python said"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
     def shown() -> tuple[list[str], list[float]]:
@@ -162,12 +195,17 @@ def test_a_reader_moves_the_votes(browser, site, frames):
     page.select_option("select[name=routing]", "em")
     page.get_by_label("2", exact=True).check()
     assert shown()[0] == expected("em", 2, ZERO)
-    assert re.search(r"EM, iterations: 2, place of the group: \+0\.00", page.locator(".microscope > p").first.inner_text())
+    assert re.search(
+        r"EM, iterations: 2, place of the group: \+0\.00",
+        page.locator(".microscope > p").first.inner_text(),
+    )
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
         found = Axe().run(page, context=".microscope").response["violations"]
-        assert [broken["id"] for broken in found if broken["impact"] in ("serious", "critical")] == []
+        assert [
+            broken["id"] for broken in found if broken["impact"] in ("serious", "critical")
+        ] == []
     page.emulate_media(media="print")
     assert not page.locator(".microscope form").is_visible()
     assert shown()[0] == expected("em", 2, ZERO), "paper shows what was chosen"

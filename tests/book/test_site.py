@@ -24,15 +24,25 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def pages(site) -> dict[Path, BeautifulSoup]:
-    wanted = [p for p in sorted(site.rglob("*.html")) if not {"_static", "records"} & set(p.relative_to(site).parts)]
-    wanted += [next((site / "records").glob(f"*/{name}/*.html")) for name in ("sign", "test_error")]  # of the many pages of runs
-    found = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in wanted}
+    wanted = [
+        p
+        for p in sorted(site.rglob("*.html"))
+        if not {"_static", "records"} & set(p.relative_to(site).parts)
+    ]
+    wanted += [
+        next((site / "records").glob(f"*/{name}/*.html")) for name in ("sign", "test_error")
+    ]  # of the many pages of runs
+    found = {
+        path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in wanted
+    }
     assert len(found) > 8
     return found
 
 
 def test_every_link_leads_somewhere(site, pages):
-    anchors = {path: {tag["id"] for tag in soup.find_all(id=True)} for path, soup in pages.items()}
+    anchors = {
+        path: {tag["id"] for tag in soup.find_all(id=True)} for path, soup in pages.items()
+    }
     lost = []
     for path, soup in pages.items():
         for tag in soup.find_all(["a", "img", "script", "link", "source"]):
@@ -51,8 +61,15 @@ def test_every_link_leads_somewhere(site, pages):
 
 
 def test_no_page_names_two_places_alike(pages):
-    named = {path.name: Counter(tag["id"] for tag in soup.find_all(id=True)) for path, soup in pages.items()}
-    assert {name: twice for name, ids in named.items() if (twice := [i for i, n in ids.items() if n > 1])} == {}
+    named = {
+        path.name: Counter(tag["id"] for tag in soup.find_all(id=True))
+        for path, soup in pages.items()
+    }
+    assert {
+        name: twice
+        for name, ids in named.items()
+        if (twice := [i for i, n in ids.items() if n > 1])
+    } == {}
 
 
 def test_no_page_names_a_script_font_or_picture_of_others(pages):
@@ -60,21 +77,31 @@ def test_no_page_names_a_script_font_or_picture_of_others(pages):
         (path.name, address)
         for path, soup in pages.items()
         for tag in soup.find_all(["script", "img", "link", "iframe", "source"])
-        if (address := tag.get("src") or tag.get("href") or "").startswith(("http:", "https:", "//"))
+        if (address := tag.get("src") or tag.get("href") or "").startswith(
+            ("http:", "https:", "//")
+        )
         and tag.get("rel") != ["canonical"]
     ]
     assert not foreign
 
 
 def test_every_picture_has_a_text(pages):
-    assert not [(p.name, i.get("src")) for p, soup in pages.items() for i in soup.find_all("img") if not i.get("alt", "").strip()]
+    assert not [
+        (p.name, i.get("src"))
+        for p, soup in pages.items()
+        for i in soup.find_all("img")
+        if not i.get("alt", "").strip()
+    ]
 
 
 def test_every_page_has_a_preview_for_sites_that_link_to_it(site, pages):
     told = {}
     for path, soup in pages.items():
         if path.parent.name in ("book", "papers"):
-            told[path.stem] = [soup.find("meta", name) for name in ({"name": "description"}, {"property": "og:image"})]
+            told[path.stem] = [
+                soup.find("meta", name)
+                for name in ({"name": "description"}, {"property": "og:image"})
+            ]
     assert len(told) > 10
     assert all(described and described["content"] for described, _ in told.values())
     addresses = {picture["content"] for _, picture in told.values()}
@@ -86,14 +113,21 @@ def test_every_page_has_a_preview_for_sites_that_link_to_it(site, pages):
 
 
 def test_no_chapter_warns_its_readers(pages):
-    assert not [(p.name, said.text) for p, soup in pages.items() for said in soup.select(".output.stderr, .output.traceback")]
+    assert not [
+        (p.name, said.text)
+        for p, soup in pages.items()
+        for said in soup.select(".output.stderr, .output.traceback")
+    ]
 
 
 def test_folded_code_is_named_by_what_it_shows(pages):
     named = []
     for path, soup in pages.items():
         for cell in soup.select(".cell:has(summary)"):
-            told = [summary.get_text(strip=True) for summary in cell.select("summary .collapsed, summary .expanded")]
+            told = [
+                summary.get_text(strip=True)
+                for summary in cell.select("summary .collapsed, summary .expanded")
+            ]
             shown = (
                 "figure"
                 if cell.select_one(".cell_output img")
@@ -102,7 +136,9 @@ def test_folded_code_is_named_by_what_it_shows(pages):
                 else ""
             )
             assert not [name for name in told if "{" in name], path
-            if any(name.startswith(("Code of the figure", "Code of the table")) for name in told):
+            if any(
+                name.startswith(("Code of the figure", "Code of the table")) for name in told
+            ):
                 assert told == [f"Code of the {shown}"] * 2, path
                 named.append(shown)
     assert {"figure", "table"} <= set(named)
@@ -111,8 +147,12 @@ def test_folded_code_is_named_by_what_it_shows(pages):
 def test_a_chapter_opens_with_its_citation_its_box_and_its_verdicts(pages):
     for path, soup in pages.items():
         if path.parent.name == "papers":
-            cited, box, verdicts = soup.select(".masthead-cited, .verdict-box, .masthead-verdicts")
-            assert set(filter(None, PAPERS[path.stem].links.values())) <= {a["href"] for a in cited.select("a")}
+            cited, box, verdicts = soup.select(
+                ".masthead-cited, .verdict-box, .masthead-verdicts"
+            )
+            assert set(filter(None, PAPERS[path.stem].links.values())) <= {
+                a["href"] for a in cited.select("a")
+            }
             assert "verdict-box" in box["class"]
             assert verdicts.select("a.vq"), path
             assert verdicts.find_all(recursive=False)[-1]["class"] == ["masthead-launch"]
@@ -125,7 +165,10 @@ def test_front_page_says_what_each_chapter_found(site, pages):
     stems = [Path(urlsplit(one.select_one(".finding-of")["href"]).path).stem for one in papers]
     assert sorted(stems) == sorted(path.stem for path in chapters)
     assert stems == sorted(stems, key=list(PAPERS).index)
-    assert all(PAPERS[stem].claim in one.select_one(".finding-claim").text for stem, one in zip(stems, papers, strict=True))
+    assert all(
+        PAPERS[stem].claim in one.select_one(".finding-claim").text
+        for stem, one in zip(stems, papers, strict=True)
+    )
     assert all(one.select(".finding") for one in papers)
     assert len(told) <= len(chapters) + 1, "one of each chapter, and one more"
     assert all(len(one.text.split()) > 10 and one.img and one.img["alt"] for one in told)
@@ -135,7 +178,9 @@ def test_front_page_says_what_each_chapter_found(site, pages):
 
 
 def test_a_claim_of_an_experiment_leads_from_the_scorecard_to_its_table(site, pages):
-    link = pages[site / "book" / "scorecard.html"].select_one("#claim-NEG-T1-rba-bias .claim-id")
+    link = pages[site / "book" / "scorecard.html"].select_one(
+        "#claim-NEG-T1-rba-bias .claim-id"
+    )
     assert link["href"] == "papers/negation_limitation.html#at-NEG-T1-rba-bias"
 
 
@@ -155,9 +200,23 @@ def page(browser, site):
     page = context.new_page()
     page.wrong = []
     root = site.as_uri()
-    page.on("request", lambda r: None if r.url.startswith((root, "data:", "blob:")) else page.wrong.append(f"asked for {r.url}"))
+    page.on(
+        "request",
+        lambda r: (
+            None
+            if r.url.startswith((root, "data:", "blob:"))
+            else page.wrong.append(f"asked for {r.url}")
+        ),
+    )
     aborted = "net::ERR_ABORTED"  # by going on to the next page, on a slow machine; a file that is not there has another error
-    page.on("requestfailed", lambda r: None if r.failure == aborted else page.wrong.append(f"did not get {r.url}: {r.failure}"))
+    page.on(
+        "requestfailed",
+        lambda r: (
+            None
+            if r.failure == aborted
+            else page.wrong.append(f"did not get {r.url}: {r.failure}")
+        ),
+    )
     page.on("console", lambda m: page.wrong.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda e: page.wrong.append(str(e)))
     yield page
@@ -173,10 +232,20 @@ NAMES = [
     for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     for file in map(dict.popitem, part["chapters"])
 ]
-NAMES = ["book/intro", *(file for _, file in NAMES), "search", "genindex", "records/*/sign/*", "records/*/test_error/*"]
+NAMES = [
+    "book/intro",
+    *(file for _, file in NAMES),
+    "search",
+    "genindex",
+    "records/*/sign/*",
+    "records/*/test_error/*",
+]
 FORMS = [("light", 1440), ("light", 820), ("light", 390), ("dark", 1440)]
 """Scheme and width. A dark page is laid out as a light one."""
-ONLY = {("light", 820): ["scrollable-region-focusable"], ("dark", 1440): ["color-contrast", "link-in-text-block"]}
+ONLY = {
+    ("light", 820): ["scrollable-region-focusable"],
+    ("dark", 1440): ["color-contrast", "link-in-text-block"],
+}
 """What axe is asked in forms that differ from others in widths or in colours alone."""
 SPARE = """() => {
   const alike = "table.claims tr:nth-child(n+30), .cell_output .text_html tr:nth-child(n+12), .claim-why li:nth-child(n+6)";
@@ -211,34 +280,55 @@ def test_a_page_is_sound_in_every_form(page, site, name):
     """At three widths, and dark: no error, nothing asked of others, no sideways scroll, folds open too, nothing cut off on a
     phone, no serious or critical violation that axe knows of."""
     path = next(site.glob(f"{name}.html"))
-    found, folds, whys = [], page.locator("details:not(.claim-why)"), page.locator("details.claim-why")
+    found, folds, whys = (
+        [],
+        page.locator("details:not(.claim-why)"),
+        page.locator("details.claim-why"),
+    )
     turn = "(folds, open) => folds.forEach((fold) => (fold.open = open))"
     _open(page, site, path.relative_to(site).as_posix())
     if formulas := page.locator(".math").count():
-        page.wait_for_function(f"document.querySelectorAll('.math mjx-container').length >= {formulas}", timeout=60_000)
-        assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, "a formula that TeX does not understand"
+        page.wait_for_function(
+            f"document.querySelectorAll('.math mjx-container').length >= {formulas}",
+            timeout=60_000,
+        )
+        assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, (
+            "a formula that TeX does not understand"
+        )
     for scheme, width in FORMS:
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
         folds.evaluate_all(turn, True)
         whys.evaluate_all(turn, True)
-        page.wait_for_timeout(400)  # the theme lays out a new size, and makes boxes that scroll focusable, within 0.3 seconds
-        with suppress(PlaywrightTimeout):  # or later, on a busy machine; axe then says what never was
+        page.wait_for_timeout(
+            400
+        )  # the theme lays out a new size, and makes boxes that scroll focusable, within 0.3 seconds
+        with suppress(
+            PlaywrightTimeout
+        ):  # or later, on a busy machine; axe then says what never was
             page.wait_for_function(FOCUSABLE, timeout=3000)
         wide = page.evaluate("document.documentElement.scrollWidth")
         found += [f"{scheme}, {width}: {wide} px wide"] if wide > width else []
-        found += [f"{scheme}: {said}" for said in page.evaluate(CUT_OFF)] if width == 390 else []
+        found += (
+            [f"{scheme}: {said}" for said in page.evaluate(CUT_OFF)] if width == 390 else []
+        )
         whys.evaluate_all(turn, False)
         page.evaluate(SPARE)
-        asked = {"rules": {"label-content-name-mismatch": {"enabled": True}}, "resultTypes": ["violations"], "preload": False}
+        asked = {
+            "rules": {"label-content-name-mismatch": {"enabled": True}},
+            "resultTypes": ["violations"],
+            "preload": False,
+        }
         if only := ONLY.get((scheme, width)):
             asked |= {"rules": {}, "runOnly": only}
         violations = Axe().run(page, options=asked).response["violations"]
         page.evaluate(BACK)
         for broken in violations:
             if broken["impact"] in ("serious", "critical"):
-                found.append(f"{scheme}, {width}: {broken['id']}: {[node['html'][:120] for node in broken['nodes'][:2]]}")
+                found.append(
+                    f"{scheme}, {width}: {broken['id']}: {[node['html'][:120] for node in broken['nodes'][:2]]}"
+                )
     assert found + page.wrong == []
 
 
@@ -254,7 +344,12 @@ def test_links_open_their_folds_and_paper_has_none_and_is_white(page, pages, sit
         page.emulate_media(media="print")
         page.wait_for_function("document.documentElement.dataset.theme === 'light'")
         assert page.locator("details.fold:not([open])").count() == 0, "paper has no folds"
-        assert page.locator(".cell_output figure img").first.evaluate("i => getComputedStyle(i).filter") == "none"
+        assert (
+            page.locator(".cell_output figure img").first.evaluate(
+                "i => getComputedStyle(i).filter"
+            )
+            == "none"
+        )
         page.emulate_media(media="screen")
         page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
 
@@ -275,30 +370,44 @@ def test_scorecard_filter(page, site):
     assert statuses
     assert not statuses & set(GROUPS["not run"]), "at first it shows whatever was run"
     page.click(".score-filter button")
-    page.wait_for_function(f"document.querySelector('.score-count').textContent === 'all {rows} claims'")
+    page.wait_for_function(
+        f"document.querySelector('.score-count').textContent === 'all {rows} claims'"
+    )
     assert page.locator(shown).count() == rows
     for group in (CAPSULES, BASELINES):
         page.select_option("select[name=status]", f"{claims.SHAPES[group]} reproduced")
-        found = page.locator(shown).evaluate_all("rows => rows.map(r => [r.dataset.group, r.dataset.status])")
+        found = page.locator(shown).evaluate_all(
+            "rows => rows.map(r => [r.dataset.group, r.dataset.status])"
+        )
         assert found
-        assert set(map(tuple, found)) == {(claims.SHAPES[group], "reproduced")}, "baselines are no capsule networks"
+        assert set(map(tuple, found)) == {(claims.SHAPES[group], "reproduced")}, (
+            "baselines are no capsule networks"
+        )
     page.select_option("select[name=status]", "")
     page.select_option("select[name=paper]", "negation_limitation")
     assert page.locator(shown).count() == ours
     assert page.locator(".score-count").inner_text() == f"{ours} of {rows} claims"
     _open(page, site, "book/how_to_read.html")
     _open(page, site, "book/scorecard.html")
-    assert page.locator(shown).count() == ours, "the filter stays while the reader looks at other pages"
+    assert page.locator(shown).count() == ours, (
+        "the filter stays while the reader looks at other pages"
+    )
     page.fill("input[name=text]", "neg-t1-rba")
     assert page.locator(shown).count() == 2
     page.click(".score-filter button")
-    page.wait_for_function(f"document.querySelector('.score-count').textContent === 'all {rows} claims'")
+    page.wait_for_function(
+        f"document.querySelector('.score-count').textContent === 'all {rows} claims'"
+    )
     _open(page, site, "book/scorecard.html", "?paper=em_routing&where=Table 1")
-    assert set(page.locator(shown).evaluate_all("rows => rows.map(r => r.dataset.paper + r.dataset.where)")) == {
-        "em_routingTable 1"
-    }
+    assert set(
+        page.locator(shown).evaluate_all(
+            "rows => rows.map(r => r.dataset.paper + r.dataset.where)"
+        )
+    ) == {"em_routingTable 1"}
     _open(page, site, "book/scorecard.html", "?paper=em_routing#claim-NEG-T1-rba-bias")
-    assert page.locator("#claim-NEG-T1-rba-bias").is_visible(), "a link to a claim wins over the filter"
+    assert page.locator("#claim-NEG-T1-rba-bias").is_visible(), (
+        "a link to a claim wins over the filter"
+    )
     assert not page.wrong
 
 
@@ -365,8 +474,14 @@ def test_contrast(page, site, scheme):
     page.emulate_media(color_scheme=scheme)
     _open(page, site, "book/intro.html")
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    squares = [claims.classes(status, group) for group, words in GROUPS.items() for status in words]
-    full = [claims.classes(status, group) for group in (CAPSULES, BASELINES, EXACT) for status in GROUPS[group]]
+    squares = [
+        claims.classes(status, group) for group, words in GROUPS.items() for status in words
+    ]
+    full = [
+        claims.classes(status, group)
+        for group in (CAPSULES, BASELINES, EXACT)
+        for status in GROUPS[group]
+    ]
     asked = CONTRAST.replace("SQUARES", repr(squares)).replace("FULL", repr(full))
     low = {name: ratio for name, ratio in page.evaluate(asked).items() if ratio < 4.5}
     assert not low

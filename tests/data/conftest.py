@@ -24,7 +24,9 @@ def cache(monkeypatch, tmp_path) -> Path:
 @dataclasses.dataclass
 class Tiny:
     spec: registry.DataSet
-    arrays: dict[str, tuple[np.ndarray, ...]]  # split: the content of its files, images and labels first
+    arrays: dict[
+        str, tuple[np.ndarray, ...]
+    ]  # split: the content of its files, images and labels first
     files: dict[str, bytes]  # name: content as published
 
     def put(self, folder: Path, *, without=()) -> Path:
@@ -44,7 +46,10 @@ def publish(monkeypatch, tmp_path):
         spec = dataclasses.replace(
             real,
             splits=splits,
-            files={name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}" for name, known in real.files.items()},
+            files={
+                name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}"
+                for name, known in real.files.items()
+            },
             mirrors=real.mirrors and ("http://127.0.0.1:9/nobody-listens/",),
             manifest="",
         )
@@ -55,7 +60,9 @@ def publish(monkeypatch, tmp_path):
     for variable in ("CAPSLIB_DATA", "CAPSLIB_DOWNLOAD"):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(variable, raising=False)  # the mirrors of these tests run on this machine
+        monkeypatch.delenv(
+            variable, raising=False
+        )  # the mirrors of these tests run on this machine
     return use
 
 
@@ -69,7 +76,9 @@ def refused(publish, tmp_path):
         with pytest.raises(UserError) as caught:
             data.require(name, tmp_path)
         assert str(caught.value).startswith(f"The files of {name} in {place} cannot be read: ")
-        assert {p.name for p in place.iterdir()} == set(tiny.files)  # nothing half-written, nothing extracted
+        assert {p.name for p in place.iterdir()} == set(
+            tiny.files
+        )  # nothing half-written, nothing extracted
         return str(caught.value)
 
     return use
@@ -94,7 +103,10 @@ def tiny_norb(publish):
     """smallNORB with 1,010 + 7 pairs of 8 × 6 pixels: more than two slabs of the reader, and less than one."""
     rng = np.random.default_rng(0)
     arrays, files = {}, {}
-    for split, stem, n in (("train", "5x46789x9x18x6x2x96x96-training", 1010), ("test", "5x01235x9x18x6x2x96x96-testing", 7)):
+    for split, stem, n in (
+        ("train", "5x46789x9x18x6x2x96x96-training", 1010),
+        ("test", "5x01235x9x18x6x2x96x96-testing", 7),
+    ):
         images = rng.integers(0, 256, (n, 2, 8, 6), dtype=np.uint8)
         labels = rng.integers(0, 5, n, dtype=np.int32)
         info = rng.integers(0, 10, (n, 4), dtype=np.int32)
@@ -114,8 +126,13 @@ def tiny_cifar(publish):
     }
     batches = {"test_batch": cifar_records(*arrays["test"])}
     for k in range(5):
-        batches[f"data_batch_{k + 1}"] = cifar_records(*(a[4 * k : 4 * k + 4] for a in arrays["train"]))
-    members = [(f"cifar-10-batches-bin/{name}.bin", batches[name]) for name in sorted(batches, reverse=True)]
+        batches[f"data_batch_{k + 1}"] = cifar_records(
+            *(a[4 * k : 4 * k + 4] for a in arrays["train"])
+        )
+    members = [
+        (f"cifar-10-batches-bin/{name}.bin", batches[name])
+        for name in sorted(batches, reverse=True)
+    ]
     members.insert(3, ("cifar-10-batches-bin/batches.meta.txt", b"airplane\n"))
     splits = {"train": (20, 3, 2, 3), "test": (3, 3, 2, 3)}
     return publish("cifar10", splits, arrays, {"cifar-10-binary.tar.gz": tar_gz(members)})

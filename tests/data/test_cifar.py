@@ -20,7 +20,11 @@ def test_batches_become_splits_in_their_order(tiny_cifar, tmp_path, split):
     np.testing.assert_array_equal(found.images, images, strict=True)
     np.testing.assert_array_equal(found.labels, labels, strict=True)
     assert found.classes[3] == "cat"
-    assert (found.fingerprint.stand_in, found.fingerprint.complete, found.fingerprint.deviations) == (False, True, ())
+    assert (
+        found.fingerprint.stand_in,
+        found.fingerprint.complete,
+        found.fingerprint.deviations,
+    ) == (False, True, ())
     assert data.verify("cifar10", tmp_path) == []
 
 
@@ -40,7 +44,9 @@ def members(packed):
 
 def instead(*others):
     """An archive with ``others`` in place of the second batch."""
-    return lambda good: tar_gz(o for m in members(good) for o in (others if m[0] == BATCH else [m]))
+    return lambda good: tar_gz(
+        o for m in members(good) for o in (others if m[0] == BATCH else [m])
+    )
 
 
 REFUSED = {

@@ -23,7 +23,9 @@ class Mirror:
     another address first, in an answer without an end.
     """
 
-    def __init__(self, files, spoil=lambda name, content: content, promise=None, pause=0.0, moved=False):
+    def __init__(
+        self, files, spoil=lambda name, content: content, promise=None, pause=0.0, moved=False
+    ):
         self.asked = asked = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -45,7 +47,9 @@ class Mirror:
                 self.send_response(200)
                 self.send_header("Content-Length", str(promise or len(content)))
                 self.end_headers()
-                parts = [content[k : k + 1] for k in range(len(content))] if pause else [content]
+                parts = (
+                    [content[k : k + 1] for k in range(len(content))] if pause else [content]
+                )
                 with contextlib.suppress(ConnectionError):  # the other side has had enough
                     for part in parts:
                         self.wfile.write(part)
@@ -125,16 +129,24 @@ def test_a_mirror_that_hangs_up_early(tiny, mirrors, tmp_path):
 
 
 @pytest.mark.parametrize("promise", [None, 10**15])
-def test_a_mirror_that_sends_more_than_the_publisher_has(tiny, mirrors, tmp_path, monkeypatch, promise):
+def test_a_mirror_that_sends_more_than_the_publisher_has(
+    tiny, mirrors, tmp_path, monkeypatch, promise
+):
     largest = max(len(content) for content in tiny.files.values())
     endless = Mirror(tiny.files, lambda name, content: content * 1000, promise)
     mirrors(endless)
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest))
-    with pytest.raises(UserError, match=f"it has more than {largest:,} bytes, so it is not the publisher's"):
+    monkeypatch.setitem(
+        data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest)
+    )
+    with pytest.raises(
+        UserError, match=f"it has more than {largest:,} bytes, so it is not the publisher's"
+    ):
         data.fetch("mnist", tmp_path)
     assert list((tmp_path / "mnist").iterdir()) == []
     mirrors(endless, Mirror(tiny.files))
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest))
+    monkeypatch.setitem(
+        data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest)
+    )
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
 
@@ -160,7 +172,9 @@ def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_pa
     (tmp_path / "mnist").mkdir()
     make(tmp_path / "mnist" / "train-labels-idx1-ubyte.gz")
     for call in (data.fetch, data.require, data.verify):
-        with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz is no regular file: remove it"):
+        with pytest.raises(
+            UserError, match=r"train-labels-idx1-ubyte.gz is no regular file: remove it"
+        ):
             call("mnist", tmp_path)
     assert data.describe(tmp_path)[0].here == "no"
     assert mirror.asked == ["train-images-idx3-ubyte.gz"]
@@ -169,13 +183,25 @@ def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_pa
 def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_path):
     wrong = "train-labels-idx1-ubyte.gz"
     place, good = tmp_path / "mnist", tiny.files[wrong]
-    one, two = mirrors(Mirror(tiny.files, lambda name, content: content[::-1] if name == wrong else content), Mirror({}))
+    one, two = mirrors(
+        Mirror(tiny.files, lambda name, content: content[::-1] if name == wrong else content),
+        Mirror({}),
+    )
     with pytest.raises(UserError) as caught:
         data.fetch("mnist", tmp_path)
     hashes = [hashlib.sha256(content).hexdigest() for content in (good, good[::-1])]
-    for part in (one.address + wrong, two.address + wrong, str(place), *hashes, "404", "capslib data fetch mnist"):
+    for part in (
+        one.address + wrong,
+        two.address + wrong,
+        str(place),
+        *hashes,
+        "404",
+        "capslib data fetch mnist",
+    ):
         assert part in str(caught.value)
-    assert [p.name for p in place.iterdir()] == ["train-images-idx3-ubyte.gz"]  # the intact file stays, the damaged one is gone
+    assert [p.name for p in place.iterdir()] == [
+        "train-images-idx3-ubyte.gz"
+    ]  # the intact file stays, the damaged one is gone
 
     (place / wrong).write_bytes(good)
     one.asked.clear()
@@ -202,8 +228,15 @@ def test_offline_is_quick(tiny, tmp_path):
 
 def test_right_hash_but_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files))
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], splits={"train": (20, 1, 28, 28)}))
-    with pytest.raises(UserError, match=r"files of mnist in .* cannot be read: ValueError: .*400 into shape \(20,1,28,28\)"):
+    monkeypatch.setitem(
+        data.SETS,
+        "mnist",
+        dataclasses.replace(data.SETS["mnist"], splits={"train": (20, 1, 28, 28)}),
+    )
+    with pytest.raises(
+        UserError,
+        match=r"files of mnist in .* cannot be read: ValueError: .*400 into shape \(20,1,28,28\)",
+    ):
         data.fetch("mnist", tmp_path)
     assert not (tmp_path / "mnist" / "manifest.json").exists()
 
@@ -211,7 +244,9 @@ def test_right_hash_but_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
 def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path, monkeypatch):
     mirrors(Mirror(tiny.files, lambda name, content: content[:-1] + b"x"), Mirror(tiny.files))
 
-    md5 = {name: "md5:" + hashlib.md5(content).hexdigest() for name, content in tiny.files.items()}
+    md5 = {
+        name: "md5:" + hashlib.md5(content).hexdigest() for name, content in tiny.files.items()
+    }
     monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], files=md5))
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
@@ -221,7 +256,12 @@ def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
     images, labels = tiny.arrays["train"]
     part = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
-    about = {"source": "a test", "licence": "none", "complete": False, "deviations": ["the first 7"]}
+    about = {
+        "source": "a test",
+        "licence": "none",
+        "complete": False,
+        "deviations": ["the first 7"],
+    }
     prepared.write(tmp_path / "mnist", about, [("train", part)])
     assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
     with pytest.raises(UserError, match=r"only part of mnist \(the first 7\)"):

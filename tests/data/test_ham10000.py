@@ -13,7 +13,11 @@ from test_fetch import Mirror
 from capslib import data
 from capslib.data.readers import BLOCK, shrink
 
-TABLE, ONE, TWO = "HAM10000_metadata.csv", "HAM10000_images_part_1.zip", "HAM10000_images_part_2.zip"
+TABLE, ONE, TWO = (
+    "HAM10000_metadata.csv",
+    "HAM10000_images_part_1.zip",
+    "HAM10000_images_part_2.zip",
+)
 SIZE = (4 * BLOCK, 3 * BLOCK)
 KINDS = ["nv", "akiec", "bcc", "bkl", "df", "mel", "vasc", "nv"]
 
@@ -34,8 +38,13 @@ def zipped(members):
 def table(names):
     file = io.StringIO(newline="")
     writer = csv.writer(file)
-    writer.writerow(["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization", "dataset"])
-    writer.writerows([f"HAM_{9 - k // 2}", name, KINDS[k], "histo", "", "", "", ""] for k, name in enumerate(names))
+    writer.writerow(
+        ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization", "dataset"]
+    )
+    writer.writerows(
+        [f"HAM_{9 - k // 2}", name, KINDS[k], "histo", "", "", "", ""]
+        for k, name in enumerate(names)
+    )
     return file.getvalue().encode()
 
 
@@ -50,7 +59,10 @@ def tiny_ham(publish):
     files = {
         TABLE: table(NAMES),
         ONE: zipped(HALVES[0]),
-        TWO: zipped({f"part_2/{k}": v for k, v in HALVES[1].items()} | {"__MACOSX/._ISIC_0000001.jpg": b"x"}),
+        TWO: zipped(
+            {f"part_2/{k}": v for k, v in HALVES[1].items()}
+            | {"__MACOSX/._ISIC_0000001.jpg": b"x"}
+        ),
     }
     return publish("ham10000", {"all": (8, 3, 3, 4)}, {}, files)
 
@@ -64,13 +76,20 @@ def test_rows_are_in_the_order_of_the_names(tiny_ham, tmp_path):
     assert np.array_equal(same, [[a // 2 == b // 2 for b in order] for a in order])
     assert found["lesion"].max() == 3
     for image, k in zip(found.images, order, strict=True):
-        assert np.array_equal(image, shrink(np.asarray(Image.open(io.BytesIO(PICTURES[NAMES[k]])))).transpose(2, 0, 1))
+        assert np.array_equal(
+            image,
+            shrink(np.asarray(Image.open(io.BytesIO(PICTURES[NAMES[k]])))).transpose(2, 0, 1),
+        )
     assert (found.fingerprint.complete, found.fingerprint.deviations) == (True, ())
 
 
 def test_a_file_is_fetched_from_its_own_address(tiny_ham, tmp_path, monkeypatch):
-    mirror = Mirror({tiny_ham.spec.paths[name]: content for name, content in tiny_ham.files.items()})
-    monkeypatch.setitem(data.SETS, "ham10000", dataclasses.replace(tiny_ham.spec, mirrors=(mirror.address,)))
+    mirror = Mirror(
+        {tiny_ham.spec.paths[name]: content for name, content in tiny_ham.files.items()}
+    )
+    monkeypatch.setitem(
+        data.SETS, "ham10000", dataclasses.replace(tiny_ham.spec, mirrors=(mirror.address,))
+    )
     try:
         data.fetch("ham10000", tmp_path)
     finally:
@@ -92,12 +111,27 @@ def test_an_image_is_shrunk_as_the_released_code_does_it():
 
 
 REFUSED = {
-    "a picture too few": ({TWO: zipped(dict(list(HALVES[1].items())[1:]))}, f"KeyError: '{NAMES[3]}'"),
-    "a picture that the table lacks": ({TABLE: table(["ISIC_9999999", *NAMES[1:]])}, "KeyError: 'ISIC_9999999'"),
+    "a picture too few": (
+        {TWO: zipped(dict(list(HALVES[1].items())[1:]))},
+        f"KeyError: '{NAMES[3]}'",
+    ),
+    "a picture that the table lacks": (
+        {TABLE: table(["ISIC_9999999", *NAMES[1:]])},
+        "KeyError: 'ISIC_9999999'",
+    ),
     "a shorter table": ({TABLE: table(NAMES[1:])}, "ValueError"),
-    "another size": ({ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, (24, 24))})}, "ValueError"),
-    "grey": ({ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, mode="L")})}, "RuntimeError"),
-    "another format": ({ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, form="PNG")})}, "cannot identify image"),
+    "another size": (
+        {ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, (24, 24))})},
+        "ValueError",
+    ),
+    "grey": (
+        {ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, mode="L")})},
+        "RuntimeError",
+    ),
+    "another format": (
+        {ONE: zipped(HALVES[0] | {f"{NAMES[0]}.jpg": picture(0, form="PNG")})},
+        "cannot identify image",
+    ),
     "a page": ({ONE: b"<html>"}, "File is not a zip file"),
     "another table": ({TABLE: b"a,b\n1,2\n"}, "KeyError: 'image_id'"),
 }

@@ -18,7 +18,11 @@ from capslib.papers.em_routing.recipe import familiar
 # ---------------------------------------------------------------------------------------------------------- the images
 
 
-@given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 3), st.just(2), st.integers(1, 4), st.integers(1, 4))))
+@given(
+    hnp.arrays(
+        np.uint8, st.tuples(st.integers(1, 3), st.just(2), st.integers(1, 4), st.integers(1, 4))
+    )
+)
 def test_halve_rounds_half_up(quarters):
     wide = np.repeat(np.repeat(quarters, 2, axis=-2), 2, axis=-1)
     np.testing.assert_array_equal(halve(wide), quarters, strict=True)
@@ -35,7 +39,11 @@ def test_halve_at_the_ends_of_the_range():
 def test_a_split_is_never_held_at_full_size(tmp_path):
     images = np.zeros((5_000, 2, 16, 16), np.uint8)
     paths = []
-    for kind, array in (("dat", images), ("cat", np.zeros(5_000, np.int32)), ("info", np.zeros((5_000, 4), np.int32))):
+    for kind, array in (
+        ("dat", images),
+        ("cat", np.zeros(5_000, np.int32)),
+        ("info", np.zeros((5_000, 4), np.int32)),
+    ):
         paths.append(tmp_path / kind)
         paths[-1].write_bytes(gzip.compress(norb_bytes(array)))
     tracemalloc.start()
@@ -53,16 +61,29 @@ def test_publishers_files_become_pairs_with_their_factors(tiny_norb, tmp_path, s
     tiny_norb.put(tmp_path / "smallnorb")
     found = data.load("smallnorb", split, data_dir=tmp_path)
     images, labels, info = tiny_norb.arrays[split]
-    np.testing.assert_array_equal(found.images, np.floor(images.reshape(-1, 2, 4, 2, 3, 2).mean(axis=(3, 5)) + 0.5))
+    np.testing.assert_array_equal(
+        found.images, np.floor(images.reshape(-1, 2, 4, 2, 3, 2).mean(axis=(3, 5)) + 0.5)
+    )
     np.testing.assert_array_equal(found.labels, labels)
-    for name, column in zip(("instance", "elevation", "azimuth", "lighting"), info.T, strict=True):
+    for name, column in zip(
+        ("instance", "elevation", "azimuth", "lighting"), info.T, strict=True
+    ):
         np.testing.assert_array_equal(found[name], column.astype(np.int64), strict=True)
-    assert set(found.arrays) == {"images", "labels", "instance", "elevation", "azimuth", "lighting"}
+    assert set(found.arrays) == {
+        "images",
+        "labels",
+        "instance",
+        "elevation",
+        "azimuth",
+        "lighting",
+    }
     assert found.fingerprint.complete
     [deviation] = found.fingerprint.deviations
     assert "averaged" in deviation
     assert data.verify("smallnorb", tmp_path) == []
-    assert data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"  # complete, in spite of its deviation
+    assert (
+        data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"
+    )  # complete, in spite of its deviation
 
 
 OTHER = norb_bytes(np.arange(120, dtype=np.uint8).reshape(3, 2, 4, 5))
@@ -80,7 +101,10 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.parametrize("kind", ["dat", "cat", "info"])
 def test_refused(tiny_norb, refused, kind, what):
-    refused(tiny_norb, {name: REFUSED[what] for name in tiny_norb.files if f"testing-{kind}" in name})
+    refused(
+        tiny_norb,
+        {name: REFUSED[what] for name in tiny_norb.files if f"testing-{kind}" in name},
+    )
 
 
 @pytest.mark.parametrize("what", ["cut", "too long", "of bytes"])
@@ -88,7 +112,11 @@ def test_refused(tiny_norb, refused, kind, what):
 def test_labels_and_factors_of_another_size_are_refused(tiny_norb, refused, kind, what):
     [name] = [name for name in tiny_norb.files if f"training-{kind}" in name]
     whole = gzip.decompress(tiny_norb.files[name])
-    other = {"cut": whole[:-7], "too long": whole + b"four", "of bytes": norb_bytes(np.zeros(1010, np.uint8))}
+    other = {
+        "cut": whole[:-7],
+        "too long": whole + b"four",
+        "of bytes": norb_bytes(np.zeros(1010, np.uint8)),
+    }
     refused(tiny_norb, {name: gzip.compress(other[what])})
 
 

@@ -8,7 +8,9 @@ from capslib.data import transforms as T
 
 @pytest.fixture
 def images():
-    return torch.randint(0, 256, (6, 2, 9, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0, 256, (6, 2, 9, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def test_to_float(images):
@@ -37,8 +39,17 @@ def test_standardise_of_one_grey_and_of_almost_one_grey():
 
 def test_bounds_are_what_black_and_white_become(images):
     """Also for an image of one grey, whose deviation has a floor: its own value becomes 0, between the two."""
-    x = torch.cat([T.to_float(images), torch.full((1, 2, 9, 7), 0.25), torch.zeros(1, 2, 9, 7), torch.ones(1, 2, 9, 7)])
-    low, high = (T.standardise(torch.full_like(x[:, :1, :1, :1], grey), of=x) for grey in (0, 1))
+    x = torch.cat(
+        [
+            T.to_float(images),
+            torch.full((1, 2, 9, 7), 0.25),
+            torch.zeros(1, 2, 9, 7),
+            torch.ones(1, 2, 9, 7),
+        ]
+    )
+    low, high = (
+        T.standardise(torch.full_like(x[:, :1, :1, :1], grey), of=x) for grey in (0, 1)
+    )
     assert low.shape == high.shape == (9, 1, 1, 1)
     mean = x.mean(dim=(1, 2, 3), keepdim=True)
     std = x.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(x[0].numel() ** -0.5)
@@ -46,7 +57,9 @@ def test_bounds_are_what_black_and_white_become(images):
     for bound, value in ((low, 0.0), (high, 1.0)):
         extreme = T.standardise(x).masked_select(x == value)
         torch.testing.assert_close(extreme, bound.expand_as(x)[x == value])
-        assert len(extreme) > 126  # of random images too, not only of the one that is all black or all white
+        assert (
+            len(extreme) > 126
+        )  # of random images too, not only of the one that is all black or all white
     standard = T.standardise(x)
     assert ((low <= standard) & (standard <= high)).all()
     assert (high - low)[6:].flatten().tolist() == pytest.approx([126**0.5] * 3)
@@ -66,7 +79,9 @@ def generator(seed=0):
 
 
 def test_random_crop_is_a_slice_of_each_image_at_a_place_of_its_own():
-    x = torch.arange(400 * 2 * 6 * 5).reshape(400, 2, 6, 5)  # all pixels differ, so each reveals its place
+    x = torch.arange(400 * 2 * 6 * 5).reshape(
+        400, 2, 6, 5
+    )  # all pixels differ, so each reveals its place
     out = T.random_crop(x, 3, generator())
     places = []
     for one, crop in zip(x, out, strict=True):
@@ -89,7 +104,9 @@ def test_random_crop_moves_its_generator_on(images):
 
 def test_center_crop(images):
     assert torch.equal(T.center_crop(images, 5), images[:, :, 2:7, 1:6])
-    assert torch.equal(T.center_crop(images, 4), images[:, :, 2:6, 1:5])  # (9 − 4) // 2 and (7 − 4) // 2, as in TensorFlow
+    assert torch.equal(
+        T.center_crop(images, 4), images[:, :, 2:6, 1:5]
+    )  # (9 − 4) // 2 and (7 − 4) // 2, as in TensorFlow
     with pytest.raises(ValueError, match="not all crops of 8 × 8 lie within images of 9 × 7"):
         T.center_crop(images, 8)
 
@@ -99,7 +116,9 @@ def test_crops():
     out = T.crops(x, 32)
     assert out.shape == (13, 3, 2, 32, 32)
     assert torch.equal(out[0], T.center_crop(x, 32))
-    assert sorted(T.CENTRE_AND_DIAGONALS) == sorted([(0, 0), *((a, b) for a in range(-3, 4) for b in (-a, a) if a)])
+    assert sorted(T.CENTRE_AND_DIAGONALS) == sorted(
+        [(0, 0), *((a, b) for a in range(-3, 4) for b in (-a, a) if a)]
+    )
     for crop, (down, right) in zip(out, T.CENTRE_AND_DIAGONALS, strict=True):
         assert torch.equal(crop, x[:, :, 8 + down : 40 + down, 8 + right : 40 + right])
     T.crops(x, 32, [(8, -8)])
@@ -113,11 +132,17 @@ def test_jitter_draws_a_shift_and_a_factor_for_each_image(images):
     out = T.jitter(x, generator())
     assert out.dtype == torch.float32
     for one, raw in zip(out, x, strict=True):
-        shift = (one - raw).mean(dim=(1, 2))  # contrast leaves the mean of a channel where it is
+        shift = (one - raw).mean(
+            dim=(1, 2)
+        )  # contrast leaves the mean of a channel where it is
         torch.testing.assert_close(shift[0], shift[1])
         assert abs(shift[0]) <= 63 / 255
-        factors = (one - one.mean(dim=(1, 2), keepdim=True)) / (raw - raw.mean(dim=(1, 2), keepdim=True))
-        torch.testing.assert_close(factors, factors[0, 0, 0].expand_as(factors), rtol=1e-3, atol=1e-3)
+        factors = (one - one.mean(dim=(1, 2), keepdim=True)) / (
+            raw - raw.mean(dim=(1, 2), keepdim=True)
+        )
+        torch.testing.assert_close(
+            factors, factors[0, 0, 0].expand_as(factors), rtol=1e-3, atol=1e-3
+        )
         assert 0.2 <= factors.median() <= 1.8
     assert torch.equal(out, T.jitter(x, generator()))
     assert not torch.equal(out, T.jitter(x, generator(1)))
@@ -139,10 +164,14 @@ def test_jitter_reaches_its_bounds():
 
 def test_standardise_removes_brightness_but_keeps_differences_between_channels(images):
     x = T.to_float(images)
-    torch.testing.assert_close(T.standardise(T.jitter(x, generator(), contrast=(1, 1))), T.standardise(x))
+    torch.testing.assert_close(
+        T.standardise(T.jitter(x, generator(), contrast=(1, 1))), T.standardise(x)
+    )
     same = x[:, :1].expand_as(x)
     torch.testing.assert_close(T.standardise(T.jitter(same, generator())), T.standardise(same))
-    assert not torch.allclose(T.standardise(T.jitter(x, generator())), T.standardise(x), atol=1e-3)
+    assert not torch.allclose(
+        T.standardise(T.jitter(x, generator())), T.standardise(x), atol=1e-3
+    )
 
 
 def test_a_constant_image_stays_finite():

@@ -8,7 +8,11 @@ import tarfile
 
 def idx_bytes(array):
     """An array of uint8 in IDX form."""
-    return bytes([0, 0, 0x08, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 0x08, array.ndim])
+        + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+        + array.tobytes()
+    )
 
 
 def norb_bytes(array):
@@ -16,13 +20,16 @@ def norb_bytes(array):
     magic = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}[array.dtype.name]
     lengths = [*array.shape, *[1] * (3 - array.ndim)]
     return (
-        struct.pack(f"<{2 + len(lengths)}I", magic, array.ndim, *lengths) + array.astype(array.dtype.newbyteorder("<")).tobytes()
+        struct.pack(f"<{2 + len(lengths)}I", magic, array.ndim, *lengths)
+        + array.astype(array.dtype.newbyteorder("<")).tobytes()
     )
 
 
 def cifar_records(images, labels):
     """A batch of CIFAR-10's binary version: for each image one byte of label, then its pixels."""
-    return b"".join(bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True))
+    return b"".join(
+        bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True)
+    )
 
 
 def tar_gz(members):

@@ -15,7 +15,10 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setitem(papers.experiments(toys.STEM), "toy", toys.TOY)
 
     def make(*does: str) -> list[Trial]:
-        configs = [toys.ToyConfig(does=what, size=n, folder=str(tmp_path)) for n, what in enumerate(does, start=1)]
+        configs = [
+            toys.ToyConfig(does=what, size=n, folder=str(tmp_path))
+            for n, what in enumerate(does, start=1)
+        ]
         return [toys.TOY.trial("cpu", config, 0) for config in configs]
 
     return make

@@ -33,19 +33,32 @@ STEM = "negation_limitation"
 @pytest.fixture
 def tiny() -> list[Trial]:
     """All arms of the sign experiment on twenty points; no data set is needed."""
-    return papers.experiments(STEM)["sign"].trials("cpu", seeds=[0], change={"points": 20, "epochs": 2})
+    return papers.experiments(STEM)["sign"].trials(
+        "cpu", seeds=[0], change={"points": 20, "epochs": 2}
+    )
 
 
 def run(
-    trials: list[Trial], store: Store, display: Told | None = None, *, retry_failed=False, max_steps=None, **settings: object
+    trials: list[Trial],
+    store: Store,
+    display: Told | None = None,
+    *,
+    retry_failed=False,
+    max_steps=None,
+    **settings: object,
 ) -> list[Record]:
-    settings, options = Settings(**{"scale": "cpu", **settings}), dict(retry_failed=retry_failed, max_steps=max_steps)
+    settings, options = (
+        Settings(**{"scale": "cpu", **settings}),
+        dict(retry_failed=retry_failed, max_steps=max_steps),
+    )
     return batch.run(trials, store, settings, display=display, **options)
 
 
 def numbers(store: Store) -> dict[str, tuple]:
     """What a trial computed, apart from where and when: equal means equal to the last bit."""
-    return {r.key: (r.trial, r.exit, r.metrics, r.series, r.parameters) for r in store.records()}
+    return {
+        r.key: (r.trial, r.exit, r.metrics, r.series, r.parameters) for r in store.records()
+    }
 
 
 @pytest.fixture
@@ -79,7 +92,9 @@ def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path)
     assert numbers(store) == numbers(here)
     assert {r.key for r in records} == {t.key for t in tiny}
     assert dict(told.ends) == {r.key: r for r in records}
-    assert {key for key, *_ in told.steps} == {t.key for t in tiny}, "workers say how far they are"
+    assert {key for key, *_ in told.steps} == {t.key for t in tiny}, (
+        "workers say how far they are"
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -93,12 +108,18 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_clu
         assert torch.get_num_threads() == 5
     finally:
         torch.set_num_threads(before)
-    assert {r.config["size"]: r.environment.threads for r in store.records()} == {1: 1, 2: 1, 3: 3}
+    assert {r.config["size"]: r.environment.threads for r in store.records()} == {
+        1: 1,
+        2: 1,
+        3: 3,
+    }
 
 
 def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path):
     store, told = Store(tmp_path / "cluster"), Told()
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
         assert len(run(tiny, store, told, scheduler=cluster.scheduler_address)) == len(tiny)
     assert numbers(store) == numbers(here)
     assert told.plans[0].devices is None
@@ -119,7 +140,9 @@ def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
 def test_each_record_is_looked_at_once_before_a_run(tiny, here, monkeypatch):
     looked = []
     monkeypatch.setattr(Store, "get", lambda store, trial: looked.append(trial.key))
-    monkeypatch.setattr(batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: iter(())))
+    monkeypatch.setattr(
+        batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: iter(()))
+    )
     run(tiny, here, workers=1)
     assert sorted(looked) == sorted(t.key for t in tiny)
 
@@ -134,12 +157,16 @@ def test_only_what_is_missing_runs(tiny, here):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, shared_cluster, tmp_path, workers):
+def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
+    tiny, here, shared_cluster, tmp_path, workers
+):
     store, before = Store(tmp_path / "rehearsed"), numbers(here)
     for steps in (2, 1):  # a second one replaces the first
         records = run(tiny, store, workers=workers, max_steps=steps)
         assert {(r.exit, len(r.series["loss"])) for r in records} == {("cut", steps)}
-        assert {len(r.series["seconds_of_steps"]) for r in records} == {steps - 1}, "between one and the next"
+        assert {len(r.series["seconds_of_steps"]) for r in records} == {steps - 1}, (
+            "between one and the next"
+        )
         assert len(records) == len(tiny)
     assert run(tiny, here, workers=workers, max_steps=1) == []
     assert numbers(here) == before
@@ -149,9 +176,21 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(tiny, here, sha
 
 def told_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
     """What is made of a trial of which the scheduler says that it killed its workers."""
-    common = dict(settings=Settings(scale="cpu"), results=store.root, replaces=None, wait=False, code="", max_steps=None)
+    common = dict(
+        settings=Settings(scale="cpu"),
+        results=store.root,
+        replaces=None,
+        wait=False,
+        code="",
+        max_steps=None,
+    )
     task = workers.Task(trial=trial, **{**common, **fields})
-    return workers._record(task, SimpleNamespace(status="error", exception=lambda: distributed.KilledWorker("task", None, 3)))
+    return workers._record(
+        task,
+        SimpleNamespace(
+            status="error", exception=lambda: distributed.KilledWorker("task", None, 3)
+        ),
+    )
 
 
 def test_a_rehearsal_that_kills_its_workers_is_no_failure_of_the_run(toy, store):
@@ -166,7 +205,9 @@ def test_a_record_outlives_its_worker(toy, store, make_record):
     ended = make_record(trial)
     store.put(ended)
     assert told_of_deaths(trial, store) == store.get(trial) == ended
-    assert told_of_deaths(trial, store, replaces=ended.finished).exit == "error", "that one was there before"
+    assert told_of_deaths(trial, store, replaces=ended.finished).exit == "error", (
+        "that one was there before"
+    )
 
 
 def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
@@ -188,14 +229,24 @@ def toy(toy):
 
 
 def times_run(folder: Path) -> dict[str, int]:
-    return {p.name.removeprefix("ran "): len(p.read_text(encoding="utf-8").split()) for p in folder.glob("ran *")}
+    return {
+        p.name.removeprefix("ran "): len(p.read_text(encoding="utf-8").split())
+        for p in folder.glob("ran *")
+    }
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cluster, workers):
     trials = toy("well", "raises", "nan", "oom", "exits", "well")
     records = {r.config["size"]: r for r in run(trials, store, workers=workers)}
-    assert [records[n].exit for n in range(1, 7)] == ["ok", "error", "nan", "oom", "error", "ok"]
+    assert [records[n].exit for n in range(1, 7)] == [
+        "ok",
+        "error",
+        "nan",
+        "oom",
+        "error",
+        "ok",
+    ]
     assert "RuntimeError: out of luck (toys.py:" in records[2].message
     assert "step 3" in records[3].message
     assert "can't allocate memory" in records[4].message
@@ -214,7 +265,10 @@ def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypa
     assert told.plans[0].failed.keys() == {t.key for t in trials[1:]}
     cured = toys.TOY.run
     monkeypatch.setitem(cured.__globals__, "NotFinite", KeyError)  # it fails differently now
-    assert [r.exit for r in run(trials, store, workers=1, retry_failed=True)] == ["error", "error"]
+    assert [r.exit for r in run(trials, store, workers=1, retry_failed=True)] == [
+        "error",
+        "error",
+    ]
     assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 2, "nan 3 0": 2}
     assert store.get(trials[2]).message.startswith("KeyError")
 
@@ -228,18 +282,26 @@ def test_a_trial_that_ends_well_leaves_no_log(toy, store, make_record):
     assert not store.log(trial).exists()
 
 
-def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(tiny, store, monkeypatch):
+def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
+    tiny, store, monkeypatch
+):
     """A kill came while a checkpoint was being written; the next one has its name, and takes what was left along."""
     monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", "0")
     sign = papers.experiments(STEM)["sign"]
-    keys = {t.key: training.key for t in tiny for training in sign.trainings(papers.config(t), t.seed)}
+    keys = {
+        t.key: training.key
+        for t in tiny
+        for training in sign.trainings(papers.config(t), t.seed)
+    }
     assert len(set(keys.values())) == len(tiny) > 1
     left = store.trainings / f".{keys[tiny[0].key]}.pt.abcd_123.part"
     left.parent.mkdir(parents=True)
     left.touch()
     os.utime(left, times=(0, 0))
     run(tiny, store, workers=1)
-    assert {p.name for p in store.trainings.iterdir() if p.suffix != ".lock"} == {f"{key}.pt" for key in keys.values()}
+    assert {p.name for p in store.trainings.iterdir() if p.suffix != ".lock"} == {
+        f"{key}.pt" for key in keys.values()
+    }
     before = {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")}
     store.path(tiny[0]).unlink()
     (again,) = run(tiny, store, workers=1)
@@ -256,10 +318,31 @@ def test_a_missing_data_set_stops_everything(toy, store, shared_cluster, workers
 
 @pytest.mark.parametrize("rehearsal", [[], ["--max-steps", "1"]], ids=["run", "rehearsal"])
 @pytest.mark.parametrize(("does", "status"), [("raises", 1), ("well", 0)])
-def test_the_exit_status_tells(toy, store, tmp_path, monkeypatch, capsys, does, status, rehearsal):
+def test_the_exit_status_tells(
+    toy, store, tmp_path, monkeypatch, capsys, does, status, rehearsal
+):
     toy()
-    words = ["capslib", "run", STEM, "--scale", "smoke", "--experiment", "toy", "--where", "size=1", "--workers", "1"]
-    more = ["--set", f"does={does}", "--set", f"folder={tmp_path}", "--results-dir", str(store.root)]
+    words = [
+        "capslib",
+        "run",
+        STEM,
+        "--scale",
+        "smoke",
+        "--experiment",
+        "toy",
+        "--where",
+        "size=1",
+        "--workers",
+        "1",
+    ]
+    more = [
+        "--set",
+        f"does={does}",
+        "--set",
+        f"folder={tmp_path}",
+        "--results-dir",
+        str(store.root),
+    ]
     monkeypatch.setattr(sys, "argv", [*words, *more, *rehearsal])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -280,7 +363,9 @@ def test_notes_of_a_running_trial_are_passed_on(toy, store):
     told = Told()
     trials = toy("well", "well")
     run(trials, store, told, workers=1)
-    assert told.steps == [(t.key, *more) for t in trials for more in ((0, 0, ""), (1, 2, "half way"))]
+    assert told.steps == [
+        (t.key, *more) for t in trials for more in ((0, 0, ""), (1, 2, "half way"))
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- workers that die
@@ -291,12 +376,15 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     records = {r.config["size"]: r for r in run(trials, store, workers=2)}
     assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
     assert (
-        "its worker process died 4 times without getting any further: somebody killed it, or memory ran out" in records[1].message
+        "its worker process died 4 times without getting any further: somebody killed it, or memory ran out"
+        in records[1].message
     )
     assert records[1].message in store.log(trials[0]).read_text(encoding="utf-8")
     times = times_run(tmp_path)
     assert (times["dies once 3 0"], times["dies further on 4 0"]) == (2, 6)
-    assert times["dies 1 0"] <= 4  # dask counts it too when a worker dies that was about to start it
+    assert (
+        times["dies 1 0"] <= 4
+    )  # dask counts it too when a worker dies that was about to start it
     assert [times[f"well {n} 0"] for n in (2, 5, 6)] == [1, 1, 1]
 
 
@@ -315,14 +403,21 @@ def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
     class Other(Told):
         def say(self, text):
             super().say(text)
-            assert [r.config["size"] for r in store.records()] == [2, 3] or len(list(store.records())) == 2
+            assert [r.config["size"] for r in store.records()] == [2, 3] or len(
+                list(store.records())
+            ) == 2
             store.put(make(trials[0]))
             lock.release()
 
     def make(trial):
         record = next(store.records())
         return record.model_copy(
-            update={"trial": trial, "key": trial.key, "config": papers.fields(trial), "message": "by the other"}
+            update={
+                "trial": trial,
+                "key": trial.key,
+                "config": papers.fields(trial),
+                "message": "by the other",
+            }
         )
 
     told = Other()
@@ -374,7 +469,9 @@ def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch)
 
 def test_a_plan_needs_no_folder_that_can_be_written(tmp_path):
     (tmp_path / "file").touch()
-    assert batch.Session.start(scale="cpu", results_dir=tmp_path / "file" / "below", elsewhere=True)
+    assert batch.Session.start(
+        scale="cpu", results_dir=tmp_path / "file" / "below", elsewhere=True
+    )
     with pytest.raises(UserError, match="Results cannot be written"):
         batch.Session.start(scale="cpu", results_dir=tmp_path / "file" / "below")
 
@@ -390,11 +487,15 @@ def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys
     toy()
     session = batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=2)
     there = {"folder": str(tmp_path)}
-    batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=1).run(STEM, "toy", where={"size": 1}, change=there)
+    batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=1).run(
+        STEM, "toy", where={"size": 1}, change=there
+    )
     first = session.run(STEM, "toy", where={"size": 1}, change=there)
     assert [(r.config["size"], r.trial.seed) for r in first] == [(1, 0), (1, 1)]
     everything = session.run(STEM, "toy", change=there)
-    assert [(r.config["size"], r.trial.seed) for r in everything] == [(n, s) for s in (0, 1) for n in (1, 2, 3)]
+    assert [(r.config["size"], r.trial.seed) for r in everything] == [
+        (n, s) for s in (0, 1) for n in (1, 2, 3)
+    ]
     assert everything[0] == first[0]
     which = "toy, smoke scale; figures prefer larger runs"
     assert capsys.readouterr().out.splitlines() == [
@@ -420,7 +521,11 @@ def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypa
     """Workers may have another working folder."""
     monkeypatch.chdir(tmp_path)
     sent = []
-    monkeypatch.setattr(batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())))
+    monkeypatch.setattr(
+        batch,
+        "executor",
+        lambda *_: contextlib.nullcontext(lambda tasks: sent.extend(tasks) or iter(())),
+    )
     run(tiny, Store(Path("records")), workers=2, data_dir=Path("data"))
     assert {task.results for task in sent} == {tmp_path / "records"}
     assert {task.settings.data_dir for task in sent} == {tmp_path / "data"}

@@ -41,11 +41,20 @@ def answer(chapter: Chapter, monkeypatch, **ours: float) -> dict[str, Verdict]:
     return found
 
 
-def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_meanwhile(store, make_record):
+def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_meanwhile(
+    store, make_record
+):
     chapter, trial = Chapter(STEM, store.root), EXPERIMENTS["sign"].trials("cpu")[0]
-    assert (chapter.records, chapter.every, {v.status for v in chapter.told.values()}) == ([], [], {"waiting", "not to be had"})
+    assert (chapter.records, chapter.every, {v.status for v in chapter.told.values()}) == (
+        [],
+        [],
+        {"waiting", "not to be had"},
+    )
     store.put(make_record(trial))
-    longer = {**trial.config, "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs}
+    longer = {
+        **trial.config,
+        "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs,
+    }
     store.put(make_record(trial.model_copy(update={"config": longer})))
     assert [r.trial for r in chapter.records] == [trial], "and no run of twice the budget"
     assert len(chapter.every) == 2
@@ -60,10 +69,18 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
 def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, monkeypatch):
     name = "NEG-T1-rba-bias"
     verdict = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.5)[name]
-    shown = chapter.table("NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}).data
+    shown = chapter.table(
+        "NEG-W-9", "NEG-T1-", names={name: "a < b"}, beside={name: "7 & more"}
+    ).data
     table, fold = shown.split("<details>")
     assert re.findall(r"<code>(.*?)</code>", table) == [name]
-    for text in ("a &lt; b", claims.theirs(verdict), claims.ours(verdict), f">{claims.basis(verdict)}<", ">7 &amp; more<"):
+    for text in (
+        "a &lt; b",
+        claims.theirs(verdict),
+        claims.ours(verdict),
+        f">{claims.basis(verdict)}<",
+        ">7 &amp; more<",
+    ):
         assert text in table
     assert f'class="vq v-measured of-reduced" href="#claim-{name}"' in table
     assert "▫</a> measured</td></tr></tbody></table>" in table
@@ -93,11 +110,12 @@ def test_a_page_of_claims_that_are_not_run_is_one_line_and_an_unknown_id_an_erro
 
 def test_a_table_side_by_side_says_which_value_is_larger(chapter, monkeypatch):
     answer(chapter, monkeypatch, NEG_T1_rba_bias=99.8, NEG_T1_em_bias=98.0)
-    ids = pd.DataFrame({"<b>": ["NEG-T1-rba-bias", "NEG-T1-em-bias", "NEG-T1-rba-nobias"]}, index=["rba", "em", "none"])
-    html = chapter.side_by_side(ids, digits=1).to_html()
-    near = (
-        'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured of-reduced" href="../scorecard.html#claim-'
+    ids = pd.DataFrame(
+        {"<b>": ["NEG-T1-rba-bias", "NEG-T1-em-bias", "NEG-T1-rba-nobias"]},
+        index=["rba", "em", "none"],
     )
+    html = chapter.side_by_side(ids, digits=1).to_html()
+    near = 'id="at-NEG-T1-rba-bias" class="cell-near">99.7 = 99.8 <a class="vq v-measured of-reduced" href="../scorecard.html#claim-'
     assert near in html
     assert 'class="cell-below">99.8 &gt; 98.0 ' in html
     assert 'id="at-NEG-T1-rba-nobias">49.6 <a class="vq v-waiting of-not-run"' in html
@@ -106,18 +124,25 @@ def test_a_table_side_by_side_says_which_value_is_larger(chapter, monkeypatch):
 
 def test_a_table_side_by_side_has_each_seed_where_there_is_no_mean(chapter, monkeypatch):
     found = answer(chapter, monkeypatch, NEG_T1_rba_bias=99.8)
-    found["NEG-T1-rba-bias"] = replace(found["NEG-T1-rba-bias"], ours=None, listed=(50.0, 99.85))
+    found["NEG-T1-rba-bias"] = replace(
+        found["NEG-T1-rba-bias"], ours=None, listed=(50.0, 99.85)
+    )
     html = chapter.side_by_side(pd.DataFrame({"bias": ["NEG-T1-rba-bias"]}), digits=1).to_html()
     assert 'id="at-NEG-T1-rba-bias">99.7 · 50.0 / 99.8 <a class="vq' in html
 
 
 def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(chapter):
-    told = "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
+    told = (
+        "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
+    )
     shown = chapter.verdict_box({"x": "<b>"}, **{**SAID, "settles": told}).data
     assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', shown) == list(BOX.values())
     waiting = sum(not c.not_run for c in ledger(STEM).values())
     assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in shown
-    assert re.search('<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting of-not-run"', shown)
+    assert re.search(
+        '<a class="claim-ref" href="#claim-NEG-W-1"[^>]*><span class="vq v-waiting of-not-run"',
+        shown,
+    )
     with pytest.raises(UserError, match="NEG-W-1"):
         chapter.verdict_box(**{**SAID, "found": "{NEG-W-l}"})
     with pytest.raises(TypeError, match="surprise"):
@@ -138,9 +163,17 @@ def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_recor
     ],
 )
 def test_a_sentence_of_the_box_whose_number_is_missing_is_left_out(chapter, missing):
-    numbers = {"none": None, "empty": "", "mean": frames.mean([]), "share": "0 of 0", "there": 7}
+    numbers = {
+        "none": None,
+        "empty": "",
+        "mean": frames.mean([]),
+        "share": "0 of 0",
+        "there": 7,
+    }
     told = f"There are {{there}}. We have ({missing}), and more. The paper has {{NEG-T1-rba-bias:theirs}}."
-    shown = chapter.verdict_box(numbers, **{**SAID, "found": told, "size": f"It is {missing}."}).data
+    shown = chapter.verdict_box(
+        numbers, **{**SAID, "found": told, "size": f"It is {missing}."}
+    ).data
     assert "We found.</b> There are 7. The paper has 99.70\N{NO-BREAK SPACE}%.</p>" in shown
     assert "Size and data.</b> No record here tells.</p>" in shown
 
@@ -150,7 +183,9 @@ def test_the_box_of_a_chapter_without_records_says_nothing_that_nobody_measured(
     names: dict[str, object] = {}
     for cell in jupytext.read(path).cells:
         if cell.cell_type == "code" and "box" not in names:
-            exec(cell.source.replace("chapter.verdict_box(", "box = chapter.verdict_box("), names)
+            exec(
+                cell.source.replace("chapter.verdict_box(", "box = chapter.verdict_box("), names
+            )
             names["results_dir"] = str(tmp_path)
     text = html.unescape(re.sub(r"<[^>]*>", "", names["box"].data))
     assert not re.search(r"\(\)|\bnan\b|None|–|not run|0 of 0|\s[,.;:)]|  ", text), text
@@ -160,7 +195,10 @@ def test_the_box_of_a_chapter_without_records_says_nothing_that_nobody_measured(
 def test_the_box_of_a_paper_without_public_code_says_so(chapter, monkeypatch):
     links = {"arXiv": "https://arxiv.org/abs/1", "public code": None}
     monkeypatch.setitem(PAPERS, STEM, replace(PAPERS[STEM], links=links))
-    assert '<small><a href="https://arxiv.org/abs/1">arXiv</a> · no public code</small>' in chapter.verdict_box(**SAID).data
+    assert (
+        '<small><a href="https://arxiv.org/abs/1">arXiv</a> · no public code</small>'
+        in chapter.verdict_box(**SAID).data
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])

@@ -20,8 +20,12 @@ CLAIM, NUMBER = ledger()["NEG-W-4"], ledger()["NEG-T1-rba-bias"]
 
 def verdict(status: str, *, parts: tuple[str, ...] = (), **more) -> Verdict:
     scale = {"scale": "cpu"} if status in GROUPS[REDUCED] else {"scale": "paper"}
-    inside = tuple(Verdict(CLAIM, part, "", name=f"part {k}", **scale) for k, part in enumerate(parts))
-    return Verdict(**{"claim": CLAIM, "status": status, "reason": "", "parts": inside, **scale, **more})
+    inside = tuple(
+        Verdict(CLAIM, part, "", name=f"part {k}", **scale) for k, part in enumerate(parts)
+    )
+    return Verdict(
+        **{"claim": CLAIM, "status": status, "reason": "", "parts": inside, **scale, **more}
+    )
 
 
 def test_each_paper_has_three_to_six_headlines_with_rows_of_its_own():
@@ -46,10 +50,22 @@ def test_a_claim_knows_the_headlines_that_it_carries():
     [
         ([verdict("reproduced")], "At full size: reproduced."),
         ([verdict("reproduced")] * 4, "At full size: all 4 reproduced."),
-        ([verdict("reproduced")] * 3 + [verdict("better")], "At full size: 3 of 4 reproduced, 1 better."),
-        ([verdict("same order")], "Not yet tested at full size. In a reduced setting: same order."),
-        ([verdict("measured")] * 3, "Not yet tested at full size. In a reduced setting: measured, which decides nothing."),
-        ([verdict("measured"), verdict("undecided")], "Not yet tested at full size. In a reduced setting: undecided."),
+        (
+            [verdict("reproduced")] * 3 + [verdict("better")],
+            "At full size: 3 of 4 reproduced, 1 better.",
+        ),
+        (
+            [verdict("same order")],
+            "Not yet tested at full size. In a reduced setting: same order.",
+        ),
+        (
+            [verdict("measured")] * 3,
+            "Not yet tested at full size. In a reduced setting: measured, which decides nothing.",
+        ),
+        (
+            [verdict("measured"), verdict("undecided")],
+            "Not yet tested at full size. In a reduced setting: undecided.",
+        ),
         (
             [verdict("holds in part", parts=("same order", "undecided"), scale="cpu")],
             "Not yet tested at full size. In a reduced setting: 1 of 2 parts holds, 1 is undecided.",
@@ -68,8 +84,14 @@ def test_a_claim_knows_the_headlines_that_it_carries():
             [verdict("reproduced", claim=NUMBER)] * 2 + [verdict("measured", claim=NUMBER)] * 4,
             "At full size, 2 of 6 numbers: 2 reproduced. In a reduced setting: measured, which decides nothing.",
         ),
-        ([verdict("reproduced"), verdict("waiting", scale=None)], "At full size, 1 of 2 claims: 1 reproduced."),
-        ([verdict("erratum", scale=None)], "The paper contradicts itself in one of the numbers."),
+        (
+            [verdict("reproduced"), verdict("waiting", scale=None)],
+            "At full size, 1 of 2 claims: 1 reproduced.",
+        ),
+        (
+            [verdict("erratum", scale=None)],
+            "The paper contradicts itself in one of the numbers.",
+        ),
         ([verdict("waiting", scale=None)], "Not yet tested at full size."),
         ([verdict("quoted", scale=None)], "Not run."),
     ],
@@ -80,7 +102,9 @@ def test_the_words_of_a_headline(rows, words):
 
 every_verdict = st.one_of(
     st.sampled_from([s for s in GROUPS[CAPSULES] if s not in IN_PART]).map(verdict),
-    st.sampled_from([s for s in GROUPS[BASELINES] if s not in IN_PART]).map(lambda s: verdict(s, baseline=True)),
+    st.sampled_from([s for s in GROUPS[BASELINES] if s not in IN_PART]).map(
+        lambda s: verdict(s, baseline=True)
+    ),
     st.sampled_from([s for s in GROUPS[REDUCED] if s not in IN_PART]).map(verdict),
 )
 
@@ -88,14 +112,20 @@ every_verdict = st.one_of(
 @given(st.lists(every_verdict, min_size=1))
 def test_no_headline_speaks_of_full_size_without_a_capsule_network_of_that_size(rows):
     words = in_words(rows)
-    assert words.startswith(("At full size:", "At full size, ")) == any(row.group == CAPSULES for row in rows)
+    assert words.startswith(("At full size:", "At full size, ")) == any(
+        row.group == CAPSULES for row in rows
+    )
     assert ("Not yet tested at full size" in words) == (
-        not any(row.group == CAPSULES for row in rows) and any(row.group == REDUCED for row in rows)
+        not any(row.group == CAPSULES for row in rows)
+        and any(row.group == REDUCED for row in rows)
     )
 
 
 def test_a_row_may_be_some_parts_of_a_claim():
-    whole = replace(verdict("undecided"), parts=(replace(verdict("same order"), name="the LSTM"), verdict("undecided")))
+    whole = replace(
+        verdict("undecided"),
+        parts=(replace(verdict("same order"), name="the LSTM"), verdict("undecided")),
+    )
     headline = Headline("X", CLAIM.paper, "It is so.", (f"{CLAIM.id}[LSTM]",))
     assert [part.name for part in rows_of(headline, {CLAIM.id: whole})] == ["the LSTM"]
 

@@ -31,14 +31,28 @@ def lab(tmp_path_factory):
         k: v for k, v in os.environ.items() if not k.startswith("MAKE")
     }  # these tests may run under make, which then says so
     recipe = subprocess.run(
-        ["make", "--dry-run", "lab"], cwd=tree, env=alone, capture_output=True, encoding="utf-8", check=True
+        ["make", "--dry-run", "lab"],
+        cwd=tree,
+        env=alone,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     ).stdout
     _, found, command = recipe.replace("\\\n", " ").partition(".venv/bin/jupyter ")
     assert found, recipe
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyter", *shlex.split(command), "--no-browser", "--allow-root", "--port=0"],
+        [
+            sys.executable,
+            "-m",
+            "jupyter",
+            *shlex.split(command),
+            "--no-browser",
+            "--allow-root",
+            "--port=0",
+        ],
         cwd=tree,
-        env=os.environ | {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime)},
+        env=os.environ
+        | {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime)},
         stderr=(runtime / "log").open("w", encoding="utf-8"),
     )
     try:
@@ -52,9 +66,15 @@ def lab(tmp_path_factory):
         def call(method: str, path: str, body: object = None):
             data = None if body is None else json.dumps(body).encode()
             headers = {"Authorization": f"token {address['token']}"}
-            request = urllib.request.Request(address["url"] + path, data, headers, method=method)
+            request = urllib.request.Request(
+                address["url"] + path, data, headers, method=method
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer) if "json" in answer.headers["Content-Type"] else answer.url
+                return (
+                    json.load(answer)
+                    if "json" in answer.headers["Content-Type"]
+                    else answer.url
+                )
 
         call.tree = tree
         yield call
@@ -65,21 +85,36 @@ def lab(tmp_path_factory):
 
 def ran(notebook, kernelspec):
     """What Lab writes into a notebook when it starts a kernel for it and runs a cell."""
-    notebook["metadata"] |= {"kernelspec": kernelspec, "language_info": {"name": "python", "version": "3.11.7"}}
+    notebook["metadata"] |= {
+        "kernelspec": kernelspec,
+        "language_info": {"name": "python", "version": "3.11.7"},
+    }
     cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     cell["execution_count"] = 1
     cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "1\n"}]
-    cell["metadata"] |= {"trusted": True, "execution": {"iopub.status.busy": "2026-01-02T03:04:05Z"}, "collapsed": True}
+    cell["metadata"] |= {
+        "trusted": True,
+        "execution": {"iopub.status.busy": "2026-01-02T03:04:05Z"},
+        "collapsed": True,
+    }
 
 
 def test_it_opens_on_the_notebooks(lab):
     assert lab("GET", "").partition("?")[0].endswith("/lab/tree/notebooks")
-    assert {child["name"] for child in lab("GET", "api/contents/notebooks")["content"]} >= {path.name for path in CHAPTERS}
+    assert {child["name"] for child in lab("GET", "api/contents/notebooks")["content"]} >= {
+        path.name for path in CHAPTERS
+    }
 
 
 FOREIGN = {"name": "caps", "display_name": "Py 3.14 (caps)", "language": "python"}
-OPENED = [pytest.param(path, FOREIGN, id=f"{path.stem}, run by a kernel of another name") for path in CHAPTERS]
-OPENED += [pytest.param(CHAPTERS[0], None, id="not run"), pytest.param(CHAPTERS[0], "of this environment", id="run")]
+OPENED = [
+    pytest.param(path, FOREIGN, id=f"{path.stem}, run by a kernel of another name")
+    for path in CHAPTERS
+]
+OPENED += [
+    pytest.param(CHAPTERS[0], None, id="not run"),
+    pytest.param(CHAPTERS[0], "of this environment", id="run"),
+]
 
 
 @pytest.mark.parametrize(("path", "kernel"), OPENED)

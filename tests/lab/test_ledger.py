@@ -32,7 +32,13 @@ NUMBERS = {  # rows with a number of the paper, by the place where the paper has
     ("inequality_anomaly", "Supplementary Table 3"): 32,
     ("inequality_anomaly", "text"): 18,
 }
-WORDED = {"em_routing": 17, "negation_limitation": 14, "sparse_unsupervised": 9, "learned_routing": 5, "inequality_anomaly": 10}
+WORDED = {
+    "em_routing": 17,
+    "negation_limitation": 14,
+    "sparse_unsupervised": 9,
+    "learned_routing": 5,
+    "inequality_anomaly": 10,
+}
 
 
 def worded(name: str) -> bool:
@@ -42,7 +48,9 @@ def worded(name: str) -> bool:
 def test_every_number_and_every_worded_claim_has_a_row():
     claims = ledger()
     places = Counter(
-        (c.paper, c.where if "Table" in c.where else "text") for c in claims.values() if not worded(c.id)
+        (c.paper, c.where if "Table" in c.where else "text")
+        for c in claims.values()
+        if not worded(c.id)
     )  # a table is named alone; all else is text, figures included
     assert places == NUMBERS
     assert sum(places.values()) == 596
@@ -78,12 +86,20 @@ def test_ids_are_unique_and_belong_to_their_paper():
 )
 def test_spot_values(name, value, std, unit, tolerance):
     claim = ledger()[name]
-    assert (claim.value, claim.std, claim.unit, claim.tolerance) == (value, std, unit, tolerance)
+    assert (claim.value, claim.std, claim.unit, claim.tolerance) == (
+        value,
+        std,
+        unit,
+        tolerance,
+    )
 
 
 ROUNDED = ("trainable parameters", "parameter reduction factor")  # counts that a paper rounds
 
-EXCEPTIONS = {"NEG-T1-rba-nobias": 1, "NEG-T1-em-nobias": 1}  # running means of an exact 50 %; each says so in its notes
+EXCEPTIONS = {
+    "NEG-T1-rba-nobias": 1,
+    "NEG-T1-em-nobias": 1,
+}  # running means of an exact 50 %; each says so in its notes
 
 
 def test_tolerances_follow_the_rule_of_their_metric():
@@ -107,7 +123,9 @@ def test_tolerances_follow_the_rule_of_their_metric():
 
 
 def test_a_metric_without_a_better_side_is_one_that_has_none():
-    neutral = {c.metric for c in ledger().values() if c.kind == "value" and not c.not_run} - set(HIGHER_IS_BETTER)
+    neutral = {
+        c.metric for c in ledger().values() if c.kind == "value" and not c.not_run
+    } - set(HIGHER_IS_BETTER)
     assert neutral == {"orders of magnitude smaller"}
 
 
@@ -126,7 +144,9 @@ def test_what_the_papers_quote_is_marked_as_not_run():
         assert "Quoted" in reasons[name]
     for claim in (c for c in ledger().values() if c.not_run):
         assert claim.quoted == ("did not measure this number itself" in claim.not_run), claim.id
-    assert all(c.value is not None for c in ledger().values() if c.kind == "value" and not c.not_run)
+    assert all(
+        c.value is not None for c in ledger().values() if c.kind == "value" and not c.not_run
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- bad files
@@ -163,7 +183,9 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, change, says):
         read_ledger(path, "negation_limitation")
 
 
-@pytest.mark.parametrize("text", ["", "id,value\nNEG-1,2\n", ",".join(COLUMNS) + "\nNEG-1,Table 1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "id,value\nNEG-1,2\n", ",".join(COLUMNS) + "\nNEG-1,Table 1\n"]
+)
 def test_a_file_of_another_form_is_refused(tmp_path, text):
     path = tmp_path / "bad.csv"
     path.write_text(text, encoding="utf-8")

@@ -72,13 +72,17 @@ def times_run(book: Path) -> int:
 
 
 def printed(folder: Path) -> str:
-    cells = json.loads((folder / "book" / "papers" / f"{STEM}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(
+        (folder / "book" / "papers" / f"{STEM}.ipynb").read_text(encoding="utf-8")
+    )["cells"]
     return "".join(cells[-1]["outputs"][0]["text"])
 
 
 def with_a_cell(book: Path, code: str) -> None:
     """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one after it."""
-    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n", encoding="utf-8")
+    (book / "notebooks" / f"{STEM}.py").write_text(
+        f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n", encoding="utf-8"
+    )
 
 
 # --------------------------------------------------------------------------------------------------- what it depends on
@@ -95,24 +99,38 @@ def put_a_record(book, trial, make_record) -> Path:
 CHANGES = {
     "the routing": lambda book, *_: append(book / "capslib" / "routing" / "em.py"),
     "the training loop": lambda book, *_: append(book / "capslib" / "training.py"),
-    "its experiments": lambda book, *_: append(book / "capslib" / "papers" / STEM / "__init__.py"),
+    "its experiments": lambda book, *_: append(
+        book / "capslib" / "papers" / STEM / "__init__.py"
+    ),
     "its networks": lambda book, *_: append(book / "capslib" / "networks" / f"{STEM}.py"),
     "its ledger": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / f"{STEM}.csv"),
-    "its deviations": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "deviations" / f"{STEM}.csv"),
+    "its deviations": lambda book, *_: append(
+        book / "capslib" / "lab" / "ledger" / "deviations" / f"{STEM}.csv"
+    ),
     "a new file": lambda book, *_: (book / "capslib" / "new.py").touch(),
     "a file that is gone": lambda book, *_: (book / "capslib" / "losses.py").unlink(),
     "a new record": put_a_record,
 }
 NO_CHANGES = {
-    "the experiments of another paper": lambda book, *_: append(book / "capslib" / "papers" / "em_routing" / "adversarial.py"),
-    "the ledger of another paper": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "em_routing.csv"),
-    "the deviations of another paper": lambda book, *_: append(book / "capslib" / "lab" / "ledger" / "deviations" / "em_routing.csv"),
-    "the notebook of another paper": lambda book, *_: (book / "notebooks" / "em_routing.py").touch(),
-    "a record of another paper": lambda book, trial, make: put_a_record(book, trial.model_copy(update={"paper": "em_routing"}), make),
+    "the experiments of another paper": lambda book, *_: append(
+        book / "capslib" / "papers" / "em_routing" / "adversarial.py"
+    ),
+    "the ledger of another paper": lambda book, *_: append(
+        book / "capslib" / "lab" / "ledger" / "em_routing.csv"
+    ),
+    "the deviations of another paper": lambda book, *_: append(
+        book / "capslib" / "lab" / "ledger" / "deviations" / "em_routing.csv"
+    ),
+    "the notebook of another paper": lambda book, *_: (
+        book / "notebooks" / "em_routing.py"
+    ).touch(),
+    "a record of another paper": lambda book, trial, make: put_a_record(
+        book, trial.model_copy(update={"paper": "em_routing"}), make
+    ),
     "a date": lambda book, *_: (book / "capslib" / "training.py").touch(),
     "a cache": lambda book, *_: (book / "capslib" / "training.pyc").touch(),
     "nothing": lambda *_: None,
-}  # fmt: skip
+}
 
 
 def test_a_network_of_another_paper_may_be_a_part_of_ones_own(book):
@@ -137,10 +155,15 @@ def test_it_is_left_alone_after_a_change_of(book, trial, make_record, what):
     assert notebooks.fingerprint(STEM, Settings()) == before
 
 
-def test_parameters_versions_and_changed_records_count_too(book, trial, make_record, monkeypatch):
+def test_parameters_versions_and_changed_records_count_too(
+    book, trial, make_record, monkeypatch
+):
     path = put_a_record(book, trial, make_record)
     marks = {notebooks.fingerprint(STEM, Settings())}
-    marks |= {notebooks.fingerprint(STEM, Settings(**change)) for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1})}
+    marks |= {
+        notebooks.fingerprint(STEM, Settings(**change))
+        for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1})
+    }
     append(path)
     marks.add(notebooks.fingerprint(STEM, Settings()))
     monkeypatch.setattr(importlib.metadata, "version", lambda library: "99")
@@ -168,10 +191,14 @@ def test_it_executes_once_until_something_changes(book):
 
     executed = json.loads(first)
     assert executed["metadata"]["capslib"]["parameters"] == {"scale": "smoke", "seeds": 3}
-    injected = [c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])]
+    injected = [
+        c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])
+    ]
     assert len(injected) == 1
     assert "remove-cell" in injected[0]["metadata"]["tags"]
-    assert not [t for t in ("papermill", "execute_input") if t in first.decode()], "timings would make every build differ"
+    assert not [t for t in ("papermill", "execute_input") if t in first.decode()], (
+        "timings would make every build differ"
+    )
 
     append(book / "capslib" / "layers.py")
     assert notebooks.execute(STEM, settings) == "executed"
@@ -241,7 +268,9 @@ def test_a_change_of_code_or_of_how_it_runs_executes(book):
 
 def test_text_and_something_else_that_changed_execute_together(book):
     notebooks.execute(STEM, Settings())
-    (book / "notebooks" / f"{STEM}.py").write_text(PAGE.replace("sume", "sum"), encoding="utf-8")
+    (book / "notebooks" / f"{STEM}.py").write_text(
+        PAGE.replace("sume", "sum"), encoding="utf-8"
+    )
     append(book / "capslib" / "layers.py")
     assert notebooks.execute(STEM, Settings()) == "executed"
     assert notebooks.execute(STEM, Settings.check(seeds=2)) == "executed"
@@ -252,7 +281,8 @@ def test_outputs_of_code_that_somebody_edited_in_the_book_are_not_kept(book):
     (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
     notebooks.target(STEM).write_text(
-        notebooks.target(STEM).read_text(encoding="utf-8").replace("1 + 1", "1 + 2"), encoding="utf-8"
+        notebooks.target(STEM).read_text(encoding="utf-8").replace("1 + 1", "1 + 2"),
+        encoding="utf-8",
     )
     path.write_text(PAGE.replace("sume", "sum"), encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
@@ -269,12 +299,16 @@ _ = session.run(toys.STEM, "toy")
 """
 
 
-def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(book, monkeypatch, capsys):
+def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
+    book, monkeypatch, capsys
+):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setattr(notebooks, "EVERY", 0)
     (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}", encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")]
+    said = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")
+    ]
     assert all(line.isprintable() and line == line.rstrip() for line in said)
     shown = [line.removeprefix(f"{STEM}: ").split() for line in said]
     assert [line[2] for line in shown if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
@@ -310,7 +344,9 @@ def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error)
         notebooks.execute(STEM, Settings())
     message = str(failed.value)
     line = CHAPTER.count("\n") + 3
-    assert message.startswith(f"{STEM}: cell 4 (line {line}) failed with ")  # counted from 0, with the one that Papermill puts in
+    assert message.startswith(
+        f"{STEM}: cell 4 (line {line}) failed with "
+    )  # counted from 0, with the one that Papermill puts in
     assert notebooks.source(STEM).read_text(encoding="utf-8").splitlines()[line - 1] == error
     assert error in message
     assert "\x1b" not in message
@@ -318,14 +354,27 @@ def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error)
     kept = book / "_build" / "failed" / f"{STEM}.ipynb"
     assert str(kept.relative_to(book)) in message
     cells = json.loads(kept.read_text(encoding="utf-8"))["cells"]
-    assert any(o["output_type"] == "error" for c in cells if c["cell_type"] == "code" for o in c["outputs"])
+    assert any(
+        o["output_type"] == "error"
+        for c in cells
+        if c["cell_type"] == "code"
+        for o in c["outputs"]
+    )
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGSEGV)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os._exit(0)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+    ],
+)
 def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
     with_a_cell(book, f"import os, signal\nprint('so far', flush=True)\n{end}")
     with pytest.raises(
-        UserError, match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*partial notebook: _build/failed/{STEM}\.ipynb$"
+        UserError,
+        match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*partial notebook: _build/failed/{STEM}\.ipynb$",
     ):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
@@ -337,18 +386,28 @@ def test_a_kernel_that_never_lives_is_said_too(book):
     (book / "ipykernel_launcher.py").write_text(
         "raise SystemExit(1)", encoding="utf-8"
     )  # python -m looks into the working folder first
-    with pytest.raises(UserError, match=rf"^{STEM}: Kernel died before replying to kernel_info\. It did not start: ") as failed:
+    with pytest.raises(
+        UserError,
+        match=rf"^{STEM}: Kernel died before replying to kernel_info\. It did not start: ",
+    ) as failed:
         notebooks.execute(STEM, Settings())
     assert "memory" not in str(failed.value)
     assert not notebooks.target(STEM).exists()
 
 
-def test_it_runs_in_its_own_interpreter_whatever_kernel_a_hub_has_registered(book, tmp_path, monkeypatch):
+def test_it_runs_in_its_own_interpreter_whatever_kernel_a_hub_has_registered(
+    book, tmp_path, monkeypatch
+):
     spec = tmp_path / "hub" / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
-    spec.write_text(json.dumps({"argv": ["false"], "display_name": "of a hub", "language": "python"}), encoding="utf-8")
+    spec.write_text(
+        json.dumps({"argv": ["false"], "display_name": "of a hub", "language": "python"}),
+        encoding="utf-8",
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "hub"))
-    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\nimport sys; print(sys.executable)\n", encoding="utf-8")
+    (book / "notebooks" / f"{STEM}.py").write_text(
+        f"{CHAPTER}\n# %%\nimport sys; print(sys.executable)\n", encoding="utf-8"
+    )
     assert notebooks.execute(STEM, Settings()) == "executed"
     assert printed(book) == f"{sys.executable}\n"
 
@@ -361,18 +420,34 @@ Session.start(results_dir="records").run(toys.STEM, "toy", change={"does": "wait
 """
 
 
-@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
-def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(book, number, send):
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)],
+)
+def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(
+    book, number, send
+):
     with_a_cell(book, WAITS)
     notebooks.target(STEM).parent.mkdir(parents=True)
     notebooks.target(STEM).write_text("what was there before", encoding="utf-8")
-    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a runner in the background may have turned it off
+    listen = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a runner in the background may have turned it off
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     with subprocess.Popen(
-        [sys.executable, "-m", "capslib", "execute", STEM], stderr=subprocess.PIPE, encoding="utf-8", preexec_fn=listen,
-        start_new_session=True, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(book)},
-    ) as process:  # fmt: skip
-        until(lambda: process.poll() is not None or any(file.read_text(encoding="utf-8") for file in book.glob("ran *")))
+        [sys.executable, "-m", "capslib", "execute", STEM],
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        preexec_fn=listen,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(book)},
+    ) as process:
+        until(
+            lambda: (
+                process.poll() is not None
+                or any(file.read_text(encoding="utf-8") for file in book.glob("ran *"))
+            )
+        )
         send(process.pid, number)
         _, said = process.communicate()
     assert process.returncode == 128 + number, said
@@ -383,7 +458,9 @@ def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(b
     (ran,) = book.glob("ran *")
     assert not psutil.pid_exists(int(ran.read_text(encoding="utf-8")))
     assert len(list((book / "records" / ".trainings").iterdir())) == 1
-    assert [path.read_text(encoding="utf-8") for path in book.rglob("*.ipynb*")] == ["what was there before"]
+    assert [path.read_text(encoding="utf-8") for path in book.rglob("*.ipynb*")] == [
+        "what was there before"
+    ]
     assert not list(book.glob("capslib-*")), "temporary files stayed"
 
 
@@ -396,7 +473,9 @@ def test_a_long_path_to_temporary_files_is_no_trouble(book, monkeypatch):
 
 def test_temporary_files_that_cannot_be_written_are_a_user_error(book, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
-    with pytest.raises(UserError, match=rf"^{STEM} cannot be executed: .* for temporary files is /dev/full"):
+    with pytest.raises(
+        UserError, match=rf"^{STEM} cannot be executed: .* for temporary files is /dev/full"
+    ):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
 
@@ -419,12 +498,20 @@ def test_executions_four_at_a_time(tmp_path):
         (folder / "notebooks" / f"{STEM}.py").write_text(CHAPTER, encoding="utf-8")
         command = [sys.executable, "-c", TWICE]
         processes.append(
-            subprocess.Popen(command, cwd=folder, stderr=-1, encoding="utf-8", env={**os.environ, "PYTHONPATH": str(ROOT)})
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                stderr=-1,
+                encoding="utf-8",
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
         )
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, said
     assert [line.splitlines()[-1] for line in said] == [str(["executed"] * 2)] * 4
-    assert [(tmp_path / str(k) / "ran").read_text(encoding="utf-8") for k in range(4)] == ["xx"] * 4
+    assert [(tmp_path / str(k) / "ran").read_text(encoding="utf-8") for k in range(4)] == [
+        "xx"
+    ] * 4
     assert all(printed(tmp_path / str(k)) == "smoke 2 None\n" for k in range(4))
 
 
@@ -459,27 +546,39 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
     assert next(iter(found)) == "scale"
 
 
-@pytest.mark.parametrize(("name", "value"), [("scale", "papr"), ("seeds", 0), ("device", "gpu")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("scale", "papr"), ("seeds", 0), ("device", "gpu")]
+)
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(path, name, value):
+def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(
+    path, name, value
+):
     code = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     tags = [cell.metadata.get("tags", []) for cell in code]
     parameters = next(number for number, tag in enumerate(tags) if "parameters" in tag)
     given: dict[str, object] = {}
     exec(code[parameters].source, given)
     given[name] = value  # as Papermill does, in a cell of its own
-    with pytest.raises(UserError, match=value if isinstance(value, str) else f"{name} = {value}"):
+    with pytest.raises(
+        UserError, match=value if isinstance(value, str) else f"{name} = {value}"
+    ):
         exec(code[parameters + 1].source, given)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
-    assert not path.with_suffix(".ipynb").exists(), "a .py and an .ipynb of one name clash in the book"
+    assert not path.with_suffix(".ipynb").exists(), (
+        "a .py and an .ipynb of one name clash in the book"
+    )
     header = (text := path.read_text(encoding="utf-8")).partition("# %%")[0]
     about = [line for line in text.splitlines() if line.startswith("# %%")]
-    assert [line for line in about if not line.isascii()] == [], "JupyterLab saves other letters of a cell's metadata as escapes"
+    assert [line for line in about if not line.isascii()] == [], (
+        "JupyterLab saves other letters of a cell's metadata as escapes"
+    )
     assert "kernelspec" in header
-    assert "jupytext_version" not in header, "a version in the header makes a diff for every author"
+    assert "jupytext_version" not in header, (
+        "a version in the header makes a diff for every author"
+    )
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)

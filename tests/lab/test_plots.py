@@ -32,17 +32,28 @@ def test_panels_stand_one_under_the_other_each_with_its_scales():
     small.draw_without_rendering()
     assert small.get_size_inches().tolist() == [plots.PHONE, 8.0]
     boxes = [axis.get_position() for axis in small.axes]
-    assert [axis.get_title(loc="left") for axis in small.axes] == [f"panel {n}" for n in range(4)], "row by row"
-    assert all(above.y0 > below.y1 and above.x0 == pytest.approx(below.x0) for above, below in itertools.pairwise(boxes))
-    assert [axis.get_ylabel() for axis in small.axes] == ["error (%)", "error (%)", "", ""], "of the row that had it"
+    assert [axis.get_title(loc="left") for axis in small.axes] == [
+        f"panel {n}" for n in range(4)
+    ], "row by row"
+    assert all(
+        above.y0 > below.y1 and above.x0 == pytest.approx(below.x0)
+        for above, below in itertools.pairwise(boxes)
+    )
+    assert [axis.get_ylabel() for axis in small.axes] == ["error (%)", "error (%)", "", ""], (
+        "of the row that had it"
+    )
     assert [axis.get_xlabel() for axis in small.axes] == ["", "step", "", "step"]
-    assert all(any(label.get_visible() for label in axis.get_yticklabels()) for axis in small.axes)
+    assert all(
+        any(label.get_visible() for label in axis.get_yticklabels()) for axis in small.axes
+    )
     assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0]
     assert not axes[0][1].yaxis.get_tick_params()["labelleft"], "the wide form stays as it was"
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
 
 
-@pytest.mark.parametrize(("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)])
+@pytest.mark.parametrize(
+    ("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)]
+)
 def test_pictures_stay_side_by_side_up_to_three(pictures, rows, height):
     figure, axes = plots.panels(pictures, height=2.4)
     for axis in axes:
@@ -61,13 +72,21 @@ def test_a_legend_of_the_figure_takes_more_rows():
     small = plots.narrow(figure)
     small.draw_without_rendering()
     [legend] = small.legends
-    assert [text.get_text() for text in legend.get_texts()] == [f"a score called {n}" for n in range(8)]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"a score called {n}" for n in range(8)
+    ]
     assert legend.get_window_extent().width <= small.bbox.width
 
 
 def test_seeds_of_which_one_guesses_have_no_mean():
     _, axis = plt.subplots()
-    plots.errors(axis, {"all learned": ("C0", 5.0, [9, 10, 11]), "one broke down": ("C1", 5.0, [80, 10.7, 80])})
+    plots.errors(
+        axis,
+        {
+            "all learned": ("C0", 5.0, [9, 10, 11]),
+            "one broke down": ("C1", 5.0, [80, 10.7, 80]),
+        },
+    )
     means = [line for line in axis.lines if line.get_markersize() == 5.5]
     assert [float(line.get_xdata()[0]) for line in means] == [10]
 
@@ -99,7 +118,10 @@ def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
     plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"})
     figure.draw_without_rendering()
     words = [word for word in axes.artists[0].findobj(Text) if word.get_text()]
-    assert {(word.get_text(), word.get_color()) for word in words} == {("2", "#2f7fc1"), ("three layers", "#d9731a")}
+    assert {(word.get_text(), word.get_color()) for word in words} == {
+        ("2", "#2f7fc1"),
+        ("three layers", "#d9731a"),
+    }
     assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
 
 
@@ -108,7 +130,9 @@ def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
     figure, axes = plots.panels(1)
     plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"}, inside=corner)
     figure.draw_without_rendering()
-    first, second = (word.get_window_extent() for word in axes.artists[0].findobj(Text) if word.get_text())
+    first, second = (
+        word.get_window_extent() for word in axes.artists[0].findobj(Text) if word.get_text()
+    )
     assert second.y1 <= first.y0
     for word in (first, second):
         assert getattr(word, edge) == pytest.approx(getattr(axes.bbox, edge), abs=12)
@@ -117,15 +141,35 @@ def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
 
 
 def test_no_text_of_a_record_ends_the_script_of_a_widget():
-    shown = plots.widget("<script>const data = DATA;</script>", {"name": "</script><b>", "grey": [0.5]}).data
+    shown = plots.widget(
+        "<script>const data = DATA;</script>", {"name": "</script><b>", "grey": [0.5]}
+    ).data
     assert shown.count("</script>") == 1
     assert "<b>" not in shown
-    assert json.loads(re.search(r"data = (.*);", shown)[1]) == {"name": "</script><b>", "grey": [0.5]}
+    assert json.loads(re.search(r"data = (.*);", shown)[1]) == {
+        "name": "</script><b>",
+        "grey": [0.5],
+    }
 
 
 def test_a_row_of_dots_has_a_verdict_or_seeds_or_the_value_of_the_paper(store):
-    judged = next(v for v in claims.verdicts("negation_limitation", store=store) if v.claim.value is not None)
-    (axes,) = plots.dots({"a": (judged, "red"), "b": ([1.0, 2.0, 3.0], "blue"), "c": (4.0, "red"), "d": ([], "red")}).axes
+    judged = next(
+        v
+        for v in claims.verdicts("negation_limitation", store=store)
+        if v.claim.value is not None
+    )
+    (axes,) = plots.dots(
+        {
+            "a": (judged, "red"),
+            "b": ([1.0, 2.0, 3.0], "blue"),
+            "c": (4.0, "red"),
+            "d": ([], "red"),
+        }
+    ).axes
     assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "d"]
-    drawn = {(line.get_fillstyle(), *line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "o"}
+    drawn = {
+        (line.get_fillstyle(), *line.get_xydata()[0])
+        for line in axes.lines
+        if line.get_marker() == "o"
+    }
     assert drawn == {("none", judged.claim.value, 0), ("full", 2.0, 1), ("none", 4.0, 2)}

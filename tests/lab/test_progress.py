@@ -19,11 +19,17 @@ from capslib.lab.store import Store
 def shown(trial, make_record):
     """Play a run of three trials, in which one fails, to a console; its display and what it has written."""
 
-    def play(terminal: bool, seconds: tuple[float | None, ...] = (10, 20, 30)) -> tuple[str, str]:
+    def play(
+        terminal: bool, seconds: tuple[float | None, ...] = (10, 20, 30)
+    ) -> tuple[str, str]:
         trials = [trial.model_copy(update={"seed": seed}) for seed in range(3)]
-        known = {t.key: Estimate(s, s and 10**8, "") for t, s in zip(trials, seconds, strict=True)}
+        known = {
+            t.key: Estimate(s, s and 10**8, "") for t, s in zip(trials, seconds, strict=True)
+        }
         clock = [100.0]
-        console = Console(file=io.StringIO(), force_terminal=terminal, width=120, get_time=lambda: clock[0])
+        console = Console(
+            file=io.StringIO(), force_terminal=terminal, width=120, get_time=lambda: clock[0]
+        )
         with progress.Shown(console) as display:
             display.plan(Plan(5, trials, {}, known, ["cpu", "cpu"]))
             for one in trials:
@@ -32,7 +38,10 @@ def shown(trial, make_record):
             clock[0] = 145.0
             display.finish(trials[0], make_record(trials[0]))
             clock[0] = 190.0
-            display.finish(trials[1], make_record(trials[1], exit="nan", metrics={}, message="step 3 [of 1]"))
+            display.finish(
+                trials[1],
+                make_record(trials[1], exit="nan", metrics={}, message="step 3 [of 1]"),
+            )
             display.step(trials[1], 29, 30, "said before its record came")
             state = display.state()
             display.progress.refresh() if terminal else None
@@ -47,7 +56,10 @@ def test_lines_for_a_file(shown):
     assert text.replace("\n", "").isprintable()
     lines = text.splitlines()
     planned = "5 trials at scale cpu: 2 have a record, 3 to run."
-    assert lines[0] == f"{planned} Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
+    assert (
+        lines[0]
+        == f"{planned} Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
+    )
     assert lines[1:4] == [f"start  sign seed={seed}  [0/3]" for seed in range(3)]
     assert lines[4].startswith("   ok  sign seed=0  train_accuracy=0.5  1.5 s  [1/3")
     assert lines[5].startswith("  nan  sign seed=1  step 3 [of 1]  1.5 s  [2/3")
@@ -65,7 +77,9 @@ def test_bars_on_a_terminal(shown):
 def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(shown):
     """The third trial is half done at 100 s, the others end at 145 s and 190 s. Rich's estimate starts with the first progress."""
     assert shown(False)[0] == "2/3, 45 s left"  # 10 + 20 of 60 in 90 s, 15 to go
-    assert shown(False, (10, None, 30))[0] == "2/3, 23 s left"  # trials alike: 2 of 3 in 90 s, half of one to go
+    assert (
+        shown(False, (10, None, 30))[0] == "2/3, 23 s left"
+    )  # trials alike: 2 of 3 in 90 s, half of one to go
 
 
 def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, make_record):
@@ -74,11 +88,15 @@ def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, m
     clock = [100.0]
     console = Console(file=io.StringIO(), width=120, get_time=lambda: clock[0])
     with progress.Shown(console) as display:
-        display.plan(Plan(3, trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"]))
+        display.plan(
+            Plan(3, trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"])
+        )
         for one, state in zip(trials, ("1/3", "2/3, 10 s left", "3/3"), strict=True):
             clock[0] += 9
             display.step(one, 20, 20, "loss 0.1")
-            assert display.state().startswith(f"{len(display.ended)}/3"), "its record is not there yet"
+            assert display.state().startswith(f"{len(display.ended)}/3"), (
+                "its record is not there yet"
+            )
             clock[0] += 1
             display.finish(one, make_record(one))
             assert display.state() == state
@@ -97,7 +115,9 @@ def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
     assert [line.split()[3] for line in lines] == ["2/40", "4/40", "6/40", "8/40", "10/40"]
 
 
-def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(trial, make_record, capsys):
+def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(
+    trial, make_record, capsys
+):
     with progress.Passing(Console(force_terminal=False)) as display:
         display.plan(Plan(2, [trial], {}, {trial.key: Estimate(None, None, "")}, ["cpu"]))
         display.step(trial, 0, 0, "")
@@ -107,7 +127,9 @@ def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(trial, make
     *lines, after = text.split("\r")
     assert [line.split()[0] for line in lines[:-1]] == ["2", "start", "ok"]
     assert lines[-1].isspace()
-    assert sorted(map(len, lines)) == list(map(len, lines)), "each is as long as the one before, at least"
+    assert sorted(map(len, lines)) == list(map(len, lines)), (
+        "each is as long as the one before, at least"
+    )
     assert progress.PASSING.sub("", text) == after == "1 record loaded\n"
     assert progress.PASSING.sub("", "a line of Windows\r\n") == "a line of Windows\r\n"
 
@@ -121,35 +143,80 @@ def test_under_a_cell_a_run_of_nothing_says_nothing(capsys):
 def test_what_is_not_known_is_said(trial, make_record):
     def summary(seconds: tuple[float | None, ...], **more: object) -> list[str]:
         trials = [trial.model_copy(update={"seed": seed}) for seed in range(len(seconds))]
-        known = {t.key: Estimate(s, s and 10**9, "") for t, s in zip(trials, seconds, strict=True)}
-        return progress.summary(Plan(**{"total": 3, "todo": trials, "failed": {}, "known": known, "devices": ["cpu"], **more}))
+        known = {
+            t.key: Estimate(s, s and 10**9, "") for t, s in zip(trials, seconds, strict=True)
+        }
+        return progress.summary(
+            Plan(
+                **{
+                    "total": 3,
+                    "todo": trials,
+                    "failed": {},
+                    "known": known,
+                    "devices": ["cpu"],
+                    **more,
+                }
+            )
+        )
 
     assert summary(()) == ["3 trials: 3 have a record, 0 to run."]
     said = summary((), failed={"x": make_record(trial)})[0]
-    assert said.endswith("3 have a record (1 of a failure; --retry-failed runs those again), 0 to run.")
+    assert said.endswith(
+        "3 have a record (1 of a failure; --retry-failed runs those again), 0 to run."
+    )
     assert summary((None, None))[1] == "On 1 worker; no record tells how long they take."
-    assert summary((7200.0, None))[1].endswith("at most 1.0 GB each; 1 without an estimate come on top.")
+    assert summary((7200.0, None))[1].endswith(
+        "at most 1.0 GB each; 1 without an estimate come on top."
+    )
     assert "shared by the workers elsewhere" in summary((60.0,), devices=None)[1]
-    assert progress.one(Estimate(7200, 3 * 10**8, "2 records")) == "about 2 h 0 min, 300.0 MB (2 records)"
-    assert summary((60.0,), known={"x": Estimate(60, None, "")})[1] == "Expected: 60 s in all, 60 s on 1 worker."
-    assert progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"
+    assert (
+        progress.one(Estimate(7200, 3 * 10**8, "2 records"))
+        == "about 2 h 0 min, 300.0 MB (2 records)"
+    )
+    assert (
+        summary((60.0,), known={"x": Estimate(60, None, "")})[1]
+        == "Expected: 60 s in all, 60 s on 1 worker."
+    )
+    assert (
+        progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"
+    )
     assert progress.one(Estimate(None, None, "no record to go by")) == "no record to go by"
 
 
 def test_a_plan_says_which_claims_a_larger_scale_has_judged(monkeypatch, tmp_path):
-    stem, judged = "negation_limitation", {"NEG-T1-rba-bias": "paper", "NEG-T1-em-bias": "cpu", "NEG-W-1": None}
-    verdicts = [SimpleNamespace(claim=SimpleNamespace(id=name), scale=scale) for name, scale in judged.items()]
+    stem, judged = (
+        "negation_limitation",
+        {"NEG-T1-rba-bias": "paper", "NEG-T1-em-bias": "cpu", "NEG-W-1": None},
+    )
+    verdicts = [
+        SimpleNamespace(claim=SimpleNamespace(id=name), scale=scale)
+        for name, scale in judged.items()
+    ]
     monkeypatch.setattr(progress, "verdicts", lambda *_, **__: verdicts)
     for scale, expected in (("cpu", ["NEG-T1-rba-bias"]), ("paper", [])):
         trials = papers.experiments(stem)["sign"].trials(scale, seeds=[0])
-        plan = Plan(len(trials), trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"])
+        plan = Plan(
+            len(trials), trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"]
+        )
         lines = list(progress.costs(plan, Settings(scale=scale), Store(tmp_path)))
-        assert [line.partition(":")[0] for line in lines if line.endswith("; judged at paper scale already")] == expected
+        assert [
+            line.partition(":")[0]
+            for line in lines
+            if line.endswith("; judged at paper scale already")
+        ] == expected
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12, "12 s"), (89, "89 s"), (91, "2 min"), (5000, "83 min"), (12000, "3 h 20 min")],
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (12, "12 s"),
+        (89, "89 s"),
+        (91, "2 min"),
+        (5000, "83 min"),
+        (12000, "3 h 20 min"),
+    ],
 )
 def test_how_long_something_takes_in_words(seconds, words):
     assert progress.duration(seconds) == words

@@ -20,10 +20,14 @@ from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
 PAPER = "negation_limitation"
 EXPERIMENTS = experiments(PAPER)
 SIGN = EXPERIMENTS["sign"].trials("cpu")
-OF_IMAGES = experiments("inequality_anomaly")["baselines"].trials("paper", where={"data": "mnist"})[0]
+OF_IMAGES = experiments("inequality_anomaly")["baselines"].trials(
+    "paper", where={"data": "mnist"}
+)[0]
 """Of an experiment with ten seeds, of which its images run with three."""
 DEPTH = EXPERIMENTS["depth"].trials("cpu", where={"data": "mnist"})[0]
-MNIST = DataFingerprint(name="mnist", sha256=SETS["mnist"].manifest, stand_in=False, complete=True)
+MNIST = DataFingerprint(
+    name="mnist", sha256=SETS["mnist"].manifest, stand_in=False, complete=True
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +45,12 @@ def sound(make_record):
         named = deviations(trial.paper, trial.experiment, config(trial)) if known(trial) else []
         return make_record(
             trial,
-            **{"data": data, "deviations": named, "code": Code(revision="a" * 40, dirty=False, capslib="0" * 64), **changes},
+            **{
+                "data": data,
+                "deviations": named,
+                "code": Code(revision="a" * 40, dirty=False, capslib="0" * 64),
+                **changes,
+            },
         )
 
     return make
@@ -55,7 +64,9 @@ def changed(trial: Trial, **fields: object) -> Trial:
 
 
 def code(**fields: object) -> dict:
-    return {"code": Code(**{"revision": "a" * 40, "dirty": False, "capslib": "0" * 64, **fields})}
+    return {
+        "code": Code(**{"revision": "a" * 40, "dirty": False, "capslib": "0" * 64, **fields})
+    }
 
 
 def seen(**fields: object) -> dict:
@@ -72,9 +83,33 @@ def test_nothing_is_said_about_sound_records(store, sound):
         *map(sound, SIGN[:3]),
         sound(DEPTH),
         sound(SIGN[3], exit="nan", metrics={}, series={}, message="step 3"),
-        sound(SIGN[4], series={"epochs": [1, 2], "accuracy": [0, 1], "steps": [10, 20, 25], "loss": [3, 2, 1]}),
-        sound(SIGN[5], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "picture_of_all": [0, 255, 3, 1], "turned": [0, 9]}),
-        sound(SIGN[6], series={"steps": [10, 20, 25], "loss": [3, 2, 1], "by_distance_classes_1": [2, 1], "theta1_classes": [0]}),
+        sound(
+            SIGN[4],
+            series={
+                "epochs": [1, 2],
+                "accuracy": [0, 1],
+                "steps": [10, 20, 25],
+                "loss": [3, 2, 1],
+            },
+        ),
+        sound(
+            SIGN[5],
+            series={
+                "steps": [10, 20, 25],
+                "loss": [3, 2, 1],
+                "picture_of_all": [0, 255, 3, 1],
+                "turned": [0, 9],
+            },
+        ),
+        sound(
+            SIGN[6],
+            series={
+                "steps": [10, 20, 25],
+                "loss": [3, 2, 1],
+                "by_distance_classes_1": [2, 1],
+                "theta1_classes": [0],
+            },
+        ),
     ):
         store.put(record)
     store.path(DEPTH).with_suffix(".npz").touch()  # arrays of a figure
@@ -85,35 +120,110 @@ def test_nothing_is_said_about_sound_records(store, sound):
 
 
 PROBLEMS = {
-    "ends before it starts": (lambda r: r(finished=r().started - timedelta(seconds=1)), "finished before it started"),
+    "ends before it starts": (
+        lambda r: r(finished=r().started - timedelta(seconds=1)),
+        "finished before it started",
+    ),
     "no metric": (lambda r: r(metrics={}), "ended well but holds no metric"),
-    "failed with a metric": (lambda r: r(exit="oom", message="too large"), "ended in oom, so it needs a message and no metric"),
-    "failed without a word": (lambda r: r(exit="nan", metrics={}), "ended in nan, so it needs a message"),
-    "a rehearsal": (lambda r: r(exit="cut", series={"steps": [1, 2, 3], "loss": [1]}), "a rehearsal (--max-steps), which is no result"),
-    "a rehearsal that failed": (lambda r: r(exit="cut", metrics={}, message="nan: step 3"), "a rehearsal"),
-    "measured on nothing": (lambda r: r(**metric(0.5, n=0)), "metric train_accuracy was measured on nothing"),
-    "more than all": (lambda r: r(**metric(1.5)), "metric train_accuracy = 1.5 is out of the range of its unit, fraction"),
-    "less than none": (lambda r: r(**metric(-0.5)), "is out of the range of its unit, fraction"),
-    "a curve too short": (lambda r: r(series={"steps": [1, 2, 3], "loss": [1, 2]}), "curve loss has 2 points over 3 steps"),
-    "steps that fall": (lambda r: r(series={"steps": [1, 3, 2], "loss": [1, 2, 3]}), "steps do not rise"),
+    "failed with a metric": (
+        lambda r: r(exit="oom", message="too large"),
+        "ended in oom, so it needs a message and no metric",
+    ),
+    "failed without a word": (
+        lambda r: r(exit="nan", metrics={}),
+        "ended in nan, so it needs a message",
+    ),
+    "a rehearsal": (
+        lambda r: r(exit="cut", series={"steps": [1, 2, 3], "loss": [1]}),
+        "a rehearsal (--max-steps), which is no result",
+    ),
+    "a rehearsal that failed": (
+        lambda r: r(exit="cut", metrics={}, message="nan: step 3"),
+        "a rehearsal",
+    ),
+    "measured on nothing": (
+        lambda r: r(**metric(0.5, n=0)),
+        "metric train_accuracy was measured on nothing",
+    ),
+    "more than all": (
+        lambda r: r(**metric(1.5)),
+        "metric train_accuracy = 1.5 is out of the range of its unit, fraction",
+    ),
+    "less than none": (
+        lambda r: r(**metric(-0.5)),
+        "is out of the range of its unit, fraction",
+    ),
+    "a curve too short": (
+        lambda r: r(series={"steps": [1, 2, 3], "loss": [1, 2]}),
+        "curve loss has 2 points over 3 steps",
+    ),
+    "steps that fall": (
+        lambda r: r(series={"steps": [1, 3, 2], "loss": [1, 2, 3]}),
+        "steps do not rise",
+    ),
     "another key": (lambda r: r(key="0" * 16), "its trial hashes to"),
-    "unknown paper": (lambda r: r(changed(SIGN[0], paper="em_routin")), "there is no experiment em_routin/sign"),
-    "chapter to come": (lambda r: r(changed(SIGN[0], paper="learned_routing")), "there is no experiment learned_routing/sign"),
-    "unknown experiment": (lambda r: r(changed(SIGN[0], experiment="sing")), f"there is no experiment {PAPER}/sing"),
-    "revision to come": (lambda r: r(changed(SIGN[0], revision=99)), "of revision 99, but the experiment is at"),
-    "unknown field": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})), "Unknown field of SignConfig 'hiden'. Did you mean 'hidden'?"),
-    "out of range": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hidden": 0})), "not a configuration of sign (hidden: "),
-    "unknown data": (lambda r: r(data=[MNIST.model_copy(update={"name": "mnits"})]), "there is no data set mnits"),
+    "unknown paper": (
+        lambda r: r(changed(SIGN[0], paper="em_routin")),
+        "there is no experiment em_routin/sign",
+    ),
+    "chapter to come": (
+        lambda r: r(changed(SIGN[0], paper="learned_routing")),
+        "there is no experiment learned_routing/sign",
+    ),
+    "unknown experiment": (
+        lambda r: r(changed(SIGN[0], experiment="sing")),
+        f"there is no experiment {PAPER}/sing",
+    ),
+    "revision to come": (
+        lambda r: r(changed(SIGN[0], revision=99)),
+        "of revision 99, but the experiment is at",
+    ),
+    "unknown field": (
+        lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})),
+        "Unknown field of SignConfig 'hiden'. Did you mean 'hidden'?",
+    ),
+    "out of range": (
+        lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hidden": 0})),
+        "not a configuration of sign (hidden: ",
+    ),
+    "unknown data": (
+        lambda r: r(data=[MNIST.model_copy(update={"name": "mnits"})]),
+        "there is no data set mnits",
+    ),
     "a stand-in": (lambda r: r(DEPTH, **seen(stand_in=True)), "mnist is no stand-in"),
-    "data not named": (lambda r: r(DEPTH, data=[]), "trained on mnist, but holds no fingerprint of it"),
-    "a deviation in words of his own": (lambda r: r(deviations=[*r().deviations, PROSE]), "its deviation '<b>buy</b>\\x1b' is not in the ledger"),
-    "a deviation in other words": (lambda r: r(deviations=[r().deviations[0].model_copy(update={"why": "so"})]), "is not in the ledger in these words"),
-    "a deviation that nobody can check": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1, config={"old": 1}), deviations=[PROSE]), "is not in the ledger"),
-    "an edited configuration": (lambda r: r(config={**r().config, "routing": "em"}), "its config is not that of its trial (routing), so it was edited"),
-    "no revision": (lambda r: r(**code(revision=None, dirty=None)), "not run from a checkout of this project, so nobody can look up the code"),
+    "data not named": (
+        lambda r: r(DEPTH, data=[]),
+        "trained on mnist, but holds no fingerprint of it",
+    ),
+    "a deviation in words of his own": (
+        lambda r: r(deviations=[*r().deviations, PROSE]),
+        "its deviation '<b>buy</b>\\x1b' is not in the ledger",
+    ),
+    "a deviation in other words": (
+        lambda r: r(deviations=[r().deviations[0].model_copy(update={"why": "so"})]),
+        "is not in the ledger in these words",
+    ),
+    "a deviation that nobody can check": (
+        lambda r: r(
+            changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1, config={"old": 1}),
+            deviations=[PROSE],
+        ),
+        "is not in the ledger",
+    ),
+    "an edited configuration": (
+        lambda r: r(config={**r().config, "routing": "em"}),
+        "its config is not that of its trial (routing), so it was edited",
+    ),
+    "no revision": (
+        lambda r: r(**code(revision=None, dirty=None)),
+        "not run from a checkout of this project, so nobody can look up the code",
+    ),
     "perhaps dirty": (lambda r: r(**code(dirty=None)), "uncommitted changes: commit them"),
-    "dirty": (lambda r: r(**code(dirty=True)), "uncommitted changes: commit them, delete the file, and run its trial again"),
-}  # fmt: skip
+    "dirty": (
+        lambda r: r(**code(dirty=True)),
+        "uncommitted changes: commit them, delete the file, and run its trial again",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", PROBLEMS)
@@ -126,7 +236,9 @@ def test_each_problem_is_named_once_with_its_file(store, sound, what):
 
 
 def edited(old: str, new: str):
-    return lambda store, path: path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    return lambda store, path: path.write_text(
+        path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
+    )
 
 
 def moved(place: str):
@@ -139,34 +251,77 @@ def moved(place: str):
 
 
 SPOILT = {
-    "cut in half": (lambda store, path: path.write_bytes(path.read_bytes()[:100]), "damaged (Invalid JSON: EOF"),
+    "cut in half": (
+        lambda store, path: path.write_bytes(path.read_bytes()[:100]),
+        "damaged (Invalid JSON: EOF",
+    ),
     "empty": (lambda store, path: path.write_bytes(b""), "damaged (Invalid JSON: EOF"),
-    "not UTF-8": (lambda store, path: path.write_bytes(path.read_bytes().replace(b'"ok"', b'"\xff"')), "damaged (Invalid"),
-    "infinite": (edited('"value": 0.5', '"value": Infinity'), "damaged (metrics.train_accuracy.value: Input should be a finite"),
+    "not UTF-8": (
+        lambda store, path: path.write_bytes(path.read_bytes().replace(b'"ok"', b'"\xff"')),
+        "damaged (Invalid",
+    ),
+    "infinite": (
+        edited('"value": 0.5', '"value": Infinity'),
+        "damaged (metrics.train_accuracy.value: Input should be a finite",
+    ),
     "unknown field": (edited('"exit"', '"exits"'), "damaged (exit: Field required)"),
-    "data without a hash": (edited('"data": []', f'"data": [{MNIST.model_dump_json()}]'.replace(MNIST.sha256, "unknown")), "damaged (data.0.sha256: String should match"),
-    "no hash of the code": (edited("0" * 64, "12 digits"), "damaged (code.capslib: String should match"),
-    "an option of git": (edited("a" * 40, "--output=x"), "damaged (code.revision: String should match"),
-    "a newer schema": (edited('"schema_version": 2', '"schema_version": 3'), "was written by a newer capslib: update capslib"),
-    "a merge conflict": (lambda store, path: path.write_text("<<<<<<< HEAD\n" + path.read_text(encoding="utf-8"), encoding="utf-8"), "the markers of a merge conflict"),
+    "data without a hash": (
+        edited(
+            '"data": []',
+            f'"data": [{MNIST.model_dump_json()}]'.replace(MNIST.sha256, "unknown"),
+        ),
+        "damaged (data.0.sha256: String should match",
+    ),
+    "no hash of the code": (
+        edited("0" * 64, "12 digits"),
+        "damaged (code.capslib: String should match",
+    ),
+    "an option of git": (
+        edited("a" * 40, "--output=x"),
+        "damaged (code.revision: String should match",
+    ),
+    "a newer schema": (
+        edited('"schema_version": 2', '"schema_version": 3'),
+        "was written by a newer capslib: update capslib",
+    ),
+    "a merge conflict": (
+        lambda store, path: path.write_text(
+            "<<<<<<< HEAD\n" + path.read_text(encoding="utf-8"), encoding="utf-8"
+        ),
+        "the markers of a merge conflict",
+    ),
     "another seed": (edited('"seed": 0', '"seed": 1'), "its trial hashes to"),
     "renamed": (moved(f"{PAPER}/sign/0123456789abcdef.json"), "its trial hashes to"),
-    "another experiment": (moved(PAPER + "/depth/{key}.json"), "belongs in negation_limitation/sign: move it there"),
-    "another paper": (moved("em_routing/sign/{key}.json"), "belongs in negation_limitation/sign"),
-    "set aside": (moved(PAPER + "/sign/{key}.json.damaged-1"), "set aside as damaged: delete it, and run its trial again"),
+    "another experiment": (
+        moved(PAPER + "/depth/{key}.json"),
+        "belongs in negation_limitation/sign: move it there",
+    ),
+    "another paper": (
+        moved("em_routing/sign/{key}.json"),
+        "belongs in negation_limitation/sign",
+    ),
+    "set aside": (
+        moved(PAPER + "/sign/{key}.json.damaged-1"),
+        "set aside as damaged: delete it, and run its trial again",
+    ),
     "no ending": (moved(PAPER + "/sign/{key}"), "not a record"),
     "too high": (moved(PAPER + "/{key}.json"), "not a record"),
     "too deep": (moved(PAPER + "/sign/more/{key}.json"), "not a record"),
     "at the root": (moved("{key}.json"), "not a record"),
-    "arrays without a record": (moved(PAPER + "/sign/{key}.npz"), "not a record: move it out of this folder"),
-}  # fmt: skip
+    "arrays without a record": (
+        moved(PAPER + "/sign/{key}.npz"),
+        "not a record: move it out of this folder",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", SPOILT)
 def test_each_file_that_is_not_right_is_named_and_left_where_it_is(store, sound, what):
     spoil, says = SPOILT[what]
     spoil(store, store.put(sound()))
-    ((path, content),) = {p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()}.items()
+    ((path, content),) = {
+        p: p.read_bytes() for p in store.root.rglob("*") if p.is_file()
+    }.items()
     (problem,) = review(store).problems
     assert problem.startswith(f"{path.relative_to(store.root)}: ")
     assert says in problem
@@ -178,7 +333,9 @@ def test_a_row_that_was_narrowed_since_is_no_problem(store, sound):
     trial = experiments("em_routing")["test_error"].trials("cpu")[0]
     everywhere = deviations(trial.paper, trial.experiment, config(trial), everywhere=True)
     assert len(everywhere) > len(deviations(trial.paper, trial.experiment, config(trial)))
-    store.put(sound(trial, deviations=everywhere, exit="nan", metrics={}, series={}, message="step 3"))
+    store.put(
+        sound(trial, deviations=everywhere, exit="nan", metrics={}, series={}, message="step 3")
+    )
     assert review(store).problems == []
 
 
@@ -187,7 +344,9 @@ def test_a_pipe_hangs_nobody(store, sound):
     path.unlink()
     os.mkfifo(path)
     (problem,) = review(store).problems
-    assert problem.endswith(": cannot be read (it is no file but a pipe or a device): make it readable, or delete it")
+    assert problem.endswith(
+        ": cannot be read (it is no file but a pipe or a device): make it readable, or delete it"
+    )
 
 
 def test_two_files_of_one_trial(store, sound):
@@ -203,13 +362,22 @@ def test_two_files_of_one_trial(store, sound):
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [(metric(0.5, n=21), "train_accuracy"), ({"metrics": {"other": Metric(value=1, n=20, unit="x")}}, "other, train_accuracy"), ({"parameters": 8}, "parameters")],
-)  # fmt: skip
+    [
+        (metric(0.5, n=21), "train_accuracy"),
+        ({"metrics": {"other": Metric(value=1, n=20, unit="x")}}, "other, train_accuracy"),
+        ({"parameters": 8}, "parameters"),
+    ],
+)
 def test_seeds_of_one_configuration_are_measured_alike(store, sound, changes, what):
     again = changed(SIGN[0], seed=1)
-    names = sorted(str(store.put(record).relative_to(store.root)) for record in (sound(), sound(again, **changes)))
+    names = sorted(
+        str(store.put(record).relative_to(store.root))
+        for record in (sound(), sound(again, **changes))
+    )
     (problem,) = review(store).problems
-    assert problem.startswith(f"{names[1]}: not measured like another seed, in {names[0]} ({what})")
+    assert problem.startswith(
+        f"{names[1]}: not measured like another seed, in {names[0]} ({what})"
+    )
 
 
 def test_a_seed_of_other_code_may_measure_more_but_nothing_otherwise(store, sound):
@@ -229,7 +397,10 @@ def test_a_seed_of_other_code_may_measure_more_but_nothing_otherwise(store, soun
 
 def test_a_seed_that_stopped_early_is_measured_like_the_others(store, sound):
     def moved(steps: int) -> dict:
-        return {"metrics": sound().metrics | {"loss_change_last_quarter": Metric(value=0.01, n=steps, unit="share")}}
+        return {
+            "metrics": sound().metrics
+            | {"loss_change_last_quarter": Metric(value=0.01, n=steps, unit="share")}
+        }
 
     for seed, steps in ((0, 100), (1, 80)):
         store.put(sound(changed(SIGN[0], seed=seed), **moved(steps)))
@@ -238,26 +409,60 @@ def test_a_seed_that_stopped_early_is_measured_like_the_others(store, sound):
 
 def test_what_a_killed_write_left_is_a_problem(store, sound):
     path = store.put(sound())
-    left, written = (path.with_name(f".{path.name}.{drawn}.part") for drawn in ("abcd_123", "efgh_456"))
+    left, written = (
+        path.with_name(f".{path.name}.{drawn}.part") for drawn in ("abcd_123", "efgh_456")
+    )
     left.touch()
     os.utime(left, times=(0, 0))
     written.touch()  # just now
-    assert review(store).problems == [f"{left.relative_to(store.root)}: left by a write that was killed: delete it"]
+    assert review(store).problems == [
+        f"{left.relative_to(store.root)}: left by a write that was killed: delete it"
+    ]
 
 
 FIRST = deviations(PAPER, "sign", config(SIGN[0]))[0].what
 NOTES = {
-    "an earlier revision": (lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)), "of revision 1; the experiment is at 2"),
-    "not in the grid": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})), "not one of the trials that sign names for scale cpu"),
-    "more seeds": (lambda r: r(changed(SIGN[0], seed=999)), "not one of the trials that sign names for scale cpu, with this configuration and seed"),
-    "a seed of other arms": (lambda r: r(changed(OF_IMAGES, seed=7), **seen()), "not one of the trials that baselines names for scale paper, with this configuration and seed"),
-    "twice the budget": (lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}), **code(revision="b" * 40)), "revision bbbbbbbbbb is not in the history"),
-    "a row that came later": (lambda r: r(deviations=r().deviations[1:]), f"does not name a deviation that the ledger names today: {FIRST}"),
-    "a failure": (lambda r: r(exit="oom", metrics={}, message="too large"), "ended in oom; --retry-failed"),
-    "other data": (lambda r: r(DEPTH, **seen(sha256="b" * 64)), "its mnist is not the one that `capslib data fetch mnist` prepares"),
-    "a revision of elsewhere": (lambda r: r(**code(revision="b" * 40)), "revision bbbbbbbbbb is not in the history"),
+    "an earlier revision": (
+        lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)),
+        "of revision 1; the experiment is at 2",
+    ),
+    "not in the grid": (
+        lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "points": 20})),
+        "not one of the trials that sign names for scale cpu",
+    ),
+    "more seeds": (
+        lambda r: r(changed(SIGN[0], seed=999)),
+        "not one of the trials that sign names for scale cpu, with this configuration and seed",
+    ),
+    "a seed of other arms": (
+        lambda r: r(changed(OF_IMAGES, seed=7), **seen()),
+        "not one of the trials that baselines names for scale paper, with this configuration and seed",
+    ),
+    "twice the budget": (
+        lambda r: r(
+            changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}),
+            **code(revision="b" * 40),
+        ),
+        "revision bbbbbbbbbb is not in the history",
+    ),
+    "a row that came later": (
+        lambda r: r(deviations=r().deviations[1:]),
+        f"does not name a deviation that the ledger names today: {FIRST}",
+    ),
+    "a failure": (
+        lambda r: r(exit="oom", metrics={}, message="too large"),
+        "ended in oom; --retry-failed",
+    ),
+    "other data": (
+        lambda r: r(DEPTH, **seen(sha256="b" * 64)),
+        "its mnist is not the one that `capslib data fetch mnist` prepares",
+    ),
+    "a revision of elsewhere": (
+        lambda r: r(**code(revision="b" * 40)),
+        "revision bbbbbbbbbb is not in the history",
+    ),
     "smoke": (lambda r: r(EXPERIMENTS["sign"].trials("smoke")[0]), "of smoke scale"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", NOTES)
@@ -272,7 +477,13 @@ def test_what_is_unusual_but_not_wrong_is_a_note(store, sound, what):
 
 def test_a_partial_set_and_a_shallow_checkout_are_no_matter(store, sound, monkeypatch):
     monkeypatch.setattr(reviewing, "revisions", lambda: None)
-    store.put(sound(DEPTH, **seen(sha256="b" * 64, complete=False, deviations=("a part",)), **code(revision="b" * 40)))
+    store.put(
+        sound(
+            DEPTH,
+            **seen(sha256="b" * 64, complete=False, deviations=("a part",)),
+            **code(revision="b" * 40),
+        )
+    )
     assert review(store) == ([], [])
 
 
@@ -289,4 +500,8 @@ def test_notes_that_say_the_same_are_one_line():
         "p/e/3.json: of smoke scale: no",
         "p/f/4.json: of smoke scale: no",
     ]
-    assert together(notes) == ["p/e, 2 records, such as 1.json: of smoke scale: no", notes[1], notes[3]]
+    assert together(notes) == [
+        "p/e, 2 records, such as 1.json: of smoke scale: no",
+        notes[1],
+        notes[3],
+    ]

@@ -16,12 +16,25 @@ def test_defaults_are_smoke_on_the_cpu():
     settings = Settings.check()
     assert next(iter(Settings.model_fields)) == "scale"
     assert settings == Settings(
-        scale="smoke", device="cpu", seeds=None, workers=0, threads=1, scheduler=None, data_dir=None, results_dir=None
+        scale="smoke",
+        device="cpu",
+        seeds=None,
+        workers=0,
+        threads=1,
+        scheduler=None,
+        data_dir=None,
+        results_dir=None,
     )
 
 
 def test_what_is_given_is_kept(tmp_path):
-    settings = Settings.check(scale="paper", seeds=5, workers=2, scheduler="tcp://10.0.0.1:8786", data_dir=str(tmp_path))
+    settings = Settings.check(
+        scale="paper",
+        seeds=5,
+        workers=2,
+        scheduler="tcp://10.0.0.1:8786",
+        data_dir=str(tmp_path),
+    )
     assert (settings.scale, settings.seeds, settings.workers) == ("paper", 5, 2)
     assert settings.data_dir == Path(tmp_path)
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
@@ -50,7 +63,10 @@ def test_what_is_given_is_kept(tmp_path):
         ({"workers": -1}, "Parameter workers = -1"),
         ({"threads": 0}, "Parameter threads = 0"),
         ({"threads": True}, "Parameter threads = True"),
-        ({"results_dir": ""}, "'' names no folder: give one to --data-dir, --results-dir or its variable, or leave it out"),
+        (
+            {"results_dir": ""},
+            "'' names no folder: give one to --data-dir, --results-dir or its variable, or leave it out",
+        ),
         ({"data_dir": "a\0b"}, "names no folder"),
         ({"results_dir": 3}, "Parameter results_dir = 3"),
         ({"scheduler": "localhost"}, "tcp://host:8786"),
@@ -68,7 +84,10 @@ def test_bad_parameters_are_answered_with_the_nearest_good_one(given, says):
 @pytest.mark.parametrize("seconds", ["abc", "", "-1", "nan", "inf", 400 * "9"])
 def test_the_time_between_checkpoints_has_to_be_a_number_of_seconds(monkeypatch, seconds):
     monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", seconds)
-    with pytest.raises(UserError, match=rf"^\$CAPSLIB_CHECKPOINT_SECONDS is '{seconds}'; it should be a number of seconds"):
+    with pytest.raises(
+        UserError,
+        match=rf"^\$CAPSLIB_CHECKPOINT_SECONDS is '{seconds}'; it should be a number of seconds",
+    ):
         Settings.check()
 
 
@@ -143,10 +162,34 @@ def test_the_driver_is_believed_only_if_it_starts(monkeypatch):
 
 
 def test_values_are_json_where_they_are_and_else_text():
-    pairs = ["a=1", "b=0.5", "c=true", "d=False", "e=null", "f=None", "g=cpu", "h=[1, 2]", "i=x=y", "j=", "k=tcp://h:1", 'l="1"']
+    pairs = [
+        "a=1",
+        "b=0.5",
+        "c=true",
+        "d=False",
+        "e=null",
+        "f=None",
+        "g=cpu",
+        "h=[1, 2]",
+        "i=x=y",
+        "j=",
+        "k=tcp://h:1",
+        'l="1"',
+    ]
     assert parse(pairs) == dict(
-        a=1, b=0.5, c=True, d=False, e=None, f=None, g="cpu", h=[1, 2], i="x=y", j="", k="tcp://h:1", l="1"
-    )  # fmt: skip
+        a=1,
+        b=0.5,
+        c=True,
+        d=False,
+        e=None,
+        f=None,
+        g="cpu",
+        h=[1, 2],
+        i="x=y",
+        j="",
+        k="tcp://h:1",
+        l="1",
+    )
 
 
 @pytest.mark.parametrize("pair", ["scale", "=cpu", ""])

@@ -53,7 +53,10 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch, fail
         raise OSError("the power went out")
 
     monkeypatch.setattr(os, fails, crash)
-    with pytest.raises(UserError, match=rf"^{path} cannot be written: the power went out. .*untouched.*same command again"):
+    with pytest.raises(
+        UserError,
+        match=rf"^{path} cannot be written: the power went out. .*untouched.*same command again",
+    ):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -74,10 +77,16 @@ write_atomically(Path(sys.argv[1]), b"of another process")
 """
 
 
-def test_what_a_killed_write_left_is_removed_after_an_hour_and_what_is_being_written_is_not(tmp_path):
+def test_what_a_killed_write_left_is_removed_after_an_hour_and_what_is_being_written_is_not(
+    tmp_path,
+):
     path, writers, there = tmp_path / "a-file-[1]", [], []
     for _ in range(2):
-        writers.append(subprocess.Popen([sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, encoding="utf-8"))
+        writers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, encoding="utf-8"
+            )
+        )
         assert writers[-1].stdout.readline() == "about to move\n"
         there.append(list(tmp_path.iterdir()))
     (left,), (_, _) = there
@@ -129,7 +138,9 @@ def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with notified(r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"):
+    with notified(
+        r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"
+    ):
         assert set_aside(tmp_path, "why") is None
 
 
@@ -137,8 +148,12 @@ def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, mo
     (tmp_path / "book" / "deep").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "book" / "deep")
     assert project_root() == ROOT, "the checkout that capslib comes from"
-    monkeypatch.setattr(storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py"))
-    assert project_root() == tmp_path / "book" / "deep", "where capslib is installed without a book"
+    monkeypatch.setattr(
+        storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py")
+    )
+    assert project_root() == tmp_path / "book" / "deep", (
+        "where capslib is installed without a book"
+    )
     (tmp_path / "_toc.yml").touch()
     assert project_root() == tmp_path
 
@@ -146,9 +161,13 @@ def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, mo
 def test_where_records_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
-    with notified(f"No book is above this folder, so records are those in {ROOT}/results: name --results-dir"):
+    with notified(
+        f"No book is above this folder, so records are those in {ROOT}/results: name --results-dir"
+    ):
         assert Store().root == ROOT / "results"
-    monkeypatch.setattr(storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py"))
+    monkeypatch.setattr(
+        storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py")
+    )
     with notified(f"those in {tmp_path}/results"):
         assert Store().root == tmp_path / "results"
     (tmp_path / "_toc.yml").touch()
@@ -176,7 +195,10 @@ def test_a_lock_is_for_any_user_and_one_that_cannot_be_opened_is_a_user_error(tm
     finally:
         os.umask(own)
     (tmp_path / "taken.lock").mkdir()
-    with pytest.raises(UserError, match=r"taken.lock cannot be locked: .*Let it be written"), locked(tmp_path / "taken.lock"):
+    with (
+        pytest.raises(UserError, match=r"taken.lock cannot be locked: .*Let it be written"),
+        locked(tmp_path / "taken.lock"),
+    ):
         pass
 
 
@@ -190,7 +212,9 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
     (tmp_path / "_toc.yml").touch()
-    assert Store().check_there().root == tmp_path / "results", "the default need not be there yet"
+    assert Store().check_there().root == tmp_path / "results", (
+        "the default need not be there yet"
+    )
     monkeypatch.setenv("CAPSLIB_RESULTS", "")
     for unnamed in (Store, lambda: Store(""), lambda: Store(" "), lambda: Store("a\0b")):
         with pytest.raises(UserError, match=r"names no folder: give one to .*--results-dir"):
@@ -198,7 +222,10 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for place in ("reslts", "empty", "file"):
-        with pytest.raises(UserError, match=rf"There are no records in {place}: check --results-dir and \$CAPSLIB_RESULTS"):
+        with pytest.raises(
+            UserError,
+            match=rf"There are no records in {place}: check --results-dir and \$CAPSLIB_RESULTS",
+        ):
             Store(place).check_there()
 
 
@@ -216,7 +243,9 @@ def test_a_record_comes_back_as_it_was(store, trial, make_record):
 
 
 def test_a_file_is_read_again_only_where_it_changed(store, trial, make_record, monkeypatch):
-    first, second = (make_record(trial, wall_seconds=seconds) for seconds in (1.0, 2.0))  # files of one length
+    first, second = (
+        make_record(trial, wall_seconds=seconds) for seconds in (1.0, 2.0)
+    )  # files of one length
     store.put(first)
     assert store.get(trial) == first
     store.put(second)
@@ -243,27 +272,49 @@ DAMAGES = {
     "half a letter": lambda whole: whole.replace(b'"message": "', b'"message": "\xe2\x80'),
     "not JSON": lambda whole: b"<html>" + whole,
     "a record and more": lambda whole: whole + whole,
-    "no such schema": lambda whole: whole.replace(b'"schema_version": 2', b'"schema_version": 1'),
-    "a field that nobody knows": lambda whole: whole.replace(b'"exit"', b'"invented": 1, "exit"'),
+    "no such schema": lambda whole: whole.replace(
+        b'"schema_version": 2', b'"schema_version": 1'
+    ),
+    "a field that nobody knows": lambda whole: whole.replace(
+        b'"exit"', b'"invented": 1, "exit"'
+    ),
     "another seed": lambda whole: whole.replace(b'"seed": ', b'"seed": 1'),
     "a time without a zone": lambda whole: whole.replace(b'Z"', b'"'),
     "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
-    "a key twice": lambda whole: whole.replace(b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'),
+    "a key twice": lambda whole: whole.replace(
+        b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'
+    ),
     "a key twice, further in": lambda whole: whole.replace(b'"n": 20', b'"n": 5, "n": 20'),
     "a well of brackets": lambda whole: b"[" * 200_000,
     "a truth for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": true'),
     "a text for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": "0.5"'),
     "a fraction for a count": lambda whole: whole.replace(b'"n": 20', b'"n": 20.0'),
     "a truth for a count": lambda whole: whole.replace(b'"threads": 1', b'"threads": true'),
-    "a number that no sum can hold": lambda whole: whole.replace(b'"value": 0.5', b'"value": 1e308'),
+    "a number that no sum can hold": lambda whole: whole.replace(
+        b'"value": 0.5', b'"value": 1e308'
+    ),
     "such a number in a curve": lambda whole: whole.replace(b"[0.3,", b"[-1e308,"),
-    "more bytes than there are": lambda whole: whole.replace(b'_bytes": 1', b'_bytes": 1' + b"0" * 400),
-    "more parameters than there are": lambda whole: whole.replace(b'"parameters": 7', b'"parameters": 1' + b"0" * 400),
-    "more seconds than there were": lambda whole: whole.replace(b'"wall_seconds": 1.5', b'"wall_seconds": 1e308'),
-    "a seed of 400 digits": lambda whole: whole.replace(b'"seed": 3', b'"seed": 3' + b"0" * 400),
-    "an option of 5,000 digits": lambda whole: whole.replace(b'"points": 20', b'"points": 2' + b"0" * 5000),
-    "an option that is an object": lambda whole: whole.replace(b'"points": 20', b'"points": {"a": 1}'),
-    "a number for a time": lambda whole: whole.replace(b'"started": "2026-01-02T03:04:05Z"', b'"started": 0'),
+    "more bytes than there are": lambda whole: whole.replace(
+        b'_bytes": 1', b'_bytes": 1' + b"0" * 400
+    ),
+    "more parameters than there are": lambda whole: whole.replace(
+        b'"parameters": 7', b'"parameters": 1' + b"0" * 400
+    ),
+    "more seconds than there were": lambda whole: whole.replace(
+        b'"wall_seconds": 1.5', b'"wall_seconds": 1e308'
+    ),
+    "a seed of 400 digits": lambda whole: whole.replace(
+        b'"seed": 3', b'"seed": 3' + b"0" * 400
+    ),
+    "an option of 5,000 digits": lambda whole: whole.replace(
+        b'"points": 20', b'"points": 2' + b"0" * 5000
+    ),
+    "an option that is an object": lambda whole: whole.replace(
+        b'"points": 20', b'"points": {"a": 1}'
+    ),
+    "a number for a time": lambda whole: whole.replace(
+        b'"started": "2026-01-02T03:04:05Z"', b'"started": 0'
+    ),
     "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
 }
 
@@ -288,7 +339,9 @@ def test_reading_a_damaged_record_warns_and_changes_no_file(store, trial, make_r
 
 @pytest.mark.parametrize("repair", ["repair", "put"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_only_writing_and_repair_set_a_damaged_record_aside(store, trial, make_record, damage, repair):
+def test_only_writing_and_repair_set_a_damaged_record_aside(
+    store, trial, make_record, damage, repair
+):
     path = store.put(make_record(trial))
     spoilt = DAMAGES[damage](path.read_bytes())
     path.write_bytes(spoilt)
@@ -306,19 +359,27 @@ def test_the_markers_of_a_merge_conflict_are_named(store, trial, make_record):
         assert store.get(trial) is None
 
 
-def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, trial, make_record):
+def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(
+    store, trial, make_record
+):
     other = trial.model_copy(update={"seed": 4})
     store.put(make_record(other))
     path = store.put(make_record(trial))
     path.write_text(
-        path.read_text(encoding="utf-8").replace('"schema_version": 2', '"schema_version": 3,\n "invented": true'),
+        path.read_text(encoding="utf-8").replace(
+            '"schema_version": 2', '"schema_version": 3,\n "invented": true'
+        ),
         encoding="utf-8",
     )
     before = files(store.root)
     with notified(f"{path} was written by a newer capslib; update") as warned:
         assert list(store.records()) == [make_record(other)]
     assert len(warned) == 1
-    for write in (lambda: store.get(trial), lambda: store.put(make_record(trial)), lambda: store.repair(path)):
+    for write in (
+        lambda: store.get(trial),
+        lambda: store.put(make_record(trial)),
+        lambda: store.repair(path),
+    ):
         with pytest.raises(UserError, match=f"{path} was written by a newer capslib; update"):
             write()
     store.repair_all()
@@ -328,12 +389,17 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, tr
 UNREADABLE = {
     "a folder": (Path.mkdir, "Is a directory"),  # root may read anything but this
     "a pipe": (os.mkfifo, "it is no file but a pipe or a device"),  # reading it might never end
-    "a device": (lambda place: place.symlink_to("/dev/zero"), "it is no file but a pipe or a device"),
+    "a device": (
+        lambda place: place.symlink_to("/dev/zero"),
+        "it is no file but a pipe or a device",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_what_cannot_be_read_in_the_place_of_a_record_is_named_and_not_taken_for_damaged(store, trial, make_record, what, caplog):
+def test_what_cannot_be_read_in_the_place_of_a_record_is_named_and_not_taken_for_damaged(
+    store, trial, make_record, what, caplog
+):
     make, why = UNREADABLE[what]
     other = make_record(trial.model_copy(update={"seed": 4}))
     store.put(other)
@@ -362,12 +428,18 @@ def with_metric(record: Record, **fields: object) -> Record:
 
 
 OBJECTIONS = {
-    "an unknown paper": (lambda r: with_trial(r, paper="nobody"), "there is no experiment nobody/sign"),
+    "an unknown paper": (
+        lambda r: with_trial(r, paper="nobody"),
+        "there is no experiment nobody/sign",
+    ),
     "an unknown experiment": (
         lambda r: with_trial(r, experiment="sing"),
         "there is no experiment negation_limitation/sing",
     ),
-    "a revision to come": (lambda r: with_trial(r, revision=99), "of revision 99, but the experiment is at 1"),
+    "a revision to come": (
+        lambda r: with_trial(r, revision=99),
+        "of revision 99, but the experiment is at 1",
+    ),
     "no configuration": (
         lambda r: with_trial(r, config=r.trial.config | {"points": "many"}),
         r"not a configuration of sign \(points: ",
@@ -389,7 +461,10 @@ OBJECTIONS = {
         lambda r: with_metric(r, value=-1, n=20, unit="steps"),
         "metric a = -1 is out of the range of its unit, steps",
     ),
-    "measured on nothing": (lambda r: with_metric(r, value=0.5, n=0, unit="fraction"), "metric a was measured on nothing"),
+    "measured on nothing": (
+        lambda r: with_metric(r, value=0.5, n=0, unit="fraction"),
+        "metric a was measured on nothing",
+    ),
     "a curve too short": (
         lambda r: with_fields(r, series={"steps": [1, 2, 3], "loss": [1, 2]}),
         "curve loss has 2 points over 3 steps",
@@ -398,7 +473,9 @@ OBJECTIONS = {
 
 
 @pytest.mark.parametrize("what", OBJECTIONS)
-def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(store, trial, make_record, what, caplog):
+def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(
+    store, trial, make_record, what, caplog
+):
     change, why = OBJECTIONS[what]
     other = make_record(trial.model_copy(update={"seed": 4}))
     store.put(other)
@@ -412,7 +489,9 @@ def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(store, trial
 
 
 @pytest.mark.parametrize("paper", ["nobody", "em_routing"])
-def test_a_record_in_the_folder_of_another_trial_is_named_and_left_out(store, trial, make_record, paper, caplog):
+def test_a_record_in_the_folder_of_another_trial_is_named_and_left_out(
+    store, trial, make_record, paper, caplog
+):
     path = store.put(with_trial(make_record(trial), paper=paper))
     place = store.path(trial).with_name(path.name)
     place.parent.mkdir(parents=True)
@@ -441,7 +520,9 @@ def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch)
     for trial in new.trials("smoke"):
         found = store.get(trial)
         assert found.config == {**kept[trial.key].config, "sharp": False}
-        assert found == kept[trial.key].model_copy(update={"config": found.config}), "only the option is new"
+        assert found == kept[trial.key].model_copy(update={"config": found.config}), (
+            "only the option is new"
+        )
         assert papers.config(found.trial) == After(size=found.config["size"])
     assert [r.config["sharp"] for r in store.records()] == [False] * 3
     sharp = {t.key for t in new.trials("smoke", change={"sharp": True})}
@@ -458,7 +539,11 @@ def test_a_record_keeps_the_defaults_that_it_ran_with(store, trial, make_record)
 
 
 def test_a_record_that_no_experiment_knows_any_more_is_still_read(store, trial, make_record):
-    for gone in ({"paper": "gone"}, {"experiment": "gone"}, {"config": {**trial.config, "gone": 1}}):
+    for gone in (
+        {"paper": "gone"},
+        {"experiment": "gone"},
+        {"config": {**trial.config, "gone": 1}},
+    ):
         other = make_record(trial.model_copy(update=gone))
         store.put(other)
         assert store.get(other.trial) == other
@@ -494,23 +579,35 @@ echo "--- read-only"; run "$@"
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
     """A disk of 160 kB, in a mount namespace of its own: not all five trials fit on it, a page or more for each file. Then there is room; then it is read-only."""
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+    if (
+        not shutil.which("unshare")
+        or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
+    ):
         pytest.skip("no disk of its own: this system lets nobody here mount one")
     (tmp_path / "disk").mkdir()
     script = ["unshare", "-rm", "bash", "-c", DISK, "bash", tmp_path / "disk", sys.executable]
-    done = subprocess.run(script, capture_output=True, encoding="utf-8", env={**os.environ, "COLUMNS": "400"})
+    done = subprocess.run(
+        script, capture_output=True, encoding="utf-8", env={**os.environ, "COLUMNS": "400"}
+    )
     if done.returncode == 77:
         pytest.skip(f"no disk of its own: {done.stderr}")
     said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
 
     def kept(part: str) -> set[str]:
-        files = {Path(line) for line in said[part].splitlines() if line.startswith(str(tmp_path))}
-        assert all(re.fullmatch(r"\w+\.(json|pt|lock|log)", file.name) for file in files), "something half-written stayed"
-        return {str(file) for file in files if file.suffix == ".json"}  # where the machine is slow there is a checkpoint too
+        files = {
+            Path(line) for line in said[part].splitlines() if line.startswith(str(tmp_path))
+        }
+        assert all(re.fullmatch(r"\w+\.(json|pt|lock|log)", file.name) for file in files), (
+            "something half-written stayed"
+        )
+        return {
+            str(file) for file in files if file.suffix == ".json"
+        }  # where the machine is slow there is a checkpoint too
 
     assert "status 2" in said["full"]
     assert re.search(
-        rf"{tmp_path}/disk/results/\S+\.(json|pt) cannot be written: No space left on device\. .*same command", said["full"]
+        rf"{tmp_path}/disk/results/\S+\.(json|pt) cannot be written: No space left on device\. .*same command",
+        said["full"],
     )
     assert 1 <= len(kept("full")) < 5
 

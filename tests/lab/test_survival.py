@@ -26,8 +26,9 @@ from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 
 STEM = "negation_limitation"
-CAPSLIB = "import signal; [signal.signal(n, signal.default_int_handler if n == 2 else signal.SIG_DFL) for n in (2, 15)]; " + (
-    "import toys; toys.dask_setup(None); from capslib.lab.cli import main; main()"
+CAPSLIB = (
+    "import signal; [signal.signal(n, signal.default_int_handler if n == 2 else signal.SIG_DFL) for n in (2, 15)]; "
+    + ("import toys; toys.dask_setup(None); from capslib.lab.cli import main; main()")
 )
 """The command line, which knows the toys, with signals that work where the runner of the tests ignores them."""
 
@@ -35,15 +36,28 @@ CAPSLIB = "import signal; [signal.signal(n, signal.default_int_handler if n == 2
 @pytest.fixture
 def capslib(tmp_path):
     """Start ``capslib run …`` at smoke scale; whatever is left of it is ended with the test."""
-    place = os.pathsep.join(filter(None, (str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH"))))
+    place = os.pathsep.join(
+        filter(None, (str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH")))
+    )
     preload = {"DASK_DISTRIBUTED__WORKER__PRELOAD": f"['{toys.__file__}']"}
 
     def start(*words: object, **environment: str) -> subprocess.Popen:
-        command = ["run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results", *words]
+        command = [
+            "run",
+            STEM,
+            "--scale",
+            "smoke",
+            "--results-dir",
+            tmp_path / "results",
+            *words,
+        ]
         running = subprocess.Popen(
-            [sys.executable, "-c", CAPSLIB, *map(str, command)], stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+            [sys.executable, "-c", CAPSLIB, *map(str, command)],
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": place, **preload, **environment},
-        )  # fmt: skip
+        )
         started.append(running)
         return running
 
@@ -64,18 +78,27 @@ def toy(folder: Path, does: str) -> tuple[str, ...]:
 
 def pids(folder: Path) -> list[int]:
     """The processes that have run toys, one for each time."""
-    return [int(pid) for path in folder.glob("ran *") for pid in path.read_text(encoding="utf-8").split()]
+    return [
+        int(pid)
+        for path in folder.glob("ran *")
+        for pid in path.read_text(encoding="utf-8").split()
+    ]
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "workers"), [(signal.SIGINT, 130, 1), (signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 2)]
+    ("number", "status", "workers"),
+    [(signal.SIGINT, 130, 1), (signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 2)],
 )
-def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(capslib, tmp_path, number, status, workers):
+def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(
+    capslib, tmp_path, number, status, workers
+):
     running = capslib(*toy(tmp_path, "waits"), "--workers", workers)
     until(lambda: len(pids(tmp_path)) == workers)
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= workers - 1
-    for child in children:  # a Ctrl-C at the terminal goes to all of them, and Slurm's SIGTERM as well
+    for (
+        child
+    ) in children:  # a Ctrl-C at the terminal goes to all of them, and Slurm's SIGTERM as well
         child.send_signal(number)
     running.send_signal(number)
     _, said = running.communicate(timeout=300)
@@ -115,7 +138,9 @@ def test_workers_that_die_while_they_start_are_replaced(capslib, tmp_path):
                 if child.pid not in killed and "spawn_main" in " ".join(child.cmdline()):
                     killed.add(child.pid)
                     child.kill()
-        return len(killed) >= 4  # two that had come up or not, and two more within milliseconds of their start
+        return (
+            len(killed) >= 4
+        )  # two that had come up or not, and two more within milliseconds of their start
 
     until(lambda: len(pids(tmp_path)) == 2)
     until(kill_newcomers)
@@ -139,8 +164,13 @@ def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------------- soak
 
-KILLS = int(os.environ.get("CAPSLIB_KILLS", 6))  # one round of each kind: two workers, both and their parent, the group
-SIGN = {"points": 256, "epochs": 20 if KILLS < 30 else 500}  # 40 steps or 1,000 compiled ones, with a checkpoint after each
+KILLS = int(
+    os.environ.get("CAPSLIB_KILLS", 6)
+)  # one round of each kind: two workers, both and their parent, the group
+SIGN = {
+    "points": 256,
+    "epochs": 20 if KILLS < 30 else 500,
+}  # 40 steps or 1,000 compiled ones, with a checkpoint after each
 SEEDS = 2
 
 
@@ -148,7 +178,13 @@ class Killed:
     """A run whose processes are killed as often as asked for, each time after both workers have got further."""
 
     def __init__(self, start, store: Store, trainings: dict[str, str]):
-        self.start, self.store, self.trainings, self.random, self.kills = start, store, trainings, random.Random(0), 0
+        self.start, self.store, self.trainings, self.random, self.kills = (
+            start,
+            store,
+            trainings,
+            random.Random(0),
+            0,
+        )
         self.running = start()
 
     def round(self, whom: str) -> None:
@@ -158,10 +194,14 @@ class Killed:
             os.killpg(self.running.pid, signal.SIGKILL)
             self.kills += 1
         else:
-            victims = self.workers() + ([psutil.Process(self.running.pid)] if whom == "parent" else [])
+            victims = self.workers() + (
+                [psutil.Process(self.running.pid)] if whom == "parent" else []
+            )
             self.random.shuffle(victims)
             for victim in victims:
-                with contextlib.suppress(psutil.NoSuchProcess):  # a worker whose parent was killed first may be gone already
+                with contextlib.suppress(
+                    psutil.NoSuchProcess
+                ):  # a worker whose parent was killed first may be gone already
                     victim.kill()
                     self.kills += 1
         if whom != "workers":
@@ -176,8 +216,16 @@ class Killed:
             for path in self.store.trainings.glob("*.pt"):
                 with contextlib.suppress(FileNotFoundError):
                     seen.setdefault(path.stem, set()).add(path.stat().st_mtime_ns)
-            assert self.running.poll() is None, f"it ended before it was killed often enough: {self.running.stderr.read()}"
-            return sum(len(times) > steps or bool(len(times) > 1 and self.ended(key)) for key, times in seen.items()) >= 2
+            assert self.running.poll() is None, (
+                f"it ended before it was killed often enough: {self.running.stderr.read()}"
+            )
+            return (
+                sum(
+                    len(times) > steps or bool(len(times) > 1 and self.ended(key))
+                    for key, times in seen.items()
+                )
+                >= 2
+            )
 
         until(enough)
 
@@ -185,13 +233,21 @@ class Killed:
         return any(self.store.root.glob(f"*/*/{self.trainings[training]}.json"))
 
     def workers(self) -> list[psutil.Process]:
-        return [p for p in psutil.Process(self.running.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+        return [
+            p
+            for p in psutil.Process(self.running.pid).children()
+            if "spawn_main" in " ".join(p.cmdline())
+        ]
 
 
 def test_ten_trials_survive_kills_with_the_same_numbers(capslib, tmp_path):
     sign = papers.experiments(STEM)["sign"]
     trials = sign.trials("smoke", seeds=range(SEEDS), change=SIGN)
-    trainings = {training.key: t.key for t in trials for training in sign.trainings(papers.config(t), t.seed)}
+    trainings = {
+        training.key: t.key
+        for t in trials
+        for training in sign.trainings(papers.config(t), t.seed)
+    }
     assert len(trials) == len(trainings) == 10
     changes = [word for name, value in SIGN.items() for word in ("--set", f"{name}={value}")]
     store = Store(tmp_path / "results")
@@ -207,13 +263,23 @@ def test_ten_trials_survive_kills_with_the_same_numbers(capslib, tmp_path):
     records = {r.key: r for r in store.records()}
     assert len(store.paths()) == len(records) == len(trials)
     assert [p for p in review(store).problems if "checkout" not in p] == []
-    there = {path.name for path in store.trainings.iterdir() if path.suffix not in (".lock", ".part")}
-    assert there == {f"{key}.pt" for key in trainings}, "the final weights; what a kill left of a write is removed after an hour"
+    there = {
+        path.name for path in store.trainings.iterdir() if path.suffix not in (".lock", ".part")
+    }
+    assert there == {f"{key}.pt" for key in trainings}, (
+        "the final weights; what a kill left of a write is removed after an hour"
+    )
     assert sum(len(r.resumed_from) for r in records.values()) >= 3, "nothing was taken up again"
     undisturbed = Store(tmp_path / "undisturbed")
     batch.run(trials, undisturbed, Settings(scale="smoke"))
     for record in undisturbed.records():
         other = records.pop(record.key)
-        assert (other.exit, other.metrics, other.series) == (record.exit, record.metrics, record.series)
-        assert other.routing_path == record.routing_path == ("compiled" if KILLS >= 30 else "fast")
+        assert (other.exit, other.metrics, other.series) == (
+            record.exit,
+            record.metrics,
+            record.series,
+        )
+        assert (
+            other.routing_path == record.routing_path == ("compiled" if KILLS >= 30 else "fast")
+        )
     assert not records

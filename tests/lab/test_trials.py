@@ -18,7 +18,17 @@ from pydantic import ValidationError
 from capslib.errors import NotFinite, UserError
 from capslib.lab import runs
 from capslib.lab.records import Record
-from capslib.lab.runs import PACKAGE, checkout, code_hash, code_of, git, hash_of_code, reached, revisions, run_trial
+from capslib.lab.runs import (
+    PACKAGE,
+    checkout,
+    code_hash,
+    code_of,
+    git,
+    hash_of_code,
+    reached,
+    revisions,
+    run_trial,
+)
 from capslib.papers import experiments
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
 from capslib.training import Context
@@ -28,18 +38,31 @@ from capslib.training import Context
 
 def test_the_key_of_a_trial_never_changes(trial):
     """If this fails, every committed record has lost its name. Raise the revision of an experiment instead."""
-    config = {"routing": "dynamic", "bias": True, "points": 20, "learning_rate": 0.005, "decoder": [8, 16]}
+    config = {
+        "routing": "dynamic",
+        "bias": True,
+        "points": 20,
+        "learning_rate": 0.005,
+        "decoder": [8, 16],
+    }
     assert trial.model_copy(update={"config": config}).key == "2fe240753d98bbbe"
 
 
 def test_the_key_knows_every_field(trial):
     other = {
-        "paper": "em_routing", "experiment": "depth", "revision": 2, "scale": "paper", "seed": 4,
+        "paper": "em_routing",
+        "experiment": "depth",
+        "revision": 2,
+        "scale": "paper",
+        "seed": 4,
         "config": {**trial.config, "points": 21},
-    }  # fmt: skip
+    }
     assert set(other) == set(Trial.model_fields), "a new field needs a line here"
     keys = {trial.model_copy(update={name: value}).key for name, value in other.items()}
-    keys |= {trial.model_copy(update={"config": {**trial.config, name: "x"}}).key for name in trial.config}
+    keys |= {
+        trial.model_copy(update={"config": {**trial.config, name: "x"}}).key
+        for name in trial.config
+    }
     assert len(keys) == len(other) + len(trial.config)
     assert trial.key not in keys
 
@@ -51,12 +74,24 @@ def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial
 
 def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
     experiment = make_experiment()
-    spelled = [experiment.config(size=1), experiment.config(size="1"), experiment.config()]  # a default may be written out
+    spelled = [
+        experiment.config(size=1),
+        experiment.config(size="1"),
+        experiment.config(),
+    ]  # a default may be written out
     assert len({experiment.trial("cpu", config, 0).key for config in spelled}) == 1
 
 
 @pytest.mark.parametrize(
-    "change", [{"scale": "huge"}, {"seed": -1}, {"seed": 2**60}, {"revision": 0}, {"surprise": 1}, {"config": {"size": 10**101}}]
+    "change",
+    [
+        {"scale": "huge"},
+        {"seed": -1},
+        {"seed": 2**60},
+        {"revision": 0},
+        {"surprise": 1},
+        {"config": {"size": 10**101}},
+    ],
 )
 def test_a_trial_is_validated(trial, change):
     with pytest.raises(ValidationError):
@@ -64,7 +99,9 @@ def test_a_trial_is_validated(trial, change):
 
 
 def test_a_trial_says_what_it_is(trial):
-    assert str(trial) == ("negation_limitation/sign [cpu] routing=dynamic bias=True points=20 learning_rate=0.01 seed=3")
+    assert str(trial) == (
+        "negation_limitation/sign [cpu] routing=dynamic bias=True points=20 learning_rate=0.01 seed=3"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- selections
@@ -72,19 +109,25 @@ def test_a_trial_says_what_it_is(trial):
 
 def test_the_trials_of_a_scale_come_seed_by_seed(make_experiment):
     trials = make_experiment().trials("cpu")
-    assert [(t.seed, t.config) for t in trials] == [(s, c) for s in (0, 1, 2) for c in ({}, {"size": 2}, {"size": 3})]
+    assert [(t.seed, t.config) for t in trials] == [
+        (s, c) for s in (0, 1, 2) for c in ({}, {"size": 2}, {"size": 3})
+    ]
     assert len(make_experiment().trials("smoke")) == 3
 
 
 def test_where_keeps_and_change_sets(make_experiment):
     experiment = make_experiment()
     assert [t.config for t in experiment.trials("smoke", where={"size": 2})] == [{"size": 2}]
-    assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [{"size": 9}]  # three that became one
+    assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [
+        {"size": 9}
+    ]  # three that became one
     assert [t.config for t in experiment.trials("smoke", change={"size": "9"})] == [{"size": 9}]
     assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
     (named,) = experiment.trials("cpu", where={"size": 1, "seed": 1})
     assert named == experiment.trials("cpu", where={"size": 1})[1]
-    assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [7] * len(experiment.grid("cpu"))
+    assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [
+        7
+    ] * len(experiment.grid("cpu"))
 
 
 def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
@@ -92,7 +135,12 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
     experiment = make_experiment()
     trial, *_ = experiment.trials("cpu")
     assert experiment.budget(trial) == 1
-    for change in ({"revision": trial.revision + 1}, {"config": {"size": 99}}, {"scale": "paper"}, {"seed": 99}):
+    for change in (
+        {"revision": trial.revision + 1},
+        {"config": {"size": 99}},
+        {"scale": "paper"},
+        {"seed": 99},
+    ):
         other = trial.model_copy(update=change)
         assert experiment.budget(other) == (other in experiment.trials(other.scale))
 
@@ -102,7 +150,10 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
     [
         ({"where": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
         ({"change": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
-        ({"where": {"size": 7}}, "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3."),
+        (
+            {"where": {"size": 7}},
+            "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3.",
+        ),
         ({"where": {"seed": 7}}, "toy at scale smoke has no seed 7. There are: 0."),
         ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
     ],
@@ -147,11 +198,16 @@ def test_the_schema_can_be_published():
     schema = json.loads(json.dumps(Record.model_json_schema()))
     assert set(Record.model_fields) == set(schema["properties"])
     assert schema["additionalProperties"] is False
-    assert {"Trial", "Metric", "Deviation", "Environment", "Code", "DataFingerprint"} <= set(schema["$defs"])
+    assert {"Trial", "Metric", "Deviation", "Environment", "Code", "DataFingerprint"} <= set(
+        schema["$defs"]
+    )
 
 
 def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
-    real, stand_in = (DataFingerprint(name="x", sha256="0" * 64, stand_in=s, complete=True) for s in (False, True))
+    real, stand_in = (
+        DataFingerprint(name="x", sha256="0" * 64, stand_in=s, complete=True)
+        for s in (False, True)
+    )
     assert make_record(trial).real
     assert make_record(trial, data=[real]).real
     assert not make_record(trial, data=[real, stand_in]).real
@@ -168,7 +224,9 @@ def code() -> dict[str, bytes]:
     return {p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")}
 
 
-def edited(code: dict[str, bytes], name: str, old: bytes = b'"""', new: bytes = b'"""Edited. ') -> dict[str, bytes]:
+def edited(
+    code: dict[str, bytes], name: str, old: bytes = b'"""', new: bytes = b'"""Edited. '
+) -> dict[str, bytes]:
     assert old in code[name]
     return {**code, name: code[name].replace(old, new, 1)}
 
@@ -251,11 +309,23 @@ def project(tmp_path) -> Path:
 
 CHANGES = {
     "nothing": (lambda root: None, False),
-    "a changed module": (lambda root: (root / "capslib" / "__init__.py").write_text("A = 2"), True),
-    "a new module": (lambda root: (root / "capslib" / "lab" / "new.py").write_text("A = 2"), True),
+    "a changed module": (
+        lambda root: (root / "capslib" / "__init__.py").write_text("A = 2"),
+        True,
+    ),
+    "a new module": (
+        lambda root: (root / "capslib" / "lab" / "new.py").write_text("A = 2"),
+        True,
+    ),
     "a module that is gone": (lambda root: (root / "capslib" / "__init__.py").unlink(), True),
-    "a changed ledger": (lambda root: (root / "capslib" / "lab" / "ledger" / "em_routing.csv").write_text("b"), True),
-    "notes of the author": (lambda root: (root / "capslib" / "todo.txt").write_text("b"), False),
+    "a changed ledger": (
+        lambda root: (root / "capslib" / "lab" / "ledger" / "em_routing.csv").write_text("b"),
+        True,
+    ),
+    "notes of the author": (
+        lambda root: (root / "capslib" / "todo.txt").write_text("b"),
+        False,
+    ),
     "a record": (lambda root: (root / "results.json").write_text("b"), False),
 }
 
@@ -270,7 +340,14 @@ def test_a_checkout_has_a_revision_and_may_have_changes(project, what):
 
 
 @pytest.mark.parametrize(
-    "variable", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_LITERAL_PATHSPECS"]
+    "variable",
+    [
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_LITERAL_PATHSPECS",
+    ],
 )
 def test_a_variable_of_git_names_no_other_repository(project, monkeypatch, variable):
     """A hook of git sets some of them, for the repository that it belongs to."""
@@ -336,7 +413,9 @@ def test_no_revision_of_a_stranger_passes_for_that_of_the_code(project, place):
     assert code.reason in code.objection
 
 
-@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives a folder away")
+@pytest.mark.skipif(
+    getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives a folder away"
+)
 def test_git_says_itself_why_it_trusts_no_folder_of_somebody_else(project):
     commit(project)
     os.chown(project, 12_345, -1)
@@ -349,7 +428,9 @@ def test_a_history_is_known_where_it_is_whole(project, tmp_path):
     first = commit(project)
     (project / "new.txt").touch()
     last = commit(project)
-    assert not git("clone", "-q", "--depth", "1", project.as_uri(), "shallow", folder=tmp_path).returncode
+    assert not git(
+        "clone", "-q", "--depth", "1", project.as_uri(), "shallow", folder=tmp_path
+    ).returncode
     assert revisions(project) == {first, last}
     assert checkout(tmp_path / "shallow").revision == last
     assert revisions(tmp_path / "shallow") is None
@@ -360,13 +441,19 @@ PROGRAMS = {
     "none": (None, 0, "git cannot be started: No such file or directory"),
     "not a program": ("", 0o644, "git cannot be started: Permission denied"),
     "one that fails in silence": ("#!/bin/sh\nexit 1\n", 0o755, "git ended with status 1"),
-    "one that speaks no UTF-8": ("#!/bin/sh\nprintf '\\351t\\351' >&2; exit 1\n", 0o755, "\ufffdt\ufffd"),
+    "one that speaks no UTF-8": (
+        "#!/bin/sh\nprintf '\\351t\\351' >&2; exit 1\n",
+        0o755,
+        "\ufffdt\ufffd",
+    ),
 }
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="programs there have other names")
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_without_a_git_that_works_the_code_has_no_revision(project, tmp_path, monkeypatch, program):
+def test_without_a_git_that_works_the_code_has_no_revision(
+    project, tmp_path, monkeypatch, program
+):
     commit(project)
     content, mode, reason = PROGRAMS[program]
     path = tmp_path / "programs" / "git"
@@ -400,8 +487,13 @@ def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
     monkeypatch.setattr(runs.platform, "machine", lambda: "arm64")
     assert runs._environment("mps").device == "MPS (arm64)"
     assert runs._environment("cpu").device == "CPU (arm64)"
-    assert [runs._environment(device).deterministic for device in ("cpu", "mps")] == [True, False]
-    assert not runs._environment("mps").device.startswith("CPU"), "how planning tells the two apart"
+    assert [runs._environment(device).deterministic for device in ("cpu", "mps")] == [
+        True,
+        False,
+    ]
+    assert not runs._environment("mps").device.startswith("CPU"), (
+        "how planning tells the two apart"
+    )
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
@@ -449,8 +541,12 @@ print(first, later, (held - peak().bytes) >> 20)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has none of these options")
-@pytest.mark.parametrize("trim", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}], ids=["default", "as in a dask worker"])
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="another C library has none of these options"
+)
+@pytest.mark.parametrize(
+    "trim", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}], ids=["default", "as in a dask worker"]
+)
 def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it(trim):
     """Page faults are counted: five blocks of 64 MiB take 81,920 of 4 KiB, or none.
 
@@ -505,12 +601,22 @@ def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
 @pytest.mark.parametrize(
     ("error", "exit", "says"),
     [
-        (NotFinite("step 7: the output of conv is not finite"), "nan", "step 7: the output of conv is not finite"),
-        (torch.OutOfMemoryError("CUDA out of memory.\nTried to …"), "oom", "CUDA out of memory."),
+        (
+            NotFinite("step 7: the output of conv is not finite"),
+            "nan",
+            "step 7: the output of conv is not finite",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory.\nTried to …"),
+            "oom",
+            "CUDA out of memory.",
+        ),
         (MemoryError(), "oom", "MemoryError"),
     ],
 )
-def test_a_trial_that_fails_is_recorded_with_its_reason(store, make_experiment, error, exit, says):
+def test_a_trial_that_fails_is_recorded_with_its_reason(
+    store, make_experiment, error, exit, says
+):
     record = run(make_experiment(raising(error)), store)
     assert (record.exit, record.message, record.metrics) == (exit, says, {})
     assert store.get(record.trial) == record
@@ -518,7 +624,9 @@ def test_a_trial_that_fails_is_recorded_with_its_reason(store, make_experiment, 
 
 def test_an_exception_is_recorded_with_its_place(store, make_experiment):
     record = run(make_experiment(raising(ZeroDivisionError("by nothing"))), store)
-    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text(encoding="utf-8")
+    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text(
+        encoding="utf-8"
+    )
     assert record.exit == "error"
     assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
 
@@ -537,7 +645,11 @@ def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experim
     weights(store.trainings).parent.mkdir(parents=True)
     weights(store.trainings).write_bytes(b"a long way already")
     record = run_trial(experiment, trial, store, Context(seed=0, max_steps=3))
-    assert (record.exit, record.message, record.failed) == ("cut", "nan: step 7" if failed else "", failed)
+    assert (record.exit, record.message, record.failed) == (
+        "cut",
+        "nan: step 7" if failed else "",
+        failed,
+    )
     assert store.get(trial) == record
     assert weights(store.trainings).read_bytes() == b"a long way already"
 
@@ -556,7 +668,9 @@ def test_the_trainings_of_a_trial_that_is_done_stay_for_others(store, make_exper
     record = run(make_experiment(raising(NotFinite("step 1"))), store)
     assert record.exit == "nan"
     assert list(store.trainings.iterdir()) == [weights(store.trainings)]
-    assert all(part.startswith(".") for part in store.trainings.relative_to(store.root).parts), "hidden from git and from reviews"
+    assert all(
+        part.startswith(".") for part in store.trainings.relative_to(store.root).parts
+    ), "hidden from git and from reviews"
 
 
 def test_a_trial_out_of_range_does_not_start(store, make_experiment):

@@ -69,12 +69,16 @@ def test_our_workers_have_no_profiler_and_leave_errors_to_us(toy, store, monkeyp
 
 
 @pytest.mark.parametrize("observed", [False, True])
-def test_no_profiler_of_a_users_worker_spoils_a_compiled_trial(toy, store, monkeypatch, observed):
+def test_no_profiler_of_a_users_worker_spoils_a_compiled_trial(
+    toy, store, monkeypatch, observed
+):
     """Left on, it makes the trial fail; so the test above would, too."""
     if observed:
         monkeypatch.setattr(workers, "_stop_profiler", lambda worker: None)
     with own_cluster() as cluster:
-        (record,) = batch.run(toy("compiles"), store, Settings(scale="cpu", scheduler=cluster.scheduler_address))
+        (record,) = batch.run(
+            toy("compiles"), store, Settings(scale="cpu", scheduler=cluster.scheduler_address)
+        )
     assert record.exit == ("error" if observed else "ok"), record.message
     assert ("grad_mode state changed" in record.message) is observed
 
@@ -88,24 +92,46 @@ def on(address: str) -> Settings:
 
 def test_a_worker_with_another_capslib_is_refused(toy, store, tmp_path, monkeypatch):
     package = Path(capslib.__file__).parent
-    shutil.copytree(package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "other" / "capslib", ignore=shutil.ignore_patterns("__pycache__")
+    )
     with (tmp_path / "other" / "capslib" / "losses.py").open("a", encoding="utf-8") as file:
         file.write("# another version\n")
     with own_cluster(0) as cluster:
-        command = ["-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny", "--nthreads", "1"]
-        with process(*command, "--no-dashboard", folder=tmp_path / "other"):  # a module is first looked for in its folder
+        command = [
+            "-m",
+            "distributed.cli.dask_worker",
+            cluster.scheduler_address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+        ]
+        with process(
+            *command, "--no-dashboard", folder=tmp_path / "other"
+        ):  # a module is first looked for in its folder
             until(lambda: cluster.scheduler.workers)
-            with pytest.raises(UserError, match=r"These workers have another version of capslib.*: tcp://"):
+            with pytest.raises(
+                UserError, match=r"These workers have another version of capslib.*: tcp://"
+            ):
                 batch.run(toy("well"), store, on(cluster.scheduler_address))
-            monkeypatch.setattr(workers, "_check_workers", lambda client: None)  # as if it had joined a moment later
-            with pytest.raises(UserError, match=r"The worker tcp://.* has another version of capslib"):
+            monkeypatch.setattr(
+                workers, "_check_workers", lambda client: None
+            )  # as if it had joined a moment later
+            with pytest.raises(
+                UserError, match=r"The worker tcp://.* has another version of capslib"
+            ):
                 batch.run(toy("well"), store, on(cluster.scheduler_address))
     assert list(store.records()) == []
 
 
 @contextlib.contextmanager
 def process(*words: str, folder: Path) -> Iterator[subprocess.Popen]:
-    with subprocess.Popen([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as running:
         yield running
         running.kill()
 
@@ -135,15 +161,27 @@ def server(answer: bytes) -> Iterator[str]:
         there.shutdown()
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silence", "http"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silence", "http"]
+)
 def test_a_server_that_is_no_scheduler_is_refused(toy, store, monkeypatch, answer):
     monkeypatch.setattr(workers, "ANSWER", 1.0)
-    with server(answer) as address, pytest.raises(UserError, match=rf"No dask scheduler answers at {address}: \S"):
+    with (
+        server(answer) as address,
+        pytest.raises(UserError, match=rf"No dask scheduler answers at {address}: \S"),
+    ):
         batch.run(toy("well"), store, on(address))
 
 
 @pytest.mark.parametrize(
-    "address", ["tls://127.0.0.1:9", "ucx://127.0.0.1:9", "inproc://x:9", "http://127.0.0.1:9", "tcp://127.0.0.1:9"]
+    "address",
+    [
+        "tls://127.0.0.1:9",
+        "ucx://127.0.0.1:9",
+        "inproc://x:9",
+        "http://127.0.0.1:9",
+        "tcp://127.0.0.1:9",
+    ],
 )
 def test_an_address_at_which_nothing_answers_is_refused(toy, store, monkeypatch, address):
     monkeypatch.setattr(workers, "ANSWER", 1.0)
@@ -152,7 +190,10 @@ def test_an_address_at_which_nothing_answers_is_refused(toy, store, monkeypatch,
 
 
 def test_the_address_of_a_worker_is_no_schedulers(toy, store):
-    with own_cluster() as cluster, pytest.raises(UserError, match="it is the address of a Worker"):
+    with (
+        own_cluster() as cluster,
+        pytest.raises(UserError, match="it is the address of a Worker"),
+    ):
         batch.run(toy("well"), store, on(cluster.workers[0].address))
 
 
@@ -160,7 +201,9 @@ def test_the_first_signal_ends_the_wait_for_an_answer(toy, store, monkeypatch):
     monkeypatch.setattr(workers, "ANSWER", 1e6)
     with server(b"") as address:
         told = Told()
-        told.plan = lambda plan: threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        told.plan = lambda plan: threading.Timer(
+            1, os.kill, (os.getpid(), signal.SIGTERM)
+        ).start()
         with pytest.raises(Interrupted) as stopped:
             batch.run(toy("well"), store, on(address), display=told)
     assert stopped.value.signal == signal.SIGTERM
@@ -177,7 +220,12 @@ def test_a_scheduler_without_workers_is_said_and_waited_for(toy, store):
 
 def test_a_scheduler_that_gets_no_worker_is_not_waited_for_for_ever(toy, store, monkeypatch):
     monkeypatch.setattr(workers, "JOIN", 1.0)
-    with own_cluster(0) as cluster, pytest.raises(UserError, match=rf"`dask worker {cluster.scheduler_address} --nthreads 1`"):
+    with (
+        own_cluster(0) as cluster,
+        pytest.raises(
+            UserError, match=rf"`dask worker {cluster.scheduler_address} --nthreads 1`"
+        ),
+    ):
         batch.run(toy("well"), store, on(cluster.scheduler_address))
 
 
@@ -204,7 +252,15 @@ def worker_of(address: str) -> Iterator[None]:
 
 def test_a_scheduler_that_is_killed_in_mid_run(toy, store, tmp_path):
     file = tmp_path / "scheduler.json"
-    words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+    words = (
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--scheduler-file",
+        str(file),
+    )
     with process("-m", "distributed.cli.dask_scheduler", *words, folder=tmp_path) as scheduler:
         until(lambda: file.exists() and file.stat().st_size)
         address = json.loads(file.read_text(encoding="utf-8"))["address"]

@@ -34,10 +34,17 @@ def test_sizes_of_the_paper(data):
         "classes": children * dim * 2 * 16,
         "decoder": 33 * 512 + 513 * 1024 + 1025 * pixels,
     }
-    assert {name: sum(p.numel() for p in getattr(network, name).parameters()) for name in parts} == parts
+    assert {
+        name: sum(p.numel() for p in getattr(network, name).parameters()) for name in parts
+    } == parts
     if data == "mnist":
-        assert (sum(parts.values()), parts["primary"]) == (23_781_136, 21_234_688)  # "23.8M, 21.2M of them primary"
-    assert network.nonlinearity is (nn.functional.elu if data == "ham10000" else nn.functional.relu)
+        assert (sum(parts.values()), parts["primary"]) == (
+            23_781_136,
+            21_234_688,
+        )  # "23.8M, 21.2M of them primary"
+    assert network.nonlinearity is (
+        nn.functional.elu if data == "ham10000" else nn.functional.relu
+    )
 
 
 def test_at_the_start_norms_are_tiny():
@@ -49,12 +56,18 @@ def test_at_the_start_norms_are_tiny():
 
 
 def test_the_decoder_sees_the_longer_capsule_only():
-    network = AnomalyCapsNet((1, 12, 12), kernel=3, filters=4, primary_types=2, primary_dim=4, decoder=(8, 8)).eval()
+    network = AnomalyCapsNet(
+        (1, 12, 12), kernel=3, filters=4, primary_types=2, primary_dim=4, decoder=(8, 8)
+    ).eval()
     seen = []
-    network.decoder.register_forward_pre_hook(lambda _, given: seen.append(given[0].unflatten(1, (2, 16))))
+    network.decoder.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].unflatten(1, (2, 16)))
+    )
     output = network(torch.rand(64, 1, 12, 12))
     longer = output.activation.argmax(dim=1)
     assert set(longer.tolist()) == {NORMAL, ANOMALY}
     lengths = seen[0].norm(dim=-1)
-    torch.testing.assert_close(lengths.gather(1, longer[:, None])[:, 0], output.activation.amax(dim=1))
+    torch.testing.assert_close(
+        lengths.gather(1, longer[:, None])[:, 0], output.activation.amax(dim=1)
+    )
     assert (lengths.gather(1, 1 - longer[:, None]) == 0).all()

@@ -12,13 +12,16 @@ from capslib.layers import squash
 from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
 from capslib.training import seeded
 
-SMALL = dict(filters=8, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(10, 12))
+SMALL = dict(
+    filters=8, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(10, 12)
+)
 
 
 def capsule_parameters(sizes, routing: str, bias: bool) -> int:
     """W [I, J, D, d], and per parent a bias of D numbers and, under EM, two costs."""
     return sum(
-        I * J * D * d + bias * J * D + (0 if routing == "dynamic" else 2 * J) for (I, d), (J, D) in itertools.pairwise(sizes)
+        I * J * D * d + bias * J * D + (0 if routing == "dynamic" else 2 * J)
+        for (I, d), (J, D) in itertools.pairwise(sizes)
     )
 
 
@@ -30,12 +33,17 @@ def count(network: nn.Module) -> int:
 @pytest.mark.parametrize("bias", [None, 0.1])
 @pytest.mark.parametrize("depth", [2, 3, 5])
 def test_parameters_of_a_small_capsnet(routing, bias, depth):
-    network = DeepCapsNet((1, 8, 8), depth=depth, classes=10, routing=routing, bias=bias, **SMALL)
+    network = DeepCapsNet(
+        (1, 8, 8), depth=depth, classes=10, routing=routing, bias=bias, **SMALL
+    )
     places = ((8 - 3 + 1) - 3) // 2 + 1  # 6 × 6 maps, then a kernel of 3 in steps of 2
     sizes = [(2 * places**2, 8), *[(4, 6)] * (depth - 2), (10, 16)]
     convolutions = (1 * 9 + 1) * 8 + (8 * 9 + 1) * 16
     decoder = (160 + 1) * 10 + (10 + 1) * 12 + (12 + 1) * 64
-    assert count(network) == convolutions + capsule_parameters(sizes, routing, bias is not None) + decoder
+    assert (
+        count(network)
+        == convolutions + capsule_parameters(sizes, routing, bias is not None) + decoder
+    )
 
 
 @pytest.mark.parametrize("bias", [None, 0.1])
@@ -45,7 +53,9 @@ def test_parameters_of_the_capsnet_at_paper_size(bias):
     decoder = (160 + 1) * 512 + (512 + 1) * 1024 + (1024 + 1) * 784
     assert (
         count(network)
-        == convolutions + capsule_parameters([(1152, 8), (16, 12), (10, 16)], "dynamic", bias is not None) + decoder
+        == convolutions
+        + capsule_parameters([(1152, 8), (16, 12), (10, 16)], "dynamic", bias is not None)
+        + decoder
     )
 
 
@@ -53,7 +63,11 @@ def test_parameters_of_the_capsnet_at_paper_size(bias):
 def test_shapes_of_its_output(channels):
     network = DeepCapsNet((channels, 8, 8), depth=3, classes=5, **SMALL)
     pose, activation, reconstruction = network(torch.randn(2, channels, 8, 8))
-    assert (pose.shape, activation.shape, reconstruction.shape) == ((2, 5, 16), (2, 5), (2, channels * 64))
+    assert (pose.shape, activation.shape, reconstruction.shape) == (
+        (2, 5, 16),
+        (2, 5),
+        (2, channels * 64),
+    )
     assert ((reconstruction >= 0) & (reconstruction <= 1)).all()
     torch.testing.assert_close(activation, pose.norm(dim=-1))
 
@@ -66,16 +80,23 @@ def test_a_depth_below_two_is_an_error(depth):
 
 def test_the_bias_option_switches_capsule_layers_only():
     with_it, without = (DeepCapsNet((1, 8, 8), depth=4, bias=b, **SMALL) for b in (0.1, None))
-    names = {n for n, _ in with_it.named_parameters()} - {n for n, _ in without.named_parameters()}
+    names = {n for n, _ in with_it.named_parameters()} - {
+        n for n, _ in without.named_parameters()
+    }
     assert names == {f"capsules.layers.{k}.routing.bias" for k in range(3)}
-    assert {"conv.bias", "primary.conv.bias", "decoder.0.bias"} <= {n for n, _ in without.named_parameters()}
+    assert {"conv.bias", "primary.conv.bias", "decoder.0.bias"} <= {
+        n for n, _ in without.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
 def test_an_odd_front_end_passes_negatives_on(routing):
     """Without a bias anywhere below the decoder, −x gives the negated class capsules; the front end of the paper does not."""
     x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
-    odd, usual = (DeepCapsNet((1, 8, 8), depth=3, routing=routing, odd=o, **SMALL).double() for o in (True, False))
+    odd, usual = (
+        DeepCapsNet((1, 8, 8), depth=3, routing=routing, odd=o, **SMALL).double()
+        for o in (True, False)
+    )
     torch.testing.assert_close(odd(-x).pose, -odd(x).pose, rtol=1e-9, atol=0)
     assert (usual(-x).pose + usual(x).pose).abs().max() > 0.1 * usual(x).pose.abs().max()
 
@@ -88,7 +109,9 @@ def test_near_the_identity_an_odd_stack_of_em_layers_passes_its_signal_on():
     alike = {}
     for start in ("drawn", "identity"):
         with seeded(0):
-            stack = CapsuleStack([(72, 8), *[(16, 10)] * 7, (10, 16)], routing="em_vector", beta_std=0.1).double()
+            stack = CapsuleStack(
+                [(72, 8), *[(16, 10)] * 7, (10, 16)], routing="em_vector", beta_std=0.1
+            ).double()
         if start == "identity":
             stack.start_near_identity()
         with torch.no_grad():
@@ -100,12 +123,17 @@ def test_near_the_identity_an_odd_stack_of_em_layers_passes_its_signal_on():
 
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
 def test_a_start_at_unit_length(routing):
-    network, x = DeepCapsNet((1, 8, 8), depth=5, routing=routing, **SMALL), torch.randn(16, 1, 8, 8)
+    network, x = (
+        DeepCapsNet((1, 8, 8), depth=5, routing=routing, **SMALL),
+        torch.randn(16, 1, 8, 8),
+    )
     pose = network.primary_capsules(x)
     network.capsules.start_at_unit_length(pose)
     activation = pose.norm(dim=-1)
     for layer in network.capsules.layers:
-        equal = torch.full((16, pose.shape[1], layer.weight.shape[1]), 1 / layer.weight.shape[1])
+        equal = torch.full(
+            (16, pose.shape[1], layer.weight.shape[1]), 1 / layer.weight.shape[1]
+        )
         s = (equal[..., None] * layer.votes(pose)).sum(dim=1)  # [N, J, D]
         torch.testing.assert_close(s.norm(dim=-1).mean(), torch.tensor(1.0))
         pose, activation, _ = layer(pose, activation)
@@ -138,4 +166,6 @@ def test_every_layer_of_a_stack_gets_the_activations_of_the_one_below():
 def test_the_sign_network(routing, bias):
     network = SignNetwork(20, routing=routing, bias=bias)
     assert network(torch.randn(7)).shape == (7, 2)
-    assert count(network) == capsule_parameters([(1, 1), (20, 1), (2, 1)], routing, bias is not None)
+    assert count(network) == capsule_parameters(
+        [(1, 1), (20, 1), (2, 1)], routing, bias is not None
+    )

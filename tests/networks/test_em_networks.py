@@ -23,7 +23,9 @@ def images(n: int, shape: tuple[int, int, int] = (2, 24, 24), seed: int = 0) -> 
     return torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def network(shape: tuple[int, int, int] = (2, 24, 24), seed: int = 0, **options: object) -> MatrixCapsNet:
+def network(
+    shape: tuple[int, int, int] = (2, 24, 24), seed: int = 0, **options: object
+) -> MatrixCapsNet:
     torch.manual_seed(seed)
     return MatrixCapsNet(shape, 5, SIZES, **options)
 
@@ -39,7 +41,9 @@ def test_the_network_for_cifar10():
 
 
 @pytest.mark.parametrize(("pose", "matrix"), [("matrix", 16), ("vector", 256)])
-@pytest.mark.parametrize("options", [{}, {"coordinates": False}, {"mixing": True}, {"preset": "released"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"coordinates": False}, {"mixing": True}, {"preset": "released"}], ids=str
+)
 def test_parameters_of_a_small_network(pose, matrix, options):
     """A pose has 16 numbers and an activation; a layer a matrix for each pair of types and place in its window, and two biases."""
     convolutions = (2 * 5 * 5 + 1) * A + A * 17 * B
@@ -49,11 +53,16 @@ def test_parameters_of_a_small_network(pose, matrix, options):
 
 def test_parameters_of_a_small_cnn():
     convolutions, maps = (3 * 25 + 1) * 4 + (4 * 25 + 1) * 6, 6 * 5 * 5  # 21 → 10 → 5
-    assert count(BaselineCNN((3, 21, 23), 7, (4, 6, 8))) == convolutions + (maps + 1) * 8 + (8 + 1) * 7
+    assert (
+        count(BaselineCNN((3, 21, 23), 7, (4, 6, 8)))
+        == convolutions + (maps + 1) * 8 + (8 + 1) * 7
+    )
 
 
 @pytest.mark.parametrize(("pose", "of_pose"), [("matrix", (4, 4)), ("vector", (16,))])
-@pytest.mark.parametrize(("shape", "grids"), [((1, 24, 28), [(4, 5), (2, 3)]), (LEAST, [(3, 3), (1, 1)])])
+@pytest.mark.parametrize(
+    ("shape", "grids"), [((1, 24, 28), [(4, 5), (2, 3)]), (LEAST, [(3, 3), (1, 1)])]
+)
 def test_shapes_of_its_layers(pose, of_pose, shape, grids):
     capsnet = network(shape, pose=pose)
     poses, activation = capsnet.primary_capsules(images(3, shape))
@@ -62,7 +71,9 @@ def test_shapes_of_its_layers(pose, of_pose, shape, grids):
     layers = capsnet.layers(images(3, shape))
     assert list(layers) == ["capsules1", "capsules2", "classes"]
     first, second, classes = layers.values()
-    for layer, grid, children, parents in zip((first, second), grids, (B, C), (C, D), strict=True):
+    for layer, grid, children, parents in zip(
+        (first, second), grids, (B, C), (C, D), strict=True
+    ):
         assert layer.pose.shape == (3, *grid, parents, *of_pose)
         assert layer.activation.shape == (3, *grid, parents)
         assert layer.coupling.shape == (3, *grid, 3, 3, children, parents)
@@ -82,7 +93,9 @@ def test_the_cnn_drops_units_in_training_only():
 # --------------------------------------------------------------------------------------------------------- constants, the start
 
 
-def released(V: Tensor, a: Tensor, b_u: float, b_a: float, final: float, T: int) -> tuple[Tensor, Tensor]:
+def released(
+    V: Tensor, a: Tensor, b_u: float, b_a: float, final: float, T: int
+) -> tuple[Tensor, Tensor]:
     """The released code on votes [I, J, 16] of one example, in its own symbols: means [J, 16] and logits [J]."""
     R = torch.full(V.shape[:2], 1 / V.shape[1], dtype=V.dtype)
     mu = torch.zeros(V.shape[1:], dtype=V.dtype)
@@ -92,21 +105,28 @@ def released(V: Tensor, a: Tensor, b_u: float, b_a: float, final: float, T: int)
         mu = 0.9 * (r[..., None] * V).sum(dim=0) / m[:, None] + 0.1 * mu
         var = 0.0005 + (r[..., None] * (V - mu) ** 2).sum(dim=0) / m[:, None]
         lam = final * (1 - 0.95 ** (t + 1))
-        logit = lam * (m * (-var.log().sum(dim=-1) - 16 * b_u * (1 + math.log(2 * math.pi))) - 5000 * b_a)
-        log_p = -0.5 * (16 * math.log(2 * math.pi) + var.log().sum(dim=-1)) - ((V - mu) ** 2 / (2 * var)).sum(dim=-1)
+        logit = lam * (
+            m * (-var.log().sum(dim=-1) - 16 * b_u * (1 + math.log(2 * math.pi))) - 5000 * b_a
+        )
+        log_p = -0.5 * (16 * math.log(2 * math.pi) + var.log().sum(dim=-1)) - (
+            (V - mu) ** 2 / (2 * var)
+        ).sum(dim=-1)
         R = torch.softmax(nn.functional.logsigmoid(logit) + log_p, dim=1)
     return mu, logit
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize(
-    ("layer", "b_u", "b_a", "final"), [("capsules1", 0.5, 0.5, 0.01), ("capsules2", 0.5, 0.5, 0.01), ("classes", 2, 1, 0.0025)]
+    ("layer", "b_u", "b_a", "final"),
+    [("capsules1", 0.5, 0.5, 0.01), ("capsules2", 0.5, 0.5, 0.01), ("classes", 2, 1, 0.0025)],
 )
 def test_the_released_constants_are_the_numbers_of_the_code(layer, b_u, b_a, final, iterations):
     routing = getattr(network(preset="released", iterations=iterations).double(), layer).routing
     generator = torch.Generator().manual_seed(1)
     for spread in (0.03, 1.0):
-        V = spread * torch.randn(40, routing.beta_u.numel(), 16, generator=generator, dtype=torch.float64)
+        V = spread * torch.randn(
+            40, routing.beta_u.numel(), 16, generator=generator, dtype=torch.float64
+        )
         a = torch.rand(40, generator=generator, dtype=torch.float64)
         mu, logit = released(V, a, b_u, b_a, final, iterations)
         result = routing(V[None], a[None])
@@ -116,16 +136,26 @@ def test_the_released_constants_are_the_numbers_of_the_code(layer, b_u, b_a, fin
 
 def test_printed_constants_have_no_floor_and_all_presets_learn_two_numbers_a_parent():
     offsets = {
-        preset: network(preset=preset).capsules1.routing.options["variance_offset"] for preset in ("printed", "calibrated")
+        preset: network(preset=preset).capsules1.routing.options["variance_offset"]
+        for preset in ("printed", "calibrated")
     }
     assert offsets == {"printed": 0.0, "calibrated": 5e-4}
     for preset in ("printed", "released", "calibrated"):
-        assert all(p.requires_grad and p.shape == (C,) for p in network(preset=preset).capsules1.routing.parameters())
+        assert all(
+            p.requires_grad and p.shape == (C,)
+            for p in network(preset=preset).capsules1.routing.parameters()
+        )
 
 
-@pytest.mark.parametrize("options", [{}, {"iterations": 1}, {"pose": "vector"}, {"normalise": "positions-per-type"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"iterations": 1}, {"pose": "vector"}, {"normalise": "positions-per-type"}],
+    ids=str,
+)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_start_at_half_leaves_every_layer_half_active_and_gives_the_first_one_a_gradient(options, seed):
+def test_a_start_at_half_leaves_every_layer_half_active_and_gives_the_first_one_a_gradient(
+    options, seed
+):
     capsnet, x = network(seed=seed, **options), images(16, seed=seed)
     capsnet.start_at_half(x)
     for name, result in capsnet.layers(x).items():
@@ -163,5 +193,8 @@ def test_reach_is_how_far_the_gradients_go(side):
     network.start_at_half(images)
     images.requires_grad_()
     (network(images) * torch.arange(5)).sum().backward()
-    rows, columns = (images.grad.abs().amax(dim=dims).nonzero().max().item() + 1 for dims in ((0, 1, 3), (0, 1, 2)))
+    rows, columns = (
+        images.grad.abs().amax(dim=dims).nonzero().max().item() + 1
+        for dims in ((0, 1, 3), (0, 1, 2))
+    )
     assert rows == columns == MatrixCapsNet.reach(side)

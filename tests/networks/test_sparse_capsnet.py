@@ -19,7 +19,16 @@ from capslib.networks.sparse_unsupervised import (
 )
 from capslib.routing import squash
 
-SMALL = dict(capsules=6, dim=4, filters=4, kernel=3, primary_types=2, primary_dim=4, primary_kernel=3, decoder=(8,))
+SMALL = dict(
+    capsules=6,
+    dim=4,
+    filters=4,
+    kernel=3,
+    primary_types=2,
+    primary_dim=4,
+    primary_kernel=3,
+    decoder=(8,),
+)
 
 
 def small(**changes) -> SparseCapsNet:
@@ -28,7 +37,8 @@ def small(**changes) -> SparseCapsNet:
 
 
 @pytest.mark.parametrize(
-    ("side", "children", "bare", "whole"), [(28, 1152, 7_689_216, 9_149_712), (40, 4608, 14_767_104, 17_064_000)]
+    ("side", "children", "bare", "whole"),
+    [(28, 1152, 7_689_216, 9_149_712), (40, 4608, 14_767_104, 17_064_000)],
 )
 def test_sizes_of_the_paper(side, children, bare, whole):
     with torch.device("meta"):
@@ -54,15 +64,28 @@ def test_ranks_are_a_permutation_and_equal_strengths_go_by_their_place():
     strength = torch.randn(50, 16)
     found = ranks(strength)
     assert torch.equal(found.sort(dim=1).values, torch.arange(16).expand(50, -1))
-    assert (strength.gather(1, (found == 0).float().argmax(dim=1, keepdim=True))[:, 0] == strength.amax(dim=1)).all()
+    assert (
+        strength.gather(1, (found == 0).float().argmax(dim=1, keepdim=True))[:, 0]
+        == strength.amax(dim=1)
+    ).all()
     assert ranks(torch.zeros(1, 4)).tolist() == [[0, 1, 2, 3]]
 
 
 def test_support_by_hand_and_as_released():
     """Two types on a 1 × 3 grid, children in the order (type, position); three latent capsules."""
-    coupling = torch.tensor([[[5, 1, 0], [2, 2, 0], [1, 0, 3], [4, 0, 1], [3, 1, 1], [0, 6, 2]]]).float()
-    by_position = [max(5, 4) + max(2, 3) + max(1, 0), max(1, 0) + max(2, 1) + max(0, 6), max(0, 1) + max(0, 1) + max(3, 2)]
-    consecutive = [max(5, 2) + max(1, 4) + max(3, 0), max(1, 2) + max(0, 0) + max(1, 6), max(0, 0) + max(3, 1) + max(1, 2)]
+    coupling = torch.tensor(
+        [[[5, 1, 0], [2, 2, 0], [1, 0, 3], [4, 0, 1], [3, 1, 1], [0, 6, 2]]]
+    ).float()
+    by_position = [
+        max(5, 4) + max(2, 3) + max(1, 0),
+        max(1, 0) + max(2, 1) + max(0, 6),
+        max(0, 1) + max(0, 1) + max(3, 2),
+    ]
+    consecutive = [
+        max(5, 2) + max(1, 4) + max(3, 0),
+        max(1, 2) + max(0, 0) + max(1, 6),
+        max(0, 0) + max(3, 1) + max(1, 2),
+    ]
     assert routing_support(coupling, 2).tolist() == [by_position]
     assert routing_support(coupling, 2, "released").tolist() == [consecutive]
     assert by_position != consecutive
@@ -91,7 +114,9 @@ def test_a_capsule_that_never_wins_is_boosted_until_it_does():
     assert (torch.stack(gains) >= 1 - 1e-6).all(), "no gain falls below one"
     assert torch.equal(gains[0], torch.ones(4))
     assert torch.equal(gains[48], gains[0]), "gains change every 50 batches"
-    assert gains[49].tolist() == pytest.approx([1, 1.1, 1.1, 1.1]), "the winner has nothing to give back"
+    assert gains[49].tolist() == pytest.approx([1, 1.1, 1.1, 1.1]), (
+        "the winner has nothing to give back"
+    )
 
 
 def test_relative_steps_are_shares_of_a_gain_and_the_smallest_gain_is_one():
@@ -134,7 +159,11 @@ def test_what_each_mask_leaves():
     images, labels = torch.rand(4, 1, 12, 12), torch.tensor([5, 0, 3, 2])
     assert (small(mask="none")(images).mask == 1).all()
     assert small(mask="label")(images, labels).mask.argmax(dim=1).tolist() == labels.tolist()
-    for mask, quantity in (("label", "activation"), ("longest", "activation"), ("winner", "support")):
+    for mask, quantity in (
+        ("label", "activation"),
+        ("longest", "activation"),
+        ("winner", "support"),
+    ):
         output = small(mask=mask).eval()(images)
         assert (output.mask.sum(dim=1) == 1).all()
         assert torch.equal(output.mask.argmax(dim=1), getattr(output, quantity).argmax(dim=1))
@@ -150,13 +179,18 @@ def test_a_mask_ranks_boosted_support(mask):
     least = int(support.argmin())
     network.boost.gain[least] = 2 * support.max() / support.min()
     assert int(network(images).mask.argmax()) == least
-    assert torch.equal(network(images).support[0], support), "the support itself stays what it was"
+    assert torch.equal(network(images).support[0], support), (
+        "the support itself stays what it was"
+    )
 
 
 @pytest.mark.parametrize("mask", get_args(Mask))
 def test_a_network_cast_to_bfloat16_learns_and_goes_on_counting(mask):
     """The mask stayed float32, and a counter of batches in bfloat16 stops at 256."""
-    network, images = small(mask=mask).bfloat16(), torch.rand(3, 1, 12, 12, dtype=torch.bfloat16)
+    network, images = (
+        small(mask=mask).bfloat16(),
+        torch.rand(3, 1, 12, 12, dtype=torch.bfloat16),
+    )
     labels = torch.arange(3) if mask == "label" else None
     network(images, labels).reconstruction.sum().backward()
     assert all(p.grad.isfinite().all() for p in network.parameters())

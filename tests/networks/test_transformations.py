@@ -95,7 +95,10 @@ def test_what_came_first_in_a_process_leaves_training_alone(export):
     subprocess.run([sys.executable, "-c", ONE_PROCESS.format(export=export)], check=True)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-3), (torch.bfloat16, 0.1), (torch.float16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-3), (torch.bfloat16, 0.1), (torch.float16, 0.02)],
+)
 def test_a_calibrated_network_can_be_cast(dtype, tolerance):
     """β_u was a large number times a small one: bfloat16 moved activations by 0.56, and float16 gave NaN."""
     torch.manual_seed(0)

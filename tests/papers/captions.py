@@ -21,7 +21,9 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 def figure(stem: str, name: str) -> tuple[list, NotebookNode, str]:
     """The code cells of a chapter, that of a figure, and its caption and alternative text."""
     cells = [c for c in jupytext.read(NOTEBOOKS / f"{stem}.py").cells if c.cell_type == "code"]
-    (cell,) = (c for c in cells if c.metadata.get("mystnb", {}).get("figure", {}).get("name") == name)
+    (cell,) = (
+        c for c in cells if c.metadata.get("mystnb", {}).get("figure", {}).get("name") == name
+    )
     told = cell.metadata["mystnb"]
     return cells, cell, f"{told['image']['alt']} {told['figure']['caption']}"
 
@@ -29,7 +31,9 @@ def figure(stem: str, name: str) -> tuple[list, NotebookNode, str]:
 def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
     """Run the cell of a figure with the imports and functions of its notebook: caption and alternative text, and what it computed."""
     cells, cell, told = figure(stem, name)
-    of_notebook = ast.Module([n for c in cells for n in ast.parse(c.source).body if _known(n)], [])
+    of_notebook = ast.Module(
+        [n for c in cells for n in ast.parse(c.source).body if _known(n)], []
+    )
     found = {"BLUE": "C0", "ORANGE": "C1", "__annotations__": {}, **given}
     exec(compile(of_notebook, stem, "exec"), found)
     exec(cell.source, found)
@@ -43,7 +47,10 @@ def _known(node: ast.stmt) -> bool:
         with contextlib.suppress(ValueError):
             ast.literal_eval(node.value)
             return isinstance(node.targets[0], ast.Name)
-        return all(isinstance(n, ast.Assign | ast.Name | ast.Dict | ast.Constant | ast.expr_context) for n in ast.walk(node))
+        return all(
+            isinstance(n, ast.Assign | ast.Name | ast.Dict | ast.Constant | ast.expr_context)
+            for n in ast.walk(node)
+        )
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
 
 

@@ -41,18 +41,34 @@ def errors(records: list[Record]) -> list[float]:
 
 
 def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, judged):
-    one, three = (errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t})) for t in (1, 3))
+    one, three = (
+        errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t}))
+        for t in (1, 3)
+    )
     assert "fewer errors with one iteration than with three" in told
     assert max(one) < min(three)
-    assert "makes fewer errors on small pictures of smallNORB than capsules with three iterations" in told
+    assert (
+        "makes fewer errors on small pictures of smallNORB than capsules with three iterations"
+        in told
+    )
     assert judged["EM-W-14"].status == "undecided"
     assert "they are right on too few training images to decide it" in told
-    assert "That decides nothing: both are right on fewer than nine of ten training images" in told
+    assert (
+        "That decides nothing: both are right on fewer than nine of ten training images" in told
+    )
     sides = ({}, {"network": "cnn", "cnn": list(MATCHED)})
-    for records in (of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | side) for side in sides):
+    for records in (
+        of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | side) for side in sides
+    ):
         assert all(training_accuracy(record) < LEARNED for record in records)
-    assert "Reduced capsules err too often on familiar viewpoints to be compared on new ones" in told
-    assert min(frames.values(of("em_routing", "viewpoint", "cpu"), "capsules_familiar")) > MATCHED_BELOW
+    assert (
+        "Reduced capsules err too often on familiar viewpoints to be compared on new ones"
+        in told
+    )
+    assert (
+        min(frames.values(of("em_routing", "viewpoint", "cpu"), "capsules_familiar"))
+        > MATCHED_BELOW
+    )
     assert "whether they withstand attacks better, three seeds do not decide" in told
     assert {judged[name].status for name in ("EM-W-16", "EM-W-2", "EM-W-5")} == {"undecided"}
 
@@ -60,7 +76,10 @@ def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, 
 def test_four_layers_without_a_bias_learn_from_another_start(told):
     shallow = dict(data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1)
     fades, unit = (
-        frames.values(of("negation_limitation", "depth", "cpu", weight_std=start, **shallow), "test_accuracy")
+        frames.values(
+            of("negation_limitation", "depth", "cpu", weight_std=start, **shallow),
+            "test_accuracy",
+        )
         for start in (0.1, "unit")
     )
     assert "Reduced RBA networks of four layers without a bias learn" in told
@@ -70,19 +89,39 @@ def test_four_layers_without_a_bias_learn_from_another_start(told):
 def test_the_other_rows_say_what_their_chapters_say(told):
     """Tests of these chapters hold the sentences to the records."""
     sparse, learned, inequality = (
-        " ".join((ROOT / f"notebooks/{stem}.py").read_text(encoding="utf-8").replace("\n# ", " ").split())
+        " ".join(
+            (ROOT / f"notebooks/{stem}.py")
+            .read_text(encoding="utf-8")
+            .replace("\n# ", " ")
+            .split()
+        )
         for stem in ("sparse_unsupervised", "learned_routing", "inequality_anomaly")
     )
     assert "supervised encodings are ahead of sparse ones" in told
     assert "supervised encodings are ahead of sparse ones, whether" in sparse
     assert "on pixels the classifier is right more often than on sparse encodings" in sparse
-    assert "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules" in sparse
+    assert (
+        "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules"
+        in sparse
+    )
     assert "make more errors on MNIST than from a steeper kernel" in told
-    assert "both make more errors than the steep one in every seed, at the rate that the pilot chose for the steep one" in learned
-    assert "The starts of the kernel differ in three things at once, and the learning rate was chosen for the steeper one" in told
+    assert (
+        "both make more errors than the steep one in every seed, at the rate that the pilot chose for the steep one"
+        in learned
+    )
+    assert (
+        "The starts of the kernel differ in three things at once, and the learning rate was chosen for the steeper one"
+        in told
+    )
     assert "The starts differ in widths, in $\\lambda_1$ and in $\\theta$ at once" in learned
-    assert "the lengths rank better <inq-lengths>` in each of ten networks on CRISPR, and in all but one of 120 on images" in told
-    assert "size the difference beats Gini in all on CRISPR, also where these see only sites" in inequality
+    assert (
+        "the lengths rank better <inq-lengths>` in each of ten networks on CRISPR, and in all but one of 120 on images"
+        in told
+    )
+    assert (
+        "size the difference beats Gini in all on CRISPR, also where these see only sites"
+        in inequality
+    )
     assert "in the fifth, on images, Gini has the AUROC of the paper" in told
     assert "the AUROCs of Gini are reproduced, yet the same" in inequality
     assert "and in all but one of 120 on MNIST and Fashion-MNIST" in inequality
@@ -96,7 +135,9 @@ def test_which_theorems_fail(told, judged):
     theorems = ("EM-W-7", "EM-W-8", "NEG-W-1", "NEG-W-2", "NEG-W-3", "SP-W-3", "LR-W-3")
     assert " ".join(theorems) in told
     assert [name for name in theorems if judged[name].status == "fails"] == ["EM-W-8"]
-    assert [name for name in theorems if judged[name].word == "holds in part (5 of 6)"] == ["NEG-W-3"]
+    assert [name for name in theorems if judged[name].word == "holds in part (5 of 6)"] == [
+        "NEG-W-3"
+    ]
     assert sum(judged[name].status == "holds" for name in theorems) == len(theorems) - 2
     assert "of six statements about a bias one is wrong for EM layers; the others hold" in told
     (wrong,) = (p for p in judged["NEG-W-3"].parts if p.status == "fails")
@@ -105,9 +146,16 @@ def test_which_theorems_fail(told, judged):
 
 
 def test_what_the_papers_leave_out(told, judged):
-    said = numbers(r"CNN: ([\d.]+) % after 24 epochs, ([\d.]+) % after 100, ([\d.]+) % after 200 with the one", told)
-    for error, (scale, epochs) in zip(said, (("cpu", 24), ("paper", 100), ("paper", 200)), strict=True):
-        cnn = dict(data="smallnorb", network="cnn", cnn=list(FULL), crop=COPY["crop"], epochs=epochs)
+    said = numbers(
+        r"CNN: ([\d.]+) % after 24 epochs, ([\d.]+) % after 100, ([\d.]+) % after 200 with the one",
+        told,
+    )
+    for error, (scale, epochs) in zip(
+        said, (("cpu", 24), ("paper", 100), ("paper", 200)), strict=True
+    ):
+        cnn = dict(
+            data="smallnorb", network="cnn", cnn=list(FULL), crop=COPY["crop"], epochs=epochs
+        )
         of_length = errors(of("em_routing", "test_error", scale, **cnn))
         assert round(np.mean(of_length), 1) == error
         assert len(of_length) == (1 if epochs == 200 else 3)
@@ -116,21 +164,41 @@ def test_what_the_papers_leave_out(told, judged):
     assert "among negatives that stand in for the paper's" in told
     own_size = {v.claim.paper for v in judged.values() if v.group == CAPSULES}
     assert own_size == {"negation_limitation", "inequality_anomaly"}
-    assert "No such network of EM routing, of sparse capsules or of learned routing has been trained" in told
-    so = (
-        "less than 0.01 of the AUROC of Gini with each of three seeds of reduced networks on KMNIST; on average over ten networks"
+    assert (
+        "No such network of EM routing, of sparse capsules or of learned routing has been trained"
+        in told
     )
+    so = "less than 0.01 of the AUROC of Gini with each of three seeds of reduced networks on KMNIST; on average over ten networks"
     assert (
         f"the loss of the test set | {{doc}}`Inequality <papers/inequality_anomaly>` | {so} of the paper's size on CRISPR, "
         "too, though the interval reaches 0.012 |" in told
     )
-    repairs = frames.metrics(frames.select(of("inequality_anomaly", "repairs", "cpu"), "repairs", data="kmnist", keep="last"))
-    means = repairs[repairs["divisor"] == "normals"].groupby(["stop_on", "seed"])["auroc_gini"].mean()
+    repairs = frames.metrics(
+        frames.select(
+            of("inequality_anomaly", "repairs", "cpu"), "repairs", data="kmnist", keep="last"
+        )
+    )
+    means = (
+        repairs[repairs["divisor"] == "normals"]
+        .groupby(["stop_on", "seed"])["auroc_gini"]
+        .mean()
+    )
     assert len(means["test"]) == len(means["held_out"]) == 3
     assert (means["test"] - means["held_out"]).between(0, 0.01).all()
-    held_out = of("inequality_anomaly", "repairs", "paper", data="crispr", stop_on="held_out", keep="last", divisor="normals")
+    held_out = of(
+        "inequality_anomaly",
+        "repairs",
+        "paper",
+        data="crispr",
+        stop_on="held_out",
+        keep="last",
+        divisor="normals",
+    )
     on_test = of("inequality_anomaly", "off_targets", "paper", nrg_pam=False, sees="all")
-    ones, others = ({r.trial.seed: r.metrics["auroc_gini"].value for r in records} for records in (held_out, on_test))
+    ones, others = (
+        {r.trial.seed: r.metrics["auroc_gini"].value for r in records}
+        for records in (held_out, on_test)
+    )
     apart = [ones[seed] - others[seed] for seed in range(10)]
     assert abs(np.mean(apart)) < 0.01
     assert round(max(map(abs, interval(apart))), 3) == 0.012

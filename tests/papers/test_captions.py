@@ -36,9 +36,13 @@ def test_what_a_constant_in_the_e_step_loses():
     np.testing.assert_allclose(logs, stated, **clip)
     np.testing.assert_allclose(released[width < below], lost, **clip)
     np.testing.assert_allclose(released[width > above], 0, **clip)
-    assert released[width < 1][-1] == pytest.approx(stated, abs=0.01), "with a width of one the constant is harmless"
+    assert released[width < 1][-1] == pytest.approx(stated, abs=0.01), (
+        "with a width of one the constant is harmless"
+    )
     assert found["high"] < below, "hidden layers lie where the determinant is lost"
-    first, low, high = numbers(r"it is ([\d.]+) in the first routed layer and ([\d.]+) to ([\d.]+) in all above", told)
+    first, low, high = numbers(
+        r"it is ([\d.]+) in the first routed layer and ([\d.]+) to ([\d.]+) in all above", told
+    )
     assert round(found["moved"][0], 2) == first
     assert [round(edge(found["moved"][1:]), 2) for edge in (min, max)] == [low, high]
     assert float(found["released"].sum(-1).min()) > 0.999, "no child is lost in the last layer"
@@ -48,25 +52,36 @@ def test_how_far_an_offset_lets_weights_move():
     told, found = drawn("negation_limitation", "fig-offset", plots=plots)
     offset, none, double = (path[-1] for path in found["walks"].values())
     assert len(offset) == 20
-    assert "some are more than ten learning rates away and about half of them less than one" in told
+    assert (
+        "some are more than ten learning rates away and about half of them less than one"
+        in told
+    )
     assert (offset > 10).sum() > 2
     assert 8 <= (offset < 1).sum() <= 12
-    assert "nearly all stay within one learning rate in single precision, and all within a millionth in double" in told
+    assert (
+        "nearly all stay within one learning rate in single precision, and all within a millionth in double"
+        in told
+    )
     assert (none < 1).sum() >= 18
     assert double.max() < 1e-6
-    assert found["walks"]["offset 10⁻⁸"][0].median() < 0.01, "Adam's first step is small for most weights"
+    assert found["walks"]["offset 10⁻⁸"][0].median() < 0.01, (
+        "Adam's first step is small for most weights"
+    )
 
 
 def test_what_the_offset_is_worth_at_the_papers_size():
     told = prose("negation_limitation")
     assert (
-        "is right on fewer than nine of ten numbers in each of five runs of the paper's size; with it, on more than 98 %" in told
+        "is right on fewer than nine of ten numbers in each of five runs of the paper's size; with it, on more than 98 %"
+        in told
     )
     every = Chapter("negation_limitation").records
     without, with_it = (
-        frames.metrics(frames.select(every, "sign", "paper", routing="em_vector", bias=True, length_offset=offset))[
-            "train_accuracy"
-        ]
+        frames.metrics(
+            frames.select(
+                every, "sign", "paper", routing="em_vector", bias=True, length_offset=offset
+            )
+        )["train_accuracy"]
         for offset in (0.0, 1e-8)
     )
     assert len(without) == len(with_it) == 5
@@ -95,15 +110,22 @@ def test_what_an_untrained_stack_loses():
     assert "with a bias of 0.1 and with one iteration it stays at one" in told
     assert min(cosines["bias 0.1"] + cosines[found["ONCE"]]) > 0.99
     lengths = {line.get_label(): line.get_ydata() for line in found["axes"][0].lines}
-    assert "near the identity it falls more slowly, and a start at unit length or a bias of 0.1 keeps it up" in told
+    assert (
+        "near the identity it falls more slowly, and a start at unit length or a bias of 0.1 keeps it up"
+        in told
+    )
     assert lengths["no bias"][-1] < 1e-40 < lengths["no bias, W near identity"][-1] < 1e-6
     assert min(lengths["no bias, unit length"][-1], lengths["bias 0.1"][-1]) > 0.1
-    assert found["varies"][found["ONCE"]] < 0.05 * found["varies"]["no bias"], "its activations hardly depend on the input"
+    assert found["varies"][found["ONCE"]] < 0.05 * found["varies"]["no bias"], (
+        "its activations hardly depend on the input"
+    )
 
 
 def test_how_much_a_child_gives_away_by_who_competes():
     told, found = drawn("em_routing", "fig-em-competition")
-    printed, window, per_type, released = ([float(text.get_text()) for text in axis.texts] for axis in found["axes"])
+    printed, window, per_type, released = (
+        [float(text.get_text()) for text in axis.texts] for axis in found["axes"]
+    )
     assert "As printed, all totals are one." in told
     assert set(printed) == {1.0}
     assert "they grow from one in the corners to nine in the middle" in told
@@ -118,7 +140,12 @@ def test_how_many_children_a_parent_keeps():
     toys = data.load("toys", "train")
     rows = np.linspace(0, len(toys) - 1, 16).astype(int)
     some = Examples(torch.tensor(toys.images[rows]), torch.tensor(toys.labels[rows]))
-    told, found = drawn("em_routing", "fig-em-children", some=some, RULE_COLORS=dict.fromkeys(get_args(Normalise), "C0"))
+    told, found = drawn(
+        "em_routing",
+        "fig-em-children",
+        some=some,
+        RULE_COLORS=dict.fromkeys(get_args(Normalise), "C0"),
+    )
     printed, window, per_type, released = (line.get_ydata() for line in found["axis"].lines)
     assert "falls at once from dozens to fewer than ten, and then to about three" in told
     assert printed[0] > 24
@@ -135,10 +162,17 @@ def test_how_many_children_a_parent_keeps():
     assert printed[0] < window[0] == per_type[0] == released[0] != window[1]
     network, images = found["untrained"](activation="mixing")
     with torch.no_grad():
-        of_types = network.capsules1(*network.primary_capsules(images.inputs)).activation.sum(dim=-1)
-    assert "the eight types at one position of the first layer sum to about four" in prose("em_routing")
+        of_types = network.capsules1(*network.primary_capsules(images.inputs)).activation.sum(
+            dim=-1
+        )
+    assert "the eight types at one position of the first layer sum to about four" in prose(
+        "em_routing"
+    )
     assert of_types.mean().item() == pytest.approx(4, abs=0.5)
-    assert "thousands of times smaller with the released constants than with the calibrated start" in prose("em_routing")
+    assert (
+        "thousands of times smaller with the released constants than with the calibrated start"
+        in prose("em_routing")
+    )
     gradient = {preset: found["start"](preset)[-1] for preset in ("released", "calibrated")}
     assert 1000 < gradient["calibrated"] / gradient["released"] < 10_000
     [window_holds] = numbers(r"A window holds (\d+) children", told)
@@ -158,37 +192,60 @@ def test_what_a_variance_floor_prevents():
 
 
 def test_how_well_networks_with_pairs_of_images_end():
-    told, of = prose("negation_limitation"), recorded("negation_limitation", "negated", data="mnist")
+    told, of = (
+        prose("negation_limitation"),
+        recorded("negation_limitation", "negated", data="mnist"),
+    )
     odd, relu = (of[of["front"] == front] for front in ("odd", "relu"))
     limited, free = (100 * odd[odd["bias"] == bias]["test_accuracy"] for bias in (False, True))
     assert len(limited) == len(free) == 6
     [stated] = numbers(r"all six runs without a bias end at (\d+) %", told)
     assert rounded(limited) == [stated, stated]
     assert numbers(r"All six with a bias end at (\d+) to (\d+) %", told) == rounded(free)
-    assert numbers(r"both kinds reach (\d+) to (\d+) %", told) == rounded(100 * relu["test_accuracy"])
+    assert numbers(r"both kinds reach (\d+) to (\d+) %", told) == rounded(
+        100 * relu["test_accuracy"]
+    )
 
 
 def test_when_em_networks_start_to_learn():
     told = prose("negation_limitation")
-    of = recorded("negation_limitation", "depth", routing="em_vector", weight_std=0.1, iterations=3)
-    of["starts"], of["percent"] = of["steps_to_20_percent"] / 3752, 100 * of["test_accuracy"]  # the length of every run
-    with_bias = of[(of["bias_start"] == 0.1) & of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
+    of = recorded(
+        "negation_limitation", "depth", routing="em_vector", weight_std=0.1, iterations=3
+    )
+    of["starts"], of["percent"] = (
+        of["steps_to_20_percent"] / 3752,
+        100 * of["test_accuracy"],
+    )  # the length of every run
+    with_bias = of[(of["bias_start"] == 0.1) & of["bias"] & (of["data"] == "mnist")].groupby(
+        "depth"
+    )["starts"]
     assert "five to eight EM layers start within about one per cent of the run on MNIST" in told
     assert with_bias.max()[[5, 6, 7, 8]].max() < 0.0125
     assert numbers(r"Nine take (\d+) to (\d+) %", told) == rounded(100 * with_bias.get_group(9))
     seven = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["depth"] == 7)]["starts"]
     late = seven[seven < 1]
-    assert numbers(r"start to learn, after (\d+) to (\d+) % of the run; two never do", told) == rounded(100 * late)
+    assert numbers(
+        r"start to learn, after (\d+) to (\d+) % of the run; two never do", told
+    ) == rounded(100 * late)
     assert (len(late), len(seven)) == (4, 6)
-    rising = of[of["bias"] & (of["bias_start"] == 0) & (of["data"] == "mnist")].groupby("depth")["percent"]
+    rising = of[of["bias"] & (of["bias_start"] == 0) & (of["data"] == "mnist")].groupby(
+        "depth"
+    )["percent"]
     assert "gets all networks with seven layers to train, and one of three with nine" in told
     nine = sorted(rising.get_group(9))
     assert rising.min()[7] > 50
     assert nine[2] > 50
-    assert numbers(r"two of three seeds still stand at (\d+) and (\d+) %", told) == [round(v) for v in nine[:2]]
-    alone = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["data"] == "mnist")].groupby("depth")["starts"]
+    assert numbers(r"two of three seeds still stand at (\d+) and (\d+) %", told) == [
+        round(v) for v in nine[:2]
+    ]
+    alone = of[(of["bias_start"] == 0.1) & ~of["bias"] & (of["data"] == "mnist")].groupby(
+        "depth"
+    )["starts"]
     *_, caption = figure("negation_limitation", "fig-curves")
-    assert "EM with six starts after about a thousand steps, and with seven one of three seeds does" in caption
+    assert (
+        "EM with six starts after about a thousand steps, and with seven one of three seeds does"
+        in caption
+    )
     assert 3752 * alone.min()[6] > 900
     assert 3752 * alone.max()[6] < 1600
     assert (alone.get_group(7) < 1).sum() == 1
@@ -197,7 +254,9 @@ def test_when_em_networks_start_to_learn():
 
 def test_at_which_depths_reduced_networks_train():
     told, (*_, alt) = prose("negation_limitation"), figure("negation_limitation", "fig-depth")
-    of = {v.claim.id.removeprefix("NEG-W-5-"): v for v in claims.verdicts("negation_limitation")}
+    of = {
+        v.claim.id.removeprefix("NEG-W-5-"): v for v in claims.verdicts("negation_limitation")
+    }
     assert "only networks with a bias learn, on both sets." in told
     assert "The claims on RBA are decided on both sets, those on EM in part" in alt
     assert of["rba-mnist"].status == of["rba-fashion"].status == "same order"
@@ -205,24 +264,38 @@ def test_at_which_depths_reduced_networks_train():
 
 
 def test_errors_of_em_networks_that_sentences_state():
-    told, main = prose("em_routing"), {k: v for k, v in MAIN.items() if k not in ("pose", "coordinates")}
+    told, main = (
+        prose("em_routing"),
+        {k: v for k, v in MAIN.items() if k not in ("pose", "coordinates")},
+    )
     vectors, matrices = (
-        recorded("em_routing", "test_error", **main, pose=pose, coordinates=coordinates, data="smallnorb")
+        recorded(
+            "em_routing",
+            "test_error",
+            **main,
+            pose=pose,
+            coordinates=coordinates,
+            data="smallnorb",
+        )
         for pose, coordinates in (("vector", False), ("vector", True))
     )
-    [stated] = numbers(r"The third has an error of ([\d.]+) %, about a point more than with coordinates", told)
+    [stated] = numbers(
+        r"The third has an error of ([\d.]+) %, about a point more than with coordinates", told
+    )
     assert round(vectors["test_error"].min(), 1) == stated
     assert 0.5 < vectors["test_error"].min() - matrices["test_error"].mean() < 1.5
     printed, released = (
-        recorded("em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb")["test_error"].mean()
+        recorded(
+            "em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb"
+        )["test_error"].mean()
         for n in ("types+positions", "positions-per-type")
     )
     assert "almost three times as many errors" in told
     assert 2.5 < printed / released < 3
     moves = [
-        recorded("em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb")[
-            "error_change_last_quarter"
-        ].abs()
+        recorded(
+            "em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb"
+        )["error_change_last_quarter"].abs()
         for n in ("types+positions", "types-per-position")
     ]
     unsettled = [int((of >= IMPROVING).sum()) for of in moves]
@@ -237,36 +310,63 @@ def test_what_sentences_say_about_the_smaller_copy():
 
     def of(epochs: int = COPY["epochs"], **difference: object) -> list[Record]:
         arm = MAIN | SMALLER_COPY | {"epochs": epochs} | difference
-        return sorted(frames.select(Store().records("em_routing"), "test_error", "cpu", **arm), key=lambda r: r.trial.seed)
+        return sorted(
+            frames.select(Store().records("em_routing"), "test_error", "cpu", **arm),
+            key=lambda r: r.trial.seed,
+        )
 
-    arms = (*({"iterations": t} for t in (1, 2, 3)), *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)))
-    one, two, three, same, paper = ([r.metrics["test_error"].value for r in of(**arm)] for arm in arms)
-    assert "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds" in told
+    arms = (
+        *({"iterations": t} for t in (1, 2, 3)),
+        *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)),
+    )
+    one, two, three, same, paper = (
+        [r.metrics["test_error"].value for r in of(**arm)] for arm in arms
+    )
+    assert (
+        "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds"
+        in told
+    )
     assert len(one) == 3
     assert all(a < b < c for a, b, c in zip(one, two, three, strict=True))
     assert "Both CNNs make fewer errors than any of them, seed by seed" in told
     assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
     longer = [of(2 * COPY["epochs"], **arm) for arm in arms]
-    assert [len(runs) for runs in longer] == [1] * 5, "the first seed of each arm, for twice as long"
+    assert [len(runs) for runs in longer] == [1] * 5, (
+        "the first seed of each arm, for twice as long"
+    )
     after = [runs[0].metrics["test_error"].value for runs in longer]
-    gains = [before[0] - now for before, now in zip((one, two, three, same, paper), after, strict=True)]
+    gains = [
+        before[0] - now
+        for before, now in zip((one, two, three, same, paper), after, strict=True)
+    ]
     assert (
-        "The order of the iterations stays, and the CNN of the same size still makes fewer errors than three iterations" in told
+        "The order of the iterations stays, and the CNN of the same size still makes fewer errors than three iterations"
+        in told
     )
     assert after[0] < after[1] < after[2]
     assert after[3] < after[2]
     stated = numbers(
-        r"every capsule network gained, by ([\d.]+) to ([\d.]+) points, and the CNNs moved by ([\d.]+) at most", told
+        r"every capsule network gained, by ([\d.]+) to ([\d.]+) points, and the CNNs moved by ([\d.]+) at most",
+        told,
     )
-    assert [round(gain, 1) for gain in (min(gains[:3]), max(gains[:3]), max(map(abs, gains[3:])))] == stated
-    stated = numbers(r"one iteration now errs on ([\d.]+) % and the CNN of the same size on ([\d.]+) %", told)
+    assert [
+        round(gain, 1) for gain in (min(gains[:3]), max(gains[:3]), max(map(abs, gains[3:])))
+    ] == stated
+    stated = numbers(
+        r"one iteration now errs on ([\d.]+) % and the CNN of the same size on ([\d.]+) %", told
+    )
     assert [round(after[0], 1), round(after[3], 1)] == stated
     assert after[0] < after[3]
     learned = [min(training_accuracy(r) for r in of(**arm)) >= LEARNED for arm in arms]
     assert "In the smaller copy only one iteration gets so far" in told
     assert learned[:3] == [True, False, False]
-    assert "All capsules of the smaller copy moved by less, and still gained with twice the epochs" in told
-    moved = [r.metrics["error_change_last_quarter"].value for arm in arms[:3] for r in of(**arm)]
+    assert (
+        "All capsules of the smaller copy moved by less, and still gained with twice the epochs"
+        in told
+    )
+    moved = [
+        r.metrics["error_change_last_quarter"].value for arm in arms[:3] for r in of(**arm)
+    ]
     assert max(map(abs, moved)) < IMPROVING
     assert min(gains[:3]) > 0
     [times] = {
@@ -282,25 +382,47 @@ def test_how_far_attacks_through_either_loss_take_capsules():
     told = prose("em_routing")
     records = frames.select(Store().records("em_routing"), "attacks", "cpu")
     once, twice = ([r for r in records if budget(r.trial) == times] for times in (1, 2))
-    assert "With the gradient of the cross entropy FGSM takes both far below chance, with every seed" in told
-    assert all(max(min(r.series["fgsm_capsules"]), min(r.series["fgsm_cnn"])) < 0.1 for r in once)
-    stated = numbers(r"With that they keep (\d+) to (\d+) %, and after twice the training, with one seed, (\d+) %", told)
+    assert (
+        "With the gradient of the cross entropy FGSM takes both far below chance, with every seed"
+        in told
+    )
+    assert all(
+        max(min(r.series["fgsm_capsules"]), min(r.series["fgsm_cnn"])) < 0.1 for r in once
+    )
+    stated = numbers(
+        r"With that they keep (\d+) to (\d+) %, and after twice the training, with one seed, (\d+) %",
+        told,
+    )
     least = np.array([100 * min(r.series["fgsm_spread_capsules"]) for r in once])
     assert (len(once), len(twice)) == (3, 1)
-    assert [*rounded(least), round(100 * min(twice[0].series["fgsm_spread_capsules"]))] == stated
+    assert [
+        *rounded(least),
+        round(100 * min(twice[0].series["fgsm_spread_capsules"])),
+    ] == stated
 
 
 def test_what_sentences_say_about_the_cnn_of_the_papers_size():
     told = prose("em_routing")
-    runs = frames.select(Store().records("em_routing"), "test_error", "paper", network="cnn", data="smallnorb")
-    ours, theirs = numbers(r"errs on ([\d.]+) % of the test images, more than the paper's ([\d.]+) % by more", told)
+    runs = frames.select(
+        Store().records("em_routing"), "test_error", "paper", network="cnn", data="smallnorb"
+    )
+    ours, theirs = numbers(
+        r"errs on ([\d.]+) % of the test images, more than the paper's ([\d.]+) % by more", told
+    )
     pattern = r"With (\d+) epochs in place of (\d+) the same network errs on ([\d.]+) %, and with (\d+), one seed, on ([\d.]+) %"
     epochs, length, before, twice, after = numbers(pattern, told)
-    longer, runs = [r for r in runs if r.config["epochs"] == twice], [r for r in runs if r.config["epochs"] == length]
+    longer, runs = (
+        [r for r in runs if r.config["epochs"] == twice],
+        [r for r in runs if r.config["epochs"] == length],
+    )
     assert [round(r.metrics["test_error"].value, 1) for r in longer] == [after]
     assert twice == 2 * length
     assert round(np.mean([r.metrics["test_error"].value for r in runs]), 1) == ours
-    assert ledger("em_routing")["EM-T1-cnn"].value == theirs > after + ledger("em_routing")["EM-T1-cnn"].tolerance
+    assert (
+        ledger("em_routing")["EM-T1-cnn"].value
+        == theirs
+        > after + ledger("em_routing")["EM-T1-cnn"].tolerance
+    )
     assert Chapter("em_routing").told["EM-T1-cnn"].status == "inconclusive"
     shorter = MAIN | SMALLER_COPY | {"epochs": int(epochs), "network": "cnn", "cnn": list(FULL)}
     shorter = frames.select(Store().records("em_routing"), "test_error", "cpu", **shorter)
@@ -312,7 +434,9 @@ def test_what_sentences_say_about_the_cnn_of_the_papers_size():
         (0.2, r"Three CNNs of the paper's size classify (\d+) to (\d+) % at ε = 0.2"),
         (0.5, r"and (\d+) to (\d+) % at 0.5"),
     ):
-        kept = [100 * r.series["fgsm_cnn"][r.series["epsilons"].index(epsilon)] for r in attacked]
+        kept = [
+            100 * r.series["fgsm_cnn"][r.series["epsilons"].index(epsilon)] for r in attacked
+        ]
         assert len(kept) == 3
         assert numbers(pattern, told) == rounded(np.array(kept))
 
@@ -323,8 +447,11 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     assert numbers(r"a familiar error of (\d+) to (\d+) %", told) == rounded(matched)
     attacked = frames.select(Chapter("em_routing").records, "attacks", "cpu")
     of = frames.metrics(attacked)
-    assert numbers(r"With ε = 0.2 the reduced CNN classifies (\d+) to (\d+) % of the images", told) == rounded(
-        100 * np.array([r.series["fgsm_cnn"][r.series["epsilons"].index(0.2)] for r in attacked])
+    assert numbers(
+        r"With ε = 0.2 the reduced CNN classifies (\d+) to (\d+) % of the images", told
+    ) == rounded(
+        100
+        * np.array([r.series["fgsm_cnn"][r.series["epsilons"].index(0.2)] for r in attacked])
     )
     assert "gradients of the CNN are two to four times as large" in told
     assert (10 ** of["gradient_orders"]).between(2, 4).all()
@@ -332,11 +459,16 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
     assert {r.metrics["zero_share_cnn"].n for r in attacked} == {images}
     assert (of["zero_share_cnn"] == 0).all()
     spans = r"(\d+) to (\d+) % against (\d+) to (\d+) %"
-    for attack, pattern in (("bim", f"{spans} under the basic"), ("transfer", f"and {spans} on images of another CNN")):
+    for attack, pattern in (
+        ("bim", f"{spans} under the basic"),
+        ("transfer", f"and {spans} on images of another CNN"),
+    ):
         kept = [
             np.array(
                 [
-                    100 * r.series[f"{attack}_{name}"][r.series["epsilons"].index(0.2)] / r.series[f"{attack}_{name}"][0]
+                    100
+                    * r.series[f"{attack}_{name}"][r.series["epsilons"].index(0.2)]
+                    / r.series[f"{attack}_{name}"][0]
                     for r in attacked
                 ]
             )
@@ -346,37 +478,66 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
         assert (kept[0] > kept[1]).all()
         at = [r.series["epsilons"].index(0.1) for r in attacked]
         capsules, cnn = (
-            [(of := r.series[f"{attack}_{name}"])[k] / of[0] for r, k in zip(attacked, at, strict=True)]
+            [
+                (of := r.series[f"{attack}_{name}"])[k] / of[0]
+                for r, k in zip(attacked, at, strict=True)
+            ]
             for name in ("capsules", "cnn")
         )
         assert all(a > b for a, b in zip(capsules, cnn, strict=True))
-    assert "capsules keep more of their accuracy with every seed, at ε = 0.1 and at ε = 0.2" in told
+    assert (
+        "capsules keep more of their accuracy with every seed, at ε = 0.1 and at ε = 0.2"
+        in told
+    )
 
 
 def test_the_third_iteration_takes_votes_back_from_the_right_class():
     _, _, told = figure("em_routing", "fig-em-votes")
-    records = frames.select(Chapter("em_routing").records, "test_error", "cpu", **MAIN | SMALLER_COPY)
+    records = frames.select(
+        Chapter("em_routing").records, "test_error", "cpu", **MAIN | SMALLER_COPY
+    )
     assert {r.config["epochs"] for r in records} == {COPY["epochs"]}
     assert len(records) == 3
 
     def masses(records: list, t: int) -> list[float]:
-        return [np.mean([sum(r.series[f"votes_{kind}_{t}"]) for r in records]) for kind in ("right", "wrong")]
+        return [
+            np.mean([sum(r.series[f"votes_{kind}_{t}"]) for r in records])
+            for kind in ("right", "wrong")
+        ]
 
-    (first, at_first), (second, one_of_four), (third, another) = (masses(records, t) for t in (1, 2, 3))
+    (first, at_first), (second, one_of_four), (third, another) = (
+        masses(records, t) for t in (1, 2, 3)
+    )
     assert "At first both have as much" in told
     assert abs(first - at_first) < 0.01 * first
-    assert "After the second iteration the right class has far more, after the third a wrong class has more" in told
+    assert (
+        "After the second iteration the right class has far more, after the third a wrong class has more"
+        in told
+    )
     assert second > 3 * one_of_four
     assert third < another
-    assert all(r.metrics["right_share_of_close_2"].value > 0.5 > 0.35 > r.metrics["right_share_of_close"].value for r in records)
-    assert all(r.metrics["test_error"].value < 25 for r in records), "they classify most images correctly"
+    assert all(
+        r.metrics["right_share_of_close_2"].value
+        > 0.5
+        > 0.35
+        > r.metrics["right_share_of_close"].value
+        for r in records
+    )
+    assert all(r.metrics["test_error"].value < 25 for r in records), (
+        "they classify most images correctly"
+    )
 
 
 def test_how_long_networks_of_the_em_chapter_train():
     least, most, *paper = numbers(
-        r"they train for (\d+) to (\d+) epochs .*; the CNN at the paper's size has (\d+), and (\d+) once", prose("em_routing")
+        r"they train for (\d+) to (\d+) epochs .*; the CNN at the paper's size has (\d+), and (\d+) once",
+        prose("em_routing"),
     )
-    found = {(r.trial.scale, r.config["epochs"]) for r in Store().records("em_routing") if "epochs" in r.config}
+    found = {
+        (r.trial.scale, r.config["epochs"])
+        for r in Store().records("em_routing")
+        if "epochs" in r.config
+    }
     reduced = {epochs for scale, epochs in found if scale == "cpu"}
     assert (min(reduced), max(reduced)) == (least, most)
     assert {epochs for scale, epochs in found if scale == "paper"} == {*paper}

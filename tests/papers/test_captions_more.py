@@ -46,7 +46,11 @@ def source(stem: str) -> str:
 
 def box(stem: str) -> str:
     """What a verdict box says, with the names of its verdicts and numbers."""
-    calls = [n for n in ast.walk(ast.parse(source(stem))) if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)]
+    calls = [
+        n
+        for n in ast.walk(ast.parse(source(stem)))
+        if isinstance(n, ast.Call) and "verdict_box" in ast.dump(n.func)
+    ]
     return " ".join(ast.literal_eval(k.value) for k in calls[0].keywords if k.arg in BOX)
 
 
@@ -71,27 +75,52 @@ def test_what_the_box_of_negation_and_bias_says():
     assert "that a bias breaks both symmetries {NEG-W-3:verdict}" in said
     assert of["NEG-W-3"].word == "holds in part (5 of 6)"
     assert "Only the sign network is trained at the paper’s own size" in said
-    table1 = [f"NEG-T1-{routing}-{arm}" for routing in ("rba", "em") for arm in ("nobias", "bias")]
-    assert sorted(name for name, v in of.items() if v.group in (CAPSULES, BASELINES)) == sorted(table1)
+    table1 = [
+        f"NEG-T1-{routing}-{arm}" for routing in ("rba", "em") for arm in ("nobias", "bias")
+    ]
+    assert sorted(name for name, v in of.items() if v.group in (CAPSULES, BASELINES)) == sorted(
+        table1
+    )
     assert {of[name].status for name in table1} == {"reproduced"}
-    assert "without a bias it is right on half of all numbers {NEG-T1-rba-nobias} {NEG-T1-em-nobias}" in said
+    assert (
+        "without a bias it is right on half of all numbers {NEG-T1-rba-nobias} {NEG-T1-em-nobias}"
+        in said
+    )
     assert of["NEG-T1-rba-nobias"].ours == of["NEG-T1-em-nobias"].ours == 50
     assert (
         "and shallower ones learn sooner with it {NEG-W-8}, as claimed. The claim on EM networks {NEG-W-5-em-mnist:verdict}"
         in said
     )
-    assert {of[f"NEG-W-{n}"].status for n in ("5-rba-mnist", "5-rba-fashion", "8")} == {"same order"}
-    assert "Twice the training and more seeds settle how deep a reduced EM network can be {NEG-W-5}" in said
+    assert {of[f"NEG-W-{n}"].status for n in ("5-rba-mnist", "5-rba-fashion", "8")} == {
+        "same order"
+    }
+    assert (
+        "Twice the training and more seeds settle how deep a reduced EM network can be {NEG-W-5}"
+        in said
+    )
     assert "and why shallow ones need no bias {NEG-W-4}" in said
     assert of["NEG-W-4"].word == "holds in part (3 of 6)"
     left = still_open(of["NEG-W-4"])
-    assert ["no run with twice the budget" in why for name, why in left.items() if name.startswith("the reason")] == [True, True]
+    assert [
+        "no run with twice the budget" in why
+        for name, why in left.items()
+        if name.startswith("the reason")
+    ] == [True, True]
     assert "over 3 seeds" in left["the harm grows from 4 to 5 layers"]
     assert len(left) == 3
     assert "whether the deepest start within that length without a bias {NEG-W-7}" in said
-    assert [p.status for p in of["NEG-W-7"].parts] == ["same order", "same order", "waiting", "waiting"]
-    assert "More seeds settle whether pairs of opposite images delay learning {NEG-W-10}" in said
-    assert ["over 3 seeds does not lie wholly" in why for why in still_open(of["NEG-W-10"]).values()] == [True, True]
+    assert [p.status for p in of["NEG-W-7"].parts] == [
+        "same order",
+        "same order",
+        "waiting",
+        "waiting",
+    ]
+    assert (
+        "More seeds settle whether pairs of opposite images delay learning {NEG-W-10}" in said
+    )
+    assert [
+        "over 3 seeds does not lie wholly" in why for why in still_open(of["NEG-W-10"]).values()
+    ] == [True, True]
 
 
 def test_why_some_depths_of_em_are_undecided():
@@ -102,7 +131,11 @@ def test_why_some_depths_of_em_are_undecided():
         "holds in part (7 of 9)",
         "holds in part (6 of 9)",
     ]
-    left = [why for data in ("mnist", "fashion") for why in still_open(of[f"NEG-W-5-em-{data}"]).values()]
+    left = [
+        why
+        for data in ("mnist", "fashion")
+        for why in still_open(of[f"NEG-W-5-em-{data}"]).values()
+    ]
     why = (
         "over 3 seeds (each on 10\N{NO-BREAK SPACE}000) does not lie wholly above",
         "there is no run with twice the budget yet",
@@ -116,21 +149,46 @@ def test_which_reduced_networks_train_and_which_learn():
     """By the accuracies that the queries ask for: one half of the test images, and the training accuracy of a network that has learned."""
     told, runs = prose(NEGATION), [r for r in of_depth() if budget(r.trial) == 1]
     with_bias = [r for r in runs if r.config["bias"]]
-    assert "if it is right on more than half of the test images. With a bias every network trains." in told
+    assert (
+        "if it is right on more than half of the test images. With a bias every network trains."
+        in told
+    )
     assert TRAINS == 0.5
     assert len(with_bias) == 66
     assert min(frames.values(with_bias, "test_accuracy")) > TRAINS
-    assert "With four or more layers and the paper's initial weights, only networks with a bias learn, on both sets." in told
+    assert (
+        "With four or more layers and the paper's initial weights, only networks with a bias learn, on both sets."
+        in told
+    )
     deep = [r for r in runs if r.config["routing"] == "dynamic" and r.config["depth"] >= 4]
-    above = {b: [training_accuracy(r) - FLOORS[r.config["data"]] for r in deep if r.config["bias"] == b] for b in (True, False)}
+    above = {
+        b: [
+            training_accuracy(r) - FLOORS[r.config["data"]]
+            for r in deep
+            if r.config["bias"] == b
+        ]
+        for b in (True, False)
+    }
     assert [len(of) for of in above.values()] == [12, 12]
     assert max(above[False]) < 0 < min(above[True])
     assert "Whether EM with seven layers and no bias trains depends on the seed." in told
-    seven = [r for r in runs if r.config["routing"] == "em_vector" and r.config["depth"] == 7 and not r.config["bias"]]
+    seven = [
+        r
+        for r in runs
+        if r.config["routing"] == "em_vector"
+        and r.config["depth"] == 7
+        and not r.config["bias"]
+    ]
     for name in ("mnist", "fashion_mnist"):
-        assert {r.metrics["test_accuracy"].value > TRAINS for r in seven if r.config["data"] == name} == {True, False}
-    assert "on less than half of its training images, each seed stands in its place" in source(NEGATION)
-    assert {n for n, v in Chapter(NEGATION).told.items() if v.listed} == {f"NEG-T3-{of}-nobias-7" for of in ("mnist", "fashion")}
+        assert {
+            r.metrics["test_accuracy"].value > TRAINS for r in seven if r.config["data"] == name
+        } == {True, False}
+    assert "on less than half of its training images, each seed stands in its place" in source(
+        NEGATION
+    )
+    assert {n for n, v in Chapter(NEGATION).told.items() if v.listed} == {
+        f"NEG-T3-{of}-nobias-7" for of in ("mnist", "fashion")
+    }
 
 
 def test_which_depths_never_start_in_our_runs():
@@ -139,15 +197,31 @@ def test_which_depths_never_start_in_our_runs():
         "Eight and nine do not start on MNIST in twice the training (one seed) either; we cannot say that they never would."
         in told
     )
-    stuck = [r for depth in (8, 9) for r in of_depth(routing="em_vector", data="mnist", bias=False, depth=depth)]
-    assert [(r.config["depth"], r.trial.seed) for r in stuck if budget(r.trial) == 2] == [(8, 0), (9, 0)]
+    stuck = [
+        r
+        for depth in (8, 9)
+        for r in of_depth(routing="em_vector", data="mnist", bias=False, depth=depth)
+    ]
+    assert [(r.config["depth"], r.trial.seed) for r in stuck if budget(r.trial) == 2] == [
+        (8, 0),
+        (9, 0),
+    ]
     assert all(r.metrics["steps_to_20_percent"].value == r.series["steps"][-1] for r in stuck)
-    assert "Whether they start within the paper's 50 epochs, only its own size tells ({claim}`NEG-W-7`)" in told
-    never = [part for part in Chapter(NEGATION).told["NEG-W-7"].parts if part.name.endswith("never start")]
+    assert (
+        "Whether they start within the paper's 50 epochs, only its own size tells ({claim}`NEG-W-7`)"
+        in told
+    )
+    never = [
+        part
+        for part in Chapter(NEGATION).told["NEG-W-7"].parts
+        if part.name.endswith("never start")
+    ]
     assert all("it speaks of 50 epochs" in part.reason for part in never)
     assert len(never) == 2
     assert "Deep networks of the paper's own size have not been trained yet." in told
-    assert {r.trial.experiment for r in Chapter(NEGATION).every if r.trial.scale == "paper"} == {"sign", "symmetry"}
+    assert {
+        r.trial.experiment for r in Chapter(NEGATION).every if r.trial.scale == "paper"
+    } == {"sign", "symmetry"}
 
 
 # --------------------------------------------------------------------------------------------------------- sparse capsules
@@ -155,40 +229,66 @@ def test_which_depths_never_start_in_our_runs():
 
 def test_what_the_box_of_sparse_capsules_says():
     said, of = box(SPARSE), Chapter(SPARSE).told
-    assert "{at_full} trained at the paper’s own size. {ran}, which see MNIST at half the resolution, have run." in said
+    assert (
+        "{at_full} trained at the paper’s own size. {ran}, which see MNIST at half the resolution, have run."
+        in said
+    )
     assert {v.group for v in of.values()} & {CAPSULES, BASELINES} == set()
-    assert {r.trial.experiment for r in Chapter(SPARSE).every if r.trial.scale == "paper"} <= {"sizes"}
+    assert {r.trial.experiment for r in Chapter(SPARSE).every if r.trial.scale == "paper"} <= {
+        "sizes"
+    }
     assert "A classifier of MNIST is near chance, as claimed {SP-W-7}" in said
     assert of["SP-W-7"].status == "same order"
-    assert "whether boosting keeps its band {SP-W-5} and labels help on MNIST {SP-W-8} is undecided." in said
+    assert (
+        "whether boosting keeps its band {SP-W-5} and labels help on MNIST {SP-W-8} is undecided."
+        in said
+    )
     assert of["SP-W-5"].status == of["SP-W-8"].status == "undecided"
-    assert "Nearly all dense capsules share in each image, as claimed, but longer training still lowers all errors" in said
+    assert (
+        "Nearly all dense capsules share in each image, as claimed, but longer training still lowers all errors"
+        in said
+    )
     assert of["SP-W-1"].word == "holds in part (2 of 4)"
     assert all("by more than a tenth" in why for why in still_open(of["SP-W-1"]).values())
-    assert set(still_open(of["SP-W-1"])) == {"dense capsules reconstruct better", "sparse ones contribute less"}
+    assert set(still_open(of["SP-W-1"])) == {
+        "dense capsules reconstruct better",
+        "sparse ones contribute less",
+    }
     assert (
-        "Support falls off more in supervised networks than in dense ones, as claimed, but in sparse ones it still moves" in said
+        "Support falls off more in supervised networks than in dense ones, as claimed, but in sparse ones it still moves"
+        in said
     )
     assert of["SP-W-2"].word == "holds in part (1 of 2)"
     (why,) = still_open(of["SP-W-2"]).values()
     assert "support left moved from" in why
     assert "by more than a tenth" in why
     text = source(SPARSE)
-    assert "So dense networks are flatter than both others, as in the paper. Against SUPCAPS this is decided" in text
+    assert (
+        "So dense networks are flatter than both others, as in the paper. Against SUPCAPS this is decided"
+        in text
+    )
     assert "Sparse networks are not at rest{longer}." in text
-    assert "{claim}`SP-W-5` stays undecided, for how near to the band is near enough is our choice." in prose(SPARSE)
+    assert (
+        "{claim}`SP-W-5` stays undecided, for how near to the band is near enough is our choice."
+        in prose(SPARSE)
+    )
     assert [part.status for part in of["SP-W-5"].parts] == ["undecided", "undecided"]
     low, _ = of["SP-W-5"].parts[1].interval
     assert low > 0.2, "beyond a threshold of ours, and so not against the claim"
 
 
 def test_networks_on_generated_images_are_a_reduced_setting_at_any_size():
-    assert "its verdicts say *derived data*, and at any size they are those of a reduced setting" in prose(SPARSE)
+    assert (
+        "its verdicts say *derived data*, and at any size they are those of a reduced setting"
+        in prose(SPARSE)
+    )
     assert (
         "decide the numbers if the publisher’s affNIST, the file test.mat, is there. On generated images they would show orders"
         in box(SPARSE)
     )
-    judged = [v for v in Chapter(SPARSE).told.values() if v.group not in (NOT_RUN, EXACT, ERRATA)]
+    judged = [
+        v for v in Chapter(SPARSE).told.values() if v.group not in (NOT_RUN, EXACT, ERRATA)
+    ]
     assert judged
     assert all(v.partial and "generated" in v.derived for v in judged)
 
@@ -214,52 +314,102 @@ def test_who_is_right_if_all_are_asked_alike():
     committed = Chapter(SPARSE).records
     verdicts = {v.claim.id: v for v in claims.verdicts(SPARSE)}
     told, found = drawn(SPARSE, "fig-sp-alike", told=verdicts, committed=committed)
-    own, a, b = ({name: found["on_affnist"](name, m) for name in found["ROWS"]} for m in found["COLUMNS"].values())
-    assert {len(of) for of in a.values()} == {0, 3}, "a CNN has no encodings, all else three seeds"
+    own, a, b = (
+        {name: found["on_affnist"](name, m) for name in found["ROWS"]}
+        for m in found["COLUMNS"].values()
+    )
+    assert {len(of) for of in a.values()} == {0, 3}, (
+        "a CNN has no encodings, all else three seeds"
+    )
     assert "the CNN is ahead of SUPCAPS" in told
     assert min(own["CNN"]) > max(own["SUPCAPS"])
     assert "pixels and SUPCAPS are ahead of sparse capsules, and these of dense ones" in told
-    assert min(a["SUPCAPS"]) > max(a["pixels"]) > max(a["sparse"]), "so says the picture of the front page, too"
+    assert min(a["SUPCAPS"]) > max(a["pixels"]) > max(a["sparse"]), (
+        "so says the picture of the front page, too"
+    )
     assert "principal components lie between the last two" in told
-    assert min(a["sparse"]) > max(a["principal components"]) > min(a["principal components"]) > max(a["dense"])
+    assert (
+        min(a["sparse"])
+        > max(a["principal components"])
+        > min(a["principal components"])
+        > max(a["dense"])
+    )
     assert "SUPCAPS are far ahead of sparse and dense capsules" in told
     assert min(b["SUPCAPS"]) > 30 + max(b["sparse"] + b["dense"])
     text = prose(SPARSE)
-    assert "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules with (a)" in text
+    assert (
+        "a small CNN, which sees nothing but shifted MNIST, is right more often than the sparse capsules with (a)"
+        in text
+    )
     assert min(own["CNN"]) > max(a["sparse"])
-    assert "no network is needed at all: on pixels the classifier is right more often than on sparse encodings" in text
+    assert (
+        "no network is needed at all: on pixels the classifier is right more often than on sparse encodings"
+        in text
+    )
     assert min(a["pixels"]) > max(a["sparse"])
-    assert "though less often on as many principal components as an encoding has numbers" in text
-    masked = {name: found["on_affnist"](name, "affnist_a_masked") for name in ("sparse", "dense")}
+    assert (
+        "though less often on as many principal components as an encoding has numbers" in text
+    )
+    masked = {
+        name: found["on_affnist"](name, "affnist_a_masked") for name in ("sparse", "dense")
+    }
     assert "only if the classifier sees all capsules" in text
     assert min(masked["dense"]) > max(masked["sparse"]), "under the mask dense ones are ahead"
     assert "pixels alone do better there, too" in text
     assert min(found["on_affnist"]("pixels", "affnist_by_digit_raw")) > max(a["pixels"])
-    assert f"learns from {EXPERIMENTS['encodings'].grid('cpu')[0].svm_fit:,} encodings instead of" in text
+    assert (
+        f"learns from {EXPERIMENTS['encodings'].grid('cpu')[0].svm_fit:,} encodings instead of"
+        in text
+    )
 
 
 def test_what_twice_the_budget_changes():
     """Of raw encodings the accuracy moves little; the support of sparse capsules falls off further."""
     text, moved, errors = prose(SPARSE), {}, {}
-    records = frames.select(Store().records(SPARSE), "encodings", "cpu", network="sparse_capsnet")
+    records = frames.select(
+        Store().records(SPARSE), "encodings", "cpu", network="sparse_capsnet"
+    )
     for long in (r for r in records if r.config["epochs"] == 32):
         arm = {name: value for name, value in long.config.items() if name != "epochs"}
-        (short,) = (r for r in frames.select(records, "encodings", epochs=16, **arm) if r.trial.seed == long.trial.seed)
-        errors[long.config["mask"], long.config["boost"]] = [r.metrics["error_mnist"].value for r in (short, long)]
+        (short,) = (
+            r
+            for r in frames.select(records, "encodings", epochs=16, **arm)
+            if r.trial.seed == long.trial.seed
+        )
+        errors[long.config["mask"], long.config["boost"]] = [
+            r.metrics["error_mnist"].value for r in (short, long)
+        ]
         moved[long.config["mask"], long.config["boost"]] = {
             k: 100 * (long.metrics[k].value - short.metrics[k].value)
             for k in ("affnist_a_raw", "affnist_b_raw", "support_left", "affnist_a_masked")
         }
     assert len(moved) == 4
-    assert "*At rest* means that twice the budget moves no arm by more than a tenth, and gives the same decision." in text
-    assert "Nor are errors: all four fall by more than a tenth. So dense capsules draw better with both budgets" in text
+    assert (
+        "*At rest* means that twice the budget moves no arm by more than a tenth, and gives the same decision."
+        in text
+    )
+    assert (
+        "Nor are errors: all four fall by more than a tenth. So dense capsules draw better with both budgets"
+        in text
+    )
     assert all(long < 0.9 * short for short, long in errors.values())
-    assert all(errors["none", True][k] < min(of[k] for arm, of in errors.items() if arm[0] != "none") for k in (0, 1))
+    assert all(
+        errors["none", True][k] < min(of[k] for arm, of in errors.items() if arm[0] != "none")
+        for k in (0, 1)
+    )
     assert "raw encodings moves little" in text
-    assert all(abs(of[k]) < 2.5 for of in moved.values() for k in ("affnist_a_raw", "affnist_b_raw"))
+    assert all(
+        abs(of[k]) < 2.5 for of in moved.values() for k in ("affnist_a_raw", "affnist_b_raw")
+    )
     assert "support of sparse capsules falls off further, and masked they lose accuracy" in text
-    assert all(moved["ranks", boost][k] < -5 for boost in (True, False) for k in ("support_left", "affnist_a_masked"))
-    beyond = frames.select(Chapter(SPARSE).records, "beyond", "cpu", network="sparse_capsnet", relative_boost=False)
+    assert all(
+        moved["ranks", boost][k] < -5
+        for boost in (True, False)
+        for k in ("support_left", "affnist_a_masked")
+    )
+    beyond = frames.select(
+        Chapter(SPARSE).records, "beyond", "cpu", network="sparse_capsnet", relative_boost=False
+    )
     deeper = frames.select(beyond, "beyond", mask="ranks", hidden=[32])
     said = "in a {ref}`deeper network <sp-deeper>` gains stop at about 5, and the largest share in training stays in the band"
     assert said in text
@@ -267,10 +417,19 @@ def test_what_twice_the_budget_changes():
     for record in deeper:
         assert 4 < record.series["largest_gain"][-1] < 5.5
         assert record.series["largest_share"][-1] < 0.105
-    assert "EM routing does not share its support out evenly" in (NOTEBOOKS / f"{SPARSE}.py").read_text(encoding="utf-8")
-    em = frames.values(frames.select(beyond, "beyond", mask="none", routing="em_vector"), "support_left")
+    assert "EM routing does not share its support out evenly" in (
+        NOTEBOOKS / f"{SPARSE}.py"
+    ).read_text(encoding="utf-8")
+    em = frames.values(
+        frames.select(beyond, "beyond", mask="none", routing="em_vector"), "support_left"
+    )
     assert len(em) == 3
-    assert max(em) < 0.7 < 0.9 < min(frames.values(frames.select(records_of_dense(), "encodings"), "support_left"))
+    assert (
+        max(em)
+        < 0.7
+        < 0.9
+        < min(frames.values(frames.select(records_of_dense(), "encodings"), "support_left"))
+    )
 
 
 def records_of_dense() -> list:
@@ -279,14 +438,27 @@ def records_of_dense() -> list:
 
 def first_shares(**where: object) -> list[float]:
     """Of each sparse network of Table 1 the largest share of first ranks on affNIST in percent, sorted."""
-    found = frames.select(Chapter(SPARSE).records, "encodings", "cpu", mask="ranks", network="sparse_capsnet", **where)
+    found = frames.select(
+        Chapter(SPARSE).records,
+        "encodings",
+        "cpu",
+        mask="ranks",
+        network="sparse_capsnet",
+        **where,
+    )
     return sorted(100 * share for share in frames.values(found, "largest_first_share"))
 
 
 def test_what_sixteen_gains_come_to():
-    told, found = drawn(SPARSE, "fig-sp-gains", recorded=list(Store().records(SPARSE)), encodings=[])
+    told, found = drawn(
+        SPARSE, "fig-sp-gains", recorded=list(Store().records(SPARSE)), encodings=[]
+    )
     low, high = (np.asarray(found["gains"][k]) for k in ("smallest", "largest"))
-    share, early, late = np.asarray(found["longest"].series["largest_share"]), slice(1, 6), slice(12, None)
+    share, early, late = (
+        np.asarray(found["longest"].series["largest_share"]),
+        slice(1, 6),
+        slice(12, None),
+    )
     assert "after a level start both rise steadily, and stay close together" in told
     assert np.ptp(low[early]) < 1
     assert np.all(np.diff(low[late]) > 0)
@@ -298,7 +470,10 @@ def test_what_sixteen_gains_come_to():
     assert tuple(band) == LifetimeBoost(16).band
     text = prose(SPARSE)
     assert "In our reduced networks one capsule comes first" in text
-    stated = numbers(r"for (\d+) to (\d+) % of the images with boosting, and for (\d+) to (\d+) % without it", text)
+    stated = numbers(
+        r"for (\d+) to (\d+) % of the images with boosting, and for (\d+) to (\d+) % without it",
+        text,
+    )
     shares = [first_shares(boost=boost) for boost in (True, False)]
     assert [round(of[k]) for of in shares for k in (0, -1)] == stated
     assert f"the band ends at {100 * LifetimeBoost(16).band[1]:g} %" in text
@@ -311,7 +486,10 @@ def test_steps_that_are_shares_of_the_gain_keep_the_band():
     records = frames.select(Chapter(SPARSE).records, "beyond", "cpu", relative_boost=True)
     assert len(records) == 3
     text = prose(SPARSE)
-    assert "after the first epoch the largest share stays at or below a fifth, and it ends at the upper end of the band" in text
+    assert (
+        "after the first epoch the largest share stays at or below a fifth, and it ends at the upper end of the band"
+        in text
+    )
     for record in records:
         assert max(record.series["largest_share"][1:]) < 0.205
         assert record.series["largest_share"][-1] == pytest.approx(0.1, abs=0.015)
@@ -321,7 +499,10 @@ def test_steps_that_are_shares_of_the_gain_keep_the_band():
     assert "with steps that are shares of the gain none has a fifth" in told
     assert all(r.metrics["largest_first_share"].value < 0.2 for r in records)
     shares = first_shares(boost=True)
-    assert numbers(r"one capsule has (\d+) to (\d+) percent", told) == [round(shares[0]), round(shares[-1])]
+    assert numbers(r"one capsule has (\d+) to (\d+) percent", told) == [
+        round(shares[0]),
+        round(shares[-1]),
+    ]
 
 
 def test_who_is_harder_to_fool():
@@ -329,19 +510,29 @@ def test_who_is_harder_to_fool():
     records = [r for r in Chapter(SPARSE).records if r.trial.experiment == "attacks"]
     left = {"dense": [], "label": [], "sparse": [], "cnn": []}
     for r in records:
-        name = "cnn" if r.config["network"] == "cnn" else {"none": "dense", "ranks": "sparse"}.get(r.config["mask"], "label")
+        name = (
+            "cnn"
+            if r.config["network"] == "cnn"
+            else {"none": "dense", "ranks": "sparse"}.get(r.config["mask"], "label")
+        )
         left[name].append(r.series["accuracy_left"])
     assert {len(of) for of in left.values()} == {3}
     assert "Dense capsules fall to nearly zero at the smallest step" in told
     assert max(curve[1] for curve in left["dense"]) < 0.05
-    assert "At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between" in told
+    assert (
+        "At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between"
+        in told
+    )
     assert "at 0.2 all are below five percent" in told
     assert max(curve[-1] for curves in left.values() for curve in curves) < 0.05
     for step in (1, 2):
         between = [curve[step] for name in ("label", "sparse") for curve in left[name]]
         assert max(curve[step] for curve in left["dense"]) < min(between)
         assert max(between) < min(curve[step] for curve in left["cnn"])
-    assert "Sparse encodings stand a small step far better than dense ones, and worse than the CNN does" in prose(SPARSE)
+    assert (
+        "Sparse encodings stand a small step far better than dense ones, and worse than the CNN does"
+        in prose(SPARSE)
+    )
 
 
 def test_who_is_heard_and_who_gets_a_turn():
@@ -359,7 +550,10 @@ def test_the_drawing_has_the_shapes_of_the_network():
     told, found = drawn(SPARSE, "fig-sp-network")
     recipe, (_, shape, _) = SparseRecipe(), [layer[1] for layer in found["LAYERS"][:3]]
     side = (recipe.frame() - recipe.kernel - recipe.primary_kernel + 1) // 2 + 1
-    assert shape == f"{recipe.frame() - recipe.kernel + 1} × {recipe.frame() - recipe.kernel + 1} × {recipe.filters}"
+    assert (
+        shape
+        == f"{recipe.frame() - recipe.kernel + 1} × {recipe.frame() - recipe.kernel + 1} × {recipe.filters}"
+    )
     assert f"{side * side * recipe.primary_types:,} primary capsules" in told
 
 
@@ -372,7 +566,10 @@ def test_what_evaluation_and_a_gain_do():
     assert len(set(stays[end - 1 :])) == 1, "in evaluation it stays as it was"
     assert mistake[-1] < 0.005, "with the mistake it falls to zero"
     told, found = drawn(SPARSE, "fig-sp-gain")
-    assert "It rises from zero to nearly one if the gain is on the support, and stays at zero" in told
+    assert (
+        "It rises from zero to nearly one if the gain is on the support, and stays at zero"
+        in told
+    )
     assert found["wins"]["on the support"][0] == 0
     assert found["wins"]["on the support"][-1] > 0.9
     assert max(found["wins"]["on the pose"]) == 0
@@ -381,17 +578,28 @@ def test_what_evaluation_and_a_gain_do():
 def test_why_every_part_of_the_first_claim_of_learned_routing_is_open():
     """Three compare networks that have not learned, in the fourth seeds lie apart: no part waits for a run, or for one of twice the budget."""
     said, first = box(LEARNED), Chapter(LEARNED).told["LR-W-1"]
-    assert "Reduced networks leave open whether the LSTM errs as little as EM routing, and the kernel more {LR-W-1}." in said
+    assert (
+        "Reduced networks leave open whether the LSTM errs as little as EM routing, and the kernel more {LR-W-1}."
+        in said
+    )
     assert (first.status, first.scale) == ("undecided", "cpu")
     left = still_open(first)
     assert len(left) == len(first.parts) == 4
-    assert "In {unlearned} of {parts} comparisons networks are right on less than {floor} of their training images" in said
-    unlearned = {name for name, why in left.items() if "did not learn (training accuracy" in why}
+    assert (
+        "In {unlearned} of {parts} comparisons networks are right on less than {floor} of their training images"
+        in said
+    )
+    unlearned = {
+        name for name, why in left.items() if "did not learn (training accuracy" in why
+    }
     assert unlearned == set(left) - {"the LSTM is no worse than EM routing on MNIST"}
     assert "in {apart}, seeds differ too much" in said
     (apart,) = (part for part in first.parts if part.name not in unlearned)
     assert apart.n == 3
-    assert "of the lead in test error (routing em − routing connectionist) over 3 seeds" in apart.reason
+    assert (
+        "of the lead in test error (routing em − routing connectionist) over 3 seeds"
+        in apart.reason
+    )
     assert "does not lie wholly above" in apart.reason
 
 
@@ -407,17 +615,33 @@ def test_which_networks_of_learned_routing_learn():
     frozen = [r for r in runs if not r.config["trained"]]
     assert len(frozen) == 12
     assert shown.learned(frozen) == []
-    assert [more for more in shown.trained_against_frozen(runs).values() if more] == [], "so the box says that this is open"
+    assert [more for more in shown.trained_against_frozen(runs).values() if more] == [], (
+        "so the box says that this is open"
+    )
     assert shown.least(shown.learned(runs)) == {}, "on no set do networks of all routings learn"
     assert "No network learns from these two: its training accuracy stays below 90 %." in told
-    starts = [r for r in chapter.records if r.config.get("similarity_start") in ("released", "spread") and r.trial.scale == "cpu"]
-    starts = [r for r in starts if r.trial.experiment == "variants" and r.config["routing"] == "similarity"]
+    starts = [
+        r
+        for r in chapter.records
+        if r.config.get("similarity_start") in ("released", "spread") and r.trial.scale == "cpu"
+    ]
+    starts = [
+        r
+        for r in starts
+        if r.trial.experiment == "variants" and r.config["routing"] == "similarity"
+    ]
     assert len(starts) == 6
     assert shown.learned(starts) == []
-    assert "With twice the training more of these reduced networks learn: {longer}, so longer runs may decide more." in said
+    assert (
+        "With twice the training more of these reduced networks learn: {longer}, so longer runs may decide more."
+        in said
+    )
     twice = [r for r in frames.select(chapter.every, "errors", "cpu") if budget(r.trial) == 2]
     on = {data: [r for r in twice if r.config["data"] == data] for data in shown.SETS}
-    assert {data: (len(shown.learned(of)), len(of)) for data, of in on.items()} == {"mnist": (3, 3), "smallnorb": (0, 3)}
+    assert {data: (len(shown.learned(of)), len(of)) for data, of in on.items()} == {
+        "mnist": (3, 3),
+        "smallnorb": (0, 3),
+    }
 
 
 def test_a_kernel_that_starts_nearly_blind():
@@ -432,8 +656,14 @@ def test_a_kernel_that_starts_nearly_blind():
 
 
 def test_what_the_variants_of_learned_routing_change():
-    of_errors, of_variants = (frames.best(Chapter(LEARNED).records, name) for name in ("errors", "variants"))
-    apart = {arm[1:]: more for arm, (_, more) in shown.changes(of_errors, of_variants).items() if arm[2] != shown.UNCHANGED}
+    of_errors, of_variants = (
+        frames.best(Chapter(LEARNED).records, name) for name in ("errors", "variants")
+    )
+    apart = {
+        arm[1:]: more
+        for arm, (_, more) in shown.changes(of_errors, of_variants).items()
+        if arm[2] != shown.UNCHANGED
+    }
     lstm = [x for (name, _), more in apart.items() if name == "LSTM" for x in more]
     starts = [apart["kernel", start] for start in ("released start", "wide kernels")]
     assert all(len(more) == 3 for more in apart.values())
@@ -442,18 +672,27 @@ def test_what_the_variants_of_learned_routing_change():
     assert most - 0.1 < max(map(abs, lstm)) <= most
     assert "those of cross entropy left of it" in told
     assert max(apart["LSTM", "cross entropy"]) < 0
-    right = numbers(r"wide kernels lie right of it in every seed, by (\S+) to (\S+) points", told)
+    right = numbers(
+        r"wide kernels lie right of it in every seed, by (\S+) to (\S+) points", told
+    )
     assert [round(of(x for more in starts for x in more)) for of in (min, max)] == right
     left = numbers(r"raw poses left of it in every seed, by (\S+) to ([\d.]+)\.", told)
     assert [round(-of(apart["kernel", "raw poses"])) for of in (max, min)] == left
     assert "both make more errors than the steep one in every seed" in prose(LEARNED)
-    assert "with each of three seeds; their interval leaves it open" in (NOTEBOOKS.parent / "book/across.md").read_text(
-        encoding="utf-8"
-    )
+    assert "with each of three seeds; their interval leaves it open" in (
+        NOTEBOOKS.parent / "book/across.md"
+    ).read_text(encoding="utf-8")
     low, high = interval(apart["kernel", "released start"], None)
     assert low < 0 < high
-    assert "From the steep start training drives $\\lambda_1$ nearly to zero, from the other two it does not" in prose(LEARNED)
-    for r in (r for r in [*of_errors, *of_variants] if r.config["routing"] == "similarity" and r.config["trained"]):
+    assert (
+        "From the steep start training drives $\\lambda_1$ nearly to zero, from the other two it does not"
+        in prose(LEARNED)
+    )
+    for r in (
+        r
+        for r in [*of_errors, *of_variants]
+        if r.config["routing"] == "similarity" and r.config["trained"]
+    ):
         ends = [float(np.median(r.series[f"lambda1_{layer}"])) for layer in shown.PLACES]
         if r.config["similarity_start"] == "steep" and not r.config["raw_poses"]:
             assert max(ends) < 0.1
@@ -465,7 +704,11 @@ def test_near_votes_outweigh_far_ones():
     assert "Near votes outweigh" in (NOTEBOOKS / f"{LEARNED}.py").read_text(encoding="utf-8")
     trained = frames.select(Chapter(LEARNED).records, "errors", "cpu", trained=True)
     for routing in ("connectionist", "similarity", "em"):
-        near = [of for layer in shown.PLACES for of in shown.prefers_least(trained, routing, "distance", layer)]
+        near = [
+            of
+            for layer in shown.PLACES
+            for of in shown.prefers_least(trained, routing, "distance", layer)
+        ]
         assert len(near) == 18
         assert sum(near) >= 17
 
@@ -474,7 +717,9 @@ def test_what_the_weights_and_the_wrong_axis_do():
     told, found = drawn(LEARNED, "fig-lr-axis")
     _, parents, children = (line.get_ydata() for line in found["axis"].lines)
     votes = found["toy"].DENSE / (found["toy"].DENSE + found["toy"].LOOSE)
-    assert "it rises from below its share of the votes to nearly one as the weights fall" in told
+    assert (
+        "it rises from below its share of the votes to nearly one as the weights fall" in told
+    )
     assert children[0] > 0.9
     assert children[-1] < votes
     np.testing.assert_allclose(parents, votes, rtol=1e-4)
@@ -482,7 +727,9 @@ def test_what_the_weights_and_the_wrong_axis_do():
 
 def test_what_a_missing_floor_and_a_threshold_for_each_column_do():
     told, found = drawn(LEARNED, "fig-lr-floor")
-    (floor, none), (slopes, without) = ([line.get_ydata() for line in axis.lines] for axis in found["axes"])
+    (floor, none), (slopes, without) = (
+        [line.get_ydata() for line in axis.lines] for axis in found["axes"]
+    )
     assert "With the floor it levels off, without one it keeps falling" in told
     assert abs(floor[0] - floor[4]) < 1e-3
     assert none[0] < none[4] - 1
@@ -490,12 +737,17 @@ def test_what_a_missing_floor_and_a_threshold_for_each_column_do():
     assert float(without[0]) > 1e5 * float(slopes[0])
     told, found = drawn(LEARNED, "fig-lr-columns")
     types, columns = (line.get_ydata() for line in found["axis"].lines)
-    assert "it is the same everywhere, with theta by column it differs from column to column" in told
+    assert (
+        "it is the same everywhere, with theta by column it differs from column to column"
+        in told
+    )
     assert np.ptp(types) < 1e-6
     assert len(np.unique(np.round(columns, 4))) == 6
 
 
-@pytest.mark.parametrize(("stem", "name"), [(SPARSE, "fig-sp-small"), (LEARNED, "fig-lr-small")])
+@pytest.mark.parametrize(
+    ("stem", "name"), [(SPARSE, "fig-sp-small"), (LEARNED, "fig-lr-small")]
+)
 def test_how_a_small_network_learns(stem, name):
     """Its cells run as they stand, with one thread as in the notebook."""
     cells, cell, told = figure(stem, name)
@@ -510,9 +762,13 @@ def test_how_a_small_network_learns(stem, name):
     assert f"over {found['STEPS']} training steps" in told
     if stem == SPARSE:
         mean = float(found["axis"].lines[1].get_ydata()[0])
-        assert np.mean(found["curve"][20:60]) == pytest.approx(mean, rel=0.2), "it falls fast to that of the mean image"
+        assert np.mean(found["curve"][20:60]) == pytest.approx(mean, rel=0.2), (
+            "it falls fast to that of the mean image"
+        )
         assert np.mean(found["curve"][-20:]) < 0.6 * mean, "and then slowly below it"
     else:
         for curve in found["curves"].values():
-            assert np.mean(curve[30:45]) > 0.9 * curve[0], "it stays where it starts for some fifty steps"
+            assert np.mean(curve[30:45]) > 0.9 * curve[0], (
+                "it stays where it starts for some fifty steps"
+            )
             assert np.mean(curve[-20:]) < 0.5 * curve[0], "and then falls"

@@ -32,8 +32,12 @@ def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
 def test_queries_and_ledger_agree(stem):
     claims, asked = ledger(stem), queries(stem)
     assert set(asked) <= set(claims), "a query has no row in the ledger"
-    assert not [n for n, c in claims.items() if not c.not_run and n not in asked], "a runnable claim has neither query nor reason"
-    assert not [n for n in asked if claims[n].not_run], "a claim that is said to be not run has a query"
+    assert not [n for n, c in claims.items() if not c.not_run and n not in asked], (
+        "a runnable claim has neither query nor reason"
+    )
+    assert not [n for n in asked if claims[n].not_run], (
+        "a claim that is said to be not run has a query"
+    )
     for name, query in asked.items():
         assert isinstance(query, QUERIES_OF_KIND[claims[name].kind]), name
 
@@ -50,7 +54,9 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
     for name, query in queries(stem).items():
         for select, plain in selects(query):
             experiment = experiments(stem)[select.experiment]
-            assert {*select.where, *select.reduced} <= set(experiment.config.model_fields), f"{name}: {select}"
+            assert {*select.where, *select.reduced} <= set(experiment.config.model_fields), (
+                f"{name}: {select}"
+            )
             may_lack = isinstance(plain, q.Value) or plain.paper_scale_only  # at cpu scale
             for scale in ("paper", "cpu"):
                 found = index.of(select, scale)
@@ -61,7 +67,9 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
                 )
                 assert enough, f"{name} at {scale} scale: {select}"
                 if select.over:
-                    assert len({c[select.over] for c in found}) == len(found), f"{name}: {select.over} repeats"
+                    assert len({c[select.over] for c in found}) == len(found), (
+                        f"{name}: {select.over} repeats"
+                    )
                     rest = [{k: v for k, v in c.items() if k != select.over} for c in found]
                     assert all(c == rest[0] for c in rest), f"{name}: {select}"
 
@@ -74,11 +82,15 @@ def test_every_test_that_a_claim_names_exists(stem):
     for test in named:
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert function in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], test
+        assert function in [
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+        ], test
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)])
+@pytest.mark.parametrize(
+    ("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)]
+)
 def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, scale):
     experiment = experiments(stem)[name]
     configs = list(experiment.grid(scale))
@@ -93,19 +105,29 @@ def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, 
     assert {stands_in(c) for c in configs} <= {None, scale == "smoke"}
 
 
-@pytest.mark.parametrize(("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)])
+@pytest.mark.parametrize(
+    ("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)]
+)
 def test_every_smoke_run_left_a_small_and_sound_record(stem, name):
     """Those that the chapters of the book have trained, or read, with the code at hand."""
     store = Store(ROOT / "_build" / "smoke" / code_hash()[:12])
     for trial in experiments(stem)[name].trials("smoke"):
         record = store.get(trial)
         if record is None:
-            lacking(f"not every smoke run of {stem}/{name} has a record of this code: run `make book` first")
+            lacking(
+                f"not every smoke run of {stem}/{name} has a record of this code: run `make book` first"
+            )
         assert record.exit == "ok", record.message
         assert list(faults(record)) == []
-        assert store.path(trial).stat().st_size < (100_000 if stem == "sparse_unsupervised" else 40_000)
+        assert store.path(trial).stat().st_size < (
+            100_000 if stem == "sparse_unsupervised" else 40_000
+        )
         for metric, found in record.metrics.items():
-            assert found.unit == "count" or not metric.startswith(("auroc", "ap")) or 0 <= found.value <= 1, metric
+            assert (
+                found.unit == "count"
+                or not metric.startswith(("auroc", "ap"))
+                or 0 <= found.value <= 1
+            ), metric
 
 
 def stands_in(config: Config) -> bool | None:
@@ -120,11 +142,20 @@ CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
 @pytest.mark.parametrize("stem", CHAPTERS)
 def test_a_chapter_links_its_paper_and_code_that_will_not_move(stem):
     """A branch moves on, and the line that a finding rests on with it; a commit does not."""
-    paper, notebook = PAPERS[stem], (ROOT / "notebooks" / f"{stem}.py").read_text(encoding="utf-8")
+    paper, notebook = (
+        PAPERS[stem],
+        (ROOT / "notebooks" / f"{stem}.py").read_text(encoding="utf-8"),
+    )
     bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
-    assert any(re.match(r"https://(doi\.org|arxiv\.org|openreview\.net)/", url) for url in paper.links.values() if url)
+    assert any(
+        re.match(r"https://(doi\.org|arxiv\.org|openreview\.net)/", url)
+        for url in paper.links.values()
+        if url
+    )
     code = [url for url in paper.links.values() if url and "github.com" in url]
-    assert code or paper.links["public code"] is None, "a chapter links code, or says that there is none"
+    assert code or paper.links["public code"] is None, (
+        "a chapter links code, or says that there is none"
+    )
     assert all(f"{{{url}}}" in bibliography for url in code)
     lines = re.findall(r"https://github\.com/[^)\s]+", notebook)
     assert lines or not code, "the lines of code that a finding rests on"

@@ -35,7 +35,9 @@ from capslib.recipes import Trained, new_network, train
 from capslib.training import Context, Examples, History
 
 TRAINED = ("test_error", "viewpoint", "attacks")
-TINY = dict(sizes=(4, 2, 2, 2), cnn=(2, 2, 4), resize=22, crop=20, images=40, epochs=2, batch_size=20)
+TINY = dict(
+    sizes=(4, 2, 2, 2), cnn=(2, 2, 4), resize=22, crop=20, images=40, epochs=2, batch_size=20
+)
 
 
 def tiny(config: Config) -> Config:
@@ -59,7 +61,11 @@ def measured(name: str, config: Config) -> Outcome:
 
 
 def simple(query: q.Query) -> list[q.Query]:
-    return [found for part in query.parts.values() for found in simple(part)] if isinstance(query, q.Count) else [query]
+    return (
+        [found for part in query.parts.values() for found in simple(part)]
+        if isinstance(query, q.Count)
+        else [query]
+    )
 
 
 # ------------------------------------------------------------------------------------------------ configurations and claims
@@ -69,7 +75,9 @@ def arms(name: str, scale: str) -> list[Config]:
     return list(EXPERIMENTS[name].grid(scale))
 
 
-@pytest.mark.parametrize(("name", "scale"), [(n, s) for n in EXPERIMENTS for s in ("cpu", "paper")])
+@pytest.mark.parametrize(
+    ("name", "scale"), [(n, s) for n in EXPERIMENTS for s in ("cpu", "paper")]
+)
 def test_every_arm_runs_and_leaves_a_sound_record_of_finite_numbers(name, scale, make_record):
     for config in arms(name, scale):
         outcome = measured(name, tiny(config))
@@ -77,9 +85,14 @@ def test_every_arm_runs_and_leaves_a_sound_record_of_finite_numbers(name, scale,
         assert all(math.isfinite(m.value) and m.n > 0 for m in outcome.metrics.values()), config
         assert all(map(math.isfinite, itertools.chain(*outcome.series.values())))
         trial = EXPERIMENTS[name].trial(scale, tiny(config), 0)
-        assert list(faults(make_record(trial, metrics=outcome.metrics, series=outcome.series))) == []
+        assert (
+            list(faults(make_record(trial, metrics=outcome.metrics, series=outcome.series)))
+            == []
+        )
         assert (outcome.parameters > 0) == (name != "free_energy")
-        assert [d.name for d in outcome.data] == ([tiny(config).data] if name in TRAINED else [])
+        assert [d.name for d in outcome.data] == (
+            [tiny(config).data] if name in TRAINED else []
+        )
 
 
 @pytest.fixture(scope="module")
@@ -91,30 +104,54 @@ def records(make_record):
         for name, experiment in EXPERIMENTS.items():
             for trial in experiment.trials(scale):
                 outcome = measured(name, tiny(whole_config(trial)))
-                metrics = {k: m.model_copy(update={"value": m.value + trial.seed / 100}) for k, m in outcome.metrics.items()}
+                metrics = {
+                    k: m.model_copy(update={"value": m.value + trial.seed / 100})
+                    for k, m in outcome.metrics.items()
+                }
                 config = whole_config(trial).model_dump(mode="json")
                 series = {**outcome.series, "epsilons": [0.0, 0.1, 0.2, 0.5]}
                 series |= {k: [0.99] for k in series if k.startswith("batch_accuracy")}
-                series |= {k: [0.9, 0.5, 0.3 + trial.seed / 100, 0.1] for k in series if k.endswith(("_cnn", "_capsules"))}
-                metrics |= {k: m.model_copy(update={"value": 4.0}) for k, m in metrics.items() if k == "capsules_familiar"}
-                found.append(make_record(trial, config=config, metrics=metrics, parameters=outcome.parameters, series=series))
+                series |= {
+                    k: [0.9, 0.5, 0.3 + trial.seed / 100, 0.1]
+                    for k in series
+                    if k.endswith(("_cnn", "_capsules"))
+                }
+                metrics |= {
+                    k: m.model_copy(update={"value": 4.0})
+                    for k, m in metrics.items()
+                    if k == "capsules_familiar"
+                }
+                found.append(
+                    make_record(
+                        trial,
+                        config=config,
+                        metrics=metrics,
+                        parameters=outcome.parameters,
+                        series=series,
+                    )
+                )
         return found
 
     return of
 
 
-def test_the_chapters_own_records_answer_every_claim_at_paper_scale_and_all_that_can_be_asked_at_cpu_scale(records):
+def test_the_chapters_own_records_answer_every_claim_at_paper_scale_and_all_that_can_be_asked_at_cpu_scale(
+    records,
+):
     """No claim asks for a metric that no run yields, leaves an arm open, or is of another unit than what answers it."""
     claims = ledger("em_routing")
     for scale in ("paper", "cpu"):
         of_scale = records(scale)
         for name, query in QUERIES.items():
             if scale == "cpu" and (
-                name in ("EM-X-small-68k", "EM-X-cifar10") or any(leaf.paper_scale_only for leaf in q.leaves(query))
+                name in ("EM-X-small-68k", "EM-X-cifar10")
+                or any(leaf.paper_scale_only for leaf in q.leaves(query))
             ):
                 continue
             if isinstance(query, q.Erratum) or (
-                scale == "cpu" and claims[name].kind == "property" and isinstance(query, q.Value)
+                scale == "cpu"
+                and claims[name].kind == "property"
+                and isinstance(query, q.Value)
             ):
                 continue  # no run answers the first, and a reduced network has other counts
             verdict = judge(claims[name], query, of_scale)
@@ -140,9 +177,13 @@ def test_what_the_claims_read_of_curves(make_record):
         "targeted_cnn": [0.2, 0.5, 0.9],
     }
     attacked = make_record(
-        trial, metrics={"zero_share_cnn": Metric(value=0, n=500, unit="")}, series={"epsilons": [0, 0.1, 0.2], **curves}
+        trial,
+        metrics={"zero_share_cnn": Metric(value=0, n=500, unit="")},
+        series={"epsilons": [0, 0.1, 0.2], **curves},
     )
-    found = {name: q.read(part.metric, attacked) for name, part in QUERIES["EM-W-2"].parts.items()}
+    found = {
+        name: q.read(part.metric, attacked) for name, part in QUERIES["EM-W-2"].parts.items()
+    }
     assert {name: (round(m.value, 6), m.n, m.unit) for name, m in found.items()} == {
         f"{name}": (value, 500, "difference of fractions")
         for name, value in {
@@ -173,14 +214,23 @@ def test_a_capsule_layer_stores_matrices_and_two_biases():
 
 def test_sizes_are_those_of_the_paper():
     found = {c.network: measured("sizes", c) for c in arms("sizes", "paper")}
-    assert {n: o.parameters for n, o in found.items()} == {"main": 316_650, "small": 68_618, "cnn": 4_253_349}
+    assert {n: o.parameters for n, o in found.items()} == {
+        "main": 316_650,
+        "small": 68_618,
+        "cnn": 4_253_349,
+    }
     assert found["cnn"].metrics["times_main"].value == pytest.approx(4_253_349 / 316_650)
     assert found["main"].metrics["ciresan_times"].value == pytest.approx(2.7e6 / 316_650)
 
 
 def test_only_the_matched_steps_never_raise_the_free_energy():
     for config in arms("free_energy", "smoke"):
-        rise = EXPERIMENTS["free_energy"].run(config, Context(seed=0)).metrics["largest_rise"].value
+        rise = (
+            EXPERIMENTS["free_energy"]
+            .run(config, Context(seed=0))
+            .metrics["largest_rise"]
+            .value
+        )
         if config.e_step == "matched":
             assert rise < 1e-9, config
         elif config.form == "printed" and config.children == 8:
@@ -190,25 +240,38 @@ def test_only_the_matched_steps_never_raise_the_free_energy():
 # ---------------------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.parametrize(("factor", "known"), [("azimuth", {0, 2, 4, 30, 32, 34}), ("elevation", {0, 1, 2})])
+@pytest.mark.parametrize(
+    ("factor", "known"), [("azimuth", {0, 2, 4, 30, 32, 34}), ("elevation", {0, 1, 2})]
+)
 def test_trained_on_familiar_viewpoints_and_tested_on_both_kinds(factor, known):
     """§5.1: a third of the azimuths, 300° to 40°, or the three smallest elevations. Nothing is left out of the test."""
     for name, parts in {"train": {"train"}, "test": {"familiar", "novel"}}.items():
         split = data.load("toys", name)
-        views = {part: set(split[factor][mask].tolist()) for part, mask in EMRecipe(factor=factor).choose(split).items()}
+        views = {
+            part: set(split[factor][mask].tolist())
+            for part, mask in EMRecipe(factor=factor).choose(split).items()
+        }
         assert set(views) == parts
-        assert views.pop("novel", set()) == (set(split[factor].tolist()) - known if name == "test" else set())
+        assert views.pop("novel", set()) == (
+            set(split[factor].tolist()) - known if name == "test" else set()
+        )
         assert all(found == known for found in views.values())
 
 
 def test_no_arm_is_a_copy_of_another():
     """From the same random numbers every network of Table 1 that routes three times makes something else of the same images."""
     fields = {"pose", "coordinates", "activation", "normalise", "preset"}
-    found = [c for c in arms("test_error", "paper") if c.network == "matrix_capsnet" and c.iterations == 3]
+    found = [
+        c
+        for c in arms("test_error", "paper")
+        if c.network == "matrix_capsnet" and c.iterations == 3
+    ]
     given, answers = torch.randn(8, 2, 24, 24, generator=torch.Generator().manual_seed(0)), {}
     for told, config in {str(c.model_dump(include=fields)): c for c in found}.items():
         with torch.no_grad():
-            answers[told] = new_network(config.recipe(data="toys", sizes=(4, 2, 2, 2)), (2, 24, 24), 0)(given)
+            answers[told] = new_network(
+                config.recipe(data="toys", sizes=(4, 2, 2, 2)), (2, 24, 24), 0
+            )(given)
     assert len(answers) >= 9
     for one, two in itertools.combinations(answers, 2):
         assert not torch.allclose(answers[one], answers[two], rtol=0, atol=1e-6), (one, two)
@@ -222,7 +285,9 @@ def test_only_the_calibrated_preset_sets_a_start_and_half_of_the_capsules_are_ac
     drawn = network.layers(seen)
     config.start(network, images, 0)
     for name, layer in network.layers(seen).items():
-        assert torch.equal(layer.activation, drawn[name].activation) == (preset != "calibrated"), name
+        assert torch.equal(layer.activation, drawn[name].activation) == (
+            preset != "calibrated"
+        ), name
         assert preset != "calibrated" or 0.4 < layer.activation.mean() < 0.6, name
 
 
@@ -237,9 +302,16 @@ def test_the_margin_rises_as_in_the_release_and_as_in_the_paper():
 def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
     """Both rates are stretched over the training; decay is for weights and not for biases or β."""
     seen, history = {}, History({"loss": [1.0] * 8}, {"test_error": [50.0]})
-    monkeypatch.setattr(training, "fit", lambda network, *_, **options: seen.update(options, network=network) or history)
+    monkeypatch.setattr(
+        training,
+        "fit",
+        lambda network, *_, **options: seen.update(options, network=network) or history,
+    )
     config = tiny(EMRecipe(data="toys", weight_decay=0.25))
-    for decay, rates in {"exponential": (1, 0.96**50, 0.96**100), "cosine": (1, 0.5, 0)}.items():
+    for decay, rates in {
+        "exponential": (1, 0.96**50, 0.96**100),
+        "cosine": (1, 0.5, 0),
+    }.items():
         train(config.model_copy(update={"decay": decay}), 0, Context(seed=0))
         steps = seen["epochs"] * math.ceil(40 / seen["batch_size"])
         groups = seen["optimizer"].param_groups
@@ -260,9 +332,17 @@ def test_jitter_reaches_the_network_only_where_the_image_is_standardised_before_
     images = EMRecipe(data="toys", images=8).splits(Context(seed=0))[0]["train"].inputs
     moved = {}
     for first in ("crop", "image"):
-        recipes = [EMRecipe(data="toys", resize=48, crop=32, standardise=first, jitter=jitter) for jitter in (True, False)]
-        shifts = [r.model_copy(update={"crop": 48}).prepare(images, torch.Generator().manual_seed(1)) for r in recipes]
-        moved[first] = (shifts[0] - shifts[1]).square().mean().sqrt().item()  # the whole image: no place to draw
+        recipes = [
+            EMRecipe(data="toys", resize=48, crop=32, standardise=first, jitter=jitter)
+            for jitter in (True, False)
+        ]
+        shifts = [
+            r.model_copy(update={"crop": 48}).prepare(images, torch.Generator().manual_seed(1))
+            for r in recipes
+        ]
+        moved[first] = (
+            (shifts[0] - shifts[1]).square().mean().sqrt().item()
+        )  # the whole image: no place to draw
     assert moved["crop"] < 0.1 < 0.5 < moved["image"]
 
 
@@ -270,7 +350,10 @@ def test_where_the_image_is_standardised_first_test_crops_keep_its_moments():
     images = EMRecipe(data="toys", images=8).splits(Context(seed=0))[0]["train"].inputs
     recipe = EMRecipe(data="toys", resize=48, crop=32, standardise="image")
     x = images.float() / 255
-    mean, std = x.mean(dim=(1, 2, 3), keepdim=True), x.std(dim=(1, 2, 3), keepdim=True, correction=0)
+    mean, std = (
+        x.mean(dim=(1, 2, 3), keepdim=True),
+        x.std(dim=(1, 2, 3), keepdim=True, correction=0),
+    )
     torch.testing.assert_close(recipe.seen(images), ((x - mean) / std)[..., 8:40, 8:40])
 
 
@@ -291,7 +374,10 @@ def test_a_part_of_the_images_has_all_that_is_in_the_whole():
     ("right", "moved"),
     [
         ([0.5] * 16, 0),
-        ([0] * 12 + [0.25, 0.75, 0.25, 0.75], 0.5),  # four epochs of four steps: the third and the last
+        (
+            [0] * 12 + [0.25, 0.75, 0.25, 0.75],
+            0.5,
+        ),  # four epochs of four steps: the third and the last
         ([0] * 8 + [0.75, 0.25, 0.75, 0.25] + [0] * 4, 0.5),  # falling back is moving
         ([1, 1, 1, 1] + [0] * 4 + [0.5] * 8, 0),  # what came before does not count
         ([0.2], 0),
@@ -301,9 +387,16 @@ def test_a_part_of_the_images_has_all_that_is_in_the_whole():
 )
 def test_how_far_the_training_error_still_moved(right, moved):
     epochs = {"error_of_some": [0.0] * -(-len(right) // 4)}
-    trained = Trained(nn.Identity(), History({"accuracy": right}, epochs), {}, [data.load("toys", "test").fingerprint])
+    trained = Trained(
+        nn.Identity(),
+        History({"accuracy": right}, epochs),
+        {},
+        [data.load("toys", "test").fingerprint],
+    )
     metric = error_change(trained)["error_change_last_quarter"]
-    assert metric.value == pytest.approx(moved / 0.8)  # five classes: guessing errs in four of five cases
+    assert metric.value == pytest.approx(
+        moved / 0.8
+    )  # five classes: guessing errs in four of five cases
 
 
 def test_the_loss_that_is_asked_for_is_taken_with_the_margin_of_the_step():
@@ -337,7 +430,9 @@ def test_a_trial_is_a_function_of_its_seed(network):
     assert found[0] == found[1] != found[2]
 
 
-def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_record(store, tmp_path):
+def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_record(
+    store, tmp_path
+):
     """Stopped in the first training and in the last: both go on where they were, and those between are not run again."""
     experiment = EXPERIMENTS["viewpoint"]
     config = tiny(experiment.grid("smoke")[0])
@@ -367,9 +462,21 @@ def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_
 @pytest.mark.parametrize(
     ("cnn", "capsules", "epochs"),
     [
-        ([9, 5, 4], [8, 4, 2], (3, 2)),  # the capsules are better: where they were as the CNN is at its end
-        ([9, 3, 1], [8, 6, 5], (1 + 4 / 6, 3)),  # the CNN is better; its line from 9 to 3 meets 5 after four sixths
-        ([9, 5, 4, 5], [8, 4, 2, 3], (4, 1.75)),  # the worse at its end, even if it had the same error before
+        (
+            [9, 5, 4],
+            [8, 4, 2],
+            (3, 2),
+        ),  # the capsules are better: where they were as the CNN is at its end
+        (
+            [9, 3, 1],
+            [8, 6, 5],
+            (1 + 4 / 6, 3),
+        ),  # the CNN is better; its line from 9 to 3 meets 5 after four sixths
+        (
+            [9, 5, 4, 5],
+            [8, 4, 2, 3],
+            (4, 1.75),
+        ),  # the worse at its end, even if it had the same error before
         ([9, 3, 6, 2], [8, 6, 5, 5], (1 + 4 / 6, 4)),  # the first time
         ([9, 4, 4], [4, 4, 4], (3, 3)),
         ([9, 8, 7], [6, 5, 4], (3, 1 - 1 / 74)),  # within the first epoch
@@ -381,7 +488,9 @@ def test_models_are_compared_where_their_familiar_errors_match(cnn, capsules, ep
     found = matched(errors)
     assert found == pytest.approx(dict(zip(errors, epochs, strict=True)))
     if max(cnn[-1], capsules[-1]) < 80:
-        reached = {model: np.interp(found[model], range(len(of)), of) for model, of in errors.items()}
+        reached = {
+            model: np.interp(found[model], range(len(of)), of) for model, of in errors.items()
+        }
         assert reached["cnn"] == pytest.approx(reached["capsules"])
 
 
@@ -389,14 +498,18 @@ def test_a_viewpoint_trial_tells_the_errors_of_its_matched_epochs():
     for config in arms("viewpoint", "smoke"):
         outcome = measured("viewpoint", tiny(config))
         value = {name: m.value for name, m in outcome.metrics.items()}
-        epochs = matched({m: [80, *outcome.series[f"{m}_familiar"]] for m in ("cnn", "capsules")})
+        epochs = matched(
+            {m: [80, *outcome.series[f"{m}_familiar"]] for m in ("cnn", "capsules")}
+        )
         for model, epoch in epochs.items():
             assert value[f"{model}_epoch"] == epoch
             for view in ("familiar", "novel"):
                 curve = [80, *outcome.series[f"{model}_{view}"]]
                 assert value[f"{model}_{view}"] == np.interp(epoch, range(len(curve)), curve)
         assert value["novel_gap"] == value["cnn_novel"] - value["capsules_novel"]
-        assert value["reduction"] == pytest.approx(100 * value["novel_gap"] / value["cnn_novel"])
+        assert value["reduction"] == pytest.approx(
+            100 * value["novel_gap"] / value["cnn_novel"]
+        )
 
 
 def test_what_a_record_of_attacks_tells():
@@ -406,8 +519,12 @@ def test_what_a_record_of_attacks_tells():
     for attack in ("fgsm", "bim", "transfer"):
         for name in ("capsules", "cnn"):
             assert len(curves[f"{attack}_{name}"]) == len(config.epsilons)
-            assert curves[f"{attack}_{name}"][0] > 0, "ten images of which none is known show nothing"
-    assert value["least_fgsm_accuracy"] == min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])
+            assert curves[f"{attack}_{name}"][0] > 0, (
+                "ten images of which none is known show nothing"
+            )
+    assert value["least_fgsm_accuracy"] == min(
+        *curves["fgsm_capsules"], *curves["fgsm_spread_capsules"]
+    )
     assert value["zero_gap"] == value["zero_share_cnn"] - value["zero_share_capsules"]
     with pytest.raises(ValidationError, match="the first step is 0"):
         type(config)(**{**config.model_dump(), "epsilons": (0.1, 0.2)})
@@ -422,7 +539,10 @@ class Lit(nn.Module):
 
     def forward(self, crops: Tensor) -> Tensor:
         self.crops += crops
-        row, column = (crops.sum(dim=1).flatten(1).argmax(dim=1) // 20, crops.sum(dim=1).flatten(1).argmax(dim=1) % 20)
+        row, column = (
+            crops.sum(dim=1).flatten(1).argmax(dim=1) // 20,
+            crops.sum(dim=1).flatten(1).argmax(dim=1) % 20,
+        )
         assert ((row - 10).abs() == (column - 10).abs()).all()
         return self.answers[((row == 10) & (column == 10)).long()]
 
@@ -435,7 +555,9 @@ class Lit(nn.Module):
 def test_all_crops_have_the_same_weight_in_a_vote(network, centre, diagonal, standardise):
     """One crop is sure of class 0; its twelve neighbours lean to class 1, hardly active or with small logits, and outvote it."""
     config = EMRecipe(data="toys", network=network, resize=26, crop=20, standardise=standardise)
-    images = torch.randint(100, (3, 2, 26, 26), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        100, (3, 2, 26, 26), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     images[:, :, 13, 13] = 255
     examples, lit = Examples(images, torch.tensor([1, 1, 0])), Lit(centre, diagonal)
     assert config.error(lit, examples) == pytest.approx(200 / 3)
@@ -464,28 +586,52 @@ def test_what_each_attack_does_to_networks_whose_gradients_are_known(monkeypatch
     pairs[:, 1, :, ::2] = 200
     for pair, label in zip(pairs, labels, strict=True):
         pair[0, 4 * label : 4 * label + 4] = 120
-    config = tiny(arms("attacks", "smoke")[0]).model_copy(update={"crop": 20, "epsilons": (0.0, 1.0)})
+    config = tiny(arms("attacks", "smoke")[0]).model_copy(
+        update={"crop": 20, "epsilons": (0.0, 1.0)}
+    )
     left, right = slice(0, 10), slice(10, 20)
-    shown = {("cnn", 0): Looks(left, 0.1), ("cnn", 1000): Looks(right, 0.1), ("matrix_capsnet", 0): Looks(left, 0.001)}
-    history, made = History({"loss": [1.0], "accuracy": [1.0]}), data.load("toys", "test").fingerprint
+    shown = {
+        ("cnn", 0): Looks(left, 0.1),
+        ("cnn", 1000): Looks(right, 0.1),
+        ("matrix_capsnet", 0): Looks(left, 0.001),
+    }
+    history, made = (
+        History({"loss": [1.0], "accuracy": [1.0]}),
+        data.load("toys", "test").fingerprint,
+    )
     splits = {"test": Examples(pairs, labels)}
     monkeypatch.setattr(
-        adversarial, "train", lambda recipe, seed, context: Trained(shown[recipe.network, seed], history, splits, [made])
+        adversarial,
+        "train",
+        lambda recipe, seed, context: Trained(
+            shown[recipe.network, seed], history, splits, [made]
+        ),
     )
     outcome = adversarial.run(config, Context(seed=0))
     for name in ("cnn", "capsules"):
         assert outcome.series[f"fgsm_{name}"] == outcome.series[f"bim_{name}"] == [1, 0]
-        assert outcome.series[f"transfer_{name}"] == [1, 1], "it does not know where the victim looks"
-        assert outcome.series[f"targeted_{name}"] == [0.2, 1], "every class is a target, that of an image too"
-    assert outcome.series["fgsm_spread_capsules"] == [1, 0], "the margin leaves a gradient where all are right"
+        assert outcome.series[f"transfer_{name}"] == [1, 1], (
+            "it does not know where the victim looks"
+        )
+        assert outcome.series[f"targeted_{name}"] == [0.2, 1], (
+            "every class is a target, that of an image too"
+        )
+    assert outcome.series["fgsm_spread_capsules"] == [1, 0], (
+        "the margin leaves a gradient where all are right"
+    )
     assert outcome.metrics["gradient_orders"].value == pytest.approx(2, abs=0.05)
 
 
 @pytest.mark.parametrize("name", ["viewpoint", "attacks"])
 def test_a_cnn_alone_is_the_cnn_beside_the_capsules(name):
     """So the weights that one claim needs serve the other, and a page may show either."""
-    both, alone = arms(name, "paper")[0], next(c for c in arms(name, "paper") if c.network == "cnn")
-    assert alone == both.model_copy(update={"network": "cnn", "normalise": alone.normalise}), "nobody competes in a CNN"
+    both, alone = (
+        arms(name, "paper")[0],
+        next(c for c in arms(name, "paper") if c.network == "cnn"),
+    )
+    assert alone == both.model_copy(update={"network": "cnn", "normalise": alone.normalise}), (
+        "nobody competes in a CNN"
+    )
     assert [t.recipe.network for t in EXPERIMENTS[name].trainings(alone, 0)] == ["cnn"]
     whole, part = (measured(name, tiny(config)).series for config in (both, alone))
     shared = {curve for curve in whole if "cnn" in curve} - {"transfer_cnn"}
@@ -495,7 +641,9 @@ def test_a_cnn_alone_is_the_cnn_beside_the_capsules(name):
 
 def test_votes_are_counted_by_distance_for_right_and_wrong_classes():
     right = torch.tensor([[True, False, False], [False, False, True]])
-    distance = torch.tensor([[[0.001, 0.015, 0.399]], [[0.5, 9.0, 0.012]]])  # [N = 2, I = 1, J = 3]
+    distance = torch.tensor(
+        [[[0.001, 0.015, 0.399]], [[0.5, 9.0, 0.012]]]
+    )  # [N = 2, I = 1, J = 3]
     mass = torch.tensor([[[0.5, 0.3, 0.2]], [[0.1, 0.2, 0.4]]])
     found = table1.vote_histogram(distance, mass, right)
     assert found.shape == (2, table1.BINS)
@@ -516,19 +664,32 @@ def test_histograms_hold_the_mass_of_all_assignments():
     second = network.layers(config.seen(test.inputs))["capsules2"].activation
     active, wrong = second.flatten(1).sum(dim=1).mean().item(), 4
     for t in (1, 2, 3):
-        right_mass, wrong_mass = (sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong"))
+        right_mass, wrong_mass = (
+            sum(curves[f"votes_{kind}_{t}"]) for kind in ("right", "wrong")
+        )
         assert right_mass + wrong * wrong_mass == pytest.approx(active, rel=1e-3)
         for kind in ("right", "wrong"):
             close = sum(
-                v for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True) if d < table1.CLOSE - 1e-9
+                v
+                for v, d in zip(curves[f"votes_{kind}_{t}"], curves["distances"], strict=True)
+                if d < table1.CLOSE - 1e-9
             )
             assert metrics[f"close_{kind}_{t}"].value == pytest.approx(close, abs=1e-4)
-    for t, name in ((1, "right_share_of_close_1"), (2, "right_share_of_close_2"), (3, "right_share_of_close")):
-        right, wrong_ones = metrics[f"close_right_{t}"].value, wrong * metrics[f"close_wrong_{t}"].value
+    for t, name in (
+        (1, "right_share_of_close_1"),
+        (2, "right_share_of_close_2"),
+        (3, "right_share_of_close"),
+    ):
+        right, wrong_ones = (
+            metrics[f"close_right_{t}"].value,
+            wrong * metrics[f"close_wrong_{t}"].value,
+        )
         assert metrics[name].value == pytest.approx(right / (right + wrong_ones))
     assert network.classes.routing.iterations == config.iterations
     dead = [metrics[f"dead_{name}"] for name in ("primary", "capsules1", "capsules2")]
-    assert metrics["dead"].value == pytest.approx(sum(d.value * d.n for d in dead) / sum(d.n for d in dead))
+    assert metrics["dead"].value == pytest.approx(
+        sum(d.value * d.n for d in dead) / sum(d.n for d in dead)
+    )
 
 
 def test_a_wrong_class_gets_what_it_would_as_the_right_one():
@@ -536,9 +697,16 @@ def test_a_wrong_class_gets_what_it_would_as_the_right_one():
     config = tiny(TestErrorConfig(data="toys"))
     inputs = config.splits(Context(seed=0))[0]["test"].inputs[:10]
     network = new_network(config, config.shape()[0], 0)
-    network.classes.weight.data *= torch.tensor([1.0, 20, 40, 60, 80])[:, None, None]  # votes for some classes lie farther apart
-    found = [table1.look_inside(config, network, Examples(inputs, torch.full((10,), c)))[1] for c in range(5)]
-    right, wrong = (torch.tensor([of[f"votes_{kind}_3"] for of in found]) for kind in ("right", "wrong"))
+    network.classes.weight.data *= torch.tensor([1.0, 20, 40, 60, 80])[
+        :, None, None
+    ]  # votes for some classes lie farther apart
+    found = [
+        table1.look_inside(config, network, Examples(inputs, torch.full((10,), c)))[1]
+        for c in range(5)
+    ]
+    right, wrong = (
+        torch.tensor([of[f"votes_{kind}_3"] for of in found]) for kind in ("right", "wrong")
+    )
     assert torch.cdist(right, right)[0, 1:].min() > 0.01
     torch.testing.assert_close(wrong, (right.sum(dim=0) - right) / 4, rtol=0, atol=1e-5)
 
@@ -547,10 +715,16 @@ def test_a_type_is_dead_where_no_image_makes_it_more_active_than_a_twentieth():
     """Primary capsules of which one type is never more active than 0.03, one than 0.08; others always are with 0.27."""
     config = tiny(TestErrorConfig(data="toys")).model_copy(update={"sizes": (4, 4, 2, 2)})
     network = new_network(config, config.shape()[0], 0)
-    for parameter, value in ((network.conv.weight, 0), (network.conv.bias, 0.25), (network.primary.logits.weight, 0)):
+    for parameter, value in (
+        (network.conv.weight, 0),
+        (network.conv.bias, 0.25),
+        (network.primary.logits.weight, 0),
+    ):
         nn.init.constant_(parameter, value)  # so the four features are 0.25 everywhere
     for kind, activation in enumerate((0.03, 0.08)):
-        nn.init.constant_(network.primary.logits.weight[kind], 1 + math.log(activation / (1 - activation)))
+        nn.init.constant_(
+            network.primary.logits.weight[kind], 1 + math.log(activation / (1 - activation))
+        )
     metrics, _ = table1.look_inside(config, network, config.splits(Context(seed=0))[0]["test"])
     assert (metrics["dead_primary"].value, metrics["dead_primary"].n) == (0.25, 4)
 
@@ -600,17 +774,39 @@ def test_at_other_scales_deviations_name_exactly_the_fields_that_a_budget_change
 @pytest.mark.parametrize(
     ("change", "told", "not_told"),
     [
-        ({}, {"start of β and λ", "size of smallNORB images"}, {"vector pose", "dropout of the CNN"}),
+        (
+            {},
+            {"start of β and λ", "size of smallNORB images"},
+            {"vector pose", "dropout of the CNN"},
+        ),
         ({"preset": "printed"}, {"start of β and λ, variance floor"}, {"start of β and λ"}),
         ({"preset": "released"}, {"ε in the mass"}, {"start of β and λ"}),
-        ({"pose": "vector"}, {"vector pose", "windows that step by two"}, {"mixing proportions"}),
+        (
+            {"pose": "vector"},
+            {"vector pose", "windows that step by two"},
+            {"mixing proportions"},
+        ),
         ({"activation": "mixing"}, {"mixing proportions"}, set()),
-        ({"activation": "mixing", "normalise": "types+positions"}, set(), {"mixing proportions", "windows that step by two"}),
+        (
+            {"activation": "mixing", "normalise": "types+positions"},
+            set(),
+            {"mixing proportions", "windows that step by two"},
+        ),
         ({"data": "mnist"}, {"rotation of MNIST digits"}, {"size of smallNORB images"}),
         ({"data": "cifar10"}, {"crops of CIFAR-10"}, {"size of smallNORB images"}),
         ({"network": "cnn"}, {"dropout of the CNN"}, {"start of β and λ"}),
     ],
-    ids=["main", "printed", "released", "vector", "mixing", "printed mixing", "mnist", "cifar10", "cnn"],
+    ids=[
+        "main",
+        "printed",
+        "released",
+        "vector",
+        "mixing",
+        "printed mixing",
+        "mnist",
+        "cifar10",
+        "cnn",
+    ],
 )
 def test_an_arm_says_what_is_its_own(change, told, not_told):
     found = named("test_error", TestErrorConfig(**change))
@@ -620,14 +816,26 @@ def test_an_arm_says_what_is_its_own(change, told, not_told):
 
 def test_every_experiment_with_a_cnn_says_at_which_rate_it_learns():
     what = "Adam learning rate of the CNN"
-    assert all(what in named(name, c) for name in ("viewpoint", "attacks") for c in arms(name, "paper"))
-    assert {c.network for c in arms("test_error", "paper") if what in named("test_error", c)} == {"cnn"}
-    assert not any(what in named(name, c) for name in TRAINED for c in arms(name, "cpu"))  # the same there
+    assert all(
+        what in named(name, c) for name in ("viewpoint", "attacks") for c in arms(name, "paper")
+    )
+    assert {
+        c.network for c in arms("test_error", "paper") if what in named("test_error", c)
+    } == {"cnn"}
+    assert not any(
+        what in named(name, c) for name in TRAINED for c in arms(name, "cpu")
+    )  # the same there
 
 
 def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
-    assert all(("matched error" in named("viewpoint", c)) == (c.network != "cnn") for c in arms("viewpoint", "paper"))
-    assert all({"scale of ε", "loss of the attack"} <= named("attacks", c) for c in arms("attacks", "paper"))
+    assert all(
+        ("matched error" in named("viewpoint", c)) == (c.network != "cnn")
+        for c in arms("viewpoint", "paper")
+    )
+    assert all(
+        {"scale of ε", "loss of the attack"} <= named("attacks", c)
+        for c in arms("attacks", "paper")
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- paper scale
@@ -646,7 +854,9 @@ def test_the_cnn_of_full_size_outlives_its_first_steps():
 def test_a_rehearsal_computes_as_the_run_would():
     """A training of fewer images would be a shorter one, which is not worth compiling: a rehearsal of something else."""
     config = EMRecipe(**REDUCED["smoke"])
-    (whole, _), (rehearsed, _) = (config.splits(Context(seed=0, max_steps=steps)) for steps in (None, 3))
+    (whole, _), (rehearsed, _) = (
+        config.splits(Context(seed=0, max_steps=steps)) for steps in (None, 3)
+    )
     assert torch.equal(rehearsed["train"].inputs, whole["train"].inputs)
     assert len(whole["test"].labels) == config.images
     assert len(rehearsed["test"].labels) == 2 * config.batch_size
@@ -660,7 +870,9 @@ def test_a_rehearsal_at_paper_scale(store, real, name):
     change = {"sizes": SMALL, "batch_size": 4, "cnn": (4, 4, 8), "epochs": 1, "images": 100}
     change |= {"attacked": 2, "bim_steps": 2} if name == "attacks" else {}
     trial = experiment.trials("paper", seeds=[0], change=change)[0]
-    record = run_trial(experiment, trial, store, Context(seed=0, max_steps=2, data_dir=real("smallnorb")))
+    record = run_trial(
+        experiment, trial, store, Context(seed=0, max_steps=2, data_dir=real("smallnorb"))
+    )
     assert (record.exit, record.message) == ("cut", "")
     assert record.real
     assert all(math.isfinite(m.value) for m in record.metrics.values())

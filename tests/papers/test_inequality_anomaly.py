@@ -25,9 +25,23 @@ from capslib.papers.experiment import Metric, doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
 from capslib.papers.inequality_anomaly import counts as counting
 from capslib.papers.inequality_anomaly.asks import DATA
-from capslib.papers.inequality_anomaly.baselines import BaselineConfig, BoltzmannMachine, abc_loss, autoencoder, error_of
+from capslib.papers.inequality_anomaly.baselines import (
+    BaselineConfig,
+    BoltzmannMachine,
+    abc_loss,
+    autoencoder,
+    error_of,
+)
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
-from capslib.papers.inequality_anomaly.scores import EDGES, QUANTILES, judged, look, lorenz, scores, thinned
+from capslib.papers.inequality_anomaly.scores import (
+    EDGES,
+    QUANTILES,
+    judged,
+    look,
+    lorenz,
+    scores,
+    thinned,
+)
 from capslib.papers.query import Count, leaves
 from capslib.recipes import train
 from capslib.training import Context, Examples
@@ -38,8 +52,14 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def recipe(**changes) -> AnomalyRecipe:
     name = changes.get("data", "digits")
-    which = {"digits": dict(setup="outliers", kind=0, percent=10), "moles": dict(setup="A"), "guides": dict(setup="off_targets")}
-    return AnomalyRecipe(**{"data": name, **which.get(name, which["digits"]), **SMOKE[name], **changes})
+    which = {
+        "digits": dict(setup="outliers", kind=0, percent=10),
+        "moles": dict(setup="A"),
+        "guides": dict(setup="off_targets"),
+    }
+    return AnomalyRecipe(
+        **{"data": name, **which.get(name, which["digits"]), **SMOKE[name], **changes}
+    )
 
 
 def output(normal: list[float], anomaly: list[float], pixels: torch.Tensor) -> AnomalyOutput:
@@ -54,10 +74,15 @@ def output(normal: list[float], anomaly: list[float], pixels: torch.Tensor) -> A
 def test_the_released_loss_and_its_repaired_form_by_hand():
     """Two normal inputs and an anomaly that is missed; only the normal inputs count in the reconstruction."""
     batch = Examples(torch.zeros(3, 1, 1, 2), torch.tensor([0, 0, 1]))
-    found = output([0.9, 0.7, 0.8], [0.1, 0.1, 0.4], torch.tensor([[0.1, 0.2], [0.3, 0.0], [9.0, 9.0]]))
+    found = output(
+        [0.9, 0.7, 0.8], [0.1, 0.1, 0.4], torch.tensor([[0.1, 0.2], [0.3, 0.0], [9.0, 9.0]])
+    )
     margin = 0.2**2 + 0.5**2 + 0.5 * 0.7**2
     error = 0.01 + 0.04 + 0.09
-    for divisor, expected in {"normals": (margin + 5e-4 * error) / 2, "own": margin / 3 + 5e-4 * error / 2}.items():
+    for divisor, expected in {
+        "normals": (margin + 5e-4 * error) / 2,
+        "own": margin / 3 + 5e-4 * error / 2,
+    }.items():
         loss = AnomalyLoss(recipe(divisor=divisor))
         terms = loss.of(*loss.sums(found, batch))
         assert float(terms["loss"]) == pytest.approx(expected)
@@ -68,7 +93,9 @@ def test_a_batch_without_normal_inputs_has_a_finite_loss():
     batch = Examples(torch.zeros(1, 1, 1, 2), torch.tensor([1]))
     for divisor in ("normals", "own"):
         loss = AnomalyLoss(recipe(divisor=divisor))
-        assert float(loss.of(*loss.sums(output([0.5], [0.5], torch.ones(1, 2)), batch))["loss"]) == pytest.approx(0.4**2 + 0.08)
+        assert float(
+            loss.of(*loss.sums(output([0.5], [0.5], torch.ones(1, 2)), batch))["loss"]
+        ) == pytest.approx(0.4**2 + 0.08)
 
 
 # ------------------------------------------------------------------------------------------------------------ scores
@@ -84,21 +111,48 @@ def test_in_which_direction_every_score_points():
     generator = torch.Generator().manual_seed(0)
     wobble = 0.02 * torch.rand(20, generator=generator)
     anomalous = torch.from_numpy(labels).float()
-    lengths = torch.stack([0.9 - 0.7 * anomalous + wobble, 0.1 + 0.7 * anomalous + wobble], dim=1)
+    lengths = torch.stack(
+        [0.9 - 0.7 * anomalous + wobble, 0.1 + 0.7 * anomalous + wobble], dim=1
+    )
     sharpness = torch.stack([1.5 - anomalous, 0.5 + anomalous], dim=1) + wobble[:, None]
     coupling = (sharpness[:, None] * torch.randn(1, 50, 1, generator=generator)).softmax(dim=1)
     inputs = 0.5 * torch.ones(20, 1, 20, 20)
     reconstruction = inputs.flatten(1) + (0.05 + 0.1 * anomalous + wobble)[:, None]
     found = scores(AnomalyOutput(lengths, coupling, reconstruction), inputs)
-    auroc = {name: judged({name: s.double().numpy()}, labels)[f"auroc_{name}"] for name, s in found.items()}
-    up = {"gini", "palma", "theil", "atkinson", "hoover", "plain", "length", "a", "a_flipped", "a_mean_flipped", "error", "nre"}
+    auroc = {
+        name: judged({name: s.double().numpy()}, labels)[f"auroc_{name}"]
+        for name, s in found.items()
+    }
+    up = {
+        "gini",
+        "palma",
+        "theil",
+        "atkinson",
+        "hoover",
+        "plain",
+        "length",
+        "a",
+        "a_flipped",
+        "a_mean_flipped",
+        "error",
+        "nre",
+    }
     assert {name for name in set(auroc) - {"npp", "npp_plain"} if auroc[name] == 1} == up
-    assert {name for name in set(auroc) - {"npp", "npp_plain"} if auroc[name] == 0} == set(auroc) - {"npp", "npp_plain"} - up
+    assert {name for name in set(auroc) - {"npp", "npp_plain"} if auroc[name] == 0} == set(
+        auroc
+    ) - {"npp", "npp_plain"} - up
 
 
 def test_npp_is_large_where_no_class_is_sure():
-    sure, unsure = ({k: float(v[0]) for k, v in scores(output([a], [b], torch.zeros(1, 4)), torch.ones(1, 1, 2, 2)).items()}
-                    for a, b in ((0.9, 0.1), (0.3, 0.3)))  # fmt: skip
+    sure, unsure = (
+        {
+            k: float(v[0])
+            for k, v in scores(
+                output([a], [b], torch.zeros(1, 4)), torch.ones(1, 1, 2, 2)
+            ).items()
+        }
+        for a, b in ((0.9, 0.1), (0.3, 0.3))
+    )
     assert unsure["npp"] > sure["npp"]
     assert unsure["npp_plain"] > sure["npp_plain"]
     assert unsure["npp"] == pytest.approx(1 / (0.5 + 1e-5))
@@ -107,9 +161,13 @@ def test_npp_is_large_where_no_class_is_sure():
 
 def test_npp_as_released_ranks_by_how_close_both_lengths_are_and_the_difference_by_its_sign_too():
     """The largest softmax of two lengths is the sigmoid of the size of their difference."""
-    normal, anomaly = torch.rand(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    normal, anomaly = torch.rand(
+        2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     found = scores(
-        AnomalyOutput(torch.stack([normal, anomaly], 1), torch.full((50, 4, 2), 0.25), torch.zeros(50, 4)),
+        AnomalyOutput(
+            torch.stack([normal, anomaly], 1), torch.full((50, 4, 2), 0.25), torch.zeros(50, 4)
+        ),
         torch.ones(50, 1, 2, 2),
     )
     torch.testing.assert_close(1 / found["npp"], (anomaly - normal).abs().sigmoid() + 1e-5)
@@ -126,7 +184,10 @@ def test_nre_grows_with_the_error_and_changes_its_sign_where_there_is_none():
 
 
 def test_scores_that_are_not_finite_are_still_ranked():
-    found = judged({"palma": np.array([1.0, 2.0, np.inf, np.inf]), "nre": np.array([-np.inf, 0, 1, 2])}, np.array([0, 0, 1, 1]))
+    found = judged(
+        {"palma": np.array([1.0, 2.0, np.inf, np.inf]), "nre": np.array([-np.inf, 0, 1, 2])},
+        np.array([0, 0, 1, 1]),
+    )
     assert set(found.values()) == {1.0}
 
 
@@ -148,22 +209,35 @@ def test_a_look_at_a_network_scores_every_example_and_spreads_every_coupling():
     found, spread = look(network, examples, 7)
     whole = scores(network(examples.inputs), examples.inputs)
     for name, score in whole.items():
-        np.testing.assert_allclose(found[name], score.detach().double().numpy(), rtol=1e-3, atol=1e-6)
-    assert (len(spread.pop("quantiles")), len(spread.pop("log_shares"))) == (len(QUANTILES), len(EDGES) - 1)
+        np.testing.assert_allclose(
+            found[name], score.detach().double().numpy(), rtol=1e-3, atol=1e-6
+        )
+    assert (len(spread.pop("quantiles")), len(spread.pop("log_shares"))) == (
+        len(QUANTILES),
+        len(EDGES) - 1,
+    )
     for name, curve in spread.items():
         assert len(curve) == (len(QUANTILES) if name.startswith("lorenz") else len(EDGES) - 1)
-        assert math.isclose(curve[-1] if name.startswith("lorenz") else sum(curve), 1, rel_tol=1e-3)
+        assert math.isclose(
+            curve[-1] if name.startswith("lorenz") else sum(curve), 1, rel_tol=1e-3
+        )
     kept = thinned(found, examples.labels.numpy())
-    assert kept["gini_of_anomalies"][-1] == pytest.approx(found["gini"][examples.labels.numpy() == 1].max(), rel=1e-4)
+    assert kept["gini_of_anomalies"][-1] == pytest.approx(
+        found["gini"][examples.labels.numpy() == 1].max(), rel=1e-4
+    )
     assert len(kept) == 2 * len(found)
     assert {len(v) for v in kept.values()} == {len(QUANTILES)}
 
 
-def looked(coupling: torch.Tensor, labels: torch.Tensor) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
+def looked(
+    coupling: torch.Tensor, labels: torch.Tensor
+) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
     """What a look finds of couplings [N, I, 2]."""
     number = torch.arange(len(labels)).float().reshape(-1, 1, 1, 1)
     return look(
-        lambda x: AnomalyOutput(torch.full((len(x), 2), 0.5), coupling[x.flatten().long()], x.flatten(1)),
+        lambda x: AnomalyOutput(
+            torch.full((len(x), 2), 0.5), coupling[x.flatten().long()], x.flatten(1)
+        ),
         Examples(number, labels),
         3,
     )
@@ -171,8 +245,16 @@ def looked(coupling: torch.Tensor, labels: torch.Tensor) -> tuple[dict[str, np.n
 
 def test_a_spread_is_of_the_capsule_and_of_the_class_that_it_names():
     """A capsule hears some of 20 children, all of them alike; how many tells both capsules and both classes apart."""
-    heard = {("normal", "normal"): 20, ("anomaly", "normal"): 10, ("normal", "anomalies"): 5, ("anomaly", "anomalies"): 2}
-    count, labels = torch.tensor([*heard.values()]).reshape(2, 1, 2), torch.tensor([0, 1, 1, 1, 0])  # of [class, ·, capsule]
+    heard = {
+        ("normal", "normal"): 20,
+        ("anomaly", "normal"): 10,
+        ("normal", "anomalies"): 5,
+        ("anomaly", "anomalies"): 2,
+    }
+    count, labels = (
+        torch.tensor([*heard.values()]).reshape(2, 1, 2),
+        torch.tensor([0, 1, 1, 1, 0]),
+    )  # of [class, ·, capsule]
     _, spread = looked(((torch.arange(20)[:, None] < count) / count)[labels], labels)
     for (capsule, of), n in heard.items():
         assert sum(share > 0 for share in spread[f"lorenz_{capsule}_capsule_{of}"]) == n
@@ -182,13 +264,24 @@ def test_a_spread_is_of_the_capsule_and_of_the_class_that_it_names():
 def test_the_release_reads_the_second_word_of_both_palma_ratios():
     """The anomaly capsule's, or the normal one's where NumPy pads that in front: beside more digits, or where one is infinite."""
     read = {
-        (1.5, 9.25): 9.25, (12.5, 9.25): 9.25, (12.5, 10.5): 10.5, (9.5, 12.25): 9.5, (12.5, 123.5): 12.5,
-        (9.0, math.inf): 9.0, (math.inf, 12.5): math.inf,  # padded
-        (1.25, math.inf): math.inf, (math.inf, 9.5): 9.5,  # not padded
-    }  # fmt: skip
+        (1.5, 9.25): 9.25,
+        (12.5, 9.25): 9.25,
+        (12.5, 10.5): 10.5,
+        (9.5, 12.25): 9.5,
+        (12.5, 123.5): 12.5,
+        (9.0, math.inf): 9.0,
+        (math.inf, 12.5): math.inf,  # padded
+        (1.25, math.inf): math.inf,
+        (math.inf, 9.5): 9.5,  # not padded
+    }
     ratios = torch.tensor([*read])[:, None]  # [N, 1, 2]
-    lower, upper = ratios.isfinite().float(), ratios.nan_to_num(posinf=1)  # one or nothing, and what has this ratio to it
-    found, _ = looked(torch.where(torch.arange(20)[:, None] < 10, lower, upper), torch.arange(len(read)) % 2)
+    lower, upper = (
+        ratios.isfinite().float(),
+        ratios.nan_to_num(posinf=1),
+    )  # one or nothing, and what has this ratio to it
+    found, _ = looked(
+        torch.where(torch.arange(20)[:, None] < 10, lower, upper), torch.arange(len(read)) % 2
+    )
     assert found["palma_as_read"].tolist() == [*read.values()]
 
 
@@ -199,7 +292,9 @@ def stripes(n: int) -> Examples:
     """Normal examples have their upper half alight, one anomaly in five the lower one; [n, 64] with noise."""
     generator = torch.Generator().manual_seed(0)
     labels = (torch.arange(n) % 5 == 0).long()
-    upper = torch.rand(n, 64, generator=generator) < torch.where(torch.arange(64) < 32, 0.9, 0.1)
+    upper = torch.rand(n, 64, generator=generator) < torch.where(
+        torch.arange(64) < 32, 0.9, 0.1
+    )
     return Examples(torch.where(labels[:, None] == 1, upper.flip(1), upper).float(), labels)
 
 
@@ -209,10 +304,14 @@ def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
 
 def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
     """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual convention the MSE is."""
-    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32)
+    config = BaselineConfig(
+        data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32
+    )
     examples = stripes(500)
     for reconstructed, anomalies_fit in ((1, True), (0, False)):
-        model = autoencoder({"train": examples, "stop": examples}, reconstructed, config, Context(seed=0))
+        model = autoencoder(
+            {"train": examples, "stop": examples}, reconstructed, config, Context(seed=0)
+        )
         area = areas(error_of(model, examples.inputs), examples.labels)
         assert area < 0.05 if anomalies_fit else area > 0.95
 
@@ -221,7 +320,9 @@ def test_the_autoencoder_stops_where_what_early_stopping_looks_at_gets_worse():
     """Where labels are the other way round that is the second epoch; its own examples it reconstructs better and better."""
 
     def errors(epochs: int, stop: torch.Tensor) -> torch.Tensor:
-        config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, abc_epochs=epochs, stop_after=1)
+        config = BaselineConfig(
+            data="digits", setup="outliers", kind=0, percent=20, abc_epochs=epochs, stop_after=1
+        )
         splits = {"train": examples, "stop": examples._replace(labels=stop)}
         return error_of(autoencoder(splits, 1, config, Context(seed=0)), examples.inputs)
 
@@ -233,7 +334,9 @@ def test_the_autoencoder_stops_where_what_early_stopping_looks_at_gets_worse():
 
 def test_the_loss_of_abc_by_hand():
     error = torch.tensor([0.5, 0.2])
-    assert float(abc_loss(error, torch.tensor([1.0, 0.0]))) == pytest.approx(0.5 - math.log(1 - math.exp(-0.2)))
+    assert float(abc_loss(error, torch.tensor([1.0, 0.0]))) == pytest.approx(
+        0.5 - math.log(1 - math.exp(-0.2))
+    )
     assert abc_loss(torch.zeros(1), torch.zeros(1)).isfinite()
 
 
@@ -241,17 +344,34 @@ def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error
     """So the released score points the wrong way. Scikit-learn's machine, trained on normal examples only, agrees in direction."""
     from sklearn.neural_network import BernoulliRBM
 
-    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=10, nl_epochs=60, batch_size=20, stop_after=60)
-    train, test = (Examples(of.inputs.flatten(1), of.labels) for of in (splits(config)[name] for name in ("train", "test")))
+    config = BaselineConfig(
+        data="digits",
+        setup="outliers",
+        kind=0,
+        percent=10,
+        nl_epochs=60,
+        batch_size=20,
+        stop_after=60,
+    )
+    train, test = (
+        Examples(of.inputs.flatten(1), of.labels)
+        for of in (splits(config)[name] for name in ("train", "test"))
+    )
     torch.manual_seed(0)
     machine = BoltzmannMachine(64, 50, "cpu")
     untrained = areas(error_of(machine.reconstruct, test.inputs), test.labels)
     assert machine.learn(train, config, Context(seed=0)) == 60
     error = error_of(machine.reconstruct, test.inputs)
     assert untrained < 0.6 < 0.95 < areas(error, test.labels)
-    assert areas((-error).exp(), test.labels) == pytest.approx(1 - areas(error, test.labels), abs=1e-3)
-    theirs = BernoulliRBM(50, learning_rate=0.05, n_iter=30, random_state=0).fit(train.inputs[train.labels == 0].numpy())
-    assert areas(torch.from_numpy(-theirs.score_samples(test.inputs.numpy())), test.labels) > 0.55
+    assert areas((-error).exp(), test.labels) == pytest.approx(
+        1 - areas(error, test.labels), abs=1e-3
+    )
+    theirs = BernoulliRBM(50, learning_rate=0.05, n_iter=30, random_state=0).fit(
+        train.inputs[train.labels == 0].numpy()
+    )
+    assert (
+        areas(torch.from_numpy(-theirs.score_samples(test.inputs.numpy())), test.labels) > 0.55
+    )
 
 
 def test_one_step_of_contrastive_divergence():
@@ -263,7 +383,11 @@ def test_one_step_of_contrastive_divergence():
         machine = BoltzmannMachine(5, 3, "cpu")
         before = machine.weight.clone()
         machine.update(x, sign)
-        steps[sign] = (machine.weight / (1 - machine.DECAY) - before, machine.visible, machine.hidden)
+        steps[sign] = (
+            machine.weight / (1 - machine.DECAY) - before,
+            machine.visible,
+            machine.hidden,
+        )
     torch.testing.assert_close(steps[1][0], -steps[-1][0], atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(steps[1][1:], steps[-1][1:])
     assert steps[1][0].abs().max() > 1e-4
@@ -276,18 +400,25 @@ def test_two_steps_of_the_boltzmann_machine_by_hand():
     machine.hidden.fill_(100)
     ones = torch.ones(3, 1)
     assert machine.update(ones, 1) == pytest.approx(0.5**2)
-    assert (float(machine.weight), float(machine.visible)) == pytest.approx((0.005 * 0.9998, 0.005))
+    assert (float(machine.weight), float(machine.visible)) == pytest.approx(
+        (0.005 * 0.9998, 0.005)
+    )
     machine.update(ones, 1)
     step = 0.01 * (0.5 * 0.5 + 1 - 1 / (1 + math.exp(-0.005 * 1.9998)))
     assert float(machine.visible) == pytest.approx(0.005 + step)
     assert float(machine.weight) == pytest.approx((0.005 * 0.9998 + step) * 0.9998)
 
 
-def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_normal_examples(monkeypatch):
+def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_normal_examples(
+    monkeypatch,
+):
     """Here it is that of epoch 4; errors of anomalies, which fall all the time, do not count (released code)."""
     config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, nl_epochs=9)
     machine = BoltzmannMachine(64, 5, "cpu")
-    errors = {1: iter([0.5, 0.6, 0.6, 0.4, 0.5, 0.4, 0.45, 0.3, 0.2]), -1: iter([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0, 0, 0])}
+    errors = {
+        1: iter([0.5, 0.6, 0.6, 0.4, 0.5, 0.4, 0.45, 0.3, 0.2]),
+        -1: iter([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0, 0, 0]),
+    }
     monkeypatch.setattr(machine, "update", lambda x, sign: next(errors[sign]))
     assert machine.learn(stripes(20), config, Context(seed=0)) == 7
 
@@ -328,12 +459,18 @@ def test_a_training_has_the_draw_of_its_own_seed():
 
 
 def test_early_stopping_looks_at_the_test_set_or_at_what_nothing_else_sees():
-    released, some, held = (splits(recipe(**c)) for c in ({}, {"stop_examples": 50}, {"stop_on": "held_out"}))
+    released, some, held = (
+        splits(recipe(**c)) for c in ({}, {"stop_examples": 50}, {"stop_on": "held_out"})
+    )
     assert torch.equal(released["stop"].inputs, released["test"].inputs)
     assert len(some["stop"].inputs) == 50
     assert torch.equal(held["test"].inputs, released["test"].inputs)
     together = torch.cat([held["train"].inputs, held["stop"].inputs])
-    assert len(together.flatten(1).unique(dim=0)) == len(released["train"].inputs.flatten(1).unique(dim=0)) == len(together)
+    assert (
+        len(together.flatten(1).unique(dim=0))
+        == len(released["train"].inputs.flatten(1).unique(dim=0))
+        == len(together)
+    )
     assert held["stop"].labels.sum() >= 1
     assert len(held["stop"].labels) < len(held["train"].labels) / 5
 
@@ -356,7 +493,9 @@ def test_lesions_and_pairs_are_split_once_for_all_seeds():
         assert torch.equal(first["test"].inputs, second["test"].inputs)
         share = len(first["test"].labels) / sum(len(first[n].labels) for n in ("train", "test"))
         assert 0.2 < share < 0.3
-    rates = [float(first[n].labels.float().mean()) for n in ("train", "test")]  # of the pairs, which are stratified
+    rates = [
+        float(first[n].labels.float().mean()) for n in ("train", "test")
+    ]  # of the pairs, which are stratified
     assert rates[0] == pytest.approx(rates[1], abs=0.01)
 
 
@@ -364,14 +503,21 @@ def test_only_the_pam_is_seen_and_only_sites_with_one():
     seen = splits(recipe(data="guides", sees="pam"))["test"].inputs
     assert seen[..., :-3].abs().sum() == 0
     assert seen[..., -3:].sum() > 0
-    every, filtered = (splits(recipe(data="guides", nrg_pam=f))["train"].inputs for f in (False, True))
+    every, filtered = (
+        splits(recipe(data="guides", nrg_pam=f))["train"].inputs for f in (False, True)
+    )
     assert 0 < len(filtered) < len(every)
-    assert (filtered[:, 1, :, -2:].sum(dim=0) > 0).T.tolist() == [[True, True, False, False], [False, True, False, False]]  # R, G
+    assert (filtered[:, 1, :, -2:].sum(dim=0) > 0).T.tolist() == [
+        [True, True, False, False],
+        [False, True, False, False],
+    ]  # R, G
 
 
 def test_bad_input_is_answered():
     detection = experiments(STEM)["detection"]
-    with pytest.raises(UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"):
+    with pytest.raises(
+        UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"
+    ):
         detection.trials("smoke", where={"data": "digits"}, change={"kind": 10})
     with pytest.raises(
         UserError, match=r"jitter = True: AnomalyRecipe makes no use of it"
@@ -382,9 +528,13 @@ def test_bad_input_is_answered():
     for percent, why in {0: "greater than 0", None: "the setup outliers needs percent"}.items():
         with pytest.raises(UserError, match=f"percent = {percent}: .*{why}"):
             detection.trials("smoke", where={"setup": "outliers"}, change={"percent": percent})
-    with pytest.raises(UserError, match=r"0.01 % of anomalies beside 142 normal examples leaves no anomaly"):
+    with pytest.raises(
+        UserError, match=r"0.01 % of anomalies beside 142 normal examples leaves no anomaly"
+    ):
         splits(recipe(percent=0.01))
-    with pytest.raises(ValidationError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
+    with pytest.raises(
+        ValidationError, match=r"Unknown data set 'digit'. Did you mean 'digits'"
+    ):
         recipe().model_validate({**recipe().model_dump(), "data": "digit"})
 
 
@@ -402,9 +552,16 @@ def test_gradients_are_clipped_before_every_step():
 
 
 def test_a_network_learns_to_tell_digits_apart():
-    trained = train(recipe(setup="inliers", kind=0, epochs=30, learning_rate=5e-3), 0, Context(seed=0))
+    trained = train(
+        recipe(setup="inliers", kind=0, epochs=30, learning_rate=5e-3), 0, Context(seed=0)
+    )
     found, _ = look(trained.network, trained.splits["test"], 250)
-    assert judged({"length": found["length"]}, trained.splits["test"].labels.numpy())["auroc_length"] > 0.9
+    assert (
+        judged({"length": found["length"]}, trained.splits["test"].labels.numpy())[
+            "auroc_length"
+        ]
+        > 0.9
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- claims
@@ -435,10 +592,28 @@ def printed(make_record):
         for trial in EXPERIMENTS[name].trials("paper"):
             config = EXPERIMENTS[name].config(**trial.config)
             if trial.seed < 3 and not config.nrg_pam and config.sees == "all":
-                mine = ("abc", "nl") if name == "baselines" else ("palma", "gini", "plain", "a", "npp", "nre")
-                metrics = {k: m for k, m in of_the_tables(config).items() if k.partition("_")[2] in mine}
-                rate = metrics.get("ap_plain")  # plain guesses on lesions, so that its precision is the share of anomalies
-                counts = {"test_anomalies": rate.value, "test_normals": 1 - rate.value, "loss_left": 0.1} if rate else {}
+                mine = (
+                    ("abc", "nl")
+                    if name == "baselines"
+                    else ("palma", "gini", "plain", "a", "npp", "nre")
+                )
+                metrics = {
+                    k: m
+                    for k, m in of_the_tables(config).items()
+                    if k.partition("_")[2] in mine
+                }
+                rate = metrics.get(
+                    "ap_plain"
+                )  # plain guesses on lesions, so that its precision is the share of anomalies
+                counts = (
+                    {
+                        "test_anomalies": rate.value,
+                        "test_normals": 1 - rate.value,
+                        "loss_left": 0.1,
+                    }
+                    if rate
+                    else {}
+                )
                 metrics |= {k: Metric(value=v, n=1, unit="count") for k, v in counts.items()}
                 records.append(make_record(trial, metrics=metrics))
     return Runs(records)
@@ -446,7 +621,15 @@ def printed(make_record):
 
 @pytest.mark.parametrize(
     ("claim", "holding"),
-    [("INQ-W-1", 17), ("INQ-W-2", 18), ("INQ-W-3", 15), ("INQ-W-4", 12), ("INQ-W-5", 2), ("INQ-W-6", 68), ("INQ-W-7", 21)],
+    [
+        ("INQ-W-1", 17),
+        ("INQ-W-2", 18),
+        ("INQ-W-3", 15),
+        ("INQ-W-4", 12),
+        ("INQ-W-5", 2),
+        ("INQ-W-6", 68),
+        ("INQ-W-7", 21),
+    ],
 )
 def test_what_the_papers_own_tables_say_to_its_claims(printed, claim, holding):
     """Text and tables agree in every part that is asked. What they contradict is left out as an erratum."""
@@ -463,60 +646,119 @@ def test_what_is_left_out_of_a_claim_is_what_the_papers_own_numbers_contradict()
     assert set(QUERIES["INQ-W-3"].errata) == {"Npp falls on CIFAR-10"}
     few, many = (values[f"INQ-T2-cifar10-{share}pct-npp"] for share in ("0.1", "10"))
     assert few < many
-    assert all(f"{value:.4f}" in QUERIES["INQ-W-3"].errata["Npp falls on CIFAR-10"] for value in (few, many))
+    assert all(
+        f"{value:.4f}" in QUERIES["INQ-W-3"].errata["Npp falls on CIFAR-10"]
+        for value in (few, many)
+    )
     [(part, why)] = QUERIES["INQ-W-6"].errata.items()
     assert "about 2 points above the base rate" in part
     others = ("a", "nre", "abc", "nl")
-    above = {(x, s): 100 * (values[f"INQ-S3-{x}-{s}"] - values[f"INQ-S3-{x}-plain"]) for x in "ABCD" for s in others}
+    above = {
+        (x, s): 100 * (values[f"INQ-S3-{x}-{s}"] - values[f"INQ-S3-{x}-plain"])
+        for x in "ABCD"
+        for s in others
+    }
     most = max(above, key=above.get)
     assert (most, round(above[most])) == (("C", "nl"), 7)
     assert [of for of, points in above.items() if points <= 2] == [("A", "abc")]
-    assert all(told in why for told in ("7 points (NL in setup C)", "2 only for ABC in setup A"))
+    assert all(
+        told in why for told in ("7 points (NL in setup C)", "2 only for ABC in setup A")
+    )
 
 
 def test_every_number_of_the_tables_is_asked_of_the_runs_that_hold_it(printed):
     values = [c for c in ledger(STEM).values() if c.kind == "value" and not c.not_run]
     assert len(values) > 400
     for claim in values:
-        verdict, unlike = judge(claim, QUERIES[claim.id], printed), claim.id.startswith("INQ-C-ap")
-        assert (verdict.status, verdict.n) == ("inconclusive" if unlike else "reproduced", 3), (claim.id, verdict.reason)
+        verdict, unlike = (
+            judge(claim, QUERIES[claim.id], printed),
+            claim.id.startswith("INQ-C-ap"),
+        )
+        assert (verdict.status, verdict.n) == ("inconclusive" if unlike else "reproduced", 3), (
+            claim.id,
+            verdict.reason,
+        )
         assert verdict.ours == pytest.approx(claim.value)
 
 
 def test_baselines_run_as_often_as_the_networks_beside_them():
     """Ten times where the paper has ten seeds; three times each of ten classes."""
-    often = {name: Counter((t.config["data"], t.config.get("percent"), t.config.get("kind")) for t in e.trials("paper"))
-             for name, e in EXPERIMENTS.items() if "setup" in e.config.model_fields}  # fmt: skip
+    often = {
+        name: Counter(
+            (t.config["data"], t.config.get("percent"), t.config.get("kind"))
+            for t in e.trials("paper")
+        )
+        for name, e in EXPERIMENTS.items()
+        if "setup" in e.config.model_fields
+    }
     beside = often["detection"] | often["lesions"] | often["off_targets"]
     assert often["baselines"] == beside
-    assert (beside["crispr", None, None], beside["mnist", 1.0, 3]) == (3 * 10, 2 * 3)  # arms, and setups
+    assert (beside["crispr", None, None], beside["mnist", 1.0, 3]) == (
+        3 * 10,
+        2 * 3,
+    )  # arms, and setups
 
 
 def test_whether_inequality_is_best_is_asked_of_both_areas_from_one_percent_on():
     asked = [str(leaf.metric) for leaf in leaves(QUERIES["INQ-W-1"])]
     assert any("ap_gini" in metric for metric in asked)
     parts = QUERIES["INQ-W-1"].parts
-    assert (sum(name.endswith("AUROC") for name in parts), sum(name.endswith(", average precision") for name in parts)) == (9, 8)
+    assert (
+        sum(name.endswith("AUROC") for name in parts),
+        sum(name.endswith(", average precision") for name in parts),
+    ) == (9, 8)
 
 
 def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
     """Palma alone, here; where a rival beats both, neither leads, and the cell does not hold."""
-    (cell,) = (part for name, part in QUERIES["INQ-W-4"].parts.items() if name.startswith("MNIST inliers 10 %"))
-    levels = {"palma": 0.9, "gini": 0.7, "plain": 0.5, "a": 0.8, "npp": 0.5, "nre": 0.5, "abc": 0.5, "nl": 0.5}
-    for changes, best in (({}, ["Palma"]), ({"a": 0.95}, []), ({"a": 0.95, "gini": 0.97}, ["Gini"])):
+    (cell,) = (
+        part
+        for name, part in QUERIES["INQ-W-4"].parts.items()
+        if name.startswith("MNIST inliers 10 %")
+    )
+    levels = {
+        "palma": 0.9,
+        "gini": 0.7,
+        "plain": 0.5,
+        "a": 0.8,
+        "npp": 0.5,
+        "nre": 0.5,
+        "abc": 0.5,
+        "nl": 0.5,
+    }
+    for changes, best in (
+        ({}, ["Palma"]),
+        ({"a": 0.95}, []),
+        ({"a": 0.95, "gini": 0.97}, ["Gini"]),
+    ):
         records = []
-        for name, of in (("detection", ("palma", "gini", "plain", "a", "npp", "nre")), ("baselines", ("abc", "nl"))):
+        for name, of in (
+            ("detection", ("palma", "gini", "plain", "a", "npp", "nre")),
+            ("baselines", ("abc", "nl")),
+        ):
             where = {"data": "mnist", "setup": "inliers", "percent": 10.0}
             for trial in EXPERIMENTS[name].trials("paper", where=where):
                 values = {f"auroc_{s}": (levels | changes)[s] + 0.001 * trial.seed for s in of}
-                metrics = {k: Metric(value=v, n=100, unit="fraction") for k, v in values.items()}
-                records.append(make_record(trial, metrics=metrics | {"loss_left": Metric(value=0.1, n=1, unit="1")}))
+                metrics = {
+                    k: Metric(value=v, n=100, unit="fraction") for k, v in values.items()
+                }
+                records.append(
+                    make_record(
+                        trial, metrics=metrics | {"loss_left": Metric(value=0.1, n=1, unit="1")}
+                    )
+                )
         verdict = judge(ledger(STEM)["INQ-W-4"], Count({"it": cell}), Runs(records))
         palma, gini = verdict.parts[0].parts
         assert [part.name for part in (palma, gini) if part.status in HELD] == best
         assert (verdict.status in HELD) == bool(best)
-        beaten = {part.name: [p.name for p in part.parts if p.status in AGAINST] for part in (palma, gini)}
-        behind = {"Palma": ["Palma beats A"] * ("a" in changes), "Gini": ["Gini beats A"] * ("gini" not in changes)}
+        beaten = {
+            part.name: [p.name for p in part.parts if p.status in AGAINST]
+            for part in (palma, gini)
+        }
+        behind = {
+            "Palma": ["Palma beats A"] * ("a" in changes),
+            "Gini": ["Gini beats A"] * ("gini" not in changes),
+        }
         assert beaten == behind
 
 
@@ -524,12 +766,18 @@ def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
     """They have the epochs of the networks beside them too, which ``run`` never reads."""
     first, *_ = EXPERIMENTS["baselines"].grid("cpu")
     twice = doubled(first)
-    assert (twice.abc_epochs, twice.nl_epochs, twice.epochs) == (2 * first.abc_epochs, 2 * first.nl_epochs, first.epochs)
+    assert (twice.abc_epochs, twice.nl_epochs, twice.epochs) == (
+        2 * first.abc_epochs,
+        2 * first.nl_epochs,
+        first.epochs,
+    )
     changes = {1: {}, 2: {"abc_epochs": 40, "nl_epochs": 20}, 0: {"epochs": 20}}
     for counts_as, change in changes.items():
         trial = EXPERIMENTS["baselines"].trials("cpu", seeds=[0], change=change)[0]
         assert budget(trial) == counts_as
-    recorded = [r.trial for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"]
+    recorded = [
+        r.trial for r in Store(RESULTS).records(STEM) if r.trial.experiment == "baselines"
+    ]
     assert recorded
     assert all(map(budget, recorded))
 
@@ -539,19 +787,34 @@ def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
     verdict = judge(ledger(STEM)["INQ-W-9"], QUERIES["INQ-W-9"], printed)
     assert (verdict.status, verdict.records) == ("erratum", ())
     values = {name: claim.value for name, claim in ledger(STEM).items()}
-    cells = [name.removesuffix("gini") for name in values if re.fullmatch(r"INQ-(T[234]-.*|C-auroc)-gini", name)]
+    cells = [
+        name.removesuffix("gini")
+        for name in values
+        if re.fullmatch(r"INQ-(T[234]-.*|C-auroc)-gini", name)
+    ]
     leads = [values[f"{cell}palma"] - values[f"{cell}gini"] for cell in cells]
     wins, losses = sum(lead > 0 for lead in leads), sum(lead < 0 for lead in leads)
-    assert f"Palma beats Gini in {wins} of {len(leads)} cells and loses to it in {losses}" in verdict.reason
+    assert (
+        f"Palma beats Gini in {wins} of {len(leads)} cells and loses to it in {losses}"
+        in verdict.reason
+    )
 
 
 def test_where_gini_is_inverted_the_verdict_says_so(make_record):
     """It tells anomalies either way round; how far, is what counts."""
     for area, word in ((0.05, "inverted: the AUROC is 0.051"), (0.95, "")):
-        trials = EXPERIMENTS["routings"].trials("paper", where={"routing": "em", "data": "mnist", "setup": "outliers"})
+        trials = EXPERIMENTS["routings"].trials(
+            "paper", where={"routing": "em", "data": "mnist", "setup": "outliers"}
+        )
         learned = {"loss_left": Metric(value=0.1, n=1, unit="1")}
         records = [
-            make_record(t, metrics={"auroc_gini": Metric(value=area + 0.001 * t.seed, n=100, unit="fraction")} | learned)
+            make_record(
+                t,
+                metrics={
+                    "auroc_gini": Metric(value=area + 0.001 * t.seed, n=100, unit="fraction")
+                }
+                | learned,
+            )
             for t in trials
         ]
         part = QUERIES["INQ-W-10"].parts["EM, MNIST, outliers"]
@@ -563,13 +826,20 @@ def test_where_gini_is_inverted_the_verdict_says_so(make_record):
 
 
 @pytest.mark.parametrize(
-    ("name", "like", "few"), [("moles", "ham10000", {"akiec": 20, "bkl": 40, "nv": 140}), ("guides", "crispr", {"anomalous": 80})]
+    ("name", "like", "few"),
+    [
+        ("moles", "ham10000", {"akiec": 20, "bkl": 40, "nv": 140}),
+        ("guides", "crispr", {"anomalous": 80}),
+    ],
 )
 def test_examples_are_counted_and_held_against_the_papers_count(monkeypatch, name, like, few):
     """Here those of a stand-in, which has fewer."""
     monkeypatch.setitem(counting.PRINTED, name, counting.PRINTED[like])
     (config,) = (c for c in EXPERIMENTS["counts"].grid("smoke") if c.data == name)
-    found = {metric: m.value for metric, m in EXPERIMENTS["counts"].run(config, Context(seed=0)).metrics.items()}
+    found = {
+        metric: m.value
+        for metric, m in EXPERIMENTS["counts"].run(config, Context(seed=0)).metrics.items()
+    }
     assert found.items() >= few.items()
     for metric, printed in counting.PRINTED[like].items():
         assert (found[metric] > 0, found[f"off_{metric}"]) == (True, printed - found[metric])
@@ -581,5 +851,9 @@ def test_the_counts_of_the_paper(real, name):
     """The images of each class, and the pairs with few mismatches; negatives of CRISPR are substitutes, and are counted so."""
     (config,) = (c for c in EXPERIMENTS["counts"].grid("cpu") if c.data == name)
     outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=real(name)))
-    off = {metric: found.value for metric, found in outcome.metrics.items() if metric.startswith("off_")}
+    off = {
+        metric: found.value
+        for metric, found in outcome.metrics.items()
+        if metric.startswith("off_")
+    }
     assert {metric for metric, value in off.items() if value} <= {"off_normal"}

@@ -42,8 +42,10 @@ def test_the_network_has_the_parameters_of_table_1(routing):
 def test_the_grids_have_the_sizes_of_table_1():
     found = ConsensusCapsNet((1, 32, 32), routing="dynamic").layers(torch.rand(2, 1, 32, 32))
     assert {name: tuple(r.pose.shape[1:]) for name, r in found.items()} == {
-        "capsules1": (6, 6, 16, 4, 4), "capsules2": (4, 4, 16, 4, 4), "classes": (5, 16),
-    }  # fmt: skip
+        "capsules1": (6, 6, 16, 4, 4),
+        "capsules2": (4, 4, 16, 4, 4),
+        "classes": (5, 16),
+    }
 
 
 def test_pairs_and_shared_classes_would_have_other_counts():
@@ -54,7 +56,9 @@ def test_primary_poses_are_positive_and_of_length_one_unless_raw():
     images = torch.randn(3, 1, 17, 17)
     for raw in (False, True):
         torch.manual_seed(0)
-        pose, activation = ConsensusCapsNet((1, 17, 17), sizes=(8, 2, 2, 2), raw_poses=raw).primary_capsules(images)
+        pose, activation = ConsensusCapsNet(
+            (1, 17, 17), sizes=(8, 2, 2, 2), raw_poses=raw
+        ).primary_capsules(images)
         norm = torch.linalg.vector_norm(pose.flatten(4), dim=-1)
         assert raw == bool((pose < 0).any())
         assert raw != bool(((norm - 1).abs() < 1e-4).all())
@@ -74,7 +78,9 @@ def test_a_frozen_routing_stays_as_it_starts_and_lets_gradients_through(routing)
 
 
 def test_theta_of_columns_has_a_row_for_each_column_of_each_grid():
-    network = ConsensusCapsNet((1, 20, 32), sizes=(8, 2, 3, 3), routing="similarity", theta="columns")
+    network = ConsensusCapsNet(
+        (1, 20, 32), sizes=(8, 2, 3, 3), routing="similarity", theta="columns"
+    )
     found = network.layers(torch.rand(2, 1, 20, 32))
     found["classes"].activation.sum().backward()
     for name, columns in (("capsules1", 6), ("capsules2", 4), ("classes", 1)):
@@ -84,15 +90,28 @@ def test_theta_of_columns_has_a_row_for_each_column_of_each_grid():
 
 
 @pytest.mark.parametrize(
-    "change", [
-        dict(iterations=1), dict(coordinates=False), dict(raw_poses=True), dict(reads="released"),
-        *(dict(routing="similarity", **of) for of in (dict(theta="columns"), dict(similarity_start="steep"), dict(similarity_start="spread"))),
-    ], ids=str,
-)  # fmt: skip
+    "change",
+    [
+        dict(iterations=1),
+        dict(coordinates=False),
+        dict(raw_poses=True),
+        dict(reads="released"),
+        *(
+            dict(routing="similarity", **of)
+            for of in (
+                dict(theta="columns"),
+                dict(similarity_start="steep"),
+                dict(similarity_start="spread"),
+            )
+        ),
+    ],
+    ids=str,
+)
 def test_every_option_changes_what_the_network_says(change):
     images = torch.randn(2, 1, 20, 20)
     one, other = (
-        new_network(recipe(**of), (1, 20, 20), 0) for of in ({"routing": change.get("routing", "connectionist")}, change)
+        new_network(recipe(**of), (1, 20, 20), 0)
+        for of in ({"routing": change.get("routing", "connectionist")}, change)
     )
     assert (one(images) - other(images)).abs().max() > 1e-6
 
@@ -100,14 +119,19 @@ def test_every_option_changes_what_the_network_says(change):
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_cross_entropy_is_an_option_of_logits_where_routings_learn(routing):
     images = torch.randn(2, 1, 20, 20)
-    spread, logits = (new_network(recipe(routing=routing, loss=of), (1, 20, 20), 0)(images) for of in ("spread", "cross_entropy"))
+    spread, logits = (
+        new_network(recipe(routing=routing, loss=of), (1, 20, 20), 0)(images)
+        for of in ("spread", "cross_entropy")
+    )
     learns = routing in ("similarity", "connectionist")
     torch.testing.assert_close(logits.sigmoid() if learns else logits, spread)
 
 
 def test_children_are_active_at_the_start_and_an_lstm_remembers():
     """Biases as released: 0.8 ± 0.2 of the primary activations, one of the forget gates, none of the other gates."""
-    activation = ConsensusCapsNet((1, 17, 17)).primary_capsules(torch.zeros(1, 1, 17, 17))[1].logit()
+    activation = (
+        ConsensusCapsNet((1, 17, 17)).primary_capsules(torch.zeros(1, 1, 17, 17))[1].logit()
+    )
     assert activation.min() > 0.6 - 1e-4
     assert activation.max() < 1 + 1e-4
     entry, forget, leave, new = make_routing("connectionist", 2, 3).gate_bias.chunk(4)
@@ -118,14 +142,18 @@ def test_children_are_active_at_the_start_and_an_lstm_remembers():
 @pytest.mark.parametrize("start", ["released", "spread"])
 def test_a_parent_of_similarity_routing_is_active_at_the_start(start):
     """θ₂ is one. Beside it stand θ₁ of at most 0.2, times an agreement between 0 and 1, and the logarithm of (0.9 + 0.1)."""
-    found = make_routing("similarity", 20, 4, start=start)(torch.randn(9, 20, 4), torch.full((9,), 0.9))
+    found = make_routing("similarity", 20, 4, start=start)(
+        torch.randn(9, 20, 4), torch.full((9,), 0.9)
+    )
     assert ((found.activation.logit() - 1).abs() < 0.2 + 1e-4).all()
 
 
 def test_em_routing_starts_with_half_of_the_capsules_active():
     config = recipe(routing="em")
     torch.manual_seed(0)
-    images = Examples(torch.randint(0, 256, (16, 1, 24, 24), dtype=torch.uint8), torch.zeros(16))
+    images = Examples(
+        torch.randint(0, 256, (16, 1, 24, 24), dtype=torch.uint8), torch.zeros(16)
+    )
     network = new_network(config, (1, 20, 20), 0)
     config.start(network, images, 0)
     for result in network.layers(config.seen(images.inputs)).values():
@@ -141,7 +169,11 @@ def test_images_too_small_for_four_layers_are_refused():
 
 
 def test_both_images_of_a_pair_are_examples():
-    parts = {"train": Examples(torch.arange(12, dtype=torch.uint8).view(3, 2, 1, 2), torch.tensor([4, 2, 1]))}
+    parts = {
+        "train": Examples(
+            torch.arange(12, dtype=torch.uint8).view(3, 2, 1, 2), torch.tensor([4, 2, 1])
+        )
+    }
     apart = recipe().arrange(parts)["train"]
     assert apart.inputs.shape == (6, 1, 1, 2)
     assert apart.inputs[3, 0, 0].tolist() == [6, 7]
@@ -154,23 +186,32 @@ def test_both_images_of_a_pair_are_examples():
 def test_jitter_comes_after_the_images_are_standardised():
     images = torch.randint(0, 256, (50, 1, 48, 48), dtype=torch.uint8)
     for jitter in (True, False):
-        x = recipe(crop=32, resize=None, jitter=jitter).prepare(images, torch.Generator().manual_seed(0))
+        x = recipe(crop=32, resize=None, jitter=jitter).prepare(
+            images, torch.Generator().manual_seed(0)
+        )
         assert x.shape == (50, 1, 32, 32)
-        whole = recipe(crop=48, resize=None, jitter=jitter).prepare(images, torch.Generator().manual_seed(0))
+        whole = recipe(crop=48, resize=None, jitter=jitter).prepare(
+            images, torch.Generator().manual_seed(0)
+        )
         mean, deviation = whole.mean(dim=(1, 2, 3)), whole.std(dim=(1, 2, 3))
         for of, least, most in ((mean, -2, 2), (deviation, 0.5, 1.5)):
             if jitter:
                 assert least - 1e-2 <= of.min() < least + 0.2 * (most - least)
                 assert most + 1e-2 >= of.max() > most - 0.2 * (most - least)
             else:
-                torch.testing.assert_close(of, torch.full_like(of, (least + most) / 2), rtol=0, atol=1e-3)
+                torch.testing.assert_close(
+                    of, torch.full_like(of, (least + most) / 2), rtol=0, atol=1e-3
+                )
 
 
 def test_digits_of_the_paper_are_moved_by_two_pixels():
     mnist = ConsensusRecipe(data="mnist", **REDUCED["paper"]["mnist"])
     image = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
     image[..., 14, 14] = 255
-    seen = {tuple(mnist.prepare(image, torch.Generator().manual_seed(k)).nonzero()[0].tolist()[2:]) for k in range(200)}
+    seen = {
+        tuple(mnist.prepare(image, torch.Generator().manual_seed(k)).nonzero()[0].tolist()[2:])
+        for k in range(200)
+    }
     assert seen == {(row, column) for row in range(12, 17) for column in range(12, 17)}
     assert mnist.prepare(image).equal(image.float() / 255)
     assert mnist == mnist.setting()
@@ -186,19 +227,26 @@ def test_the_rate_falls_as_released_and_the_margin_grows():
     loss = recipe().objective(torch.device("cpu"))
     for progress, margin in zip((0, 0.4, 1), margins, strict=True):
         loss.at(progress)  # of two classes that are equally active, the square of the margin
-        assert float(loss.loss(torch.ones(1, 2), torch.tensor([0]))) == pytest.approx(margin**2, abs=2e-3)
+        assert float(loss.loss(torch.ones(1, 2), torch.tensor([0]))) == pytest.approx(
+            margin**2, abs=2e-3
+        )
 
 
 def test_what_is_held_out_is_not_trained_on():
     for name in ("toys", "digits"):
-        held = ConsensusRecipe(data=name, **{**REDUCED["smoke"][name], "images": 0, "held_out": True})
+        held = ConsensusRecipe(
+            data=name, **{**REDUCED["smoke"][name], "images": 0, "held_out": True}
+        )
         split = data.load(name, "train")
         masks = held.choose(split)
         assert (masks["train"] ^ masks["test"]).all()
         assert 0.05 < masks["test"].mean() < 0.25
         assert held.choose(data.load(name, "test")) == {}
         if name == "toys":
-            toys = {of: {*zip(split["labels"][mask], split["instance"][mask], strict=True)} for of, mask in masks.items()}
+            toys = {
+                of: {*zip(split["labels"][mask], split["instance"][mask], strict=True)}
+                for of, mask in masks.items()
+            }
             assert not toys["train"] & toys["test"], "a toy is on one side with all its images"
             assert {category for category, _ in toys["test"]} == set(range(5))
 
@@ -215,12 +263,16 @@ def test_a_large_first_weight_makes_couplings_uniform(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_large_second_weight_makes_couplings_follow_the_activations(seed):
     activation = toy.clusters(seed)[1]
-    torch.testing.assert_close(toy.couplings(seed, 1.0, limits.LIMIT), activation / activation.sum(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        toy.couplings(seed, 1.0, limits.LIMIT), activation / activation.sum(), rtol=1e-4, atol=0
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_small_weights_gather_the_couplings_on_the_dense_cluster(seed):
-    shares = [float(toy.couplings(seed, w, w, iterations=10)[: toy.DENSE].sum()) for w in limits.SMALL]
+    shares = [
+        float(toy.couplings(seed, w, w, iterations=10)[: toy.DENSE].sum()) for w in limits.SMALL
+    ]
     assert shares == sorted(shares)
     assert shares[-1] > 0.8
 
@@ -245,7 +297,9 @@ def test_the_activation_is_that_of_equation_13():
     """Three children whose votes are the mean itself: every kernel is one, and couplings follow (a + 0.1) to the λ₂/(λ₁ + λ₂)."""
     active, theta = torch.tensor([0.1, 0.4, 0.9]), torch.tensor([[2.0, -1.0, -0.5]])
     weights = torch.tensor([[-1.0, 3.0]])  # their absolute values count
-    found = similarity_routing(torch.ones(3, 1, 2), active, torch.zeros(1, 2), torch.ones(1, 2), weights, theta)
+    found = similarity_routing(
+        torch.ones(3, 1, 2), active, torch.zeros(1, 2), torch.ones(1, 2), weights, theta
+    )
     c = (active + 0.1) ** 0.75 / ((active + 0.1) ** 0.75).sum()
     torch.testing.assert_close(found.coupling[:, 0], c, rtol=1e-5, atol=0)
     expected = torch.sigmoid(2 * 1 - 1 + 0.5 * (c * (active + 0.1).log()).sum())
@@ -255,7 +309,11 @@ def test_the_activation_is_that_of_equation_13():
 def test_a_new_network_tells_near_from_far_from_the_steep_start_only():
     looks = {of: start.sight(of, images=2) for of in ("released", "spread", "steep")}
     for layer in table3.LAYERS:
-        assert max(looks[of][layer].ratio for of in ("released", "spread")) < 1.05 < looks["steep"][layer].ratio
+        assert (
+            max(looks[of][layer].ratio for of in ("released", "spread"))
+            < 1.05
+            < looks["steep"][layer].ratio
+        )
         assert looks["spread"][layer].blind == looks["steep"][layer].blind == 0
         assert looks["released"][layer].near < looks["released"][layer].far < 1
     blind = {layer: of.blind for layer, of in looks["released"].items()}
@@ -273,9 +331,14 @@ def test_a_new_network_hardly_sees_its_images_but_one_with_raw_poses_does(routin
 
 
 def test_negation_is_seen_by_the_lstm_and_by_a_bias_only():
-    found = {(c.routing, c.bias): limits.negate(c, Context(seed=0)).metrics for c in limits.negation_grid("cpu")}
+    found = {
+        (c.routing, c.bias): limits.negate(c, Context(seed=0)).metrics
+        for c in limits.negation_grid("cpu")
+    }
     odd = {which: metrics["pose_is_not_odd"].value for which, metrics in found.items()}
-    assert {which for which, value in odd.items() if value == 0} == {(r, False) for r in ("similarity", "em", "dynamic")}
+    assert {which for which, value in odd.items() if value == 0} == {
+        (r, False) for r in ("similarity", "em", "dynamic")
+    }
     assert found["connectionist", False]["activation_is_not_even"].value > 1e-2
 
 
@@ -284,8 +347,12 @@ def test_negation_is_seen_by_the_lstm_and_by_a_bias_only():
 
 def test_similarity_routing_starts_as_released_at_the_size_of_the_paper_and_a_claim_asks_for_that():
     for scale, own, other in (("paper", "released", "steep"), ("cpu", "steep", "released")):
-        assert {c.similarity_start for c in table3.grid(scale) if c.routing == "similarity"} == {own}
-        tried = {c.similarity_start for c in table3.variants_grid(scale) if c.routing == "similarity"}
+        assert {
+            c.similarity_start for c in table3.grid(scale) if c.routing == "similarity"
+        } == {own}
+        tried = {
+            c.similarity_start for c in table3.variants_grid(scale) if c.routing == "similarity"
+        }
         assert tried == {own, other, "spread"}
         trials = [("errors", scale, c.model_dump(), c) for c in table3.grid(scale)]
         for select in selects(QUERIES["LR-W-1"]):
@@ -297,9 +364,15 @@ def test_similarity_routing_starts_as_released_at_the_size_of_the_paper_and_a_cl
 
 def test_only_networks_that_see_pairs_are_compared_with_the_error_of_pairs():
     paper = [("errors", "paper", c.model_dump(), c) for c in table3.grid("paper")]
-    found = [c for select in selects(QUERIES["LR-W-2"]) for c in Index(paper).of(select, "paper")]
-    assert [(c.routing, c.views, c.data) for c in found] == [(r, "pairs", "smallnorb") for r in ("connectionist", "similarity")]
-    assert not [c for scale in ("smoke", "cpu") for c in table3.grid(scale) if c.views == "pairs"]
+    found = [
+        c for select in selects(QUERIES["LR-W-2"]) for c in Index(paper).of(select, "paper")
+    ]
+    assert [(c.routing, c.views, c.data) for c in found] == [
+        (r, "pairs", "smallnorb") for r in ("connectionist", "similarity")
+    ]
+    assert not [
+        c for scale in ("smoke", "cpu") for c in table3.grid(scale) if c.views == "pairs"
+    ]
 
 
 def test_every_variant_differs_from_an_arm_of_its_scale_in_one_field():
@@ -307,7 +380,10 @@ def test_every_variant_differs_from_an_arm_of_its_scale_in_one_field():
         for variant in table3.variants_grid(scale):
             own = variant.model_dump()
             assert "," not in table3.change(own, scale) != "", own
-            fields = [{k for k, v in arm.model_dump().items() if v != own[k]} for arm in table3.grid(scale)]
+            fields = [
+                {k for k, v in arm.model_dump().items() if v != own[k]}
+                for arm in table3.grid(scale)
+            ]
             assert min(map(len, fields)) == 1, own
 
 
@@ -316,10 +392,14 @@ def test_the_records_of_the_pilot_choose_the_rates_of_the_reduced_arms():
     errors: dict[tuple, dict[float, float]] = {}
     for r in records:
         arm = r.config["data"], r.config["routing"], r.config["trained"]
-        errors.setdefault(arm, {})[r.config["learning_rate"]] = r.metrics["held_out_error"].value
+        errors.setdefault(arm, {})[r.config["learning_rate"]] = r.metrics[
+            "held_out_error"
+        ].value
     assert {len(rates) for rates in errors.values()} == {len(table3.RATES)}
     chosen = {arm: min(rates, key=rates.get) for arm, rates in errors.items()}
-    assert chosen == {(c.data, c.routing, c.trained): c.learning_rate for c in table3.grid("cpu")}
+    assert chosen == {
+        (c.data, c.routing, c.trained): c.learning_rate for c in table3.grid("cpu")
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- records
@@ -340,15 +420,21 @@ def test_votes_have_the_weights_in_the_mean_that_the_routing_gives_them(routing)
     assert table3.weights(route, even, active).flatten().tolist() == expected
     votes, active = torch.randn(7, 9, 3, 4), torch.rand(7, 9)
     found = make_routing(routing, 3, 4)(votes, active)
-    mean = (table3.weights(make_routing(routing, 3, 4), found.coupling, active)[..., None] * votes).sum(dim=1)
-    torch.testing.assert_close(*(F.normalize(t, dim=-1) for t in (found.pose, mean)), rtol=0, atol=1e-4)
+    mean = (
+        table3.weights(make_routing(routing, 3, 4), found.coupling, active)[..., None] * votes
+    ).sum(dim=1)
+    torch.testing.assert_close(
+        *(F.normalize(t, dim=-1) for t in (found.pose, mean)), rtol=0, atol=1e-4
+    )
 
 
 def test_the_first_mean_of_em_routing_follows_activations_alone():
     """Its couplings are all equal, so without the activations every tenth of the children would have the same share."""
     network = new_network(recipe(routing="em"), (1, 20, 20), 0)
     with torch.no_grad():
-        images = Examples(torch.randint(0, 256, (32, 1, 24, 24), dtype=torch.uint8), torch.zeros(32))
+        images = Examples(
+            torch.randint(0, 256, (32, 1, 24, 24), dtype=torch.uint8), torch.zeros(32)
+        )
         _, series = table3.look_inside(recipe(routing="em"), network, images)
     assert series["by_activation_classes_1"] == sorted(series["by_activation_classes_1"])
     assert series["by_activation_classes_1"][-1] > series["by_activation_classes_1"][0]
@@ -358,66 +444,116 @@ def test_the_first_mean_of_em_routing_follows_activations_alone():
 def test_a_record_of_the_errors_says_what_the_network_does(routing, monkeypatch):
     """Its error in tests, and what couplings of the classes follow: each weighs 3·c of the nearest, next and farthest child."""
     trained = []
-    monkeypatch.setattr(table3, "train", lambda *given: trained.append(train(*given)) or trained[0])
-    (config,) = (c for c in table3.grid("smoke") if (c.data, c.routing, c.trained) == ("digits", routing, True))
+    monkeypatch.setattr(
+        table3, "train", lambda *given: trained.append(train(*given)) or trained[0]
+    )
+    (config,) = (
+        c
+        for c in table3.grid("smoke")
+        if (c.data, c.routing, c.trained) == ("digits", routing, True)
+    )
     found = table3.run(config, Context(seed=0))
     network, test = trained[0].network, trained[0].splits["test"]
     images = config.prepare(test.inputs)
     with torch.no_grad():
         wrong = (network(images).argmax(dim=1) != test.labels).float()
         layers = network.layers(images)
-        votes, active = network.classes.votes(layers["capsules2"].pose), layers["capsules2"].activation.flatten(1)
+        votes, active = (
+            network.classes.votes(layers["capsules2"].pose),
+            layers["capsules2"].activation.flatten(1),
+        )
         assert found.metrics["test_error"].value == pytest.approx(100 * float(wrong.mean()))
         assert found.metrics["test_error"].n == len(test.labels)
         mean = votes.mean(dim=1)
         for t in (1, 2, 3):
             far = torch.linalg.vector_norm(votes - mean[:, None], dim=-1)
             mean, _, coupling = network.classes.routing(votes, active, iterations=t)
-            for key, by in (("distance", far), ("activation", active[..., None].expand_as(far))):
+            for key, by in (
+                ("distance", far),
+                ("activation", active[..., None].expand_as(far)),
+            ):
                 weighs = 3 * coupling.gather(1, by.argsort(dim=1)).mean(dim=(0, 2))
-                assert found.series[f"by_{key}_classes_{t}"] == pytest.approx(weighs.tolist(), abs=2e-5)
+                assert found.series[f"by_{key}_classes_{t}"] == pytest.approx(
+                    weighs.tolist(), abs=2e-5
+                )
 
 
 def test_what_is_kept_for_the_gradient_counts_shared_storage_once():
     linear = torch.nn.Linear(100, 50, bias=False)
     images = torch.zeros(10, 100)
-    assert costs.kept(torch.nn.Sequential(linear, torch.nn.Sigmoid()), images) == 4 * (10 * 100 + 10 * 50)
+    assert costs.kept(torch.nn.Sequential(linear, torch.nn.Sigmoid()), images) == 4 * (
+        10 * 100 + 10 * 50
+    )
 
 
 def test_a_step_of_the_lstm_is_recorded_as_no_slower_than_five_of_em_routing_on_the_same_path():
     """In a training the core of EM routing is compiled, and then its step is far shorter."""
-    found = frames.select(Chapter("learned_routing").records, "costs", "cpu", routing="connectionist")
+    found = frames.select(
+        Chapter("learned_routing").records, "costs", "cpu", routing="connectionist"
+    )
     assert len(found) == 3
-    assert all(1 < r.metrics["times_em"].value <= 5 < r.metrics["times_em_in_training"].value for r in found)
+    assert all(
+        1 < r.metrics["times_em"].value <= 5 < r.metrics["times_em_in_training"].value
+        for r in found
+    )
 
 
 def test_a_whole_training_takes_as_long_as_its_steps():
     """76,000 steps at one second on one core; images of pairs have more operations, and digits fewer."""
     assert costs.hours(ConsensusRecipe(), 1.0) == pytest.approx(76_000 / 3600)
-    pairs, mnist = ConsensusRecipe(views="pairs"), ConsensusRecipe(data="mnist", **REDUCED["paper"]["mnist"])
+    pairs, mnist = (
+        ConsensusRecipe(views="pairs"),
+        ConsensusRecipe(data="mnist", **REDUCED["paper"]["mnist"]),
+    )
     assert costs.hours(pairs, 1.0) > costs.hours(ConsensusRecipe(), 1.0) / 2
     assert costs.hours(mnist, 1.0) < costs.hours(ConsensusRecipe(), 1.0) * 93_800 / 76_000
 
 
 def test_the_least_hours_come_first():
-    found = [SimpleNamespace(config={"routing": r}, metrics={"seconds_of_a_step": Metric(value=s, n=1, unit="s")})
-             for r, s in (("connectionist", 4), ("similarity", 1), ("similarity", 3))]  # fmt: skip
+    found = [
+        SimpleNamespace(
+            config={"routing": r}, metrics={"seconds_of_a_step": Metric(value=s, n=1, unit="s")}
+        )
+        for r, s in (("connectionist", 4), ("similarity", 1), ("similarity", 3))
+    ]
     told = shown.hours_of_table_3(found, table3.grid("paper"))
-    assert [cell for _, cell in told] == ["kernel on MNIST", "kernel on smallNORB", "LSTM on MNIST", "LSTM on smallNORB"]
+    assert [cell for _, cell in told] == [
+        "kernel on MNIST",
+        "kernel on smallNORB",
+        "LSTM on MNIST",
+        "LSTM on smallNORB",
+    ]
     assert told[1][0] == pytest.approx(76_000 / 3600)
 
 
 def record(error: float, seed: int = 0, right: float = 1.0, **config) -> SimpleNamespace:
-    own = {**ConsensusRecipe(data="mnist", routing="similarity", similarity_start="steep").model_dump(), **config}
+    own = {
+        **ConsensusRecipe(
+            data="mnist", routing="similarity", similarity_start="steep"
+        ).model_dump(),
+        **config,
+    }
     trial, series = SimpleNamespace(seed=seed, scale="cpu"), {"batch_accuracy": [right]}
     return SimpleNamespace(
-        config=own, trial=trial, series=series, metrics={"test_error": Metric(value=error, n=1, unit="percent")}
+        config=own,
+        trial=trial,
+        series=series,
+        metrics={"test_error": Metric(value=error, n=1, unit="percent")},
     )
 
 
 def test_differences_are_taken_seed_by_seed():
-    records = [record(5, 0), record(7, 1), record(6, 0, trained=False), record(10, 1, trained=False), record(1, 2)]
-    assert shown.trained_against_frozen(records) == {("MNIST", "LSTM"): [], ("MNIST", "kernel"): [-1, -3]}
+    records = [
+        record(5, 0),
+        record(7, 1),
+        record(6, 0, trained=False),
+        record(10, 1, trained=False),
+        record(1, 2),
+    ]
+    assert shown.trained_against_frozen(records) == {
+        ("MNIST", "LSTM"): [],
+        ("MNIST", "kernel"): [-1, -3],
+    }
     guessing = [*records, record(3, 2, right=0.4, trained=False)]
     assert shown.trained_against_frozen(guessing) == shown.trained_against_frozen(records)
     variants = [
@@ -434,8 +570,15 @@ def test_differences_are_taken_seed_by_seed():
 
 def test_the_least_error_is_the_best_mean_of_a_set_that_all_routings_have_run_on():
     """A network that is frozen does not count, and one lucky seed does not make an arm the best."""
-    trained = [record(1, 0), record(9, 1), *(record(e, s, routing="em") for s, e in enumerate((4, 2)))]
-    others = [record(6, routing="connectionist"), record(0, routing="connectionist", trained=False)]
+    trained = [
+        record(1, 0),
+        record(9, 1),
+        *(record(e, s, routing="em") for s, e in enumerate((4, 2))),
+    ]
+    others = [
+        record(6, routing="connectionist"),
+        record(0, routing="connectionist", trained=False),
+    ]
     found = [*trained, *others, record(2, data="smallnorb")]
     assert shown.least(found) == {}
     assert shown.least([*found, record(7, routing="dynamic")]) == {"MNIST": ("EM", [4, 2])}

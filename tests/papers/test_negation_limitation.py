@@ -33,7 +33,9 @@ CAPSULES, DIM = 5, 4
 depths, iterations, seeds = st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1)
 
 
-def stack(routing: str, depth: int, iterations: int, seed: int, *, bias: bool) -> tuple[CapsuleStack, torch.Tensor]:
+def stack(
+    routing: str, depth: int, iterations: int, seed: int, *, bias: bool
+) -> tuple[CapsuleStack, torch.Tensor]:
     """A random stack in float64, every bias and every β drawn anew, and random poses [8, I, D] for it.
 
     Biases are of the size that the paper starts them with. Much larger ones drown the input: after some layers the output is
@@ -41,8 +43,12 @@ def stack(routing: str, depth: int, iterations: int, seed: int, *, bias: bool) -
     """
     torch.manual_seed(seed)
     sizes = [(CAPSULES, DIM)] * (depth + 1)
-    options = dict(weight_std=1.0) if routing == "dynamic" else dict(weight_std=1.0, beta_std=3.0)
-    network = CapsuleStack(sizes, routing=routing, iterations=iterations, bias=0.0 if bias else None, **options).double()
+    options = (
+        dict(weight_std=1.0) if routing == "dynamic" else dict(weight_std=1.0, beta_std=3.0)
+    )
+    network = CapsuleStack(
+        sizes, routing=routing, iterations=iterations, bias=0.0 if bias else None, **options
+    ).double()
     for name, parameter in network.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
@@ -52,7 +58,9 @@ def stack(routing: str, depth: int, iterations: int, seed: int, *, bias: bool) -
 def violations(network: CapsuleStack, x: torch.Tensor) -> tuple[float, float]:
     """The largest |f(x) + f(−x)| of the poses and |a(x) − a(−x)| of the activations."""
     (pose, activation), (negated_pose, negated_activation) = network(x), network(-x)
-    return (pose + negated_pose).abs().max().item(), (activation - negated_activation).abs().max().item()
+    return (pose + negated_pose).abs().max().item(), (
+        activation - negated_activation
+    ).abs().max().item()
 
 
 # --------------------------------------------------------------------------------------------------------- theorems
@@ -73,14 +81,29 @@ def test_theorem_2_em_routing_is_odd(routing, depth, iterations, seed):
     assert even <= TOLERANCE
 
 
-@given(temperatures=st.lists(st.floats(0, 10), min_size=1, max_size=5), seed=seeds, variance=st.booleans(), vector=st.booleans())
+@given(
+    temperatures=st.lists(st.floats(0, 10), min_size=1, max_size=5),
+    seed=seeds,
+    variance=st.booleans(),
+    vector=st.booleans(),
+)
 def test_theorem_2_holds_at_any_temperature(temperatures, seed, variance, vector):
     g = torch.Generator().manual_seed(seed)
-    votes, activation = torch.randn(6, 3, 4, generator=g, dtype=torch.float64), torch.rand(6, generator=g, dtype=torch.float64)
+    votes, activation = (
+        torch.randn(6, 3, 4, generator=g, dtype=torch.float64),
+        torch.rand(6, generator=g, dtype=torch.float64),
+    )
     beta_u, beta_a = torch.randn(2, 3, generator=g, dtype=torch.float64)
     spread = "variance" if variance else "deviation"
-    options = dict(iterations=len(temperatures), inverse_temperature=temperatures, spread=spread, vector=vector)
-    plain, negated = (em_routing(v, activation, beta_u, beta_a, **options) for v in (votes, -votes))
+    options = dict(
+        iterations=len(temperatures),
+        inverse_temperature=temperatures,
+        spread=spread,
+        vector=vector,
+    )
+    plain, negated = (
+        em_routing(v, activation, beta_u, beta_a, **options) for v in (votes, -votes)
+    )
     assert (plain.pose + negated.pose).abs().max() <= TOLERANCE
     assert (plain.activation - negated.activation).abs().max() <= TOLERANCE
     assert (plain.coupling - negated.coupling).abs().max() <= TOLERANCE
@@ -104,8 +127,12 @@ def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, se
     odd, even = violations(network, x)
     assert even <= ROUNDING
     assert odd > BROKEN
-    without = CapsuleStack([(CAPSULES, DIM)] * 2, routing=routing, iterations=iterations).double()
-    without.load_state_dict({k: v for k, v in network.state_dict().items() if not k.endswith("bias")})
+    without = CapsuleStack(
+        [(CAPSULES, DIM)] * 2, routing=routing, iterations=iterations
+    ).double()
+    without.load_state_dict(
+        {k: v for k, v in network.state_dict().items() if not k.endswith("bias")}
+    )
     assert (network(x)[1] - without(x)[1]).abs().max() <= ROUNDING
 
 
@@ -114,7 +141,9 @@ def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, se
 FAST = {
     "symmetry": dict(max_depth=2, max_iterations=2, inputs=4),
     "sign": dict(points=20, epochs=1),
-    "depth": dict(filters=2, primary_types=1, decoder=(2, 2), epochs=1, batch_size=256, depth=3),
+    "depth": dict(
+        filters=2, primary_types=1, decoder=(2, 2), epochs=1, batch_size=256, depth=3
+    ),
     "negated": dict(filters=2, primary_types=1, decoder=(2, 2), epochs=1, batch_size=256),
 }
 
@@ -128,7 +157,9 @@ def run(name: str, store, seed: int = 0, *, where=None, **change):
 @pytest.mark.parametrize("scale", SCALES)
 def test_images_are_those_of_the_paper_or_a_stand_in_at_smoke_scale(scale):
     for name, sets in (("depth", {"mnist", "fashion_mnist"}), ("negated", {"mnist"})):
-        assert {c.data for c in EXPERIMENTS[name].grid(scale)} == ({"digits"} if scale == "smoke" else sets)
+        assert {c.data for c in EXPERIMENTS[name].grid(scale)} == (
+            {"digits"} if scale == "smoke" else sets
+        )
 
 
 def asked(query: q.Query) -> list[tuple[q.Select, str, q.Query]]:
@@ -160,7 +191,9 @@ def test_an_experiment_yields_what_the_claims_ask_of_it(store, name, routing, bi
 def test_an_odd_network_is_right_on_at_most_one_image_of_a_pair(store, routing):
     """Where −x arrives as the negative of x, both get the scores of one class, and they have two."""
     where = {"routing": routing, "bias": False, "front": "odd"}
-    record = run("negated", store, where=where, **{**FAST["negated"], "epochs": 8, "learning_rate": 0.02})
+    record = run(
+        "negated", store, where=where, **{**FAST["negated"], "epochs": 8, "learning_rate": 0.02}
+    )
     assert 0.1 < record.metrics["test_accuracy"].value <= 0.5
 
 
@@ -193,7 +226,9 @@ def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias)
     """By what the claims ask for. A bias that broke nothing here would say that nothing was there to break."""
     experiment = EXPERIMENTS["symmetry"]
     config = experiment.config(routing=routing, bias=bias, **FAST["symmetry"])
-    found = {name: m.value for name, m in experiment.run(config, Context(seed=0)).metrics.items()}
+    found = {
+        name: m.value for name, m in experiment.run(config, Context(seed=0)).metrics.items()
+    }
     if bias:
         assert found["least_odd_violation"] > BROKEN
         assert found["least_even_violation_deeper"] > BROKEN
@@ -205,15 +240,24 @@ def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias)
 @pytest.mark.parametrize(
     ("late", "steps_to_20", "steps_to_50"),
     [
-        (1.0, 33, 39),  # a mean of 20 steps with k ones and 20 − k tenths lies above one fifth from k = 3 on, one half from k = 9
+        (
+            1.0,
+            33,
+            39,
+        ),  # a mean of 20 steps with k ones and 20 − k tenths lies above one fifth from k = 3 on, one half from k = 9
         (0.4, 37, 60),  # k = 7; and never
         (0.1, 60, 60),
     ],
 )
 def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, steps_to_50):
     """The last and the best accuracy, and when the mean accuracy of 20 training steps got above 20 and 50 percent."""
-    history = History({"loss": [1.0] * 60, "accuracy": [0.1] * 30 + [late] * 30}, {"test_accuracy": [0.1, 0.75, 0.5]})
-    trained = Trained(nn.Identity(), history, {"test": Examples(torch.zeros(7), torch.zeros(7))}, [])
+    history = History(
+        {"loss": [1.0] * 60, "accuracy": [0.1] * 30 + [late] * 30},
+        {"test_accuracy": [0.1, 0.75, 0.5]},
+    )
+    trained = Trained(
+        nn.Identity(), history, {"test": Examples(torch.zeros(7), torch.zeros(7))}, []
+    )
     monkeypatch.setattr("capslib.papers.negation_limitation.depth.train", lambda *_: trained)
     found = EXPERIMENTS["depth"].run(None, Context(seed=0)).metrics
     assert {name: m.value for name, m in found.items()} == {
@@ -229,7 +273,16 @@ def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, ste
 
 def capsnet(seed: int = 0, **fields) -> tuple[DepthConfig, nn.Module]:
     """A configuration with a small front end and decoder, and its network as it is drawn."""
-    config = DepthConfig(**{"data": "digits", "depth": 4, "bias": False, "kernel": 3, **FAST["negated"], **fields})
+    config = DepthConfig(
+        **{
+            "data": "digits",
+            "depth": 4,
+            "bias": False,
+            "kernel": 3,
+            **FAST["negated"],
+            **fields,
+        }
+    )
     return config, new_network(config, (1, 8, 8), seed)
 
 
@@ -237,11 +290,15 @@ def capsnet(seed: int = 0, **fields) -> tuple[DepthConfig, nn.Module]:
 @pytest.mark.parametrize(("std", "bias"), [(0.1, 0.1), (0.3, 0.0), (0.3, None)])
 def test_what_a_network_starts_from(routing, std, bias):
     """W and, of EM, β from N(0, σ²); a bias from one number. Hidden layers have 16 capsules."""
-    options = dict(bias=bias is not None, weight_std=std, **({} if bias is None else {"bias_start": bias}))
+    options = dict(
+        bias=bias is not None, weight_std=std, **({} if bias is None else {"bias_start": bias})
+    )
     drawn = [capsnet(seed, routing=routing, **options)[1].capsules.layers for seed in range(4)]
     assert [layer.weight.shape[1] for layer in drawn[0]] == [16, 16, 10]
     for name, n in {"weight": 100, "routing.beta_u": 30, "routing.beta_a": 30}.items():
-        found = [dict(layer.named_parameters()).get(name) for layers in drawn for layer in layers]
+        found = [
+            dict(layer.named_parameters()).get(name) for layers in drawn for layer in layers
+        ]
         if name == "weight" or routing != "dynamic":
             numbers = torch.cat([t.flatten() for t in found])
             assert len(numbers) > n
@@ -256,7 +313,9 @@ def test_hidden_capsules_have_the_dimensions_of_the_release():
     for scale in SCALES:
         for name in ("depth", "negated"):
             for config in EXPERIMENTS[name].grid(scale):
-                small = config.model_copy(update={**FAST["negated"], "kernel": 3, "depth": 3, "data": "digits"})
+                small = config.model_copy(
+                    update={**FAST["negated"], "kernel": 3, "depth": 3, "data": "digits"}
+                )
                 hidden, _ = new_network(small, (1, 8, 8), 0).capsules.layers
                 assert hidden.weight.shape[2] == (12 if config.routing == "dynamic" else 10)
 
@@ -266,7 +325,10 @@ def test_the_controls_start_from_the_drawn_weights(routing):
     """Scaled until s has mean length one on a first batch, or with the identity added."""
     x = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for std in ("unit", "identity"):
-        (config, network), (_, as_drawn) = capsnet(routing=routing, weight_std=std), capsnet(routing=routing)
+        (config, network), (_, as_drawn) = (
+            capsnet(routing=routing, weight_std=std),
+            capsnet(routing=routing),
+        )
         config.start(network, Examples(x, None), 0)
         pose, activation = as_capsules(network.primary_capsules(x))
         for layer, drawn in zip(network.capsules.layers, as_drawn.capsules.layers, strict=True):
@@ -276,17 +338,27 @@ def test_the_controls_start_from_the_drawn_weights(routing):
             else:
                 s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
                 assert s.norm(dim=-1).mean().item() == pytest.approx(1, abs=1e-4)
-                torch.testing.assert_close(layer.weight / layer.weight.std(), drawn.weight / drawn.weight.std())
+                torch.testing.assert_close(
+                    layer.weight / layer.weight.std(), drawn.weight / drawn.weight.std()
+                )
             pose, activation, _ = layer(pose, activation)
 
 
 def test_the_losses_of_both_experiments():
     """§5.2: margin and, with a small weight, the squared error of all pixels. §5.1: the margin loss with λ = 1 (0.5 elsewhere)."""
-    scores, labels, images = torch.tensor([[0.5, 0.3]]), torch.tensor([0]), torch.rand(1, 1, 2, 2)
-    answer = CapsNetOutput(torch.zeros(1, 2, 16), scores, images.flatten(1) + 2)  # four pixels, each wrong by two
+    scores, labels, images = (
+        torch.tensor([[0.5, 0.3]]),
+        torch.tensor([0]),
+        torch.rand(1, 1, 2, 2),
+    )
+    answer = CapsNetOutput(
+        torch.zeros(1, 2, 16), scores, images.flatten(1) + 2
+    )  # four pixels, each wrong by two
     for weight in (5e-4, 0.25):
         config, _ = capsnet(routing="dynamic", reconstruction_weight=weight)
-        terms = config.objective(torch.device("cpu"))(lambda _: answer, Examples(images, labels))
+        terms = config.objective(torch.device("cpu"))(
+            lambda _: answer, Examples(images, labels)
+        )
         assert float(terms["margin"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2)
         assert float(terms["loss"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2 + weight * 16)
     sign = SignConfig(routing="dynamic", bias=True).objective(torch.device("cpu"))
@@ -296,8 +368,13 @@ def test_the_losses_of_both_experiments():
 def test_the_test_accuracy_is_that_of_test_images():
     config, _ = capsnet(routing="dynamic")
     images = torch.zeros(4, 1, 8, 8)
-    splits = {"train": Examples(images, torch.zeros(4)), "test": Examples(images, torch.tensor([0, 1, 1, 1]))}
-    assert config.evaluate(lambda x: torch.eye(10)[:1].repeat(len(x), 1), splits) == {"test_accuracy": 0.25}
+    splits = {
+        "train": Examples(images, torch.zeros(4)),
+        "test": Examples(images, torch.tensor([0, 1, 1, 1])),
+    }
+    assert config.evaluate(lambda x: torch.eye(10)[:1].repeat(len(x), 1), splits) == {
+        "test_accuracy": 0.25
+    }
 
 
 # ------------------------------------------------------------------------------------------------------- deviations
@@ -311,7 +388,11 @@ def fields(found) -> set[str]:
 def test_deviations_name_what_differs_in_the_routing(name):
     for setting in EXPERIMENTS[name].grid("paper"):
         found = deviations(STEM, name, setting)
-        of_routing = {"squash"} if setting.routing == "dynamic" else {"E-step of EM", "direction of EM vector capsules"}
+        of_routing = (
+            {"squash"}
+            if setting.routing == "dynamic"
+            else {"E-step of EM", "direction of EM vector capsules"}
+        )
         assert of_routing <= {d.what for d in found}
 
 
@@ -320,14 +401,31 @@ def test_deviations_name_what_differs_in_the_routing(name):
 def test_deviations_name_exactly_the_fields_that_differ(name, scale):
     experiment = EXPERIMENTS[name]
     arm = {"sign": {"routing", "bias", "length_offset"}}.get(
-        name, {"routing", "bias", "data", "depth", "bias_start", "weight_std", "iterations", "hidden_dim"}
+        name,
+        {
+            "routing",
+            "bias",
+            "data",
+            "depth",
+            "bias_start",
+            "weight_std",
+            "iterations",
+            "hidden_dim",
+        },
     )
     for config in experiment.grid(scale):
         arms = {k: v for k, v in config.model_dump().items() if k in arm}
         paper = experiment.config(**arms)
-        differ = {k: f for k, f in experiment.config.model_fields.items() if getattr(config, k) != getattr(paper, k)}
+        differ = {
+            k: f
+            for k, f in experiment.config.model_fields.items()
+            if getattr(config, k) != getattr(paper, k)
+        }
         told = deviations(STEM, name, config)
         assert fields(told) == {f.title for f in differ.values()}
         for name_, field in differ.items():
             (found,) = (d for d in told if d.what == field.title)
-            assert (found.paper, found.ours) == (str(getattr(paper, name_)), str(getattr(config, name_)))
+            assert (found.paper, found.ours) == (
+                str(getattr(paper, name_)),
+                str(getattr(config, name_)),
+            )

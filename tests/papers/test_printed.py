@@ -25,7 +25,9 @@ def printed(stem: str) -> dict[tuple, float]:
                 in_percent = claim.unit == "percent" and not metric.endswith(
                     "error"
                 )  # records have errors in percent, shares as such
-                found[place(query.select, metric)] = claim.value * (PERCENT if in_percent else 1)
+                found[place(query.select, metric)] = claim.value * (
+                    PERCENT if in_percent else 1
+                )
     return found
 
 
@@ -84,10 +86,19 @@ def quoted(stem: str) -> dict[tuple, float]:
     if stem != "learned_routing":
         return {}
     numbers = {"mnist": "LR-T3-em24-mnist", "smallnorb": "LR-T3-em24-norb"}
-    return {place(arm("em", data), "test_error"): ledger(stem)[name].value for data, name in numbers.items()}
+    return {
+        place(arm("em", data), "test_error"): ledger(stem)[name].value
+        for data, name in numbers.items()
+    }
 
 
-COVERED = {"em_routing": 6, "negation_limitation": 5, "sparse_unsupervised": 1, "learned_routing": 1, "inequality_anomaly": 7}
+COVERED = {
+    "em_routing": 6,
+    "negation_limitation": 5,
+    "sparse_unsupervised": 1,
+    "learned_routing": 1,
+    "inequality_anomaly": 7,
+}
 """How many claims of each paper have checks that its printed numbers answer: fewer would mean that this test looks at nothing."""
 
 
@@ -123,7 +134,12 @@ def values(stem: str, *ids: str) -> list[float]:
 
 def test_each_erratum_is_one():
     """The paper's own numbers contradict what it says, which is why no run decides it."""
-    whole = {name for stem in STEMS for name, query in queries(stem).items() if isinstance(query, Erratum)}
+    whole = {
+        name
+        for stem in STEMS
+        for name, query in queries(stem).items()
+        if isinstance(query, Erratum)
+    }
     parts = {
         (name, part)
         for stem in STEMS
@@ -134,21 +150,44 @@ def test_each_erratum_is_one():
     assert whole == {"EM-X-param-ratio-cnn", "INQ-W-9"}
     assert {name for name, _ in parts} == {"INQ-W-3", "INQ-W-6"}
 
-    cnn, main, factor = values("em_routing", "EM-X-params-cnn", "EM-X-params-main", "EM-X-param-ratio-cnn")
+    cnn, main, factor = values(
+        "em_routing", "EM-X-params-cnn", "EM-X-params-main", "EM-X-param-ratio-cnn"
+    )
     assert round(cnn / main, 1) == 13.5 < factor - 0.5
 
-    few, many = values("inequality_anomaly", "INQ-T2-cifar10-0.1pct-npp", "INQ-T2-cifar10-10pct-npp")
+    few, many = values(
+        "inequality_anomaly", "INQ-T2-cifar10-0.1pct-npp", "INQ-T2-cifar10-10pct-npp"
+    )
     assert (few, many) == (0.6487, 0.7915), "it rises"
 
     above = {}
     for setup, score in itertools.product("ABCD", ("a", "nre", "abc", "nl")):
-        value, rate = values("inequality_anomaly", f"INQ-S3-{setup}-{score}", f"INQ-S3-{setup}-plain")
+        value, rate = values(
+            "inequality_anomaly", f"INQ-S3-{setup}-{score}", f"INQ-S3-{setup}-plain"
+        )
         above[setup, score] = value - rate
     assert max(above, key=above.get) == ("C", "nl")
     assert 0.065 < above["C", "nl"] < 0.075, "about seven points"
     assert [cell for cell, points in above.items() if points <= 0.02] == [("A", "abc")]
 
-    tables = [name.removesuffix("-palma") for name in ledger("inequality_anomaly") if name.endswith("-palma")]
-    cells = [name for name in tables if name.split("-")[1] in ("T2", "T3", "T4") or name == "INQ-C-auroc"]
-    leads = [palma - gini for palma, gini in (values("inequality_anomaly", f"{c}-palma", f"{c}-gini") for c in cells)]
-    assert (len(cells), sum(lead > 0 for lead in leads), sum(lead < 0 for lead in leads)) == (29, 9, 17)
+    tables = [
+        name.removesuffix("-palma")
+        for name in ledger("inequality_anomaly")
+        if name.endswith("-palma")
+    ]
+    cells = [
+        name
+        for name in tables
+        if name.split("-")[1] in ("T2", "T3", "T4") or name == "INQ-C-auroc"
+    ]
+    leads = [
+        palma - gini
+        for palma, gini in (
+            values("inequality_anomaly", f"{c}-palma", f"{c}-gini") for c in cells
+        )
+    ]
+    assert (len(cells), sum(lead > 0 for lead in leads), sum(lead < 0 for lead in leads)) == (
+        29,
+        9,
+        17,
+    )

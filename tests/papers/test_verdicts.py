@@ -24,7 +24,15 @@ def today() -> list[list[str]]:
         return "" if value is None else f"{value + 0.0:.6g}"  # no negative zero
 
     return [
-        [v.claim.id, v.word, v.group, text(v.ours), *map(text, v.interval or (None, None)), str(v.n), v.scale or ""]
+        [
+            v.claim.id,
+            v.word,
+            v.group,
+            text(v.ours),
+            *map(text, v.interval or (None, None)),
+            str(v.n),
+            v.scale or "",
+        ]
         for v in verdicts(store=Store(RESULTS))
         if v.status not in GROUPS[NOT_RUN]
     ]

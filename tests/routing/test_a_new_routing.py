@@ -35,13 +35,17 @@ def soft_k_means(votes, activation, *, iterations=3, bias=None, competition=None
     for iteration in range(iterations):
         r = coupling * activation[..., None]  # [..., I, J]
         mass = r.sum(dim=-2)  # [..., J]
-        pose = (r[..., None] * votes).sum(dim=-3) / mass.clamp_min(MASS)[..., None]  # [..., J, D]
+        pose = (r[..., None] * votes).sum(dim=-3) / mass.clamp_min(MASS)[
+            ..., None
+        ]  # [..., J, D]
         if bias is not None:
             pose = pose + bias
         if iteration < iterations - 1:
             distance = (votes - pose[..., None, :, :]).square().sum(dim=-1)
             coupling = softmax(-distance, competition)
-    return RoutingResult(pose, mass / activation.sum(dim=-1, keepdim=True).clamp_min(MASS), coupling)
+    return RoutingResult(
+        pose, mass / activation.sum(dim=-1, keepdim=True).clamp_min(MASS), coupling
+    )
 
 
 class SoftKMeans(Routing):
@@ -49,7 +53,9 @@ class SoftKMeans(Routing):
 
     def forward(self, votes, activation, competition=None, *, iterations=None):
         iterations = self.iterations if iterations is None else iterations
-        given = dict(iterations=iterations, bias=self.bias, competition=competition, path=self.path)
+        given = dict(
+            iterations=iterations, bias=self.bias, competition=competition, path=self.path
+        )
         return soft_k_means(votes, activation, **given)
 
     def reference(self, votes, activation):
@@ -62,7 +68,14 @@ class SoftKMeans(Routing):
                 pose.append(sum(c[i, j] * activation[i] * votes[i, j] for i in range(I)) / m)
                 pose[j] = pose[j] if self.bias is None else pose[j] + self.bias[j]
                 a.append(m / activation.sum())
-            p = torch.stack([torch.stack([torch.exp(-((votes[i, j] - pose[j]) ** 2).sum()) for j in range(J)]) for i in range(I)])
+            p = torch.stack(
+                [
+                    torch.stack(
+                        [torch.exp(-((votes[i, j] - pose[j]) ** 2).sum()) for j in range(J)]
+                    )
+                    for i in range(I)
+                ]
+            )
             c = p / p.sum(dim=1, keepdim=True)
         return RoutingResult(torch.stack(pose), torch.stack(a), used)
 
@@ -85,7 +98,9 @@ class Attention(Routing):
 
     def forward(self, votes, activation, *, iterations=None):
         iterations = self.iterations if iterations is None else iterations
-        return attention(votes, activation, iterations=iterations, bias=self.bias, path=self.path)
+        return attention(
+            votes, activation, iterations=iterations, bias=self.bias, path=self.path
+        )
 
     def reference(self, votes, activation):
         I, J, _ = votes.shape
@@ -95,7 +110,9 @@ class Attention(Routing):
             for j in range(J):
                 pose.append(sum(c[i, j] * activation[i] * votes[i, j] for i in range(I)))
                 pose[j] = pose[j] if self.bias is None else pose[j] + self.bias[j]
-                columns.append(torch.stack([votes[i, j] @ pose[j] for i in range(I)]).softmax(dim=0))
+                columns.append(
+                    torch.stack([votes[i, j] @ pose[j] for i in range(I)]).softmax(dim=0)
+                )
             c = torch.stack(columns, dim=1)
         return RoutingResult(torch.stack(pose), (used * activation[:, None]).sum(dim=0), used)
 
@@ -143,7 +160,9 @@ def test_without_a_core_there_is_nothing_to_compile(name, monkeypatch):
 
 
 def test_its_couplings_sum_to_one_in_a_convolution(name):
-    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it((6, 3, 1), name)
+    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it(
+        (6, 3, 1), name
+    )
 
 
 def tried(network, *inputs, path: str):
@@ -158,7 +177,9 @@ def tried(network, *inputs, path: str):
     return {"output": output, **gradients}
 
 
-ALWAYS = torch.Generator().manual_seed(0)  # a sign network without a bias has inputs of which no gradient comes back
+ALWAYS = torch.Generator().manual_seed(
+    0
+)  # a sign network without a bias has inputs of which no gradient comes back
 GRID = torch.rand(2, 5, 5, 3, 4, 4, generator=ALWAYS), torch.rand(2, 5, 5, 3, generator=ALWAYS)
 USES = {
     "DenseCapsules": (
@@ -166,7 +187,10 @@ USES = {
         (torch.randn(2, 6, 4, generator=ALWAYS), torch.rand(2, 6, generator=ALWAYS)),
     ),
     "ConvCapsules": (lambda **o: ConvCapsules(3, 2, **o), GRID),
-    "ConvCapsules, a window at a time": (lambda **o: ConvCapsules(3, 2, normalise="types-per-position", **o), GRID),
+    "ConvCapsules, a window at a time": (
+        lambda **o: ConvCapsules(3, 2, normalise="types-per-position", **o),
+        GRID,
+    ),
     "ClassCapsules": (lambda **o: ClassCapsules(3, 4, **o), GRID),
     "MatrixCapsNet": (
         lambda **o: MatrixCapsNet((1, 17, 17), 5, (4, 2, 2, 2), **o),
@@ -174,7 +198,15 @@ USES = {
     ),
     "DeepCapsNet": (
         lambda **o: DeepCapsNet(
-            (1, 8, 8), depth=3, filters=4, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(4,), **o
+            (1, 8, 8),
+            depth=3,
+            filters=4,
+            kernel=3,
+            primary_types=2,
+            primary_kernel=3,
+            hidden=(4, 6),
+            decoder=(4,),
+            **o,
         ),
         (torch.randn(2, 1, 8, 8, generator=ALWAYS),),
     ),
@@ -193,18 +225,29 @@ def test_it_runs_forward_and_backward_in_every_layer_and_network_on_every_path(n
         found = tried(network, *inputs, path=path)
         assert found.keys() == eager.keys()
         for key, value in found.items():
-            torch.testing.assert_close(value, eager[key], msg=lambda text, key=key, path=path: f"{path}, {key}: {text}")
+            torch.testing.assert_close(
+                value, eager[key], msg=lambda text, key=key, path=path: f"{path}, {key}: {text}"
+            )
 
 
 @pytest.mark.parametrize(
-    ("stem", "experiment"), [("em_routing", "test_error"), ("em_routing", "viewpoint"), ("negation_limitation", "depth")]
+    ("stem", "experiment"),
+    [
+        ("em_routing", "test_error"),
+        ("em_routing", "viewpoint"),
+        ("negation_limitation", "depth"),
+    ],
 )
 def test_it_runs_in_an_experiment(name, stem, experiment):
     """As ``capslib run STEM --set routing=NAME`` does; and what a step costs is counted without a further line."""
     found = experiments(stem)[experiment]
     tiny = dict(images=30, epochs=1, batch_size=15, routing=name)
     tiny |= dict(sizes=(4, 2, 2, 2), multi_crop=0) if experiment == "test_error" else {}
-    where = {"network": "matrix_capsnet", "data": "toys"} if stem == "em_routing" else {"routing": "dynamic"}
+    where = (
+        {"network": "matrix_capsnet", "data": "toys"}
+        if stem == "em_routing"
+        else {"routing": "dynamic"}
+    )
     trial = found.trials("smoke", where=where, change=tiny)[0]
     outcome = found.run(config(trial), Context(seed=0))
     assert outcome.routing_path == "fast"
@@ -214,7 +257,9 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
 
 
 def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
-    cases = pytest.importorskip("benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only")
+    cases = pytest.importorskip(
+        "benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only"
+    )
     measuring = importlib.import_module("benchmarks.__main__")
     case = cases.Layer("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
     for path in case.paths:
@@ -237,13 +282,26 @@ def test_a_start_at_half_leaves_it_alone(name):
     assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
 
 
-@pytest.mark.parametrize(("routing", "why"), [(Windows, "takes no competition"), (Attention, "normalises over the children")])
+@pytest.mark.parametrize(
+    ("routing", "why"),
+    [(Windows, "takes no competition"), (Attention, "normalises over the children")],
+)
 @pytest.mark.parametrize("normalise", ["types+positions", "positions-per-type"])
-def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_error(monkeypatch, routing, why, normalise):
+def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_error(
+    monkeypatch, routing, why, normalise
+):
     monkeypatch.setitem(ROUTINGS, "mine", routing)
-    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it((6, 3, 1), "mine")
-    for build in (lambda **o: ConvCapsules(3, 2, **o), lambda **o: MatrixCapsNet((1, 17, 17), 5, (4, 2, 2, 2), **o)):
-        with pytest.raises(ValueError, match=f"'mine' {why}, .* leave normalise='{normalise.replace('+', '.')}' out"):
+    test_competition.test_a_child_shares_itself_out_among_all_parents_that_see_it(
+        (6, 3, 1), "mine"
+    )
+    for build in (
+        lambda **o: ConvCapsules(3, 2, **o),
+        lambda **o: MatrixCapsNet((1, 17, 17), 5, (4, 2, 2, 2), **o),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"'mine' {why}, .* leave normalise='{normalise.replace('+', '.')}' out",
+        ):
             build(routing="mine", normalise=normalise)
 
 

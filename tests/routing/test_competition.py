@@ -12,9 +12,22 @@ from conformance import assert_close, weighted
 from torch.nn import functional as F
 
 from capslib.layers import ClassCapsules, ConvCapsules, field_centres
-from capslib.routing import ROUTINGS, LazyVotes, Normalise, convolutional, em_routing, fast, use_path
+from capslib.routing import (
+    ROUTINGS,
+    LazyVotes,
+    Normalise,
+    convolutional,
+    em_routing,
+    fast,
+    use_path,
+)
 
-GEOMETRIES = {"stride 1": (4, 3, 1), "stride 2, a row left over": (6, 3, 2), "even kernel": (4, 2, 2), "one field": (3, 3, 1)}
+GEOMETRIES = {
+    "stride 1": (4, 3, 1),
+    "stride 2, a row left over": (6, 3, 2),
+    "even kernel": (4, 2, 2),
+    "one field": (3, 3, 1),
+}
 TYPES, PARENTS = 2, 3
 each_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 each_normaliser = pytest.mark.parametrize("normalise", get_args(Normalise))
@@ -26,14 +39,27 @@ def build(
     """A layer with random costs in float64, and a grid of capsules for it, of two images."""
     size, kernel, stride = geometry
     torch.manual_seed(seed)
-    betas = {"beta_std": 1.0, "inverse_temperature": 0.5} if options.get("routing", "em") == "em" else {}
-    layer = ConvCapsules(TYPES, PARENTS, kernel=kernel, stride=stride, normalise=normalise, **{**betas, **options}).double()
+    betas = (
+        {"beta_std": 1.0, "inverse_temperature": 0.5}
+        if options.get("routing", "em") == "em"
+        else {}
+    )
+    layer = ConvCapsules(
+        TYPES,
+        PARENTS,
+        kernel=kernel,
+        stride=stride,
+        normalise=normalise,
+        **{**betas, **options},
+    ).double()
     dims = (4, 4) if options.get("pose", "matrix") == "matrix" else (16,)
     pose = torch.randn(2, size, size, TYPES, *dims, dtype=torch.float64)
     return layer, pose, torch.rand(2, size, size, TYPES, dtype=torch.float64) * 0.9 + 0.1
 
 
-def seen_by(size: int, kernel: int, stride: int) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
+def seen_by(
+    size: int, kernel: int, stride: int
+) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
     """For every place the fields that contain it, as (row, column) of the field and of the place in it."""
     positions = range((size - kernel) // stride + 1)
     found = {place: [] for place in itertools.product(range(size), repeat=2)}
@@ -43,7 +69,9 @@ def seen_by(size: int, kernel: int, stride: int) -> dict[tuple[int, int], list[t
 
 
 @each_geometry
-@pytest.mark.parametrize("routing", [name for name, kind in ROUTINGS.items() if kind.couplings_sum_over == "parents"])
+@pytest.mark.parametrize(
+    "routing", [name for name, kind in ROUTINGS.items() if kind.couplings_sum_over == "parents"]
+)
 def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routing):
     """A corner child has one position's parents, others up to nine; what no field reaches is in no coupling. A routing that
     cannot let them compete shares out in every window on its own, as it declares."""
@@ -51,7 +79,9 @@ def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routi
     coupling = layer(*grid).coupling
     assert coupling.shape[-4:] == (geometry[1], geometry[1], TYPES, PARENTS)
     if layer.normalise == "types-per-position":
-        mass = coupling.flatten(3, 5).sum({"parents": -1, "children": -2}[layer.routing.couplings_sum_over])
+        mass = coupling.flatten(3, 5).sum(
+            {"parents": -1, "children": -2}[layer.routing.couplings_sum_over]
+        )
         torch.testing.assert_close(mass, torch.ones_like(mass))
         return
     seen = seen_by(*geometry)
@@ -64,7 +94,8 @@ def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routi
 @each_geometry
 def test_the_other_normalisers_sum_over_what_their_names_say(geometry):
     per_type, per_position = (
-        build(geometry, n)[0](*build(geometry, n)[1:]).coupling for n in ("positions-per-type", "types-per-position")
+        build(geometry, n)[0](*build(geometry, n)[1:]).coupling
+        for n in ("positions-per-type", "types-per-position")
     )
     assert torch.allclose(per_position.sum(dim=-1), torch.ones_like(per_position[..., 0]))
     for fields in filter(None, seen_by(*geometry).values()):
@@ -77,7 +108,9 @@ def test_the_normalisers_but_the_released_share_out_a_whole_unit(geometry):
     """A competition says itself whether the couplings of a child sum to one: this is what it declares."""
     size, kernel, stride = geometry
     for normalise in get_args(Normalise):
-        competition = convolutional((size, size), kernel, stride, TYPES, normalise, torch.device("cpu"))
+        competition = convolutional(
+            (size, size), kernel, stride, TYPES, normalise, torch.device("cpu")
+        )
         if competition is not None:
             assert competition.sums_to_one == (normalise != "released")
 
@@ -89,7 +122,9 @@ def test_a_child_that_no_parent_explains_gives_its_unit_to_nobody_as_released():
     coupling = layer(pose, activation).coupling
     totals = {}
     for place, fields in seen_by(*GEOMETRIES["stride 1"]).items():
-        totals[place] = sum(coupling[:, h, w, k, l] for h, w, k, l in fields)  # [2, TYPES, PARENTS]
+        totals[place] = sum(
+            coupling[:, h, w, k, l] for h, w, k, l in fields
+        )  # [2, TYPES, PARENTS]
         assert (totals[place] <= 1).all()
     assert totals[1, 1].max() < 1e-6
     assert max(total.max().item() for total in totals.values()) > 0.99
@@ -108,7 +143,9 @@ def released_sums(weights: torch.Tensor) -> torch.Tensor:
 def test_the_released_sums_are_those_of_its_index_arithmetic(geometry):
     """Also where windows step by two: there it adds up edges of different children."""
     size, kernel, stride = geometry
-    competition = convolutional((size, size), kernel, stride, 1, "released", torch.device("cpu"))
+    competition = convolutional(
+        (size, size), kernel, stride, 1, "released", torch.device("cpu")
+    )
     n = (size - kernel) // stride + 1
     weights = torch.rand(n, n, kernel, kernel, dtype=torch.float64)
     sums = competition.over(weights.view(n * n, 1, kernel * kernel), "sum")
@@ -124,7 +161,9 @@ RIVALS = {
 """What edges have in common, from a child (row, column, type) to a parent, that compete with each other."""
 
 
-def shares_of(log_p: dict[tuple, torch.Tensor], normalise: str, stride: int) -> dict[tuple, torch.Tensor]:
+def shares_of(
+    log_p: dict[tuple, torch.Tensor], normalise: str, stride: int
+) -> dict[tuple, torch.Tensor]:
     """The E-step of loops: what each edge gets of its child, from its log-density."""
     rivals, pairs = {}, {}
     for edge in log_p:
@@ -151,20 +190,35 @@ def loops(layer: ConvCapsules, pose, activation, iterations: int, normalise: str
     for (y, x), fields in seen.items():
         for i, (h, w, k, l), j in itertools.product(range(TYPES), fields, range(PARENTS)):
             votes[y, x, i, h, w, j] = (pose[y, x, i] @ layer.weight[k, l, i, j]).flatten()
-            R[y, x, i, h, w, j] = 1 / (PARENTS * (len(fields) if normalise == "types+positions" else 1))
+            R[y, x, i, h, w, j] = 1 / (
+                PARENTS * (len(fields) if normalise == "types+positions" else 1)
+            )
     mu, a = {}, {}
     for t in range(iterations):
-        used, lamda, log_p = dict(R), layer.routing.inverse_temperature * (1 - 0.95 ** (t + 1)), {}
+        used, lamda, log_p = (
+            dict(R),
+            layer.routing.inverse_temperature * (1 - 0.95 ** (t + 1)),
+            {},
+        )
         for parent in itertools.product(range(side), range(side), range(PARENTS)):
             edges = [e for e in votes if e[3:] == parent]
-            r = torch.stack([torch.as_tensor(R[e], dtype=pose.dtype) * activation[e[:3]] for e in edges])
+            r = torch.stack(
+                [torch.as_tensor(R[e], dtype=pose.dtype) * activation[e[:3]] for e in edges]
+            )
             V = torch.stack([votes[e] for e in edges])
             mu[parent] = (r[:, None] * V).sum(0) / r.sum()
-            variance = (r[:, None] * (V - mu[parent]) ** 2).sum(0) / r.sum() + layer.routing.options["variance_offset"]
+            variance = (r[:, None] * (V - mu[parent]) ** 2).sum(
+                0
+            ) / r.sum() + layer.routing.options["variance_offset"]
             cost = ((beta_u[parent[2]] + variance.sqrt().log()) * r.sum()).sum()
             a[parent] = torch.sigmoid(lamda * (beta_a[parent[2]] - cost))
             for e in edges:
-                log_p[e] = a[parent].log() - ((votes[e] - mu[parent]) ** 2 / (2 * variance) + variance.sqrt().log()).sum()
+                log_p[e] = (
+                    a[parent].log()
+                    - (
+                        (votes[e] - mu[parent]) ** 2 / (2 * variance) + variance.sqrt().log()
+                    ).sum()
+                )
         R = shares_of(log_p, normalise, S)
     places = list(itertools.product(range(side), range(side), range(PARENTS)))
     coupling = torch.zeros(side, side, K, K, TYPES, PARENTS, dtype=pose.dtype)
@@ -192,13 +246,21 @@ def outcome(layer: ConvCapsules, path: str, pose, activation) -> list[torch.Tens
     assert use_path(layer, path) == path
     result = layer(*leaves)
     weighted(result).backward()
-    return [*result, *(torch.zeros_like(t) if t.grad is None else t.grad for t in (*leaves, *layer.parameters()))]
+    return [
+        *result,
+        *(
+            torch.zeros_like(t) if t.grad is None else t.grad
+            for t in (*leaves, *layer.parameters())
+        ),
+    ]
 
 
 @each_geometry
 @each_normaliser
 @pytest.mark.parametrize(
-    "options", [{}, {"pose": "vector"}, {"smoothing": 0.1}, {"mixing": True}, {"routing": "dynamic"}], ids=str
+    "options",
+    [{}, {"pose": "vector"}, {"smoothing": 0.1}, {"mixing": True}, {"routing": "dynamic"}],
+    ids=str,
 )
 def test_the_fast_path_is_the_definition(geometry, normalise, options, monkeypatch):
     """An image is never cut into its positions, however small the chunks."""
@@ -210,26 +272,39 @@ def test_the_fast_path_is_the_definition(geometry, normalise, options, monkeypat
     assert_close(outcome(layer, "fast", *grid), expected, 1e-9)
 
 
-@pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None,
+    reason="torch.compile needs a C++ compiler",
+)
 @pytest.mark.parametrize(
-    ("routing", "normalise"), [("em", "positions-per-type"), ("em", "released"), ("dynamic", "types+positions")]
+    ("routing", "normalise"),
+    [("em", "positions-per-type"), ("em", "released"), ("dynamic", "types+positions")],
 )
 def test_the_compiled_path_is_the_definition(routing, normalise):
     layer, *grid = build(GEOMETRIES["stride 1"], normalise, routing=routing)
     assert_close(outcome(layer, "compiled", *grid), outcome(layer, "eager", *grid), 1e-9)
 
 
-@pytest.mark.parametrize("options", [{"smoothing": 0.1}, {"mixing": True}, {}, {"normalise": "released"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"smoothing": 0.1}, {"mixing": True}, {}, {"normalise": "released"}], ids=str
+)
 def test_gradients_are_those_of_finite_differences(options):
     """For the release, whose gradient goes through its maximum too."""
-    layer, pose, activation = build((3, 2, 1), **{"normalise": "types+positions", **options}, iterations=2, variance_offset=1e-2)
+    layer, pose, activation = build(
+        (3, 2, 1),
+        **{"normalise": "types+positions", **options},
+        iterations=2,
+        variance_offset=1e-2,
+    )
     layer.weight.data *= 3
 
     def function(pose, activation, weight):
         return torch.func.functional_call(layer, {"weight": weight}, (pose, activation))
 
     leaves = [t[:1].detach().clone().requires_grad_() for t in (pose, activation)]
-    torch.autograd.gradcheck(function, [*leaves, layer.weight.detach().clone().requires_grad_()], fast_mode=True)
+    torch.autograd.gradcheck(
+        function, [*leaves, layer.weight.detach().clone().requires_grad_()], fast_mode=True
+    )
 
 
 def test_competition_matters():
@@ -240,7 +315,11 @@ def test_competition_matters():
         (GEOMETRIES["even kernel"], {("types+positions", "types-per-position")}),
     ):
         coupling = {n: build(geometry, n)[0](*build(geometry, n)[1:]).coupling for n in names}
-        same = {pair for pair in itertools.combinations(names, 2) if torch.allclose(*(coupling[n] for n in pair))}
+        same = {
+            pair
+            for pair in itertools.combinations(names, 2)
+            if torch.allclose(*(coupling[n] for n in pair))
+        }
         assert same == alike
 
 
@@ -249,7 +328,9 @@ def test_competition_matters():
 def test_nobody_has_competed_after_one_iteration(other, iterations, same):
     """So a grid needs one of these arms with one iteration: a competition per type, as released, or within each window."""
     per_type, result = (
-        build(GEOMETRIES["stride 1"], n, iterations=iterations)[0](*build(GEOMETRIES["stride 1"], n)[1:])
+        build(GEOMETRIES["stride 1"], n, iterations=iterations)[0](
+            *build(GEOMETRIES["stride 1"], n)[1:]
+        )
         for n in ("positions-per-type", other)
     )
     assert torch.allclose(per_type.pose, result.pose) == same
@@ -258,14 +339,22 @@ def test_nobody_has_competed_after_one_iteration(other, iterations, same):
 
 def test_smoothing_keeps_a_part_of_the_mean_before():
     """One iteration from zero shrinks the means by it, as the released code's 0.9 does."""
-    votes, activation = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    votes, activation = (
+        torch.randn(2, 5, 3, 4, dtype=torch.float64),
+        torch.rand(2, 5, dtype=torch.float64),
+    )
     betas = torch.zeros(2, 3, dtype=torch.float64)
-    plain, smooth = (em_routing(votes, activation, *betas, iterations=1, smoothing=s) for s in (0.0, 0.1))
+    plain, smooth = (
+        em_routing(votes, activation, *betas, iterations=1, smoothing=s) for s in (0.0, 0.1)
+    )
     torch.testing.assert_close(smooth.pose, 0.9 * plain.pose)
 
 
 def test_mixing_proportions_share_out_the_children():
-    votes, activation = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    votes, activation = (
+        torch.randn(2, 5, 3, 4, dtype=torch.float64),
+        torch.rand(2, 5, dtype=torch.float64),
+    )
     betas = torch.randn(2, 3, dtype=torch.float64)
     result = em_routing(votes, activation, *betas, mixing=True)
     torch.testing.assert_close(result.activation.sum(-1), torch.ones(2, dtype=torch.float64))
@@ -287,12 +376,19 @@ def test_class_capsules_share_their_matrices_and_add_coordinates():
     torch.manual_seed(0)
     coordinates = field_centres((8, 8), [(3, 2), (2, 1)])
     assert coordinates.shape == (2, 2, 2)
-    torch.testing.assert_close(coordinates[..., 0], torch.tensor([[-2.0, -2.0], [0.0, 0.0]]) * 0.01)
+    torch.testing.assert_close(
+        coordinates[..., 0], torch.tensor([[-2.0, -2.0], [0.0, 0.0]]) * 0.01
+    )
     torch.testing.assert_close(coordinates[..., 1], coordinates[..., 0].T)
-    layer, pose = ClassCapsules(3, 5, coordinates=coordinates, beta_std=0.0), torch.randn(2, 2, 2, 3, 4, 4)
+    layer, pose = (
+        ClassCapsules(3, 5, coordinates=coordinates, beta_std=0.0),
+        torch.randn(2, 2, 2, 3, 4, 4),
+    )
     votes, column = layer.votes(pose), torch.zeros(4, 4)
     column[0, 3], column[1, 3] = coordinates[1, 0]
-    torch.testing.assert_close(votes[1, 2 * 3 + 2, 4], (pose[1, 1, 0, 2] @ layer.weight[2, 4] + column).flatten())
+    torch.testing.assert_close(
+        votes[1, 2 * 3 + 2, 4], (pose[1, 1, 0, 2] @ layer.weight[2, 4] + column).flatten()
+    )
     result = layer(pose, torch.rand(2, 2, 2, 3))
     assert (result.pose.shape, result.coupling.shape) == ((2, 5, 16), (2, 12, 5))
 
@@ -302,7 +398,12 @@ def test_fields_share_children_with_their_neighbours():
     layer, pose, activation = build(GEOMETRIES["stride 2, a row left over"])
     votes, of_field, _ = layer.fields(pose, activation)
     assert isinstance(votes, LazyVotes)
-    window = votes.form().unflatten(0, (2, 2, 2))[1, 1, 0].unflatten(0, (3, 3, TYPES))  # the field of row 1, column 0
+    window = (
+        votes.form().unflatten(0, (2, 2, 2))[1, 1, 0].unflatten(0, (3, 3, TYPES))
+    )  # the field of row 1, column 0
     expected = pose[1, 2 + 2, 0 + 1, 1] @ layer.weight[2, 1, 1, 2]
     torch.testing.assert_close(window[2, 1, 1, 2], expected.flatten())
-    assert of_field.unflatten(0, (2, 2, 2))[1, 1, 0].unflatten(0, (3, 3, TYPES))[2, 1, 1] == activation[1, 4, 1, 1]
+    assert (
+        of_field.unflatten(0, (2, 2, 2))[1, 1, 0].unflatten(0, (3, 3, TYPES))[2, 1, 1]
+        == activation[1, 4, 1, 1]
+    )

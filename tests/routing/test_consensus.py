@@ -22,7 +22,9 @@ def parameters(routing: torch.nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("g", "f", "count"), [((), (), 3298), ((32, 32), (64, 64), 10_210), ((64, 64), (124, 124), 26_310)], ids=["1", "2", "class"]
+    ("g", "f", "count"),
+    [((), (), 3298), ((32, 32), (64, 64), 10_210), ((64, 64), (124, 124), 26_310)],
+    ids=["1", "2", "class"],
 )
 def test_the_sizes_of_table_2_have_these_parameters(g, f, count):
     assert parameters(make_routing("connectionist", 16, 16, g=g, f=f)) == count
@@ -51,13 +53,18 @@ def test_the_lstm_is_that_of_torch():
 
 
 def test_swapped_states_are_another_function():
-    one, other = (torch.manual_seed(0) and make_routing("connectionist", 2, 16, reads=r).double() for r in ("paper", "released"))
+    one, other = (
+        torch.manual_seed(0) and make_routing("connectionist", 2, 16, reads=r).double()
+        for r in ("paper", "released")
+    )
     for a, b in zip(one(VOTES, ACTIVE), other(VOTES, ACTIVE), strict=True):
         assert (a - b).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("reads", ["paper", "released"])
-@pytest.mark.parametrize("hidden", [{}, {"g": (5, 3), "f": (4,)}], ids=["one layer", "hidden layers"])
+@pytest.mark.parametrize(
+    "hidden", [{}, {"g": (5, 3), "f": (4,)}], ids=["one layer", "hidden layers"]
+)
 def test_perceptrons_and_states_are_what_the_plain_loops_say(reads, hidden):
     """And gradients of votes, activations and every weight are those of finite differences."""
     torch.manual_seed(0)
@@ -70,9 +77,13 @@ def test_perceptrons_and_states_are_what_the_plain_loops_say(reads, hidden):
     names, parameters = zip(*routing.named_parameters(), strict=True)
 
     def function(votes, active, *parameters):
-        return torch.func.functional_call(routing, dict(zip(names, parameters, strict=True)), (votes, active))
+        return torch.func.functional_call(
+            routing, dict(zip(names, parameters, strict=True)), (votes, active)
+        )
 
-    assert torch.autograd.gradcheck(function, [t.detach().clone().requires_grad_() for t in (votes, active, *parameters)])
+    assert torch.autograd.gradcheck(
+        function, [t.detach().clone().requires_grad_() for t in (votes, active, *parameters)]
+    )
 
 
 def test_a_second_derivative_is_right_or_refused():
@@ -89,14 +100,23 @@ def test_a_second_derivative_is_right_or_refused():
 def test_every_start_is_what_the_plain_loops_say(start):
     torch.manual_seed(0)
     routing = make_routing("similarity", 2, 16, start=start).double()
-    for a, b in zip(routing(0.1 * VOTES[0], ACTIVE[0]), routing.reference(0.1 * VOTES[0], ACTIVE[0]), strict=True):
+    for a, b in zip(
+        routing(0.1 * VOTES[0], ACTIVE[0]),
+        routing.reference(0.1 * VOTES[0], ACTIVE[0]),
+        strict=True,
+    ):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("name", ["similarity", "connectionist"])
 def test_without_logistic_the_activation_is_a_logit(name):
-    routing, plain = (torch.manual_seed(0) and make_routing(name, 2, 16, logistic=l).double() for l in (True, False))
-    torch.testing.assert_close(routing(VOTES, ACTIVE).activation, plain(VOTES, ACTIVE).activation.sigmoid())
+    routing, plain = (
+        torch.manual_seed(0) and make_routing(name, 2, 16, logistic=l).double()
+        for l in (True, False)
+    )
+    torch.testing.assert_close(
+        routing(VOTES, ACTIVE).activation, plain(VOTES, ACTIVE).activation.sigmoid()
+    )
 
 
 def test_couplings_are_those_of_least_disagreement():
@@ -139,11 +159,15 @@ def test_a_bounded_convolution_knows_where_its_windows_are():
     torch.manual_seed(0)
     layer = ConvCapsules(2, 3, routing="similarity", transform="bounded", coordinates=True)
     pose, active = torch.randn(1, 4, 5, 2, 4, 4), torch.rand(1, 4, 5, 2)
-    votes = layer.fields(pose, active)[0].form().unflatten(-1, (4, 4)).mT.unflatten(0, (2, 3))  # windows of 18 children
+    votes = (
+        layer.fields(pose, active)[0].form().unflatten(-1, (4, 4)).mT.unflatten(0, (2, 3))
+    )  # windows of 18 children
     row, column, child = 1, 2, 7  # type 1 of the place (1, 0) of the window
     own = pose[0, 2, 2, 1].clone()
     own[0, :3] += torch.tensor([1.5 / 2, 2.5 / 3, 7.5 / 18])
-    torch.testing.assert_close(votes[row, column, child, 0], bounded(layer.weight)[1, 0, 1, 0] @ own)
+    torch.testing.assert_close(
+        votes[row, column, child, 0], bounded(layer.weight)[1, 0, 1, 0] @ own
+    )
     assert (with_coordinates(pose)[..., 1:, :] == pose[..., 1:, :]).all()
 
 

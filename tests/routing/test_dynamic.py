@@ -23,7 +23,9 @@ def test_two_iterations_worked_by_hand():
     coupling = odds[0] / sum(odds), odds[1] / sum(odds)
     result = dynamic_routing(torch.tensor([[[1.0], [2.0]]], dtype=torch.float64), iterations=2)
     torch.testing.assert_close(result.coupling, torch.tensor([coupling], dtype=torch.float64))
-    expected = torch.tensor([length(coupling[0] * 1), length(coupling[1] * 2)], dtype=torch.float64)
+    expected = torch.tensor(
+        [length(coupling[0] * 1), length(coupling[1] * 2)], dtype=torch.float64
+    )
     torch.testing.assert_close(result.pose[:, 0], expected)
     torch.testing.assert_close(result.activation, expected)
 
@@ -32,8 +34,12 @@ def test_a_bias_enters_before_squash_and_changes_the_agreement():
     votes = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
     bias = torch.tensor([[3.0], [-5.0]], dtype=torch.float64)
     one = dynamic_routing(votes, iterations=1, bias=bias)
-    torch.testing.assert_close(one.pose[:, 0], torch.tensor([length(0.5 + 3), length(1.0 - 5)], dtype=torch.float64))
-    plain, biased = (dynamic_routing(votes, iterations=2, bias=b).coupling[0, 0] for b in (None, bias))
+    torch.testing.assert_close(
+        one.pose[:, 0], torch.tensor([length(0.5 + 3), length(1.0 - 5)], dtype=torch.float64)
+    )
+    plain, biased = (
+        dynamic_routing(votes, iterations=2, bias=b).coupling[0, 0] for b in (None, bias)
+    )
     assert plain < 0.5 < biased  # the second parent now points away from its vote
 
 

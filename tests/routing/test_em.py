@@ -18,13 +18,17 @@ def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-VOTES = tensor(0, 2, 2, 8).view(2, 2, 1)  # [I, J, D]: the first parent is voted 0 and 2, the second 2 and 8
+VOTES = tensor(0, 2, 2, 8).view(
+    2, 2, 1
+)  # [I, J, D]: the first parent is voted 0 and 2, the second 2 and 8
 
 
 def test_one_m_step_worked_by_hand():
     """Couplings of one half: means 1 and 5, variances 1 and 9, mass 0.5 + 0.5 each."""
     beta_u, beta_a = tensor(0.3, 0.4), tensor(0.1, -0.2)
-    result = em_routing(VOTES, tensor(1, 1), beta_u, beta_a, iterations=1, inverse_temperature=[2.0])
+    result = em_routing(
+        VOTES, tensor(1, 1), beta_u, beta_a, iterations=1, inverse_temperature=[2.0]
+    )
     torch.testing.assert_close(result.pose[:, 0], tensor(1, 5))
     cost = tensor(0.3 + math.log(1), 0.4 + math.log(3))  # (β_u + ln σ) · mass
     torch.testing.assert_close(result.activation, torch.sigmoid(2 * (beta_a - cost)))
@@ -33,10 +37,16 @@ def test_one_m_step_worked_by_hand():
 
 def test_one_e_step_worked_by_hand():
     def density(x: float, mean: float, deviation: float) -> float:
-        return math.exp(-((x - mean) ** 2) / (2 * deviation**2)) / (deviation * math.sqrt(2 * math.pi))
+        return math.exp(-((x - mean) ** 2) / (2 * deviation**2)) / (
+            deviation * math.sqrt(2 * math.pi)
+        )
 
-    flat = dict(inverse_temperature=[0.0, 0.0])  # λ = 0: every parent is half active, so densities alone decide
-    coupling = em_routing(VOTES, tensor(1, 1), tensor(0, 0), tensor(0, 0), iterations=2, **flat).coupling
+    flat = dict(
+        inverse_temperature=[0.0, 0.0]
+    )  # λ = 0: every parent is half active, so densities alone decide
+    coupling = em_routing(
+        VOTES, tensor(1, 1), tensor(0, 0), tensor(0, 0), iterations=2, **flat
+    ).coupling
     for child in (0, 1):
         p = density(VOTES[child, 0].item(), 1, 1), density(VOTES[child, 1].item(), 5, 3)
         torch.testing.assert_close(coupling[child], tensor(p[0] / sum(p), p[1] / sum(p)))
@@ -53,7 +63,11 @@ def test_an_inactive_child_has_no_say():
 
 
 def test_variants_change_what_their_names_say():
-    votes, a, betas = torch.randn(6, 2, 3, dtype=torch.float64), torch.rand(6, dtype=torch.float64), (tensor(0, 0), tensor(0, 0))
+    votes, a, betas = (
+        torch.randn(6, 2, 3, dtype=torch.float64),
+        torch.rand(6, dtype=torch.float64),
+        (tensor(0, 0), tensor(0, 0)),
+    )
     one = dict(iterations=1, inverse_temperature=[1.0])
     deviation = em_routing(votes, a, *betas, **one)
     variance = em_routing(votes, a, *betas, **one, spread="variance")
@@ -73,27 +87,40 @@ def test_the_default_temperatures_are_those_of_the_release():
     votes, a = torch.randn(4, 2, 3, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
     betas = torch.randn(2, 2, dtype=torch.float64)
     assert torch.equal(
-        em_routing(votes, a, *betas)[1], em_routing(votes, a, *betas, inverse_temperature=inverse_temperatures(3))[1]
+        em_routing(votes, a, *betas)[1],
+        em_routing(votes, a, *betas, inverse_temperature=inverse_temperatures(3))[1],
     )
 
 
 @pytest.mark.parametrize("temperatures", [[], [0.1], [0.1] * 4])
 def test_temperatures_have_to_match_the_iterations(temperatures):
     with pytest.raises(ValueError, match="3 iterations need as many"):
-        em_routing(VOTES, tensor(1, 1), tensor(0, 0), tensor(0, 0), inverse_temperature=temperatures)
+        em_routing(
+            VOTES, tensor(1, 1), tensor(0, 0), tensor(0, 0), inverse_temperature=temperatures
+        )
 
 
-@pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"smoothing": 0.4, "mixing": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"smoothing": 0.1}, {"smoothing": 0.4, "mixing": True}], ids=str
+)
 @pytest.mark.parametrize("path", ["eager", "fast"])
 def test_a_bias_is_added_to_the_votes(path, options):
     """With smoothing it was not: the means started at zero in the frame of the votes without it."""
     torch.manual_seed(0)
-    given = torch.randn(4, 6, 3, 4), torch.rand(4, 6) + 0.1, torch.randn(3), torch.randn(3), torch.randn(3, 4)
+    given = (
+        torch.randn(4, 6, 3, 4),
+        torch.rand(4, 6) + 0.1,
+        torch.randn(3),
+        torch.randn(3),
+        torch.randn(3, 4),
+    )
 
     def outcome(biased):
         votes, activation, beta_u, beta_a, bias = (t.double().requires_grad_() for t in given)
         votes, option = (votes, bias) if biased else (votes + bias, None)
-        result = em_routing(votes, activation, beta_u, beta_a, bias=option, path=path, **options)
+        result = em_routing(
+            votes, activation, beta_u, beta_a, bias=option, path=path, **options
+        )
         weighted(result).backward()
         return *result, bias.grad, activation.grad
 
@@ -104,7 +131,11 @@ def test_a_bias_is_added_to_the_votes(path, options):
 @pytest.mark.parametrize("bias", [None, 0.3])
 @pytest.mark.parametrize(
     "options",
-    [{"mixing": True}, {"smoothing": 0.1}, {"smoothing": 0.3, "mixing": True, "vector": True, "spread": "variance"}],
+    [
+        {"mixing": True},
+        {"smoothing": 0.1},
+        {"smoothing": 0.3, "mixing": True, "vector": True, "spread": "variance"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("path", ["eager", "fast"])
@@ -113,8 +144,13 @@ def test_the_loops_know_every_variant(path, options, bias):
     torch.manual_seed(0)
     routing = EMRouting(3, 4, bias=bias, **options).double()
     routing.path = path
-    votes, activation = torch.randn(9, 3, 4, dtype=torch.float64), torch.rand(9, dtype=torch.float64) + 0.1
-    for ours, loops in zip(routing(votes, activation), routing.reference(votes, activation), strict=True):
+    votes, activation = (
+        torch.randn(9, 3, 4, dtype=torch.float64),
+        torch.rand(9, dtype=torch.float64) + 0.1,
+    )
+    for ours, loops in zip(
+        routing(votes, activation), routing.reference(votes, activation), strict=True
+    ):
         torch.testing.assert_close(ours, loops, rtol=0, atol=1e-10)
 
 
@@ -122,8 +158,14 @@ def test_the_loops_know_every_variant(path, options, bias):
 def test_a_vote_bias_is_a_translation(seed):
     """EM moves with its votes: a shift that all children share moves the mean and nothing else."""
     g = torch.Generator().manual_seed(seed)
-    votes, a = torch.randn(6, 3, 4, generator=g, dtype=torch.float64), torch.rand(6, generator=g, dtype=torch.float64) + 0.1
-    betas, shift = torch.randn(2, 3, generator=g, dtype=torch.float64), torch.randn(3, 4, generator=g, dtype=torch.float64)
+    votes, a = (
+        torch.randn(6, 3, 4, generator=g, dtype=torch.float64),
+        torch.rand(6, generator=g, dtype=torch.float64) + 0.1,
+    )
+    betas, shift = (
+        torch.randn(2, 3, generator=g, dtype=torch.float64),
+        torch.randn(3, 4, generator=g, dtype=torch.float64),
+    )
     plain, shifted = em_routing(votes, a, *betas), em_routing(votes, a, *betas, bias=shift)
     torch.testing.assert_close(shifted.pose, plain.pose + shift)
     torch.testing.assert_close(shifted.activation, plain.activation)
@@ -148,7 +190,13 @@ def test_densities_that_no_number_holds_are_routed_all_the_same():
 def test_the_unit_of_votes_changes_no_coupling(unit):
     """A constant beside a determinant or a density would: narrow clusters lose the determinant, children of wide ones their parents."""
     g = torch.Generator().manual_seed(0)
-    votes, a = torch.randn(12, 3, 10, generator=g, dtype=torch.float64), torch.ones(12, dtype=torch.float64)
+    votes, a = (
+        torch.randn(12, 3, 10, generator=g, dtype=torch.float64),
+        torch.ones(12, dtype=torch.float64),
+    )
     flat = dict(iterations=2, inverse_temperature=[0.0, 0.0])  # λ = 0: densities alone decide
-    one, other = (em_routing(u * votes, a, torch.zeros(3), torch.zeros(3), **flat).coupling for u in (1, unit))
+    one, other = (
+        em_routing(u * votes, a, torch.zeros(3), torch.zeros(3), **flat).coupling
+        for u in (1, unit)
+    )
     torch.testing.assert_close(other, one)

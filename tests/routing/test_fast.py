@@ -44,7 +44,9 @@ def gradients_and_values(routing: Routing, path: str, votes, activation) -> list
     return [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
 
 
-def draw(kind: str, given: str, dtype=torch.float64, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def draw(
+    kind: str, given: str, dtype=torch.float64, seed: int = 0
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -55,7 +57,10 @@ def draw(kind: str, given: str, dtype=torch.float64, seed: int = 0) -> tuple[tup
     votes = {
         "votes": lambda: (random(N, CHILDREN, PARENTS, DIM) * scale,),
         "vectors": lambda: (random(CHILDREN, PARENTS, DIM, 5), random(N, CHILDREN, 5) * scale),
-        "matrices": lambda: (random(CHILDREN, PARENTS, 2, 2), random(N, CHILDREN, 2, 2) * scale),
+        "matrices": lambda: (
+            random(CHILDREN, PARENTS, 2, 2),
+            random(N, CHILDREN, 2, 2) * scale,
+        ),
     }[given]()
     if kind == "inactive":
         activation = torch.zeros_like(activation)
@@ -84,22 +89,38 @@ def chunks(request, monkeypatch):
 @each_routing
 @with_and_without_bias
 @pytest.mark.parametrize("given", ["votes", "vectors", "matrices"])
-@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive", "one active child", "all alike"])
+@pytest.mark.parametrize(
+    "kind", ["random", "tiny", "huge", "zero", "inactive", "one active child", "all alike"]
+)
 def test_values_and_gradients_are_those_of_the_definition(name, bias, given, kind, chunks):
     tensors = draw(kind, given)
     routing = build(name, bias)
     # Equal votes have no variance: what a rounded mean leaves of it, 1e-16, is divided by the floor of 1e-12 in the gradient.
     tolerance = 1e-4 if kind == "all alike" else 1e-9
-    assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), tolerance)
+    assert_close(
+        gradients_and_values(routing, "fast", *tensors),
+        gradients_and_values(routing, "eager", *tensors),
+        tolerance,
+    )
 
 
-@pytest.mark.parametrize("options", [{"mixing": True}, {"smoothing": 0.1}, {"mixing": True, "smoothing": 0.3}], ids=str)
-@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "zero", "inactive", "one active child"])
+@pytest.mark.parametrize(
+    "options",
+    [{"mixing": True}, {"smoothing": 0.1}, {"mixing": True, "smoothing": 0.3}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "kind", ["random", "tiny", "huge", "zero", "inactive", "one active child"]
+)
 def test_variants_of_em_are_those_of_the_definition(kind, options, chunks):
     routing, tensors = build("em", 0.1, **options), draw(kind, "votes")
     for beta in (routing.beta_u, routing.beta_a):
         beta.requires_grad_(not options.get("mixing"))  # they have no part in it
-    assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), 1e-9)
+    assert_close(
+        gradients_and_values(routing, "fast", *tensors),
+        gradients_and_values(routing, "eager", *tensors),
+        1e-9,
+    )
 
 
 LEAVES_ROUNDING = {"connectionist": 16}
@@ -115,7 +136,12 @@ Nothing else is of the bias of all logits of an LSTM's couplings; and its gates 
 def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
     tensors = draw(kind, "votes", torch.float32)
     ours = gradients_and_values(build(name, bias, torch.float32), "fast", *tensors)
-    exact = gradients_and_values(build(name, bias).double(), "eager", tuple(t.double() for t in tensors[0]), tensors[1].double())
+    exact = gradients_and_values(
+        build(name, bias).double(),
+        "eager",
+        tuple(t.double() for t in tensors[0]),
+        tensors[1].double(),
+    )
     ours = [t.double() for t in ours]
     assert_close(ours[:3], exact[:3], 1e-4, names=RoutingResult._fields)
     # Each output has a weight near one in the sum: where such terms cancel in a gradient, their rounding is left.
@@ -123,14 +149,27 @@ def test_float32_is_as_good_as_float64_within_its_digits(name, bias, kind):
     if name in LEAVES_ROUNDING:
         rounding *= LEAVES_ROUNDING[name] * max(1, float(tensors[0][0].abs().max()))
         tolerance = 1e-3 if kind == "huge" else tolerance
-    assert_close(ours[3:], exact[3:], tolerance, rounding, [f"gradient of {of}" for of in ("votes", "activation")])
+    assert_close(
+        ours[3:],
+        exact[3:],
+        tolerance,
+        rounding,
+        [f"gradient of {of}" for of in ("votes", "activation")],
+    )
 
 
 @each_routing
 @for_all(seed=st.integers(0, 2**32 - 1), iterations=st.integers(1, 5))
 def test_any_number_of_iterations(name, seed, iterations):
-    routing, tensors = build(name, 0.1, iterations=iterations), draw("random", "vectors", seed=seed)
-    assert_close(gradients_and_values(routing, "fast", *tensors), gradients_and_values(routing, "eager", *tensors), 1e-9)
+    routing, tensors = (
+        build(name, 0.1, iterations=iterations),
+        draw("random", "vectors", seed=seed),
+    )
+    assert_close(
+        gradients_and_values(routing, "fast", *tensors),
+        gradients_and_values(routing, "eager", *tensors),
+        1e-9,
+    )
 
 
 @each_routing
@@ -160,7 +199,12 @@ def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
 
 def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
     """It was most of what a test of a network took: four times the couplings, which are all that comes out."""
-    tensors, routing, core, seen = draw("random", "votes"), build("em", None), em_routing.core, []
+    tensors, routing, core, seen = (
+        draw("random", "votes"),
+        build("em", None),
+        em_routing.core,
+        [],
+    )
 
     def forward(*votes: torch.Tensor, **arguments: object):
         alive = sum(reference() is not None for references in seen for reference in references)
@@ -188,7 +232,9 @@ def test_a_routing_without_a_core_has_the_fast_path_too(chunks, monkeypatch):
         runs.append(len(votes))
         share = activation.softmax(dim=-1)[..., None, None] * gain[:, None]
         pose = (share * votes).sum(dim=-3)
-        return RoutingResult(pose, pose.norm(dim=-1), votes.new_full(votes.shape[:-1], 1 / votes.shape[-2]))
+        return RoutingResult(
+            pose, pose.norm(dim=-1), votes.new_full(votes.shape[:-1], 1 / votes.shape[-2])
+        )
 
     (votes,), activation = draw("random", "votes")
     gain = torch.rand(PARENTS, dtype=torch.float64)
@@ -233,10 +279,16 @@ def test_torch_func_sees_through_it(name):
             torch.testing.assert_close(every[key][n], parameter.grad)
 
 
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="of Linux with large pages")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="of Linux with large pages"
+)
 def test_a_large_gradient_asks_for_large_pages(monkeypatch):
     asked = []
-    monkeypatch.setattr(fast, "_on_large_pages", lambda fresh, ask=fast._on_large_pages: asked.append(ask(fresh)) or fresh)
+    monkeypatch.setattr(
+        fast,
+        "_on_large_pages",
+        lambda fresh, ask=fast._on_large_pages: asked.append(ask(fresh)) or fresh,
+    )
     votes = torch.zeros(2, 1 << 16, 4, 4, requires_grad=True)  # 8 MiB
     make_routing("dynamic", 4, 4)(votes, None).pose.sum().backward()
     (gradient,) = asked
@@ -259,13 +311,19 @@ def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeyp
 
     def backward(backward, weight, rows, to_weight, to_rows, *saved, **arguments):
         if weight is not None:
-            made.update(what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None)
+            made.update(
+                what for what, t in (("weight", to_weight), ("pose", to_rows)) if t is not None
+            )
         return run(backward, weight, rows, to_weight, to_rows, *saved, **arguments)
 
     monkeypatch.setattr(fast, "_run_backward", backward)
     routing = build(name, 0.1)
     names = ["votes"] if given == "votes" else ["weight", "pose"]
-    tensors = {**dict(zip(names, votes, strict=True)), "activation": activation, **dict(routing.named_parameters())}
+    tensors = {
+        **dict(zip(names, votes, strict=True)),
+        "activation": activation,
+        **dict(routing.named_parameters()),
+    }
 
     def gradients(asked: set[str]) -> dict[str, torch.Tensor | None]:
         made.clear()
@@ -277,7 +335,9 @@ def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeyp
         return {k: t.grad for k, t in leaves.items()}
 
     every = gradients(set(tensors))
-    in_chunks = {"weight", "pose"} if given == "matrices" and type(routing).function.core else set()
+    in_chunks = (
+        {"weight", "pose"} if given == "matrices" and type(routing).function.core else set()
+    )
     assert made == in_chunks
     for k in tensors:
         if every[k] is not None:  # dynamic routing does not look at activations
@@ -287,14 +347,21 @@ def test_no_gradient_is_formed_that_nobody_asks_for(name, given, chunks, monkeyp
             assert made == {k} & in_chunks
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))),
+    reason="torch.compile needs a C++ compiler",
+)
 @each_routing
 def test_compiled_is_the_definition(name, monkeypatch):
     example = CHILDREN * PARENTS * DIM * 8
-    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * example)  # seven examples: one whole chunk, compiled, and a rest
+    monkeypatch.setitem(
+        fast.CHUNK_BYTES, "cpu", 4 * example
+    )  # seven examples: one whole chunk, compiled, and a rest
     routing, tensors = build(name, 0.1, iterations=2), draw("random", "vectors")
     expected = gradients_and_values(routing, "eager", *tensors)
-    assert use_path(routing, "compiled") == ("compiled" if type(routing).function.core else "fast")
+    assert use_path(routing, "compiled") == (
+        "compiled" if type(routing).function.core else "fast"
+    )
     assert_close(gradients_and_values(routing, "compiled", *tensors), expected, 1e-9)
 
 
@@ -312,9 +379,13 @@ def test_what_is_compiled_is_compiled_once(name, monkeypatch):
             for iterations in (1, 2):
                 routing = build(name, 0.1, iterations=iterations)
                 for length in (4, 6, 4):
-                    gradients_and_values(routing, "compiled", (weight, pose[:length]), activation[:length])
+                    gradients_and_values(
+                        routing, "compiled", (weight, pose[:length]), activation[:length]
+                    )
         # There and back, for two lengths and two routings; a routing without a core is not compiled.
-        assert fast._compiled_for.cache_info().currsize == (8 if type(routing).function.core else 0)
+        assert fast._compiled_for.cache_info().currsize == (
+            8 if type(routing).function.core else 0
+        )
     finally:
         fast._compiled_for.cache_clear()
 
@@ -330,7 +401,10 @@ def test_networks_that_differ_in_temperature_share_what_is_compiled(sequence, mo
         with torch._dynamo.config.patch(error_on_recompile=True):
             for lamda in (0.1, 0.2):
                 options = {"iterations": 2, "inverse_temperature": sequence([lamda, 0.3])}
-                ours, expected = (em_routing(votes, activation, *betas, path=path, **options) for path in ("compiled", "eager"))
+                ours, expected = (
+                    em_routing(votes, activation, *betas, path=path, **options)
+                    for path in ("compiled", "eager")
+                )
                 assert_close([*ours], [*expected], 1e-9)
         assert fast._compiled_for.cache_info().currsize == 1
     finally:
@@ -348,7 +422,9 @@ def test_options_that_cannot_be_looked_up_compile_too(monkeypatch):
     @routing_function
     def scaled_mean(votes, activation, *, by: dict):
         pose = by["factor"] * votes.mean(dim=-3)
-        return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), torch.ones_like(votes[..., 0]))
+        return RoutingResult(
+            pose, torch.linalg.vector_norm(pose, dim=-1), torch.ones_like(votes[..., 0])
+        )
 
     (votes,), activation = draw("random", "votes")
     for by in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):

@@ -46,7 +46,9 @@ def gradients(call, votes, learned: nn.Module) -> list[torch.Tensor]:
     learned.zero_grad()
     leaves = [t.clone().requires_grad_() for t in votes]
     result = call(LazyVotes(*leaves) if len(leaves) == 2 else leaves[0])
-    (result.pose.square().sum() + result.activation.sum() + result.coupling.square().sum()).backward()
+    (
+        result.pose.square().sum() + result.activation.sum() + result.coupling.square().sum()
+    ).backward()
     assert all(p.grad is not None for p in learned.parameters())
     return [*result, *(t.grad for t in leaves), *(p.grad.clone() for p in learned.parameters())]
 
@@ -54,7 +56,10 @@ def gradients(call, votes, learned: nn.Module) -> list[torch.Tensor]:
 def test_a_mistyped_path_is_told_the_nearest():
     """It was the fast one, without a word."""
     votes, activation = torch.randn(2, 5, 3, 4), torch.rand(2, 5)
-    for call in (lambda: gated_mean(votes, activation, path="fst"), lambda: use_path(make_routing("em", 3, 4), "fst")):
+    for call in (
+        lambda: gated_mean(votes, activation, path="fst"),
+        lambda: use_path(make_routing("em", 3, 4), "fst"),
+    ):
         with pytest.raises(UserError, match="Did you mean 'fast'"):
             call()
 
@@ -83,14 +88,24 @@ def test_a_learned_module_gets_its_gradient_on_every_path(path, how, lazy, monke
 
     @routing_function
     def routed(votes, activation, *, option):
-        call = {"in a list": lambda: option[0], "in a dictionary": lambda: option["gate"]}.get(how, lambda: option)()
+        call = {"in a list": lambda: option[0], "in a dictionary": lambda: option["gate"]}.get(
+            how, lambda: option
+        )()
         return gated_mean.__wrapped__(votes, activation, gate=call)
 
-    option = {"its method": gate.forward, "in a list": [gate], "in a dictionary": {"gate": gate}}.get(how, gate)
+    option = {
+        "its method": gate.forward,
+        "in a list": [gate],
+        "in a dictionary": {"gate": gate},
+    }.get(how, gate)
     shapes = ((6, 3, 4, 2), (5, 6, 2)) if lazy else ((5, 6, 3, 4),)
-    votes, activation = [torch.randn(s, dtype=torch.float64) for s in shapes], torch.rand(5, 6, dtype=torch.float64)
+    votes, activation = (
+        [torch.randn(s, dtype=torch.float64) for s in shapes],
+        torch.rand(5, 6, dtype=torch.float64),
+    )
     ours, expected = (
-        gradients(lambda v, p=p: routed(v, activation, option=option, path=p), votes, gate) for p in (path, "eager")
+        gradients(lambda v, p=p: routed(v, activation, option=option, path=p), votes, gate)
+        for p in (path, "eager")
     )
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b)
@@ -99,11 +114,19 @@ def test_a_learned_module_gets_its_gradient_on_every_path(path, how, lazy, monke
 @each_path
 def test_a_core_does_not_lose_the_gradient_of_an_option(path):
     """λ may be learned as well: a list of tensors is not seen by the core, so the definition runs."""
-    votes, activation = torch.randn(2, 5, 3, 4, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    votes, activation = (
+        torch.randn(2, 5, 3, 4, dtype=torch.float64),
+        torch.rand(2, 5, dtype=torch.float64),
+    )
     lamda = torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True)
     routing = EMRouting(3, 4).double()
     result = EMRouting.function(
-        votes, activation, *routing.betas(), iterations=2, inverse_temperature=list(lamda.unbind()), path=path
+        votes,
+        activation,
+        *routing.betas(),
+        iterations=2,
+        inverse_temperature=list(lamda.unbind()),
+        path=path,
     )
     result.activation.sum().backward()
     assert (lamda.grad != 0).all()

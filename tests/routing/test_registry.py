@@ -20,7 +20,12 @@ def test_every_entry_can_be_had(known):
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [("em", {"spread": "varience"}), ("connectionist", {"reads": "papr"}), ("similarity", {"start": "stepp"})]
+    ("name", "option"),
+    [
+        ("em", {"spread": "varience"}),
+        ("connectionist", {"reads": "papr"}),
+        ("similarity", {"start": "stepp"}),
+    ],
 )
 def test_a_mistyped_option_of_a_routing_is_answered(name, option):
     """It passed for the other of two words, and the routing was not the one that was asked for."""

@@ -25,10 +25,15 @@ def test_a_routing_on_a_gpu_agrees_with_the_cpu(name, bias, shape, path):
     def outcome(device: str, dtype: torch.dtype, path: str) -> list[torch.Tensor]:
         routing = build(name, BIASES[bias]).to(device, dtype)
         use_path(routing, path)
-        *votes, activation = leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in given]
+        *votes, activation = leaves = [
+            t.to(device, dtype, copy=True).requires_grad_() for t in given
+        ]
         result = routing(LazyVotes(*votes), activation)
         weighted(type(result)(*(t.cpu() for t in result))).backward()
-        found = [*result, *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None)]
+        found = [
+            *result,
+            *(t.grad for t in (*leaves, *routing.parameters()) if t.grad is not None),
+        ]
         return [t.detach().cpu().double() for t in found]
 
     expected = outcome("cpu", torch.float64, "eager")

@@ -49,8 +49,14 @@ class Book:
         """Start a build: note its folders, and forget the evidence of the last one."""
         self.__dict__.pop("evidence", None)
         named = os.environ.get("CAPSLIB_RESULTS")
-        self.results = Path(app.srcdir) / "results" if named is None else Store(named).check_there().root
-        self.root = Path(app.srcdir) if (Path(app.srcdir) / "capslib").is_dir() else Path(capslib.__file__).parents[1]
+        self.results = (
+            Path(app.srcdir) / "results" if named is None else Store(named).check_there().root
+        )
+        self.root = (
+            Path(app.srcdir)
+            if (Path(app.srcdir) / "capslib").is_dir()
+            else Path(capslib.__file__).parents[1]
+        )
         self.bibliography = Path(app.srcdir, app.config.bibtex_bibfiles[0])
         self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
 
@@ -83,7 +89,9 @@ class Book:
         """Forget a page before Sphinx reads it again, or after its file is gone."""
         self.uses.pop(page, None)
         self.places = {claim: place for claim, place in self.places.items() if place[0] != page}
-        self.experiments = {claim: place for claim, place in self.experiments.items() if place[0] != page}
+        self.experiments = {
+            claim: place for claim, place in self.experiments.items() if place[0] != page
+        }
         self.scorecard = "" if self.scorecard == page else self.scorecard
 
 
@@ -99,7 +107,9 @@ def _code() -> int:
     return int(_hash(Path(__file__).parent.glob("*.py"))[:8], 16)
 
 
-def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> Iterable[str]:
+def _outdated(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> Iterable[str]:
     if not hasattr(env, "capsbook"):
         env.capsbook = Book()
     book: Book = env.capsbook
@@ -111,7 +121,11 @@ def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[
     if book.assets != assets:
         return env.all_docs
     now = functools.cache(book.state)
-    return [page for page, seen in book.uses.items() if any(now(what) != state for what, state in seen.items())]
+    return [
+        page
+        for page, seen in book.uses.items()
+        if any(now(what) != state for what, state in seen.items())
+    ]
 
 
 def _linked(env: BuildEnvironment) -> tuple:
@@ -141,8 +155,14 @@ def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, notebooks.Front]]]:
         found = notebooks.front(executed)
         for name, front in found.items():
             if front.picture:
-                drawn = {form: getattr(front.picture, form).encode() for form in ("source", "narrow")}
-                paths = {form: f"_static/cards/{stem}-{name}-{form}.svg" for form, svg in drawn.items() if svg}
+                drawn = {
+                    form: getattr(front.picture, form).encode() for form in ("source", "narrow")
+                }
+                paths = {
+                    form: f"_static/cards/{stem}-{name}-{form}.svg"
+                    for form, svg in drawn.items()
+                    if svg
+                }
                 for form, path in paths.items():
                     notebooks.write_if_changed(Path(app.outdir) / path, drawn[form])
                     paths[form] += f"?{hashlib.sha256(drawn[form]).hexdigest()[:8]}"
@@ -153,10 +173,16 @@ def _fronts(app: Sphinx) -> Iterable[tuple[str, dict[str, notebooks.Front]]]:
 
 def _name_code(app: Sphinx, doctree: nodes.document) -> None:
     """Name the folded code of a cell by what it shows, where ``nb_code_prompt_show`` leaves that open: a figure, a table …"""
-    for cell in doctree.findall(lambda node: isinstance(node, nodes.container) and "prompt_show" in node):
+    for cell in doctree.findall(
+        lambda node: isinstance(node, nodes.container) and "prompt_show" in node
+    ):
         shows = {
-            "figure": any(isinstance(node, nodes.image | nodes.figure) for node in cell.findall()),
-            "table": any(re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)),
+            "figure": any(
+                isinstance(node, nodes.image | nodes.figure) for node in cell.findall()
+            ),
+            "table": any(
+                re.search("<table|<details", raw.astext()) for raw in cell.findall(nodes.raw)
+            ),
             "text below": len(cell.children) > 1,
         }
         what = next((name for name, found in shows.items() if found), "set-up")
@@ -164,7 +190,9 @@ def _name_code(app: Sphinx, doctree: nodes.document) -> None:
             cell[prompt] = cell[prompt].replace("{type}", what)
 
 
-def _for_screen_readers(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def _for_screen_readers(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Take out what misleads a screen reader: roles that the bibliography cannot keep, and one name for all folds of code."""
     body = context.get("body", "")
     if 'role="doc-biblioentry"' in body:
@@ -172,25 +200,37 @@ def _for_screen_readers(app: Sphinx, pagename: str, templatename: str, context: 
     context["body"] = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
 
 
-def _code_that_wraps(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def _code_that_wraps(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Let a narrow screen wrap a long line of code at its indentation, and no option of a command within itself."""
 
     def line(found: re.Match) -> str:
         text = html.unescape(re.sub("<[^>]*>", "", found[0]))
         indent = len(text) - len(text.lstrip(" "))
-        return f'<span class="line" style="--in:{indent}">{found[0]}</span>' if len(text) > 45 else found[0]
+        return (
+            f'<span class="line" style="--in:{indent}">{found[0]}</span>'
+            if len(text) > 45
+            else found[0]
+        )
 
     def block(found: re.Match) -> str:
         code = found[3]
         if found[2] in ("shell", "bash", "sh", "console"):
-            code = re.sub(r"(?<![\w<-])--?[a-z][\w-]*", r'<span class="whole">\g<0></span>', code)
+            code = re.sub(
+                r"(?<![\w<-])--?[a-z][\w-]*", r'<span class="whole">\g<0></span>', code
+            )
         return found[1] + re.sub(r"[^\n]*\n", line, code) + found[4]
 
-    listing = re.compile(r'(<div class="highlight-([\w-]+)[^>]*><div class="highlight"><pre>)(.*?)(</pre>)', re.S)
+    listing = re.compile(
+        r'(<div class="highlight-([\w-]+)[^>]*><div class="highlight"><pre>)(.*?)(</pre>)', re.S
+    )
     context["body"] = listing.sub(block, context.get("body", ""))
 
 
-def _figures_for_phones(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def _figures_for_phones(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Give narrow screens the form of a chapter's figures whose panels stand one under the other."""
     stem = pagename.rpartition("/")[2]
     if pagename != app.config.capsbook_chapter.format(stem=stem):
@@ -199,25 +239,49 @@ def _figures_for_phones(app: Sphinx, pagename: str, templatename: str, context: 
         path = f"_static/narrow/{name}.svg"
         source = f'<source media="(max-width: 640px)" srcset="{context["pathto"](path, 1)}"/>'
         shown = rf'<img [^>]*src="[^"]*{name}\.svg"[^>]*>'
-        context["body"], used = re.subn(shown, rf"<picture>{source}\g<0></picture>", context["body"])
+        context["body"], used = re.subn(
+            shown, rf"<picture>{source}\g<0></picture>", context["body"]
+        )
         if used:
             notebooks.write_if_changed(Path(app.outdir) / path, svg)
 
 
-def _header_buttons(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def _header_buttons(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Offer to edit a page where it is written, and on a chapter's page its published notebook: the theme knows of neither."""
     if "header_buttons" not in context or doctree is None:
         return
-    stem, buttons, repository = pagename.rpartition("/")[2], context["header_buttons"], app.env.capsbook.repository
+    stem, buttons, repository = (
+        pagename.rpartition("/")[2],
+        context["header_buttons"],
+        app.env.capsbook.repository,
+    )
     chapter = pagename == app.config.capsbook_chapter.format(stem=stem)
     written = f"notebooks/{stem}.py" if chapter else app.env.doc2path(pagename, base=False)
-    edit = {"type": "link", "url": f"{repository}/edit/main/{written}", "tooltip": "Edit this page", "icon": "fas fa-pencil-alt"}
+    edit = {
+        "type": "link",
+        "url": f"{repository}/edit/main/{written}",
+        "tooltip": "Edit this page",
+        "icon": "fas fa-pencil-alt",
+    }
     buttons.insert(0, edit | {"label": "edit-button"})
     if chapter:
         download = context["pathto"](notebooks.PUBLISHED.format(stem=stem), 1)
-        offers = [(f"Open in {name}", url) for name, url in notebooks.launch_links(stem, repository).items()]
-        run = [{"type": "link", "url": url, "text": text} for text, url in [*offers, ("Download .ipynb", download)]]
-        group = {"type": "group", "tooltip": "Run this chapter", "icon": "fas fa-rocket", "label": "launch-buttons"}
+        offers = [
+            (f"Open in {name}", url)
+            for name, url in notebooks.launch_links(stem, repository).items()
+        ]
+        run = [
+            {"type": "link", "url": url, "text": text}
+            for text, url in [*offers, ("Download .ipynb", download)]
+        ]
+        group = {
+            "type": "group",
+            "tooltip": "Run this chapter",
+            "icon": "fas fa-rocket",
+            "label": "launch-buttons",
+        }
         buttons.insert(0, group | {"buttons": run})
 
 
@@ -234,10 +298,16 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
         up = "../" * len(target.relative_to(site).parents[:-1])
         page = runs.page(record, users.get(record.key, ()), up, target.name)
         notebooks.write_if_changed(target.with_suffix(".html"), page.encode())
-    (site / "_static" / "claims.csv").write_text(runs.claims_csv(evidence.of()), encoding="utf-8")
-    (site / "_static" / "claims.json").write_text(claims.to_json(evidence.of()) + "\n", encoding="utf-8")
+    (site / "_static" / "claims.csv").write_text(
+        runs.claims_csv(evidence.of()), encoding="utf-8"
+    )
+    (site / "_static" / "claims.json").write_text(
+        claims.to_json(evidence.of()) + "\n", encoding="utf-8"
+    )
     notebooks.publish(Path(app.srcdir) / "notebooks", site, app.env.capsbook)
-    (site / "_static" / "record.schema.json").write_text(directives.schema_json(), encoding="utf-8")
+    (site / "_static" / "record.schema.json").write_text(
+        directives.schema_json(), encoding="utf-8"
+    )
 
 
 def _stay_red(app: Sphinx, error: Exception | None) -> None:
@@ -258,14 +328,18 @@ def _offline_mathjax(app: Sphinx) -> None:
     """
     package = importlib.util.find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:
-        raise ImportError("MathJax is missing: pip install -r requirements.txt (package sphinx-mathjax-offline)")
+        raise ImportError(
+            "MathJax is missing: pip install -r requirements.txt (package sphinx-mathjax-offline)"
+        )
     app.config.html_static_path.append(str(Path(package.origin).parent / "static"))
 
 
 def _published_at(app: Sphinx, config: Any) -> None:
     """Set the address that link previews name: where GitHub publishes this repository's book."""
     address = config.html_theme_options.get("repository_url", "")
-    if "ogp_site_url" in config and (found := re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", address)):
+    if "ogp_site_url" in config and (
+        found := re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+?)/?", address)
+    ):
         config.ogp_site_url = "https://{}.github.io/{}/".format(*found.groups())
 
 
@@ -282,7 +356,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", _published_at)
     app.connect("builder-inited", _offline_mathjax)
     app.connect("env-get-outdated", _outdated)
-    app.connect("env-purge-doc", lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None)
+    app.connect(
+        "env-purge-doc",
+        lambda app, env, page: env.capsbook.forget(page) if hasattr(env, "capsbook") else None,
+    )
     app.connect("source-read", _note_experiments)
     app.connect("doctree-read", _name_code)
     app.connect("doctree-read", directives.below_the_box)
@@ -293,4 +370,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", _figures_for_phones)
     app.connect("build-finished", _finish)
     app.connect("build-finished", _stay_red, priority=900)
-    return {"version": "1", "env_version": _code(), "parallel_read_safe": False, "parallel_write_safe": True}
+    return {
+        "version": "1",
+        "env_version": _code(),
+        "parallel_read_safe": False,
+        "parallel_write_safe": True,
+    }

@@ -58,7 +58,9 @@ class PageLinks:
 
     def row(self, claim: str) -> str | None:
         """A claim's row: in its chapter's table, else on the scorecard."""
-        return self.place(claim) or (f"{score}#claim-{claim}" if (score := self.score()) else None)
+        return self.place(claim) or (
+            f"{score}#claim-{claim}" if (score := self.score()) else None
+        )
 
     def place(self, claim: str) -> str | None:
         """A claim's row in its chapter: in the table of its experiment, else in the table of all claims."""
@@ -77,7 +79,9 @@ class PageLinks:
     def record(self, key: str) -> str | None:
         """The page of a record."""
         path = self.book.evidence.records.get(key)
-        return path and self.file(f"records/{path.relative_to(self.book.evidence.root).with_suffix('.html').as_posix()}")
+        return path and self.file(
+            f"records/{path.relative_to(self.book.evidence.root).with_suffix('.html').as_posix()}"
+        )
 
     def chapter(self, stem: str) -> str | None:
         docname = self.app.config.capsbook_chapter.format(stem=stem)
@@ -90,7 +94,9 @@ class PageLinks:
     def picture(self, front: Front) -> Picture | None:
         """The picture that a chapter gives to the front page, with its addresses on this page."""
         shown = front.picture
-        return shown and shown._replace(source=self.file(shown.source), narrow=shown.narrow and self.file(shown.narrow))
+        return shown and shown._replace(
+            source=self.file(shown.source), narrow=shown.narrow and self.file(shown.narrow)
+        )
 
 
 class fold_from(nodes.General, nodes.Element):
@@ -102,7 +108,9 @@ class fold(nodes.General, nodes.Element):
 
 
 def visit_fold(translator: HTML5Translator, node: fold) -> None:
-    translator.body.append(f'<details class="fold"><summary>{escape(node["summary"])}</summary>\n')
+    translator.body.append(
+        f'<details class="fold"><summary>{escape(node["summary"])}</summary>\n'
+    )
 
 
 def depart_fold(translator: HTML5Translator, node: fold) -> None:
@@ -184,7 +192,9 @@ class Scorecard(Evident):
     def run(self) -> list[nodes.Node]:
         self.env.capsbook.scorecard = self.env.docname
         (node,) = super().run()
-        node += nodes.Text(" ".join(self.env.capsbook.evidence.verdicts))  # never written, but the search index reads it
+        node += nodes.Text(
+            " ".join(self.env.capsbook.evidence.verdicts)
+        )  # never written, but the search index reads it
         return [node]
 
 
@@ -223,7 +233,9 @@ class Masthead(Evident):
         text = self.parse_text_to_nodes(f"{citation(stem)} {{cite}}`{paper.cite}`")
         return [
             nodes.container("", *text, classes=["masthead-cited"]),
-            nodes.container("", self.drawn("masthead", stem, self._scale()), classes=["masthead-verdicts"]),
+            nodes.container(
+                "", self.drawn("masthead", stem, self._scale()), classes=["masthead-verdicts"]
+            ),
         ]
 
     def _scale(self) -> str:
@@ -231,13 +243,23 @@ class Masthead(Evident):
         path = Path(self.env.doc2path(self.env.docname))
         if path.suffix != ".ipynb":
             return ""
-        return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("capslib", {}).get("parameters", {}).get("scale", "")
+        return (
+            json.loads(path.read_text(encoding="utf-8"))["metadata"]
+            .get("capslib", {})
+            .get("parameters", {})
+            .get("scale", "")
+        )
 
 
 def below_the_box(app: Sphinx, doctree: nodes.document) -> None:
     """Put the verdicts of a masthead under the verdict box."""
     found = list(doctree.findall(nodes.container))
-    cells = [c for c in found if "cell" in c["classes"] and any('verdict-box"' in raw.astext() for raw in c.findall(nodes.raw))]
+    cells = [
+        c
+        for c in found
+        if "cell" in c["classes"]
+        and any('verdict-box"' in raw.astext() for raw in c.findall(nodes.raw))
+    ]
     for verdicts in (c for c in found if cells and "masthead-verdicts" in c["classes"]):
         verdicts.parent.remove(verdicts)
         cells[0].parent.insert(cells[0].parent.index(cells[0]) + 1, verdicts)
@@ -264,14 +286,26 @@ class Costs(SphinxDirective):
                 *sorted((book.root / "results" / stem).rglob("*.json")),
             ):
                 book.use(self.env.docname, source)
-            if not (found := list(planning.outlook(stem, "paper", Store(book.root / "results")))):
+            if not (
+                found := list(planning.outlook(stem, "paper", Store(book.root / "results")))
+            ):
                 continue
             found_of[PAPERS[stem].title] = found
-            chapters += [_cost(f"**{PAPERS[stem].title}**", found), *(_cost(f"`{line[0]}`", [line]) for line in found)]
+            chapters += [
+                _cost(f"**{PAPERS[stem].title}**", found),
+                *(_cost(f"`{line[0]}`", [line]) for line in found),
+            ]
             every += found
-        head = ["| experiment | trials | to run | PFLOP of these | card-hours | core-hours |", "|---" + "|--:" * 5 + "|"]
+        head = [
+            "| experiment | trials | to run | PFLOP of these | card-hours | core-hours |",
+            "|---" + "|--:" * 5 + "|",
+        ]
         head = [_total(found_of), "", *head] if not self.arguments else head
-        return self.parse_text_to_nodes("\n".join([*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]))
+        return self.parse_text_to_nodes(
+            "\n".join(
+                [*head, *([] if self.arguments else [_cost("**all**", every)]), *chapters]
+            )
+        )
 
 
 Outlook = Sequence[tuple[str, int, int, float, float | None]]
@@ -280,16 +314,30 @@ Outlook = Sequence[tuple[str, int, int, float, float | None]]
 def _total(found: Mapping[str, Outlook]) -> str:
     """The sum over all papers as a sentence, and what it leaves out."""
     every = [line for lines in found.values() for line in lines]
-    card, core = sum(line[3] for line in every) / planning.CARD / 3600, sum(line[4] or 0 for line in every)
+    card, core = (
+        sum(line[3] for line in every) / planning.CARD / 3600,
+        sum(line[4] or 0 for line in every),
+    )
     said = f"The {number(sum(line[2] for line in every))} trials that have no record yet would take about {number(round(card))} hours of one large GPU"
-    said += f", or {number(round(core))} hours ({core / 24 / 365.25:.1f} years) of one CPU core." if core else "."
-    unknown = [(title, [line for line in lines if line[4] is None], len(lines)) for title, lines in found.items()]
+    said += (
+        f", or {number(round(core))} hours ({core / 24 / 365.25:.1f} years) of one CPU core."
+        if core
+        else "."
+    )
+    unknown = [
+        (title, [line for line in lines if line[4] is None], len(lines))
+        for title, lines in found.items()
+    ]
     left = [
         f"*{title}* ({'all' if len(lines) == of else ', '.join(f'`{line[0]}`' for line in lines)}, {number(sum(line[2] for line in lines))} trials)"
         for title, lines, of in unknown
         if lines
     ]
-    return f"{said} The core-hours leave out what no record can estimate: {', '.join(left)}." if core and left else said
+    return (
+        f"{said} The core-hours leave out what no record can estimate: {', '.join(left)}."
+        if core and left
+        else said
+    )
 
 
 def _cost(name: str, found: Outlook) -> str:
@@ -298,7 +346,9 @@ def _cost(name: str, found: Outlook) -> str:
     hours = [line[4] for line in found if line[4] is not None]
     amounts = (flops / 1e15, flops / planning.CARD / 3600, *([sum(hours)] if hours else []))
     cells = [f"{amount:.2g}" if amount < 10 else number(round(amount)) for amount in amounts]
-    return f"| {name} | {trials} | {waiting} | {' | '.join(cells if hours else [*cells, '–'])} |"
+    return (
+        f"| {name} | {trials} | {waiting} | {' | '.join(cells if hours else [*cells, '–'])} |"
+    )
 
 
 class Benchmarks(SphinxDirective):
@@ -315,7 +365,11 @@ class Benchmarks(SphinxDirective):
             with path.open(newline="", encoding="utf-8") as file:
                 text += draw([row for row in csv.DictReader(file) if row["kind"] == kind])
         if not text:
-            logger.warning(f"benchmarks: no {kind!r} in {folder}", location=self.get_location(), type="capsbook")
+            logger.warning(
+                f"benchmarks: no {kind!r} in {folder}",
+                location=self.get_location(),
+                type="capsbook",
+            )
         return self.parse_text_to_nodes("\n".join(text))
 
 
@@ -326,7 +380,11 @@ class Microscope(SphinxDirective):
         from capsbook import microscope  # and torch, which no other page needs
 
         package = Path(capslib.__file__).parent
-        for source in (*sorted(package.glob("routing/*.py")), package / "registry.py", package / "lab" / "plots.py"):
+        for source in (
+            *sorted(package.glob("routing/*.py")),
+            package / "registry.py",
+            package / "lab" / "plots.py",
+        ):
             self.env.capsbook.use(self.env.docname, source)
         return [nodes.raw("", microscope.draw(), format="html")]
 
@@ -364,7 +422,15 @@ class Bibtex(SphinxDirective):
             "version": cited["version"],
             "url": book.repository,
         }
-        text = ",\n".join(["@software{capsules_reproduced", *(f"  {k:7} = {{{v}}}" for k, v in fields.items())]) + "\n}"
+        text = (
+            ",\n".join(
+                [
+                    "@software{capsules_reproduced",
+                    *(f"  {k:7} = {{{v}}}" for k, v in fields.items()),
+                ]
+            )
+            + "\n}"
+        )
         return [nodes.literal_block(text, text, language="bibtex")]
 
 
@@ -378,24 +444,43 @@ class LiveSource(SphinxDirective):
     """
 
     required_arguments = 1
-    option_spec: ClassVar = {"test": directives.unchanged, "docstring": directives.flag, "given": directives.unchanged}
+    option_spec: ClassVar = {
+        "test": directives.unchanged,
+        "docstring": directives.flag,
+        "given": directives.unchanged,
+    }
 
     def run(self) -> list[nodes.Node]:
         book, name, root = self.env.capsbook, self.arguments[0], self.env.capsbook.root
         try:
-            source = sources.find_source(root, name, "docstring" in self.options, self.options.get("given", ""))
+            source = sources.find_source(
+                root, name, "docstring" in self.options, self.options.get("given", "")
+            )
         except sources.SourceNotFound as error:
-            logger.warning(f"live-source {name}: {error}", location=self.get_location(), type="capsbook")
+            logger.warning(
+                f"live-source {name}: {error}", location=self.get_location(), type="capsbook"
+            )
             return []
         book.use(self.env.docname, source.path)
         place = source.path.relative_to(root).as_posix()
         block = nodes.literal_block(source.text, source.text, language="python")
         self.set_source_info(block)
         caption = nodes.paragraph(
-            "", "", nodes.literal("", name.rpartition(".")[2]), nodes.Text(" in "), classes=["live-source-caption"]
+            "",
+            "",
+            nodes.literal("", name.rpartition(".")[2]),
+            nodes.Text(" in "),
+            classes=["live-source-caption"],
         )
-        caption += nodes.reference("", f"{place}, line {source.line}", refuri=book.blob(place, source.line), internal=False)
-        shown: list[nodes.Node] = [nodes.container("", caption, block, *self._left_out(), classes=["live-source"])]
+        caption += nodes.reference(
+            "",
+            f"{place}, line {source.line}",
+            refuri=book.blob(place, source.line),
+            internal=False,
+        )
+        shown: list[nodes.Node] = [
+            nodes.container("", caption, block, *self._left_out(), classes=["live-source"])
+        ]
         if tests := self.options.get("test", "").replace(",", " ").split():
             shown.insert(0, self._margin(tests))
         return shown
@@ -411,17 +496,29 @@ class LiveSource(SphinxDirective):
         return note
 
     def _margin(self, tests: Iterable[str]) -> nodes.Node:
-        note = nodes.sidebar("", nodes.paragraph("", "Page and code are held together by"), classes=["margin", "held-by"])
+        note = nodes.sidebar(
+            "",
+            nodes.paragraph("", "Page and code are held together by"),
+            classes=["margin", "held-by"],
+        )
         for test in tests:
             try:
                 found = sources.find_test(self.env.capsbook.root, test)
             except sources.SourceNotFound as error:
-                logger.warning(f"live-source {self.arguments[0]}: {error}", location=self.get_location(), type="capsbook")
+                logger.warning(
+                    f"live-source {self.arguments[0]}: {error}",
+                    location=self.get_location(),
+                    type="capsbook",
+                )
                 continue
             self.env.capsbook.use(self.env.docname, found.path)
             path, _, inside = test.partition("::")
             link = nodes.reference(
-                "", "", nodes.literal("", inside), refuri=self.env.capsbook.blob(path, found.line), internal=False
+                "",
+                "",
+                nodes.literal("", inside),
+                refuri=self.env.capsbook.blob(path, found.line),
+                internal=False,
             )
             note += nodes.paragraph("", "", link, nodes.Text(" in "), nodes.literal("", path))
         return note
@@ -436,7 +533,11 @@ class ClaimRole(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.capsbook.use(self.env.docname, "verdicts")
         if self.text not in self.env.capsbook.evidence.verdicts:
-            logger.warning(f"{self.name}: the ledger has no claim {self.text!r}", location=self.get_location(), type="capsbook")
+            logger.warning(
+                f"{self.name}: the ledger has no claim {self.text!r}",
+                location=self.get_location(),
+                type="capsbook",
+            )
             return [nodes.literal(self.rawtext, self.text)], []
         return [evidence_html(draw="claim", of=(self.text,))], []
 
@@ -445,7 +546,11 @@ class RepositoryRole(SphinxRole):
     """``{repository}`text```: a button that leads to the repository."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        return [nodes.reference("", self.text, refuri=self.env.capsbook.repository, classes=["launch"])], []
+        return [
+            nodes.reference(
+                "", self.text, refuri=self.env.capsbook.repository, classes=["launch"]
+            )
+        ], []
 
 
 class CountRole(SphinxRole):
@@ -460,7 +565,11 @@ class CountRole(SphinxRole):
         book.use(self.env.docname, "verdicts")
         number = count(book.evidence, self.text)
         if number is None:
-            logger.warning(f"count: cannot count {self.text!r}", location=self.get_location(), type="capsbook")
+            logger.warning(
+                f"count: cannot count {self.text!r}",
+                location=self.get_location(),
+                type="capsbook",
+            )
             return [], []
         return [nodes.inline("", str(number), classes=["count"])], []
 
@@ -483,7 +592,11 @@ def count(evidence: Evidence, text: str) -> int | None:
         return None
     if what in COUNTED:
         return COUNTED[what](evidence, stem or None)
-    group = REDUCED if what == "undecided" else next((group for group, words in GROUPS.items() if what in words), None)
+    group = (
+        REDUCED
+        if what == "undecided"
+        else next((group for group, words in GROUPS.items() if what in words), None)
+    )
     return None if group is None else counts(evidence.of(stem or None))[group][what]
 
 
@@ -497,7 +610,13 @@ def _strip(evidence: Evidence, links: PageLinks, stem: str) -> str:
 def _table(evidence: Evidence, links: PageLinks, ids: tuple[str, ...], anchors: bool) -> str:
     """Claims as a table, whose rows are the places of these claims, or lead there."""
     rows = (
-        render.row(evidence.verdicts[i], links, f"claim-{i}" if anchors else None, not anchors, evidence.hours.get(i))
+        render.row(
+            evidence.verdicts[i],
+            links,
+            f"claim-{i}" if anchors else None,
+            not anchors,
+            evidence.hours.get(i),
+        )
         for i in ids
     )
     return render.table(rows)
@@ -509,7 +628,9 @@ def _claim(evidence: Evidence, links: PageLinks, name: str) -> str:
 
 def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> str:
     buttons = launch_links(stem, links.book.repository)
-    opened = "".join(f'<a class="launch" href="{href}">Open in {name}</a>' for name, href in buttons.items())
+    opened = "".join(
+        f'<a class="launch" href="{href}">Open in {name}</a>' for name, href in buttons.items()
+    )
     notebook = links.file(PUBLISHED.format(stem=stem))
     return (
         f'{_strip(evidence, links, stem)}{render.totals(evidence.of(stem), every=False)}<p class="masthead-standing">{render.standing(evidence, stem, scale)}</p>'
@@ -520,19 +641,37 @@ def _masthead(evidence: Evidence, links: PageLinks, stem: str, scale: str) -> st
 def _cards(evidence: Evidence, links: PageLinks) -> str:
     fronts = links.book.fronts.items()
     return render.cards(
-        evidence, links, {stem: links.picture(front["thumbnail"]) for stem, front in fronts if "thumbnail" in front}
+        evidence,
+        links,
+        {
+            stem: links.picture(front["thumbnail"])
+            for stem, front in fronts
+            if "thumbnail" in front
+        },
     )
 
 
 def _findings(evidence: Evidence, links: PageLinks) -> str:
     """What surprised, or else what was found, of each chapter; and of the first that has both, both. A sentence has a picture, if any has."""
-    waiting = {name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"}
+    waiting = {
+        name for name, verdict in evidence.verdicts.items() if verdict.status == "waiting"
+    }
     told, more = {}, 1
     for stem, front in links.book.fronts.items():
-        said = {name: front[name] for name in ("found", "surprise") if name in front and front[name].text}
+        said = {
+            name: front[name]
+            for name in ("found", "surprise")
+            if name in front and front[name].text
+        }
         said = {name: one for name, one in said.items() if one.picture} or said
-        named = set(re.findall(r'href="#claim-([^"]+)"', said["found"].text)) if "found" in said else set()
-        if len(said) > 1 and (more < 1 or (named and named <= waiting)):  # an answer that nobody has yet
+        named = (
+            set(re.findall(r'href="#claim-([^"]+)"', said["found"].text))
+            if "found" in said
+            else set()
+        )
+        if len(said) > 1 and (
+            more < 1 or (named and named <= waiting)
+        ):  # an answer that nobody has yet
             del said["found"]
         more -= len(said) > 1
         told[stem] = [(one.text, links.picture(one)) for one in said.values()]

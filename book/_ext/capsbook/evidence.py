@@ -35,7 +35,11 @@ class Evidence:
 
     def cited(self, stem: str | None = None) -> list[Path]:
         """The record files that the verdicts use, each once."""
-        return [self.records[key] for key in dict.fromkeys(k for v in self.of(stem) for k in v.records) if key in self.records]
+        return [
+            self.records[key]
+            for key in dict.fromkeys(k for v in self.of(stem) for k in v.records)
+            if key in self.records
+        ]
 
     def newest(self, stem: str | None = None) -> datetime | None:
         """The time at which the newest cited record was finished."""
@@ -45,7 +49,11 @@ class Evidence:
     def runs(self) -> dict[str, list[Record]]:
         """The records of every paper that has some, smoke-scale ones left out."""
         found = {stem: Store(self.root).records(stem) for stem in PAPERS}
-        return {stem: [r for r in records if r.trial.scale != "smoke"] for stem, records in found.items() if records}
+        return {
+            stem: [r for r in records if r.trial.scale != "smoke"]
+            for stem, records in found.items()
+            if records
+        }
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -68,7 +76,11 @@ def _hours(judged: dict[str, Verdict], store: Store) -> dict[str, float]:
     """The core-hours of one CPU that each waiting claim waits for."""
     found: dict[str, float] = {}
     for stem in PAPERS:
-        wanted = {name: trials for name, trials in needs(stem, "paper").items() if judged[name].status == "waiting" and trials}
+        wanted = {
+            name: trials
+            for name, trials in needs(stem, "paper").items()
+            if judged[name].status == "waiting" and trials
+        }
         records = {r.key: r for r in store.records(stem)} if wanted else {}
         experience = planning.Experience(records.values(), "cpu")
         trials = {t.key: t for of in wanted.values() for t in of if t.key not in records}

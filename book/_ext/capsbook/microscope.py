@@ -18,7 +18,11 @@ from capslib.routing import ROUTINGS, Routing, make_routing
 
 CHILDREN, PARENTS, GROUP = 12, 3, 5  # the group moves
 PLACES, REACH, ITERATIONS = 21, 1.2, 3
-SHOWN = "dynamic", 3, 15  # routing, iterations and place at first: the group meets three votes that stay
+SHOWN = (
+    "dynamic",
+    3,
+    15,
+)  # routing, iterations and place at first: the group meets three votes that stay
 
 CONSTANTS = {
     "em": {"beta": (0.5, 0.0), "beta_std": 0.0, "inverse_temperature": 1.5},
@@ -43,10 +47,14 @@ def toy() -> Tensor:
     near = 0.08 * torch.randn(CHILDREN, 2, generator=generator, dtype=torch.float64)
     near[:GROUP] -= near[:GROUP].mean(dim=0)
     line = torch.tensor([0.8, 0.6])
-    votes[GROUP:8, 0] = REACH / 2 * line + near[GROUP:8]  # three agree with the group where it meets them
+    votes[GROUP:8, 0] = (
+        REACH / 2 * line + near[GROUP:8]
+    )  # three agree with the group where it meets them
     votes[8:, 1] = torch.tensor([-0.9, 0.7]) + near[8:]  # four agree about parent 2
     votes = votes.repeat(PLACES, 1, 1, 1)
-    votes[:, :GROUP, 0] = torch.linspace(-REACH, REACH, PLACES)[:, None, None] * line + near[:GROUP]
+    votes[:, :GROUP, 0] = (
+        torch.linspace(-REACH, REACH, PLACES)[:, None, None] * line + near[:GROUP]
+    )
     return votes
 
 
@@ -55,7 +63,9 @@ def untrained(name: str, seed: int, draws: int = 1000) -> Routing:
     options = CONSTANTS.get(name, {})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        routing, many = (make_routing(name, parents, 2, **options).double() for parents in (PARENTS, draws))
+        routing, many = (
+            make_routing(name, parents, 2, **options).double() for parents in (PARENTS, draws)
+        )
         for ours, drawn in zip(routing.parameters(), many.parameters(), strict=True):
             ours.copy_(drawn.mean(dim=0) if drawn.shape[:1] == (draws,) else drawn)
     return routing
@@ -107,30 +117,63 @@ PANEL = """<div><p>Parent {parent}: activation <b>{activation:.2f}</b></p>
 def draw() -> str:
     """The microscope as HTML: drawn as ``SHOWN`` says, with the numbers of everything else in it."""
     routed, votes, (shown, t, at) = frames(), toy(), SHOWN
-    equal = {name: {"parents": PARENTS, "children": CHILDREN}[ROUTINGS[name].couplings_sum_over] for name in routed}
-    size = {name: round(0.085 * n**0.5, 3) for name, n in equal.items()}  # equal couplings look alike under every routing
+    equal = {
+        name: {"parents": PARENTS, "children": CHILDREN}[ROUTINGS[name].couplings_sum_over]
+        for name in routed
+    }
+    size = {
+        name: round(0.085 * n**0.5, 3) for name, n in equal.items()
+    }  # equal couplings look alike under every routing
     frame, edge = routed[shown][t - 1][at], round(float(votes.abs().max()) + 0.15, 2)
-    places = [f"{2 * REACH * p / (PLACES - 1) - REACH:+.2f}".replace("-", "−") for p in range(PLACES)]
+    places = [
+        f"{2 * REACH * p / (PLACES - 1) - REACH:+.2f}".replace("-", "−") for p in range(PLACES)
+    ]
 
     def dot(i: int, j: int) -> str:
         (x, y), kind = _short(votes[at, i, j]), "vote group" if i < GROUP else "vote"
         return f'<circle class="{kind}" data-child="{i}" cx="{x}" cy="{y}" r="{size[shown] * frame.coupling[j][i] ** 0.5:.4f}"/>'
 
-    line = '<path class="line" d="M{} {}L{} {}"/>'.format(*_short(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten()))
+    line = '<path class="line" d="M{} {}L{} {}"/>'.format(
+        *_short(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten())
+    )
     panels = (
         PANEL.format(
-            parent=j + 1, activation=frame.activation[j], pose=frame.pose[j], edge=edge, side=round(2 * edge, 2),
-            line=line if j == 0 else "", dots="".join(dot(i, j) for i in reversed(range(CHILDREN))),
-        ) for j in range(PARENTS)
-    )  # fmt: skip
+            parent=j + 1,
+            activation=frame.activation[j],
+            pose=frame.pose[j],
+            edge=edge,
+            side=round(2 * edge, 2),
+            line=line if j == 0 else "",
+            dots="".join(dot(i, j) for i in reversed(range(CHILDREN))),
+        )
+        for j in range(PARENTS)
+    )
     data = {"places": places, "moved": _short(votes[:, :GROUP, 0])}
-    data["routings"] = {n: [routing_name(n), routing_color(n), size[n], of] for n, of in routed.items()}
+    data["routings"] = {
+        n: [routing_name(n), routing_color(n), size[n], of] for n, of in routed.items()
+    }
     untaught = ", ".join(escape(routing_name(name)) for name in ROUTINGS if name not in routed)
     return PAGE.format(
-        left_out=f"<p>Left out, because what it does depends on how it was trained: {untaught}.</p>" if untaught else "",
-        color=routing_color(shown), name=routing_name(shown), iterations=t, place=places[at], at=at, last=PLACES - 1,
-        options="".join(f'<option value="{escape(n)}"{" selected" * (n == shown)}>{escape(routing_name(n))}</option>' for n in routed),
-        radios="".join(f'<label><input type="radio" name="iterations" value="{k}"{" checked" * (k == t)}> {k}</label>' for k in range(1, ITERATIONS + 1)),
-        winner=frame.activation.index(max(frame.activation)) + 1, largest=max(frame.activation), share=100 * frame.share,
-        panels="".join(panels), data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-    )  # fmt: skip
+        left_out=f"<p>Left out, because what it does depends on how it was trained: {untaught}.</p>"
+        if untaught
+        else "",
+        color=routing_color(shown),
+        name=routing_name(shown),
+        iterations=t,
+        place=places[at],
+        at=at,
+        last=PLACES - 1,
+        options="".join(
+            f'<option value="{escape(n)}"{" selected" * (n == shown)}>{escape(routing_name(n))}</option>'
+            for n in routed
+        ),
+        radios="".join(
+            f'<label><input type="radio" name="iterations" value="{k}"{" checked" * (k == t)}> {k}</label>'
+            for k in range(1, ITERATIONS + 1)
+        ),
+        winner=frame.activation.index(max(frame.activation)) + 1,
+        largest=max(frame.activation),
+        share=100 * frame.share,
+        panels="".join(panels),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )

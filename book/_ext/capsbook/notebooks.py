@@ -34,12 +34,18 @@ def runnable(source: Path, setup: str, plain: Callable[[str], str]) -> nbformat.
             cell.source = plain(cell.source)
         if caption := cell.metadata.get("mystnb", {}).get("figure", {}).get("caption"):
             under = notebook.cells.index(cell) + 1
-            notebook.cells.insert(under, nbformat.v4.new_markdown_cell(f"*Figure.* {plain(caption)}"))
+            notebook.cells.insert(
+                under, nbformat.v4.new_markdown_cell(f"*Figure.* {plain(caption)}")
+            )
     install = nbformat.v4.new_code_cell(setup, id="install-capslib")
     notebook.cells.insert(0, install)
     for n, cell in enumerate(notebook.cells[1:]):
         cell["id"] = f"cell-{n}"  # jupytext draws random ids; one source must give one file
-    notebook.metadata.kernelspec = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    notebook.metadata.kernelspec = {
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "name": "python3",
+    }
     notebook.metadata.pop("jupytext", None)
     nbformat.validate(notebook)
     return notebook
@@ -52,12 +58,18 @@ def publish(folder: Path, site: Path, book: Book) -> None:
         target = site / PUBLISHED.format(stem=source.stem)
         target.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(
-            runnable(source, travel.setup(source.stem, archive, book.root), lambda text: travel.plain(text, book)), target
+            runnable(
+                source,
+                travel.setup(source.stem, archive, book.root),
+                lambda text: travel.plain(text, book),
+            ),
+            target,
         )
     binder = site / "binder" / "requirements.txt"
     binder.parent.mkdir(exist_ok=True)
     binder.write_text(
-        f"--extra-index-url https://download.pytorch.org/whl/cpu\njupyterlab>=4\ncapslib[lab] @ {archive}\n", encoding="utf-8"
+        f"--extra-index-url https://download.pytorch.org/whl/cpu\njupyterlab>=4\ncapslib[lab] @ {archive}\n",
+        encoding="utf-8",
     )
 
 
@@ -100,24 +112,40 @@ def front(executed: Path) -> dict[str, Front]:
     notebook = nbformat.read(executed, as_version=4)
     cells = [c for c in notebook.cells if c.cell_type == "code"]
     shown = [(cell, output) for cell in cells for output in cell.get("outputs", [])]
-    box = next((html for _, o in shown if 'verdict-box"' in (html := "".join(o.get("data", {}).get("text/html", "")))), "")
+    box = next(
+        (
+            html
+            for _, o in shown
+            if 'verdict-box"' in (html := "".join(o.get("data", {}).get("text/html", "")))
+        ),
+        "",
+    )
     found = {}
     for name in ("found", "surprise", "thumbnail"):
         text = re.search(rf'<p class="box-{name}"><b>.*?</b>(.*?)</p>', box, re.S)
         tag = name if name == "thumbnail" else f"front-{name}"
         pictures = [
-            _picture(c, o) for c, o in shown if tag in c.metadata.get("tags", []) and "image/svg+xml" in o.get("data", {})
+            _picture(c, o)
+            for c, o in shown
+            if tag in c.metadata.get("tags", []) and "image/svg+xml" in o.get("data", {})
         ]
         if text or pictures:
-            found[name] = Front(text[1].strip() if text else "", pictures[0] if pictures else None)
+            found[name] = Front(
+                text[1].strip() if text else "", pictures[0] if pictures else None
+            )
     return found
 
 
 def _picture(cell: nbformat.NotebookNode, output: nbformat.NotebookNode) -> Picture:
-    svg, small = output["data"]["image/svg+xml"], output.get("metadata", {}).get("image/svg+xml", {}).get(NARROW, "")
+    svg, small = (
+        output["data"]["image/svg+xml"],
+        output.get("metadata", {}).get("image/svg+xml", {}).get(NARROW, ""),
+    )
     drawn = re.search(r'<svg[^>]* width="([\d.]+)pt"', "".join(svg))
     alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-    return Picture(alt, "".join(svg), "".join(small), wide=bool(drawn) and float(drawn[1]) > 300)
+    return Picture(
+        alt, "".join(svg), "".join(small), wide=bool(drawn) and float(drawn[1]) > 300
+    )
 
 
 def narrow(executed: Path) -> dict[str, bytes]:
@@ -125,7 +153,11 @@ def narrow(executed: Path) -> dict[str, bytes]:
     if not executed.is_file():
         return {}
     found = {}
-    for output in (o for cell in nbformat.read(executed, as_version=4).cells for o in cell.get("outputs", [])):
+    for output in (
+        o
+        for cell in nbformat.read(executed, as_version=4).cells
+        for o in cell.get("outputs", [])
+    ):
         if small := output.get("metadata", {}).get("image/svg+xml", {}).get(NARROW):
             wide = "\n".join("".join(output["data"]["image/svg+xml"]).splitlines())
             found[hashlib.sha256(wide.encode()).hexdigest()] = "".join(small).encode()

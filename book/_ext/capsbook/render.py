@@ -12,7 +12,16 @@ from capsbook.evidence import Evidence
 from capslib.lab import claims
 from capslib.lab.claims import GLYPHS, UNJUDGED, basis, classes, ours, theirs
 from capslib.lab.ledger import number, plural
-from capslib.lab.words import CAPSULES, GROUPS, NONE_TRAINED, OPEN, STATUSES, Verdict, count_text, counts
+from capslib.lab.words import (
+    CAPSULES,
+    GROUPS,
+    NONE_TRAINED,
+    OPEN,
+    STATUSES,
+    Verdict,
+    count_text,
+    counts,
+)
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -27,13 +36,19 @@ TILE = 10
 
 def tag(name: str, content: str = "", /, **attributes: object) -> str:
     """An HTML element. ``class_`` and ``data_tip`` stand for ``class`` and ``data-tip``; an attribute of None is left out."""
-    pairs = ((k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None)
+    pairs = (
+        (k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None
+    )
     written = "".join(f' {key}="{escape(str(value))}"' for key, value in pairs)
     return f"<{name}{written}>{content}</{name}>"
 
 
 def link(href: str | None, content: str, /, **attributes: object) -> str:
-    return tag("a", content, href=href, **attributes) if href else tag("span", content, **attributes)
+    return (
+        tag("a", content, href=href, **attributes)
+        if href
+        else tag("span", content, **attributes)
+    )
 
 
 def mark(status: str, group: str) -> str:
@@ -45,7 +60,12 @@ def strip(verdicts: Iterable[Verdict], links: Links, label: str) -> str:
     """One square per claim, in groups that stand apart: decided ones first, then reduced ones, then what was not run."""
     found = list(verdicts)
     of = (
-        [claims.seal(v, links.row(v.claim.id)) for word in words for v in found if (v.group, v.status) == (group, word)]
+        [
+            claims.seal(v, links.row(v.claim.id))
+            for word in words
+            for v in found
+            if (v.group, v.status) == (group, word)
+        ]
         for group, words in GROUPS.items()
     )
     groups = (tag("span", "".join(inside), class_="verdict-group") for inside in of if inside)
@@ -58,21 +78,39 @@ def bar(verdicts: Sequence[Verdict]) -> str:
     for group, words in counts(verdicts).items():
         for status, n in words.items():
             if n:
-                parts.append(tag("span", class_=classes(status, group).removeprefix("vq "), style=f"flex-grow:{n}"))
+                parts.append(
+                    tag(
+                        "span",
+                        class_=classes(status, group).removeprefix("vq "),
+                        style=f"flex-grow:{n}",
+                    )
+                )
                 said.append(f"{n} {status} {group}")
-    return tag("span", "".join(parts), class_="verdict-bar", role="img", aria_label=", ".join(said))
+    return tag(
+        "span", "".join(parts), class_="verdict-bar", role="img", aria_label=", ".join(said)
+    )
 
 
 def totals(verdicts: Sequence[Verdict], every: bool = True) -> str:
     """A line per group of verdicts, each word with its square and its count; ``every``: also those that count nothing."""
     lines = []
     for group, words in counts(verdicts).items():
-        items = [f"{mark(s, group)} {s} {tag('b', count_text(verdicts, group, s))}" for s, n in words.items() if n or every]
+        items = [
+            f"{mark(s, group)} {s} {tag('b', count_text(verdicts, group, s))}"
+            for s, n in words.items()
+            if n or every
+        ]
         inside = "".join(tag("li", item) for item in items)
         if group == CAPSULES and not sum(words.values()):
             inside = tag("li", NONE_TRAINED)
         if inside:
-            lines.append(tag("div", tag("span", group, class_="group-name") + tag("ul", inside), class_="verdict-line"))
+            lines.append(
+                tag(
+                    "div",
+                    tag("span", group, class_="group-name") + tag("ul", inside),
+                    class_="verdict-line",
+                )
+            )
     return tag("div", "".join(lines), class_="verdict-legend")
 
 
@@ -100,7 +138,11 @@ def matrix(evidence: Evidence, links: Links) -> str:
 
 def squares(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
     """A square per claim of a paper; of a paper with many, a tile per table."""
-    return _tiles(stem, verdicts, links) if len(verdicts) > FOLD else strip(verdicts, links, f"Verdicts on {PAPERS[stem].short}")
+    return (
+        _tiles(stem, verdicts, links)
+        if len(verdicts) > FOLD
+        else strip(verdicts, links, f"Verdicts on {PAPERS[stem].short}")
+    )
 
 
 def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
@@ -118,28 +160,46 @@ def _tiles(stem: str, verdicts: Sequence[Verdict], links: Links) -> str:
         if len(found) >= TILE
     )
     others = [v for found in tables.values() if len(found) < TILE for v in found]
-    return tag("div", tag("div", tiles, class_="verdict-tiles") + strip(others, links, f"Other verdicts on {PAPERS[stem].short}"))
+    return tag(
+        "div",
+        tag("div", tiles, class_="verdict-tiles")
+        + strip(others, links, f"Other verdicts on {PAPERS[stem].short}"),
+    )
 
 
 def picture(shown: Picture | None) -> str:
     """A picture, and its form for a phone; nothing where there is none."""
     if not shown:
         return ""
-    phone = f'<source media="(max-width: 640px)" srcset="{escape(shown.narrow)}">' if shown.narrow else ""
+    phone = (
+        f'<source media="(max-width: 640px)" srcset="{escape(shown.narrow)}">'
+        if shown.narrow
+        else ""
+    )
     return f'<picture>{phone}<img src="{escape(shown.source)}" alt="{escape(shown.alt)}"></picture>'
 
 
-def findings(evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, Picture | None]]]) -> str:
+def findings(
+    evidence: Evidence, links: Links, told: Mapping[str, Sequence[tuple[str, Picture | None]]]
+) -> str:
     """What each paper claims, and what its chapter found, in the words of its verdict box: ``told`` has sentences and pictures."""
     papers = []
     for stem, sentences in told.items():
         chapter, paper = links.chapter(stem) or "", PAPERS[stem]
         name = link(chapter, escape(paper.short), class_="finding-of")
-        found = [tag("p", f"{name} <b>They claim.</b> {escape(paper.claim)}", class_="finding-claim")]
+        found = [
+            tag("p", f"{name} <b>They claim.</b> {escape(paper.claim)}", class_="finding-claim")
+        ]
         for place, (text, shown) in enumerate(sentences):
             here = text.replace('href="#', f'href="{escape(chapter)}#')
             class_ = "finding finding-wide" if shown and shown.wide else "finding"
-            found.append(tag("article", f"{picture(shown)}<p>{'' if place else '<b>We found.</b> '}{here}</p>", class_=class_))
+            found.append(
+                tag(
+                    "article",
+                    f"{picture(shown)}<p>{'' if place else '<b>We found.</b> '}{here}</p>",
+                    class_=class_,
+                )
+            )
         papers.append(tag("section", "".join(found)))
     return tag("div", "".join(papers), class_="findings")
 
@@ -149,14 +209,18 @@ def cards(evidence: Evidence, links: Links, pictures: Mapping[str, Picture | Non
     found = []
     for stem, paper in PAPERS.items():
         verdicts = evidence.of(stem)
-        counts = f"{bar(verdicts)} {plural(len(verdicts), 'claim')}{totals(verdicts, every=False)}"
+        counts = (
+            f"{bar(verdicts)} {plural(len(verdicts), 'claim')}{totals(verdicts, every=False)}"
+        )
         about = (
             tag("h3", link(links.chapter(stem), escape(paper.title))),
             tag("p", f"{escape(paper.authors)}, {paper.year}", class_="card-by"),
             tag("p", escape(paper.claim)),
             tag("div", counts, class_="card-counts"),
         )
-        found.append(tag("article", picture(pictures.get(stem)) + "".join(about), class_="chapter-card"))
+        found.append(
+            tag("article", picture(pictures.get(stem)) + "".join(about), class_="chapter-card")
+        )
     return tag("div", "".join(found), class_="chapter-cards")
 
 
@@ -176,7 +240,9 @@ def comparisons(found: Iterable[Verdict]) -> str:
     every, left = {}, list(found)
     for v in left:
         left += v.parts
-        if v.interval and v.interval[0] < v.interval[1] and v.status != "measured":  # a count is compared with nothing
+        if (
+            v.interval and v.interval[0] < v.interval[1] and v.status != "measured"
+        ):  # a count is compared with nothing
             every[v.records, v.ours, v.interval] = v.status not in OPEN
     runs = {key for records, *_ in every for key in records}
     told = f"We made {len(every)} comparisons from {len(runs)} runs and decided {sum(every.values())}."
@@ -195,12 +261,22 @@ def _list(said: str, items: Iterable[str]) -> str:
 
 def _why(verdict: Verdict, links: Links, hours: float | None) -> str:
     """What stands behind a verdict, in a fold: its reason, its parts, its records, and the claims that share them."""
-    files = [link(href, tag("code", key)) for key in verdict.records if (href := links.record(key))]
-    parts = [f"{mark(p.status, p.group)} {escape(p.name)}: {p.word}. {escape(p.reason)}" for p in verdict.parts]
+    files = [
+        link(href, tag("code", key)) for key in verdict.records if (href := links.record(key))
+    ]
+    parts = [
+        f"{mark(p.status, p.group)} {escape(p.name)}: {p.word}. {escape(p.reason)}"
+        for p in verdict.parts
+    ]
     others = [link(links.row(name), tag("code", name)) for name in verdict.shares]
     said = [
         tag("p", escape(verdict.reason)) if verdict.reason else "",
-        tag("p", f"That is about {number(round(hours) or round(hours, 1))} hours of one CPU core.") if hours else "",
+        tag(
+            "p",
+            f"That is about {number(round(hours) or round(hours, 1))} hours of one CPU core.",
+        )
+        if hours
+        else "",
         tag("p", f"Derived data: {escape(verdict.derived)}.") if verdict.derived else "",
         tag("p", escape(verdict.claim.notes)) if verdict.claim.notes else "",
         _list("Parts:", parts),
@@ -208,12 +284,26 @@ def _why(verdict: Verdict, links: Links, hours: float | None) -> str:
         _list(f"It shares runs with {plural(len(others), 'claim')}:", others),
     ]
     summary = ", ".join(
-        ["why", *([plural(len(parts), "part")] if parts else []), *([plural(len(files), "run")] if files else [])]
+        [
+            "why",
+            *([plural(len(parts), "part")] if parts else []),
+            *([plural(len(files), "run")] if files else []),
+        ]
     )
-    return tag("details", tag("summary", summary) + "".join(said), class_="claim-why") if any(said) else ""
+    return (
+        tag("details", tag("summary", summary) + "".join(said), class_="claim-why")
+        if any(said)
+        else ""
+    )
 
 
-def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool = False, hours: float | None = None) -> str:
+def row(
+    verdict: Verdict,
+    links: Links,
+    anchor: str | None,
+    chapter_link: bool = False,
+    hours: float | None = None,
+) -> str:
     """One claim as a table row. ``anchor`` is the id of the row on the page, ``hours`` what it waits for on one core."""
     claim = verdict.claim
     place = links.place(claim.id) if chapter_link else None
@@ -221,7 +311,11 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
         "Claim": f"{link(place, tag('code', claim.id), class_='claim-id')} {tag('span', escape(claim.statement))}",
         "Paper": tag("span", escape(theirs(verdict))) + tag("small", escape(claim.where)),
         "Ours": tag("span", escape(ours(verdict))) + tag("small", escape(basis(verdict))),
-        "Verdict": tag("span", f"{mark(verdict.status, verdict.group)} {verdict.word}", class_="claim-status")
+        "Verdict": tag(
+            "span",
+            f"{mark(verdict.status, verdict.group)} {verdict.word}",
+            class_="claim-status",
+        )
         + _why(verdict, links, hours),
     }
     return tag(
@@ -240,47 +334,88 @@ def row(verdict: Verdict, links: Links, anchor: str | None, chapter_link: bool =
 
 
 def table(rows: Iterable[str], class_: str = "", **attributes: object) -> str:
-    head = "".join(tag("th", name, scope="col") for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict"))
+    head = "".join(
+        tag("th", name, scope="col")
+        for name in ("Claim", "Paper", "Ours (95 % interval)", "Verdict")
+    )
     body = f"{tag('thead', tag('tr', head))}{tag('tbody', ''.join(rows))}"
-    return tag("div", tag("table", body, class_="claims", **attributes), class_=f"claims-wrap {class_}".strip())
+    return tag(
+        "div",
+        tag("table", body, class_="claims", **attributes),
+        class_=f"claims-wrap {class_}".strip(),
+    )
 
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose cells are HTML already."""
-    body = "".join(tag("tr", "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True))) for row in rows)
+    body = "".join(
+        tag(
+            "tr",
+            "".join(tag("td", c, data_label=name) for name, c in zip(head, row, strict=True)),
+        )
+        for row in rows
+    )
     top = tag("thead", tag("tr", "".join(tag("th", name, scope="col") for name in head)))
-    return tag("div", tag("table", top + tag("tbody", body), class_="claims schema"), class_="claims-wrap", tabindex="0")
+    return tag(
+        "div",
+        tag("table", top + tag("tbody", body), class_="claims schema"),
+        class_="claims-wrap",
+        tabindex="0",
+    )
 
 
 def scorecard(evidence: Evidence, links: Links) -> str:
     """Every claim of every paper as a table, decided ones first. A script adds filter and sorting; without scripts all rows are visible."""
 
     def menu(name: str, label: str, options: Iterable[tuple[str, str]]) -> str:
-        inside = tag("option", f"any {label.lower()}", value="") + "".join(tag("option", escape(t), value=v) for v, t in options)
+        inside = tag("option", f"any {label.lower()}", value="") + "".join(
+            tag("option", escape(t), value=v) for v, t in options
+        )
         return tag("label", f"{label} {tag('select', inside, name=name)}")
 
     wheres = dict.fromkeys(v.claim.where for v in evidence.of())
     groups = "".join(
-        tag("optgroup", "".join(tag("option", s, value=f"{claims.SHAPES[group]} {s}") for s in words), label=group)
+        tag(
+            "optgroup",
+            "".join(tag("option", s, value=f"{claims.SHAPES[group]} {s}") for s in words),
+            label=group,
+        )
         for group, words in GROUPS.items()
     )
-    standing = "".join(tag("option", t, value=v) for v, t in (("", "any verdict"), ("run", "whatever was run")))
+    standing = "".join(
+        tag("option", t, value=v) for v, t in (("", "any verdict"), ("run", "whatever was run"))
+    )
     filters = (
         menu("paper", "Paper", [(stem, p.short) for stem, p in PAPERS.items()])
         + tag("label", f"Verdict {tag('select', standing + groups, name='status')}")
-        + menu("kind", "Kind", [("value", "value"), ("order", "order"), ("property", "property")])
+        + menu(
+            "kind", "Kind", [("value", "value"), ("order", "order"), ("property", "property")]
+        )
         + menu("scale", "Scale", [("paper", "paper"), ("cpu", "cpu")])
         + menu("where", "Place", [(w, w) for w in wheres])
-        + tag("label", 'Text <input type="search" name="text" placeholder="id, data set, words …">')
+        + tag(
+            "label",
+            'Text <input type="search" name="text" placeholder="id, data set, words …">',
+        )
         + tag("button", "Show all", type="reset")
         + tag("output", "", class_="score-count", aria_live="polite")
     )
     groups_in_order = list(GROUPS)
-    ranked = sorted(evidence.of(), key=lambda v: (groups_in_order.index(v.group), STATUSES.index(v.status)))
-    rows = [row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id)) for v in ranked]
-    files = " · ".join(tag("a", name, href=links.file(f"_static/claims.{name.lower()}"), download="") for name in ("CSV", "JSON"))
+    ranked = sorted(
+        evidence.of(), key=lambda v: (groups_in_order.index(v.group), STATUSES.index(v.status))
+    )
+    rows = [
+        row(v, links, f"claim-{v.claim.id}", True, evidence.hours.get(v.claim.id))
+        for v in ranked
+    ]
+    files = " · ".join(
+        tag("a", name, href=links.file(f"_static/claims.{name.lower()}"), download="")
+        for name in ("CSV", "JSON")
+    )
     filters += tag("span", f"All claims as {files}", class_="score-files")
-    return tag("form", filters, class_="score-filter", hidden="") + table(rows, class_="wide", id="scorecard-table")
+    return tag("form", filters, class_="score-filter", hidden="") + table(
+        rows, class_="wide", id="scorecard-table"
+    )
 
 
 def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
@@ -292,11 +427,22 @@ def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
     if not rows:
         return []
     about = rows[0]
-    copy, matrix, vectors = (about.get(f"{of}_per_second") for of in ("copy_gb", "matrix_gflop", "vector_gflop"))
+    copy, matrix, vectors = (
+        about.get(f"{of}_per_second") for of in ("copy_gb", "matrix_gflop", "vector_gflop")
+    )
     said = f"It copies {copy} GB/s{f', computes on vectors at {vectors} GFLOP/s' if vectors else ''} and multiplies large matrices at {matrix} GFLOP/s."
-    columns = {"ms": "milliseconds", "times as fast": "faster", "peak MiB": "peak_mib", "of the first": "memory_share"}
+    columns = {
+        "ms": "milliseconds",
+        "times as fast": "faster",
+        "peak MiB": "peak_mib",
+        "of the first": "memory_share",
+    }
     if about["times_limit"]:
-        columns |= {"GFLOP": "gflop", "times the limit": "times_limit", "limit set by": "bound_by"}
+        columns |= {
+            "GFLOP": "gflop",
+            "times the limit": "times_limit",
+            "limit set by": "bound_by",
+        }
         if not vectors:
             said += " That run did not measure the vector rate. It cannot exceed the rate of matrix products, which gives an upper bound (≤)"
             said += " of *times the limit*; a dash waits for the next run."
@@ -313,7 +459,9 @@ def benchmarks(rows: Sequence[dict[str, str]]) -> list[str]:
     lines += [f"| case | path | {' | '.join(columns)} |", f"|---|---|{'--:|' * len(columns)}"]
     for before, row in itertools.pairwise([{"name": ""}, *rows]):
         case = row["name"] if row["name"] != before["name"] else ""
-        lines.append(f"| {case} | {row['path']} | {' | '.join(cell(name, row) for name in columns.values())} |")
+        lines.append(
+            f"| {case} | {row['path']} | {' | '.join(cell(name, row) for name in columns.values())} |"
+        )
     return [*lines, ""]
 
 
@@ -324,9 +472,19 @@ def bars(rows: Sequence[Mapping[str, str]]) -> list[str]:
         times = {row["path"]: float(row["milliseconds"]) for row in of_case}
         shown.append(tag("div", escape(name), class_="bars-case"))
         for path, time in times.items():
-            bar = tag("span", class_=f"bar bar-{path}", style=f"width: {100 * time / max(times.values()):.3g}%")
+            bar = tag(
+                "span",
+                class_=f"bar bar-{path}",
+                style=f"width: {100 * time / max(times.values()):.3g}%",
+            )
             told = f"{number(round(time))} ms" if time >= 10 else f"{time:.1f} ms"
-            shown.append(tag("div", f"<span>{escape(path)}</span><span>{bar}</span><span>{told}</span>", class_="bars-row"))
+            shown.append(
+                tag(
+                    "div",
+                    f"<span>{escape(path)}</span><span>{bar}</span><span>{told}</span>",
+                    class_="bars-row",
+                )
+            )
     return [tag("div", "".join(shown), class_="bars"), ""] if shown else []
 
 
@@ -335,7 +493,10 @@ def _bounded(row: dict[str, str]) -> dict[str, str]:
     memory = float(row["gigabytes"]) / float(row["copy_gb_per_second"])
     arithmetic = float(row["gflop"]) / float(row["matrix_gflop_per_second"])
     most = float(row["milliseconds"]) / 1e3 / max(memory, arithmetic)
-    return {"times_limit": f"≤\N{NO-BREAK SPACE}{most:.1f}", "bound_by": "arithmetic" if arithmetic > memory else ""}
+    return {
+        "times_limit": f"≤\N{NO-BREAK SPACE}{most:.1f}",
+        "bound_by": "arithmetic" if arithmetic > memory else "",
+    }
 
 
 def schema(model: dict, href: str) -> str:
@@ -364,12 +525,22 @@ def schema(model: dict, href: str) -> str:
     def fields(name: str, part: dict) -> str:
         needed = part.get("required", [])
         rows = (
-            (tag("code", field), kind(what), escape(plain(what.get("description", ""))) + " (optional)" * (field not in needed))
+            (
+                tag("code", field),
+                kind(what),
+                escape(plain(what.get("description", "")))
+                + " (optional)" * (field not in needed),
+            )
             for field, what in part.get("properties", {}).items()
         )
-        about, shown = plain(part.get("description", "")), plain_table(("Field", "Holds", "Means"), rows)
+        about, shown = (
+            plain(part.get("description", "")),
+            plain_table(("Field", "Holds", "Means"), rows),
+        )
         return f"{tag('h3', escape(name), id=f'schema-{name.lower()}')}{tag('p', escape(about))}{shown}"
 
     parts = {model["title"]: model, **model.get("$defs", {})}
     link = tag("p", tag("a", "The JSON Schema as a file", href=href))
-    return link + "".join(fields(name, part) for name, part in parts.items() if part.get("properties"))
+    return link + "".join(
+        fields(name, part) for name, part in parts.items() if part.get("properties")
+    )

@@ -27,17 +27,26 @@ def _name(of: str) -> str:
 
 
 def _fold(summary: str, inside: str, open_: bool = False) -> str:
-    return tag("details", tag("summary", summary) + inside, open="" if open_ else None) if inside else ""
+    return (
+        tag("details", tag("summary", summary) + inside, open="" if open_ else None)
+        if inside
+        else ""
+    )
 
 
 def curve(name: str, x: Sequence[float], y: Sequence[float], over: str) -> str:
     """A series as a small drawing: its range at the left, its abscissa below. Points without a number are left out."""
-    points = [(a, b) for a, b in zip(x, y, strict=True) if abs(b) < float("inf") and abs(a) < float("inf")]
+    points = [
+        (a, b)
+        for a, b in zip(x, y, strict=True)
+        if abs(b) < float("inf") and abs(a) < float("inf")
+    ]
     if len(points) < 2:
         return ""
     (left, right), (low, high) = ((min(of), max(of)) for of in zip(*points, strict=True))
     at = " ".join(
-        f"{56 + 180 * (a - left) / (right - left or 1):.1f},{78 - 66 * (b - low) / (high - low or 1):.1f}" for a, b in points
+        f"{56 + 180 * (a - left) / (right - left or 1):.1f},{78 - 66 * (b - low) / (high - low or 1):.1f}"
+        for a, b in points
     )
     name, over = name.replace("_", " "), over.replace("_", " ")
     said = f"{name} over {over}: from {points[0][1]:.4g} to {points[-1][1]:.4g}, between {low:.4g} and {high:.4g}"
@@ -52,11 +61,24 @@ def curve(name: str, x: Sequence[float], y: Sequence[float], over: str) -> str:
 def _curves(series: Mapping[str, list[float]]) -> str:
     found = []
     for name, values in series.items():
-        over = next((a for a in ABSCISSAS if a in series and len(series[a]) == len(values)), None)
+        over = next(
+            (a for a in ABSCISSAS if a in series and len(series[a]) == len(values)), None
+        )
         if name not in ABSCISSAS and not name.startswith(LISTS):
-            found.append(curve(name, series[over] if over else range(1, len(values) + 1), values, over or "position"))
+            found.append(
+                curve(
+                    name,
+                    series[over] if over else range(1, len(values) + 1),
+                    values,
+                    over or "position",
+                )
+            )
     shown, rest = found[:12], found[12:]
-    more = _fold(f"{len(rest)} more series", tag("div", "".join(rest), class_="run-curves")) if rest else ""
+    more = (
+        _fold(f"{len(rest)} more series", tag("div", "".join(rest), class_="run-curves"))
+        if rest
+        else ""
+    )
     return (tag("div", "".join(shown), class_="run-curves") if any(shown) else "") + more
 
 
@@ -72,8 +94,14 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
         )
         for v in used_by
     )
-    differs = [(tag("code", escape(k)), escape(frames.text(v))) for k, v in trial.config.items()]
-    others = [(tag("code", escape(k)), escape(frames.text(v))) for k, v in record.config.items() if k not in trial.config]
+    differs = [
+        (tag("code", escape(k)), escape(frames.text(v))) for k, v in trial.config.items()
+    ]
+    others = [
+        (tag("code", escape(k)), escape(frames.text(v)))
+        for k, v in record.config.items()
+        if k not in trial.config
+    ]
     about = {
         "ended": f"{escape(record.exit)}{': ' + escape(record.message) if record.message else ''}",
         "ran": f"{record.started:%Y-%m-%d %H:%M} to {record.finished:%Y-%m-%d %H:%M}, {record.wall_seconds:,.0f} s",
@@ -83,7 +111,10 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
         "code": f"revision {tag('code', escape(code.revision or 'unknown'))}{' with uncommitted changes' if code.dirty else ''}",
         "trainable parameters": f"{record.parameters:,}",
     }
-    measured = ((_name(k), frames.text(m.value), str(m.n), escape(m.unit)) for k, m in record.metrics.items())
+    measured = (
+        (_name(k), frames.text(m.value), str(m.n), escape(m.unit))
+        for k, m in record.metrics.items()
+    )
     data = (
         (
             escape(d.name),
@@ -93,25 +124,48 @@ def page(record: Record, used_by: Iterable[Verdict], up: str, file: str) -> str:
         )
         for d in record.data
     )
-    deviations = (tuple(escape(t) for t in (d.what, d.paper, d.ours, d.why)) for d in record.deviations)
+    deviations = (
+        tuple(escape(t) for t in (d.what, d.paper, d.ours, d.why)) for d in record.deviations
+    )
     parts = (
-        tag("p", f"{escape(known.title if known else trial.paper)} · {escape(trial.scale)} scale · record {tag('code', escape(record.key))} · {tag('a', 'JSON', href=file)} · {tag('a', 'all runs', href=f'{up}book/records.html#runs')}", class_="run-of"),
-        tag("h2", "Claims that rest on this run") + tag("ul", users, class_="run-claims") if users else tag("p", "No claim rests on this run."),
-        tag("h2", "Measured") + plain_table(("metric", "value", "n", "unit"), measured) + _curves(record.series),
-        tag("h2", "Configuration") + (plain_table(("option that differs from its default", "value"), differs) if differs else ""),
-        _fold(f"{len(others)} options with their defaults", plain_table(("option", "value"), others) if others else ""),
-        (tag("h2", "Deviations from the paper") + plain_table(("what", "paper", "here", "why"), deviations)) if record.deviations else "",
-        (tag("h2", "Data") + plain_table(("set", "SHA-256", "kind", "how it differs"), data)) if record.data else "",
+        tag(
+            "p",
+            f"{escape(known.title if known else trial.paper)} · {escape(trial.scale)} scale · record {tag('code', escape(record.key))} · {tag('a', 'JSON', href=file)} · {tag('a', 'all runs', href=f'{up}book/records.html#runs')}",
+            class_="run-of",
+        ),
+        tag("h2", "Claims that rest on this run") + tag("ul", users, class_="run-claims")
+        if users
+        else tag("p", "No claim rests on this run."),
+        tag("h2", "Measured")
+        + plain_table(("metric", "value", "n", "unit"), measured)
+        + _curves(record.series),
+        tag("h2", "Configuration")
+        + (
+            plain_table(("option that differs from its default", "value"), differs)
+            if differs
+            else ""
+        ),
+        _fold(
+            f"{len(others)} options with their defaults",
+            plain_table(("option", "value"), others) if others else "",
+        ),
+        (
+            tag("h2", "Deviations from the paper")
+            + plain_table(("what", "paper", "here", "why"), deviations)
+        )
+        if record.deviations
+        else "",
+        (tag("h2", "Data") + plain_table(("set", "SHA-256", "kind", "how it differs"), data))
+        if record.data
+        else "",
         tag("h2", "Run") + plain_table(("", "this run"), ((k, v) for k, v in about.items())),
-    )  # fmt: skip
+    )
     head = (
         f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(name)} · Capsules, reproduced</title>'
         f'<link rel="stylesheet" href="{up}_static/capsules.css"><script src="{up}_static/run.js"></script>'
     )
     inside = f'<main class="bd-article run">{tag("h1", escape(name[:1].upper() + name[1:]))}{"".join(parts)}</main>'
-    return (
-        f'<!doctype html>\n<html lang="en" data-theme="light"><head>{head}</head><body class="run-page">{inside}</body></html>\n'
-    )
+    return f'<!doctype html>\n<html lang="en" data-theme="light"><head>{head}</head><body class="run-page">{inside}</body></html>\n'
 
 
 def listing(records: Mapping[str, Sequence[Record]], href: Mapping[str, str]) -> str:
@@ -124,18 +178,46 @@ def listing(records: Mapping[str, Sequence[Record]], href: Mapping[str, str]) ->
         folds = []
         for (experiment, scale), runs in sorted(groups.items()):
             arms: dict[str, list[Record]] = {}
-            for r in sorted(runs, key=lambda r: (json.dumps(r.trial.config, sort_keys=True), r.trial.seed)):
-                arm = ", ".join(f"{escape(k)} = {escape(frames.text(v))}" for k, v in sorted(r.trial.config.items()))
+            for r in sorted(
+                runs, key=lambda r: (json.dumps(r.trial.config, sort_keys=True), r.trial.seed)
+            ):
+                arm = ", ".join(
+                    f"{escape(k)} = {escape(frames.text(v))}"
+                    for k, v in sorted(r.trial.config.items())
+                )
                 arms.setdefault(arm or "as the paper", []).append(r)
             rows = [
-                (arm, " ".join(tag("a", f"{r.trial.seed}{'' if r.exit == 'ok' else ' ' + escape(r.exit)}", href=href[r.key], class_="run-seed") for r in of))
+                (
+                    arm,
+                    " ".join(
+                        tag(
+                            "a",
+                            f"{r.trial.seed}{'' if r.exit == 'ok' else ' ' + escape(r.exit)}",
+                            href=href[r.key],
+                            class_="run-seed",
+                        )
+                        for r in of
+                    ),
+                )
                 for arm, of in arms.items()
-            ]  # fmt: skip
+            ]
             took = progress.duration(sum(r.wall_seconds for r in runs))
             said = f"{_name(experiment)}, {escape(scale)} scale: {plural(len(runs), 'run')}, {took}"
-            folds.append(_fold(said, plain_table(("options that differ from their defaults", "seeds"), rows)))
+            folds.append(
+                _fold(
+                    said,
+                    plain_table(("options that differ from their defaults", "seeds"), rows),
+                )
+            )
         title = escape(PAPERS[stem].title)
-        shown.append(tag("h3", title) + (tag("div", "".join(folds), class_="run-list") if folds else tag("p", "No runs yet.")))
+        shown.append(
+            tag("h3", title)
+            + (
+                tag("div", "".join(folds), class_="run-list")
+                if folds
+                else tag("p", "No runs yet.")
+            )
+        )
     return "".join(shown)
 
 
@@ -145,6 +227,15 @@ def claims_csv(found: Iterable[Verdict]) -> str:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["paper", *claims.COLUMNS, "Place", "Statement", "Reason", "Records"])
     for v in found:
-        row = (v.claim.paper, *claims.row(v), v.claim.where, v.claim.statement, v.reason, " ".join(v.records))
-        rows.writerow(f"'{cell}" if re.match(r"[=+\-@](?!\d)", cell) else cell for cell in row)  # a spreadsheet would run it
+        row = (
+            v.claim.paper,
+            *claims.row(v),
+            v.claim.where,
+            v.claim.statement,
+            v.reason,
+            " ".join(v.records),
+        )
+        rows.writerow(
+            f"'{cell}" if re.match(r"[=+\-@](?!\d)", cell) else cell for cell in row
+        )  # a spreadsheet would run it
     return file.getvalue()

@@ -28,9 +28,16 @@ class Source:
 
 def _find(body: list[ast.stmt], names: list[str]) -> ast.stmt | None:
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == names[0]:
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and node.name == names[0]
+        ):
             return node if len(names) == 1 else _find(node.body, names[1:])
-        if isinstance(node, ast.Assign) and len(names) == 1 and any(getattr(t, "id", "") == names[0] for t in node.targets):
+        if (
+            isinstance(node, ast.Assign)
+            and len(names) == 1
+            and any(getattr(t, "id", "") == names[0] for t in node.targets)
+        ):
             return node
     return None
 
@@ -54,20 +61,31 @@ def find_source(root: Path, dotted: str, docstring: bool = False, given: str = "
     text = path.read_text(encoding="utf-8")
     node = _find(ast.parse(text).body, parts[cut:])
     if node is None:
-        raise SourceNotFound(f"{path.relative_to(root)} does not define {'.'.join(parts[cut:])}")
+        raise SourceNotFound(
+            f"{path.relative_to(root)} does not define {'.'.join(parts[cut:])}"
+        )
     lines = text.splitlines()
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
     kept = list(range(first, node.end_lineno + 1))
     doc = getattr(node, "body", [None])[0]
-    if not docstring and isinstance(doc, ast.Expr) and isinstance(getattr(doc.value, "value", None), str) and len(node.body) > 1:
-        gap = doc.end_lineno + 1 <= len(lines) and not lines[doc.end_lineno].strip()  # also leave out the empty line below it
+    if (
+        not docstring
+        and isinstance(doc, ast.Expr)
+        and isinstance(getattr(doc.value, "value", None), str)
+        and len(node.body) > 1
+    ):
+        gap = (
+            doc.end_lineno + 1 <= len(lines) and not lines[doc.end_lineno].strip()
+        )  # also leave out the empty line below it
         kept = [n for n in kept if not doc.lineno <= n <= doc.end_lineno + gap]
     indent = len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())
-    shown = "".join(lines[n - 1][indent:].removesuffix("  # fmt: skip") + "\n" for n in kept)  # a formatter's own business
+    shown = "".join(lines[n - 1][indent:] + "\n" for n in kept)
     try:
         shown = folding.fold(shown, folding.options(given)) if given else shown
     except ValueError as error:
-        raise SourceNotFound(f"{path.relative_to(root)}, {'.'.join(parts[cut:])}: {error}") from None
+        raise SourceNotFound(
+            f"{path.relative_to(root)}, {'.'.join(parts[cut:])}: {error}"
+        ) from None
     return Source(shown, path, first)
 
 
@@ -81,7 +99,10 @@ def find_test(root: Path, test: str) -> Source:
     names = re.sub(r"\[.*\]$", "", inside).split("::")
     text = path.read_text(encoding="utf-8")
     node = _find(ast.parse(text).body, names) if inside else None
-    checks = any(getattr(decorator, "id", "") == "check" for decorator in getattr(node, "decorator_list", []))
+    checks = any(
+        getattr(decorator, "id", "") == "check"
+        for decorator in getattr(node, "decorator_list", [])
+    )
     if node is None or not (checks or names[-1].startswith("test")):
         raise SourceNotFound(f"{name} has no test {inside or '(none named)'}")
     return Source(ast.get_source_segment(text, node) or "", path, node.lineno)

@@ -72,7 +72,12 @@ def digest(package: pathlib.Path) -> str:
 
 def setup(stem: str, source: str, root: Path) -> str:
     """The first cell of a notebook that travels."""
-    return SETUP.format(source=source, stem=stem, built=digest(root / "capslib"), digest=inspect.getsource(digest))
+    return SETUP.format(
+        source=source,
+        stem=stem,
+        built=digest(root / "capslib"),
+        digest=inspect.getsource(digest),
+    )
 
 
 def citation(stem: str) -> str:
@@ -85,7 +90,9 @@ def citation(stem: str) -> str:
 def plain(text: str, book: Book) -> str:
     """Markdown as a notebook shows it: directives and roles of the book become text, tables, code and formulas."""
     while found := FENCE.search(text):
-        text = text[: found.start()] + _directive(book, **found.groupdict()) + text[found.end() :]
+        text = (
+            text[: found.start()] + _directive(book, **found.groupdict()) + text[found.end() :]
+        )
     text = ROLE.sub(lambda role: _role(book, **role.groupdict()), text)
     return re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)  # the targets of links
 
@@ -103,7 +110,10 @@ def _directive(book: Book, fence: str, name: str, of: str, options: str, body: s
             return f"{citation(of)}."
         case "claims-table":
             rows = (claims.COLUMNS, *map(claims.row, book.evidence.of(of)))
-            cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+            cells = [
+                "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+                for row in rows
+            ]
             return "\n".join([cells[0], "|---" * len(claims.COLUMNS) + "|", *cells[1:]])
         case "fold":
             return f"*{of}*"

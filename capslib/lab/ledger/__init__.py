@@ -86,13 +86,21 @@ COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "pr
 
 def grouped(digits: str) -> str:
     """Group the digits of a whole number in threes from five digits on, ``316 650``. Leaves any other text as it is."""
-    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}") if re.fullmatch(r"-?\d{5,}", digits) else digits
+    return (
+        f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}")
+        if re.fullmatch(r"-?\d{5,}", digits)
+        else digits
+    )
 
 
 def raised(text: str) -> str:
     """Write the power of ten of a number for readers: ``6.1e-05`` is ``6.1·10⁻⁵``. Leaves a number without one as it is."""
     digits, _, power = text.partition("e")
-    return f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}" if power else text
+    return (
+        f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+        if power
+        else text
+    )
 
 
 def number(value: float) -> str:
@@ -127,9 +135,14 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
                 printed = grouped(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
                 numbers = {name: row[name] or None for name in ("value", "std", "tolerance")}
                 try:
-                    claim = Claim.model_validate({**row, **numbers, "paper": stem, "printed": printed})
+                    claim = Claim.model_validate(
+                        {**row, **numbers, "paper": stem, "printed": printed}
+                    )
                 except ValidationError as error:
-                    what = "; ".join(f"{'.'.join(map(str, e['loc'])) or row['id']}: {e['msg']}" for e in error.errors())
+                    what = "; ".join(
+                        f"{'.'.join(map(str, e['loc'])) or row['id']}: {e['msg']}"
+                        for e in error.errors()
+                    )
                     raise UserError(f"{place}: {what}.") from None
                 if claim.id in claims:
                     raise UserError(f"{place}: the id {claim.id} occurs twice.")
@@ -151,4 +164,6 @@ def ledger(stem: str | None = None) -> dict[str, Claim]:
     """
     if stem is not None:
         module(stem)  # raises for an unknown stem
-    return {name: claim for s in ([stem] if stem else PAPERS) for name, claim in _ledger(s).items()}
+    return {
+        name: claim for s in ([stem] if stem else PAPERS) for name, claim in _ledger(s).items()
+    }

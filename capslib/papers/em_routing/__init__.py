@@ -13,12 +13,39 @@ STEM = "em_routing"
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment("test_error", STEM, 2, table1.TestErrorConfig, table1.grid, SEEDS, table1.run, replicates=table1.replicates),
         Experiment(
-            "viewpoint", STEM, 2, novel_views.ViewpointConfig, novel_views.grid, SEEDS, novel_views.run, novel_views.trainings
+            "test_error",
+            STEM,
+            2,
+            table1.TestErrorConfig,
+            table1.grid,
+            SEEDS,
+            table1.run,
+            replicates=table1.replicates,
         ),
-        Experiment("attacks", STEM, 2, adversarial.AttackConfig, adversarial.grid, SEEDS, adversarial.run, adversarial.trainings),
-        Experiment("free_energy", STEM, 1, energy.FreeEnergyConfig, energy.grid, SEEDS, energy.run),
+        Experiment(
+            "viewpoint",
+            STEM,
+            2,
+            novel_views.ViewpointConfig,
+            novel_views.grid,
+            SEEDS,
+            novel_views.run,
+            novel_views.trainings,
+        ),
+        Experiment(
+            "attacks",
+            STEM,
+            2,
+            adversarial.AttackConfig,
+            adversarial.grid,
+            SEEDS,
+            adversarial.run,
+            adversarial.trainings,
+        ),
+        Experiment(
+            "free_energy", STEM, 1, energy.FreeEnergyConfig, energy.grid, SEEDS, energy.run
+        ),
         Experiment("sizes", STEM, 1, sizes.SizesConfig, sizes.grid, SEEDS, sizes.run),
     )
 }

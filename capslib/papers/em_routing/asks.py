@@ -8,16 +8,42 @@ from typing import Any
 from capslib.papers.em_routing.recipe import COPY, REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import FULL, MATCHED
 from capslib.papers.experiment import Metric
-from capslib.papers.query import Above, Count, Derived, Erratum, Measured, Order, Property, Query, Select, Value, at_the_end
+from capslib.papers.query import (
+    Above,
+    Count,
+    Derived,
+    Erratum,
+    Measured,
+    Order,
+    Property,
+    Query,
+    Select,
+    Value,
+    at_the_end,
+)
 
 TESTS = "tests/papers/test_em_routing.py"
 TELLING = (
-    "network", "size", "routing", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss", "margin", "schedule",
-)  # fmt: skip
+    "network",
+    "size",
+    "routing",
+    "iterations",
+    "pose",
+    "coordinates",
+    "activation",
+    "normalise",
+    "preset",
+    "loss",
+    "margin",
+    "schedule",
+)
 MAIN = {name: EMRecipe.model_fields[name].default for name in TELLING}
 """The fields that tell the arms apart, of the main network of a reduced scale. Sizes and budgets are those of a scale."""
 
-COARSE, SMALLER_COPY = ({"crop": setting["crop"], "normalise": MAIN["normalise"]} for setting in (REDUCED["cpu"], COPY))
+COARSE, SMALLER_COPY = (
+    {"crop": setting["crop"], "normalise": MAIN["normalise"]}
+    for setting in (REDUCED["cpu"], COPY)
+)
 """What tells the two settings of the cpu scale apart, and who competes in both."""
 LEARNED = 0.9
 """The training accuracy below which a network has not learned, and decides nothing."""
@@ -38,7 +64,9 @@ def _arm(reduced: Mapping[str, Any] = COARSE, **difference: Any) -> Select:
     where = {"data": "smallnorb", **MAIN, **difference}
     if where["network"] != "cnn":
         where["normalise"] = REDUCED["paper"]["normalise"]
-    return Select("test_error", where, learned=FLOORS.get(where["data"], LEARNED), reduced=reduced)
+    return Select(
+        "test_error", where, learned=FLOORS.get(where["data"], LEARNED), reduced=reduced
+    )
 
 
 def _copy(cnn: tuple[int, ...] = (), **difference: Any) -> dict[str, Any]:
@@ -58,14 +86,26 @@ BOTH, CNN_ALONE = {"network": "matrix_capsnet"}, {"network": "cnn"}
 
 
 def _viewpoint(factor: str, network: Mapping[str, str] = BOTH, **limits: float) -> Select:
-    return Select("viewpoint", {"factor": factor, **network}, learned=LEARNED, at_most=limits, reduced=BOTH)
+    return Select(
+        "viewpoint",
+        {"factor": factor, **network},
+        learned=LEARNED,
+        at_most=limits,
+        reduced=BOTH,
+    )
 
 
-_ATTACKED, _CNN_ATTACKED = (Select("attacks", network, learned=LEARNED, reduced=BOTH) for network in (BOTH, CNN_ALONE))
+_ATTACKED, _CNN_ATTACKED = (
+    Select("attacks", network, learned=LEARNED, reduced=BOTH) for network in (BOTH, CNN_ALONE)
+)
 
 
-def _attacked(name: str, unit: str, of: Callable[[Measured], float], sides: tuple[Derived, ...] = ()) -> Derived:
-    return Derived(name, lambda r: Metric(value=of(r), n=r.metrics["zero_share_cnn"].n, unit=unit), sides)
+def _attacked(
+    name: str, unit: str, of: Callable[[Measured], float], sides: tuple[Derived, ...] = ()
+) -> Derived:
+    return Derived(
+        name, lambda r: Metric(value=of(r), n=r.metrics["zero_share_cnn"].n, unit=unit), sides
+    )
 
 
 def _at(record: Measured, curve: str, epsilon: float, share: bool = False) -> float:
@@ -84,31 +124,49 @@ _LEAST_UNDER_SPREAD_LOSS = _attacked(
 
 def _left(epsilon: float) -> Derived:
     """The accuracy of the CNN under FGSM."""
-    return _attacked(f"accuracy of the CNN at {epsilon}", "fraction", lambda r: _at(r, "fgsm_cnn", epsilon))
+    return _attacked(
+        f"accuracy of the CNN at {epsilon}", "fraction", lambda r: _at(r, "fgsm_cnn", epsilon)
+    )
 
 
 def _harm(attack: str, epsilon: float, share: bool) -> Derived:
     """How much more the CNN loses than the capsules: of accuracy, or of the share of it that is kept; of targets that are met."""
 
     def gap(record: Measured) -> float:
-        cnn, capsules = (_at(record, f"{attack}_{name}", epsilon, share) for name in ("cnn", "capsules"))
+        cnn, capsules = (
+            _at(record, f"{attack}_{name}", epsilon, share) for name in ("cnn", "capsules")
+        )
         return cnn - capsules if attack == "targeted" else capsules - cnn
 
     def side(network: str) -> Derived:
         name = f"{attack} of the {network} at {epsilon}"
-        return _attacked(name, "fraction", lambda record: _at(record, f"{attack}_{network}", epsilon, share))
+        return _attacked(
+            name, "fraction", lambda record: _at(record, f"{attack}_{network}", epsilon, share)
+        )
 
-    return _attacked(f"{attack} gap at {epsilon}", "difference of fractions", gap, (side("cnn"), side("capsules")))
+    return _attacked(
+        f"{attack} gap at {epsilon}",
+        "difference of fractions",
+        gap,
+        (side("cnn"), side("capsules")),
+    )
 
 
 def _each_step(attacks: dict[str, str], **options: Any) -> Count:
     """At every step, by the accuracy and by the share of it that is kept: an order that turns with the metric is none."""
     metrics = {"accuracy": False, "share of the accuracy that is kept": True}
-    return Count({
-        f"{name}, ε = {epsilon}, {metric}": Above(_ATTACKED, _harm(attack, epsilon, share), **options)
-        for attack, name in attacks.items() for epsilon in EPSILONS for metric, share in metrics.items()
-        if attack != "targeted" or not share  # one target in five is met without an attack, so there is nothing to keep
-    })  # fmt: skip
+    return Count(
+        {
+            f"{name}, ε = {epsilon}, {metric}": Above(
+                _ATTACKED, _harm(attack, epsilon, share), **options
+            )
+            for attack, name in attacks.items()
+            for epsilon in EPSILONS
+            for metric, share in metrics.items()
+            if attack != "targeted"
+            or not share  # one target in five is met without an attack, so there is nothing to keep
+        }
+    )
 
 
 _CLOSE = "close is a distance in the paper's network, and a reduced grid of coordinates has other distances"
@@ -126,74 +184,145 @@ QUERIES: dict[str, Query] = {
     "EM-T1-best": Value(_arm(**_copy()), "multi_crop_error"),
     **{
         f"EM-T2-{short}-{view}-cnn": Value(
-            _viewpoint(factor, CNN_ALONE), at_the_end(f"cnn_{view}"), better_counts=view == "novel"
+            _viewpoint(factor, CNN_ALONE),
+            at_the_end(f"cnn_{view}"),
+            better_counts=view == "novel",
         )
-        for short, factor in _FACTORS.items() for view in ("novel", "familiar")
+        for short, factor in _FACTORS.items()
+        for view in ("novel", "familiar")
     },
     **{
-        f"EM-T2-{short}-{view}-caps": Value(_viewpoint(factor), f"capsules_{view}", final=False, better_counts=view == "novel")
-        for short, factor in _FACTORS.items() for view in ("novel", "familiar")
+        f"EM-T2-{short}-{view}-caps": Value(
+            _viewpoint(factor), f"capsules_{view}", final=False, better_counts=view == "novel"
+        )
+        for short, factor in _FACTORS.items()
+        for view in ("novel", "familiar")
     },
     "EM-X-center-crop": _error_of(**_copy()),
     "EM-X-multi-crop": Value(_arm(**_copy()), "multi_crop_error"),
     "EM-X-small-68k": _error_of(size="small"),
-    **{f"EM-X-params-{n}": Value(Select("sizes", {"network": n}), "parameters", final=False) for n in ("main", "small", "cnn")},
-    "EM-X-param-ratio-cnn": Erratum("The paper's own numbers, 4.2M and 310K parameters, make a factor of 13.5, not 15."),
-    "EM-X-param-ratio-ciresan": Value(Select("sizes", {"network": "main"}), "ciresan_times", final=False),
+    **{
+        f"EM-X-params-{n}": Value(Select("sizes", {"network": n}), "parameters", final=False)
+        for n in ("main", "small", "cnn")
+    },
+    "EM-X-param-ratio-cnn": Erratum(
+        "The paper's own numbers, 4.2M and 310K parameters, make a factor of 13.5, not 15."
+    ),
+    "EM-X-param-ratio-ciresan": Value(
+        Select("sizes", {"network": "main"}), "ciresan_times", final=False
+    ),
     "EM-X-mixing": _error_of(activation="mixing"),
     "EM-X-mnist": _error_of(data="mnist"),
     "EM-X-cifar10": _error_of(data="cifar10"),
     "EM-X-reduction": Value(_arm(**_copy()), "fewer_errors_than_2.56", bounded=False),
-    **{f"EM-X-viewpoint-reduction-{short}": Value(_viewpoint(factor), "reduction", final=False, bounded=False)
-       for short, factor in _FACTORS.items()},
+    **{
+        f"EM-X-viewpoint-reduction-{short}": Value(
+            _viewpoint(factor), "reduction", final=False, bounded=False
+        )
+        for short, factor in _FACTORS.items()
+    },
     "EM-X-adv-chance": Above(_ATTACKED, _LEAST_UNDER_SPREAD_LOSS, 0.2, reached=True),
-    "EM-X-adv-cnn-eps": Count({
-        f"a step of {epsilon} standard deviations{reading}": Above(_CNN_ATTACKED, _left(epsilon), 0.2, below=True, margin=NOTICEABLY)
-        for epsilon, reading in READINGS.items()
-    }, at_least=1),
+    "EM-X-adv-cnn-eps": Count(
+        {
+            f"a step of {epsilon} standard deviations{reading}": Above(
+                _CNN_ATTACKED, _left(epsilon), 0.2, below=True, margin=NOTICEABLY
+            )
+            for epsilon, reading in READINGS.items()
+        },
+        at_least=1,
+    ),
     "EM-X-adv-gradorders": Value(_ATTACKED, "gradient_orders"),
-    "EM-W-1": Count({
-        "after one iteration wrong classes have close votes too":
-            Above(_arm(), "close_wrong_1", 0.01, ours=True, final=False, paper_scale_only=_CLOSE),
-        "after two almost all close votes are the right class's":
-            Above(_arm(), "right_share_of_close_2", 0.9, ours=True, final=False, paper_scale_only=_CLOSE),
-        "and after three":
-            Above(_arm(), "right_share_of_close", 0.9, ours=True, final=False, paper_scale_only=_CLOSE),
-    }),
-    "EM-W-2": _each_step({"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, bound=0, margin=MUCH),
+    "EM-W-1": Count(
+        {
+            "after one iteration wrong classes have close votes too": Above(
+                _arm(), "close_wrong_1", 0.01, ours=True, final=False, paper_scale_only=_CLOSE
+            ),
+            "after two almost all close votes are the right class's": Above(
+                _arm(),
+                "right_share_of_close_2",
+                0.9,
+                ours=True,
+                final=False,
+                paper_scale_only=_CLOSE,
+            ),
+            "and after three": Above(
+                _arm(),
+                "right_share_of_close",
+                0.9,
+                ours=True,
+                final=False,
+                paper_scale_only=_CLOSE,
+            ),
+        }
+    ),
+    "EM-W-2": _each_step(
+        {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, bound=0, margin=MUCH
+    ),
     "EM-W-3": _each_step({"bim": "BIM"}, bound=0, margin=MUCH),
     "EM-W-4": Above(_ATTACKED, "zero_gap", 0, sides=("zero_share_cnn", "zero_share_capsules")),
-    "EM-W-5": _each_step({"transfer": "images of another CNN"}, bound=NOTICEABLY, ours=True, below=True),
+    "EM-W-5": _each_step(
+        {"transfer": "images of another CNN"}, bound=NOTICEABLY, ours=True, below=True
+    ),
     "EM-W-6": Order(_arm(), _arm(margin="fixed"), "dead", higher_is_better=False),
-    "EM-W-7": Property(Select("sizes", {"network": "main"}), "beside_matrices_and_two_biases", 0,
-                       f"{TESTS}::test_a_capsule_layer_stores_matrices_and_two_biases"),
-    "EM-W-8": Property(Select("free_energy", {"form": "printed", "e_step": "paper"}), "largest_rise", 1e-9,
-                       "tests/routing/test_free_energy.py::test_each_other_update_raises_a_form"),
-    "EM-W-10": Count({
-        "two iterations beat one": _fewer(_copy(iterations=2), _copy(iterations=1)),
-        "three beat one": _fewer(_copy(), _copy(iterations=1)),
-        "three beat two": _fewer(_copy(), _copy(iterations=2)),
-        "three beat five": _fewer({}, {"iterations": 5}),
-    }),
-    "EM-W-11": Count({
-        "spread loss beats margin loss": _fewer({}, {"loss": "margin"}),
-        "margin loss beats cross entropy": _fewer({"loss": "margin"}, {"loss": "cross_entropy"}),
-    }),
-    "EM-W-12": Count({
-        "matrix pose": _fewer({}, {"coordinates": False}, paper_scale_only=_GRID),
-        "vector pose": _fewer({"pose": "vector"}, {"pose": "vector", "coordinates": False}, paper_scale_only=_GRID),
-    }),
-    "EM-W-13": Count({
-        "with coordinates": _fewer({}, {"pose": "vector"}),
-        "without": _fewer({"coordinates": False}, {"pose": "vector", "coordinates": False}),
-    }),
+    "EM-W-7": Property(
+        Select("sizes", {"network": "main"}),
+        "beside_matrices_and_two_biases",
+        0,
+        f"{TESTS}::test_a_capsule_layer_stores_matrices_and_two_biases",
+    ),
+    "EM-W-8": Property(
+        Select("free_energy", {"form": "printed", "e_step": "paper"}),
+        "largest_rise",
+        1e-9,
+        "tests/routing/test_free_energy.py::test_each_other_update_raises_a_form",
+    ),
+    "EM-W-10": Count(
+        {
+            "two iterations beat one": _fewer(_copy(iterations=2), _copy(iterations=1)),
+            "three beat one": _fewer(_copy(), _copy(iterations=1)),
+            "three beat two": _fewer(_copy(), _copy(iterations=2)),
+            "three beat five": _fewer({}, {"iterations": 5}),
+        }
+    ),
+    "EM-W-11": Count(
+        {
+            "spread loss beats margin loss": _fewer({}, {"loss": "margin"}),
+            "margin loss beats cross entropy": _fewer(
+                {"loss": "margin"}, {"loss": "cross_entropy"}
+            ),
+        }
+    ),
+    "EM-W-12": Count(
+        {
+            "matrix pose": _fewer({}, {"coordinates": False}, paper_scale_only=_GRID),
+            "vector pose": _fewer(
+                {"pose": "vector"},
+                {"pose": "vector", "coordinates": False},
+                paper_scale_only=_GRID,
+            ),
+        }
+    ),
+    "EM-W-13": Count(
+        {
+            "with coordinates": _fewer({}, {"pose": "vector"}),
+            "without": _fewer({"coordinates": False}, {"pose": "vector", "coordinates": False}),
+        }
+    ),
     "EM-W-14": _fewer(_copy(), _copy(network="cnn", cnn=MATCHED)),
     "EM-W-15": _fewer({}, {"activation": "mixing"}),
-    "EM-W-16": Count({
-        f"novel {factor}s": Above(
-            _viewpoint(factor, capsules_familiar=MATCHED_BELOW), "novel_gap", 0, final=False, sides=("cnn_novel", "capsules_novel")
-        )
-        for factor in _FACTORS.values()
-    }),
-    "EM-W-17": Above(_arm(**_copy()), "multi_crop_gain", 0, sides=("multi_crop_error", "same_images_error")),
-}  # fmt: skip
+    "EM-W-16": Count(
+        {
+            f"novel {factor}s": Above(
+                _viewpoint(factor, capsules_familiar=MATCHED_BELOW),
+                "novel_gap",
+                0,
+                final=False,
+                sides=("cnn_novel", "capsules_novel"),
+            )
+            for factor in _FACTORS.values()
+        }
+    ),
+    "EM-W-17": Above(
+        _arm(**_copy()), "multi_crop_gain", 0, sides=("multi_crop_error", "same_images_error")
+    ),
+}

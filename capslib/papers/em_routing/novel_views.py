@@ -25,7 +25,9 @@ class ViewpointConfig(EMRecipe):
 
 def trainings(config: ViewpointConfig, seed: int) -> list[Training]:
     """Those of the CNN and of the capsules, or of the CNN alone."""
-    return [Training(config.recipe(network=n), seed) for n in dict.fromkeys(("cnn", config.network))]
+    return [
+        Training(config.recipe(network=n), seed) for n in dict.fromkeys(("cnn", config.network))
+    ]
 
 
 def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -48,9 +50,21 @@ def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def run(config: ViewpointConfig, context: Context) -> Outcome:
     """Train both on familiar viewpoints and compare them on novel ones, at an equal error on familiar ones."""
-    both = dict(zip(("cnn", "capsules"), (train(*t, context) for t in trainings(config, context.seed)), strict=False))
-    guessing = 100 * (1 - 1 / len(SETS[config.data].classes))  # the error before the first epoch
-    curves = {f"{m}_{name}": t.history.epochs[name] for m, t in both.items() for name in ("familiar", "novel")}
+    both = dict(
+        zip(
+            ("cnn", "capsules"),
+            (train(*t, context) for t in trainings(config, context.seed)),
+            strict=False,
+        )
+    )
+    guessing = 100 * (
+        1 - 1 / len(SETS[config.data].classes)
+    )  # the error before the first epoch
+    curves = {
+        f"{m}_{name}": t.history.epochs[name]
+        for m, t in both.items()
+        for name in ("familiar", "novel")
+    }
     errors = {name: [guessing, *curve] for name, curve in curves.items()}
     epochs = matched({model: errors[f"{model}_familiar"] for model in both})
     last = both[next(reversed(both))]
@@ -58,10 +72,17 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
     metrics = in_unit({f"{model}_epoch": epoch for model, epoch in epochs.items()}, 1, "epochs")
     for name in ("familiar", "novel"):
         curve = {model: errors[f"{model}_{name}"] for model in both}
-        found = {f"{model}_{name}": float(np.interp(epochs[model], range(len(of)), of)) for model, of in curve.items()}
+        found = {
+            f"{model}_{name}": float(np.interp(epochs[model], range(len(of)), of))
+            for model, of in curve.items()
+        }
         metrics |= in_unit(found, len(splits[name].labels), "percent")
     if len(both) == 2:
-        cnn, ours, n = metrics["cnn_novel"].value, metrics["capsules_novel"].value, len(splits["novel"].labels)
+        cnn, ours, n = (
+            metrics["cnn_novel"].value,
+            metrics["capsules_novel"].value,
+            len(splits["novel"].labels),
+        )
         metrics |= in_unit({"novel_gap": cnn - ours}, n, "points")
         metrics |= in_unit({"reduction": 100 * (1 - ours / cnn) if cnn else 0.0}, n, "percent")
     series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
@@ -70,7 +91,9 @@ def run(config: ViewpointConfig, context: Context) -> Outcome:
 
 def grid(scale: Scale) -> list[ViewpointConfig]:
     longer = {"smoke": 3, "cpu": 16, "paper": 100}[scale]  # a third of the images
-    networks = ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)  # alone it takes a hundredth of the time
+    networks = (
+        ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)
+    )  # alone it takes a hundredth of the time
     return [
         ViewpointConfig(**at_scale(scale, epochs=longer, network=network, factor=factor))
         for network in networks

@@ -25,14 +25,23 @@ if TYPE_CHECKING:
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
 FAMILIAR = {
-    "azimuth": (30, 32, 34, 0, 2, 4),  # tens of degrees: from 60° on one side of the front to 40° on the other
+    "azimuth": (
+        30,
+        32,
+        34,
+        0,
+        2,
+        4,
+    ),  # tens of degrees: from 60° on one side of the front to 40° on the other
     "elevation": (0, 1, 2),  # the three lowest of nine: 30°, 35° and 40°
 }
 MARGIN_STEPS, DECAY_STEPS = 400_000, 2_000_000
 """The steps of the release in which the margin grows, and in which the learning rate falls to a sixtieth."""
 RELEASED_EPOCHS = 132
 """Epochs of smallNORB with batches of 64 that make 50,160 steps."""
-AFTER_EPOCH = 5000  # test images for the error after every epoch; the final error is that of all images
+AFTER_EPOCH = (
+    5000  # test images for the error after every epoch; the final error is that of all images
+)
 IMPROVING = 0.02
 """The change of the training error over the last quarter from which on a training was plainly still improving when it ended."""
 
@@ -40,27 +49,55 @@ IMPROVING = 0.02
 class EMRecipe(Recipe):
     """One network on one data set. Defaults are the paper's setting, as far as the paper, its release or its authors state it."""
 
-    ARM: ClassVar[frozenset[str]] = frozenset([
-        "data", "network", "routing", "size", "iterations", "pose", "coordinates", "activation", "normalise", "preset", "loss",
-        "margin", "schedule", "cnn_learning_rate", "standardise", "shared_stream", "factor", "multi_crop",
-    ])  # fmt: skip
-    BATCH_OF_TEST: ClassVar[int] = 250  # the main network then takes no more memory to test than to train
+    ARM: ClassVar[frozenset[str]] = frozenset(
+        [
+            "data",
+            "network",
+            "routing",
+            "size",
+            "iterations",
+            "pose",
+            "coordinates",
+            "activation",
+            "normalise",
+            "preset",
+            "loss",
+            "margin",
+            "schedule",
+            "cnn_learning_rate",
+            "standardise",
+            "shared_stream",
+            "factor",
+            "multi_crop",
+        ]
+    )
+    BATCH_OF_TEST: ClassVar[int] = (
+        250  # the main network then takes no more memory to test than to train
+    )
 
     data: DataName = "smallnorb"
     network: NetworkName = "matrix_capsnet"
     routing: RoutingName = "em"
     size: Literal["main", "small"] = Field("main", title="which of the paper's networks")
     sizes: tuple[int, int, int, int] = Field((32, 32, 32, 32), title="A, B, C, D")
-    cnn: tuple[int, int, int] = Field((32, 64, 1024), title="filters and hidden units of the CNN")
+    cnn: tuple[int, int, int] = Field(
+        (32, 64, 1024), title="filters and hidden units of the CNN"
+    )
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
     pose: Literal["matrix", "vector"] = Field("matrix", title="pose")
     coordinates: bool = Field(True, title="coordinate addition")
     activation: Literal["mdl", "mixing"] = Field("mdl", title="activation of a parent")
     normalise: Normalise = Field("positions-per-type", title="who competes for a child")
-    preset: Literal["printed", "released", "calibrated"] = Field("calibrated", title="constants of routing")
+    preset: Literal["printed", "released", "calibrated"] = Field(
+        "calibrated", title="constants of routing"
+    )
     loss: LossName = Field("spread", title="loss")
-    margin: Literal["sigmoid", "linear", "fixed"] = Field("sigmoid", title="schedule of the spread loss's margin")
-    schedule: Literal["run", "steps"] = Field("run", title="what the schedules of margin and learning rate span")
+    margin: Literal["sigmoid", "linear", "fixed"] = Field(
+        "sigmoid", title="schedule of the spread loss's margin"
+    )
+    schedule: Literal["run", "steps"] = Field(
+        "run", title="what the schedules of margin and learning rate span"
+    )
     """The whole run, whatever its length; or as many steps as in the release (``MARGIN_STEPS``, ``DECAY_STEPS``)."""
     resize: int = Field(48, ge=8, title="images are resized to")
     crop: int = Field(32, ge=17, title="pixels of a crop")
@@ -68,13 +105,23 @@ class EMRecipe(Recipe):
     epochs: int = Field(100, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(64, ge=1, title="batch size")
     learning_rate: float = Field(3e-3, gt=0, le=1, title="Adam learning rate")
-    cnn_learning_rate: float | None = Field(None, gt=0, le=1, title="Adam learning rate of the CNN, where it is another")
-    decay: Literal["exponential", "cosine"] = Field("exponential", title="decay of the learning rate")
+    cnn_learning_rate: float | None = Field(
+        None, gt=0, le=1, title="Adam learning rate of the CNN, where it is another"
+    )
+    decay: Literal["exponential", "cosine"] = Field(
+        "exponential", title="decay of the learning rate"
+    )
     weight_decay: float = Field(2e-7, ge=0, title="weight decay")
-    factor: Literal["azimuth", "elevation"] | None = Field(None, title="factor by which only familiar viewpoints are trained on")
+    factor: Literal["azimuth", "elevation"] | None = Field(
+        None, title="factor by which only familiar viewpoints are trained on"
+    )
 
     def arm(self) -> frozenset[str]:
-        small_pictures = {"resize", "crop", "jitter"} if self.data in ("mnist", "digits", "cifar10") else set()
+        small_pictures = (
+            {"resize", "crop", "jitter"}
+            if self.data in ("mnist", "digits", "cifar10")
+            else set()
+        )
         as_long_as_it_takes = {"epochs"} if self.schedule == "steps" else set()
         return (
             super().arm()
@@ -86,7 +133,10 @@ class EMRecipe(Recipe):
     def idle(self) -> dict[str, set[str]]:
         own = {"activation", "normalise", "preset"}
         if self.network == "cnn":
-            return {"network=cnn": own | {"routing", "iterations", "pose", "coordinates", "loss", "margin"}}
+            return {
+                "network=cnn": own
+                | {"routing", "iterations", "pose", "coordinates", "loss", "margin"}
+            }
         return {} if self.routing == "em" else {f"routing={self.routing}": own}
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
@@ -94,7 +144,9 @@ class EMRecipe(Recipe):
         if self.factor is None:
             return {split.split: None}
         known = familiar(split, self.factor)
-        return {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
+        return (
+            {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
+        )
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n = SETS[self.data].train[0] // (1 if self.factor is None else 3)
@@ -103,8 +155,12 @@ class EMRecipe(Recipe):
     def options(self) -> dict[str, Any]:
         if self.network == "cnn":
             return dict(sizes=self.cnn)
-        shared = self.model_dump(include={"sizes", "routing", "iterations", "pose", "coordinates"})
-        own = dict(normalise=self.normalise, preset=self.preset, mixing=self.activation == "mixing")
+        shared = self.model_dump(
+            include={"sizes", "routing", "iterations", "pose", "coordinates"}
+        )
+        own = dict(
+            normalise=self.normalise, preset=self.preset, mixing=self.activation == "mixing"
+        )
         return shared | (own if self.routing == "em" else {})
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
@@ -112,7 +168,9 @@ class EMRecipe(Recipe):
         from capslib.training import permutation
 
         if self.network != "cnn" and self.preset == "calibrated":
-            first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(train.inputs.device)
+            first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(
+                train.inputs.device
+            )
             network.start_at_half(self.seen(train.inputs[first]))
 
     def objective(self, device: torch.device) -> Objective:
@@ -120,21 +178,34 @@ class EMRecipe(Recipe):
         if self.network == "cnn":
             return Objective(self.model_copy(update={"loss": "cross_entropy"}))
         if self.loss == "spread":
-            return Spread(self, device, lambda progress: margin_at(self.spanned(progress, MARGIN_STEPS), self.margin))
+            return Spread(
+                self,
+                device,
+                lambda progress: margin_at(self.spanned(progress, MARGIN_STEPS), self.margin),
+            )
         return Objective(self)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Adam, with weight decay for weights only."""
         import torch
 
-        weights, others = ([p for p in network.parameters() if (p.ndim > 1) is kind] for kind in (True, False))
-        return torch.optim.Adam([{"params": weights, "weight_decay": self.weight_decay}, {"params": others}], self.rate(0))
+        weights, others = (
+            [p for p in network.parameters() if (p.ndim > 1) is kind] for kind in (True, False)
+        )
+        return torch.optim.Adam(
+            [{"params": weights, "weight_decay": self.weight_decay}, {"params": others}],
+            self.rate(0),
+        )
 
     def rate(self, progress: float) -> float:
         """Exponential: times 0.96 for each hundredth of what it spans, as the release does every 20,000 of its 2,000,000 steps."""
         own = self.cnn_learning_rate if self.network == "cnn" else None
         progress = self.spanned(progress, DECAY_STEPS)
-        falls = 0.96 ** (100 * progress) if self.decay == "exponential" else (1 + math.cos(math.pi * progress)) / 2
+        falls = (
+            0.96 ** (100 * progress)
+            if self.decay == "exponential"
+            else (1 + math.cos(math.pi * progress)) / 2
+        )
         return (own or self.learning_rate) * falls
 
     def spanned(self, progress: float, steps: int) -> float:
@@ -143,7 +214,11 @@ class EMRecipe(Recipe):
 
     def shorter(self) -> range:
         """With the release's own schedules, each 50,000 steps are a training of their own."""
-        return range(RELEASED_EPOCHS, self.epochs, RELEASED_EPOCHS) if self.schedule == "steps" else range(0)
+        return (
+            range(RELEASED_EPOCHS, self.epochs, RELEASED_EPOCHS)
+            if self.schedule == "steps"
+            else range(0)
+        )
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         """Errors in percent: of some test images, or of all familiar and all novel ones."""
@@ -156,16 +231,32 @@ class EMRecipe(Recipe):
         from capslib.data.transforms import CENTRE_AND_DIAGONALS, crops, standardise, to_float
         from capslib.training import accuracy
 
-        offsets = [o for o in CENTRE_AND_DIAGONALS if max(map(abs, o)) <= (self.resize - self.crop) // 2]
+        offsets = [
+            o
+            for o in CENTRE_AND_DIAGONALS
+            if max(map(abs, o)) <= (self.resize - self.crop) // 2
+        ]
 
         def scores(images: Tensor) -> Tensor:
             several = crops(to_float(images), self.crop, offsets)  # [K, N, C, crop, crop]
-            whole = to_float(images).repeat(len(offsets), 1, 1, 1) if self.standardise == "image" else None
-            found = network(standardise(several.flatten(0, 1), of=whole)).unflatten(0, several.shape[:2])  # [K, N, classes]
-            found = found.softmax(dim=-1) if self.network == "cnn" else found / found.sum(dim=-1, keepdim=True)
+            whole = (
+                to_float(images).repeat(len(offsets), 1, 1, 1)
+                if self.standardise == "image"
+                else None
+            )
+            found = network(standardise(several.flatten(0, 1), of=whole)).unflatten(
+                0, several.shape[:2]
+            )  # [K, N, classes]
+            found = (
+                found.softmax(dim=-1)
+                if self.network == "cnn"
+                else found / found.sum(dim=-1, keepdim=True)
+            )
             return found.sum(dim=0)
 
-        return 100 * (1 - accuracy(scores, examples, max(1, self.BATCH_OF_TEST // len(offsets))))
+        return 100 * (
+            1 - accuracy(scores, examples, max(1, self.BATCH_OF_TEST // len(offsets)))
+        )
 
 
 def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) -> float:
@@ -175,15 +266,35 @@ def margin_at(progress: float, schedule: Literal["sigmoid", "linear", "fixed"]) 
     """
     if schedule == "fixed":
         return 0.9
-    return 0.2 + 0.7 * progress if schedule == "linear" else 0.2 + 0.79 / (1 + math.exp(4 - 8 * progress))
+    return (
+        0.2 + 0.7 * progress
+        if schedule == "linear"
+        else 0.2 + 0.79 / (1 + math.exp(4 - 8 * progress))
+    )
 
 
 SMALL = (64, 8, 16, 16)
 REDUCED: dict[Scale, dict[str, Any]] = {
     "smoke": dict(
-        data="toys", sizes=(8, 4, 4, 4), cnn=(8, 8, 16), resize=24, crop=20, images=200, epochs=3, batch_size=20, decay="cosine"
+        data="toys",
+        sizes=(8, 4, 4, 4),
+        cnn=(8, 8, 16),
+        resize=24,
+        crop=20,
+        images=200,
+        epochs=3,
+        batch_size=20,
+        decay="cosine",
     ),
-    "cpu": dict(sizes=(32, 8, 8, 8), cnn=(16, 16, 30), resize=32, crop=24, epochs=12, batch_size=32, shared_stream=True),
+    "cpu": dict(
+        sizes=(32, 8, 8, 8),
+        cnn=(16, 16, 30),
+        resize=32,
+        crop=24,
+        epochs=12,
+        batch_size=32,
+        shared_stream=True,
+    ),
     "paper": dict(normalise="released", cnn_learning_rate=1e-3, standardise="image"),
 }
 """What each scale changes. The main network competes as the release does where it has the paper's size.
@@ -201,7 +312,9 @@ def at_scale(scale: Scale, **arm: Any) -> dict[str, Any]:
     return fields
 
 
-COPY = dict(resize=48, crop=32, standardise="image", batch_size=64, shared_stream=False, epochs=24)
+COPY = dict(
+    resize=48, crop=32, standardise="image", batch_size=64, shared_stream=False, epochs=24
+)
 """How the smaller copy of the paper's setting differs from the cpu scale: the paper's pictures and crops, so a last grid of 4 x 4
 places, and jitter after standardising. Learning rates were chosen by hand on held-out toys, without records, before a test image was seen."""
 

@@ -28,7 +28,11 @@ def run(config: SizesConfig, context: Context) -> Outcome:
         return sum(p.numel() for p in module.parameters())
 
     shape = (2, 32, 32)
-    main, small, cnn = MatrixCapsNet(shape), MatrixCapsNet(shape, sizes=SMALL), BaselineCNN(shape)
+    main, small, cnn = (
+        MatrixCapsNet(shape),
+        MatrixCapsNet(shape, sizes=SMALL),
+        BaselineCNN(shape),
+    )
     network = {"main": main, "small": small, "cnn": cnn}[config.network]
     metrics = {"parameters": Metric(value=count(network), n=1, unit="count")}
     if config.network == "cnn":
@@ -36,8 +40,13 @@ def run(config: SizesConfig, context: Context) -> Outcome:
     else:
         metrics["ciresan_times"] = Metric(value=2.7e6 / count(network), n=1, unit="ratio")
         layers = [network.capsules1, network.capsules2, network.classes]
-        beside = sum(abs(count(layer) - layer.weight.numel() - 2 * layer.weight.shape[-3]) for layer in layers)
-        metrics["beside_matrices_and_two_biases"] = Metric(value=beside, n=len(layers), unit="count")
+        beside = sum(
+            abs(count(layer) - layer.weight.numel() - 2 * layer.weight.shape[-3])
+            for layer in layers
+        )
+        metrics["beside_matrices_and_two_biases"] = Metric(
+            value=beside, n=len(layers), unit="count"
+        )
     return Outcome(metrics=metrics, parameters=count(network), routing_path="none")
 
 

@@ -36,21 +36,34 @@ def run(config: TestErrorConfig, context: Context) -> Outcome:
     if config.multi_crop:
         some = test.some(config.multi_crop)
         several, one = config.error_of_crops(network, some), config.error(network, some)
-        errors = {"multi_crop_error": several, "same_images_error": one, "fewer_errors_than_2.56": 100 * (1 - several / 2.56)}
+        errors = {
+            "multi_crop_error": several,
+            "same_images_error": one,
+            "fewer_errors_than_2.56": 100 * (1 - several / 2.56),
+        }
         metrics |= in_unit(errors, len(some.labels), "percent")
         metrics |= in_unit({"multi_crop_gain": one - several}, len(some.labels), "points")
-    found, series = ({}, {}) if config.network == "cnn" else look_inside(config, network, test.some(500))
+    found, series = (
+        ({}, {}) if config.network == "cnn" else look_inside(config, network, test.some(500))
+    )
     return outcome(trained, metrics | found | error_change(trained), series, ["error_of_some"])
 
 
 def error_change(trained: Trained) -> dict[str, Metric]:
     """How far the training error moved over the last quarter, as a share of the error of guessing; means over an epoch."""
-    right, epochs = trained.history.terms["accuracy"], max(1, len(next(iter(trained.history.epochs.values()))))
+    right, epochs = (
+        trained.history.terms["accuracy"],
+        max(1, len(next(iter(trained.history.epochs.values())))),
+    )
     corner = max(1, len(right) * 3 // 4)
     window = min(-(-len(right) // epochs), corner)
     moved = abs(fmean(right[corner - window : corner]) - fmean(right[-window:]))
     guessing = 1 - 1 / len(SETS[trained.data[0].name].classes)
-    return {"error_change_last_quarter": Metric(value=moved / guessing, n=len(right), unit="share of the error of guessing")}
+    return {
+        "error_change_last_quarter": Metric(
+            value=moved / guessing, n=len(right), unit="share of the error of guessing"
+        )
+    }
 
 
 CLOSE, BINS, WIDTH = 0.05, 40, 0.01
@@ -72,7 +85,9 @@ def vote_histogram(distance: Tensor, mass: Tensor, right: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+def look_inside(
+    config: EMRecipe, network: nn.Module, examples: Examples
+) -> tuple[dict[str, Metric], dict[str, list[float]]]:
     """How far votes for a class lie from their mean after each iteration, and which capsule types are dead.
 
     Distances are Euclidean, coordinates included, and weighted with the assignment a_i R_ij, as in Fig. 2; a histogram is of the
@@ -80,7 +95,9 @@ def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tup
     """
     import torch
 
-    histograms = torch.zeros(config.iterations, 2, BINS, dtype=torch.float64)  # iteration, right or wrong, distance
+    histograms = torch.zeros(
+        config.iterations, 2, BINS, dtype=torch.float64
+    )  # iteration, right or wrong, distance
     most: dict[str, Tensor] = {}
     n = len(examples.labels)
     with torch.no_grad():
@@ -101,18 +118,34 @@ def look_inside(config: EMRecipe, network: nn.Module, examples: Examples) -> tup
                 mass = result.coupling * children[..., None]  # [N, I, J]
                 distance = torch.linalg.vector_norm(votes - result.pose[:, None], dim=-1)
                 histograms[iteration] += vote_histogram(distance, mass, right).cpu() / n
-    close = histograms[..., : round(CLOSE / WIDTH)].sum(dim=-1)  # mass a class gets from votes that are close, per image
-    kinds = {f"{kind}_{t + 1}": (t, k) for t in range(config.iterations) for k, kind in enumerate(("right", "wrong"))}
-    metrics = in_unit({f"close_{name}": float(close[at]) for name, at in kinds.items()}, n, "children")
-    of_all = close * torch.tensor([1, len(SETS[config.data].classes) - 1])  # one class is right, the others are wrong
+    close = histograms[..., : round(CLOSE / WIDTH)].sum(
+        dim=-1
+    )  # mass a class gets from votes that are close, per image
+    kinds = {
+        f"{kind}_{t + 1}": (t, k)
+        for t in range(config.iterations)
+        for k, kind in enumerate(("right", "wrong"))
+    }
+    metrics = in_unit(
+        {f"close_{name}": float(close[at]) for name, at in kinds.items()}, n, "children"
+    )
+    of_all = close * torch.tensor(
+        [1, len(SETS[config.data].classes) - 1]
+    )  # one class is right, the others are wrong
     for t, (right, wrong) in enumerate(of_all.tolist(), start=1):
         if right + wrong > 0:
             name = "right_share_of_close" + (f"_{t}" if t < config.iterations else "")
             metrics |= in_unit({name: right / (right + wrong)}, n, "fraction")
     dead = {f"dead_{name}": (top < 0.05).double() for name, top in most.items()}
     dead["dead"] = torch.cat([*dead.values()])
-    metrics |= {name: Metric(value=float(d.mean()), n=len(d), unit="fraction") for name, d in dead.items()}
-    series = {f"votes_{name}": [round(v, 6) for v in histograms[at].tolist()] for name, at in kinds.items()}
+    metrics |= {
+        name: Metric(value=float(d.mean()), n=len(d), unit="fraction")
+        for name, d in dead.items()
+    }
+    series = {
+        f"votes_{name}": [round(v, 6) for v in histograms[at].tolist()]
+        for name, at in kinds.items()
+    }
     return metrics, {"distances": [round(WIDTH * k, 3) for k in range(BINS)], **series}
 
 
@@ -124,10 +157,13 @@ MNIST: dict[Scale, dict[str, Any]] = {
 ABLATIONS: tuple[dict[str, Any], ...] = (
     {},
     *({"iterations": t} for t in (1, 2, 5)),
-    {"pose": "vector"}, {"coordinates": False}, {"pose": "vector", "coordinates": False},
+    {"pose": "vector"},
+    {"coordinates": False},
+    {"pose": "vector", "coordinates": False},
     *({"loss": name} for name in ("margin", "cross_entropy")),
-    {"activation": "mixing"}, {"network": "cnn"},
-)  # fmt: skip
+    {"activation": "mixing"},
+    {"network": "cnn"},
+)
 """The rows of Table 1, and the mixing proportions of §5, as differences from the main network."""
 OURS: tuple[dict[str, Any], ...] = (
     *({"iterations": t, "normalise": "types+positions"} for t in (1, 2, 3, 5)),
@@ -147,7 +183,10 @@ COPIES: tuple[dict[str, Any], ...] = (
     {**COPY, "normalise": "released", "iterations": 2},
     {**COPY, "normalise": "released", "multi_crop": 24_300},
     *({**COPY, "normalise": "types+positions", "iterations": t} for t in (1, 2, 3)),
-    *({**COPY, "network": "cnn", "cnn": cnn, "learning_rate": rate} for cnn, rate in ((MATCHED, 3e-3), (FULL, 1e-3))),
+    *(
+        {**COPY, "network": "cnn", "cnn": cnn, "learning_rate": rate}
+        for cnn, rate in ((MATCHED, 3e-3), (FULL, 1e-3))
+    ),
 )
 """The arms of the smaller copy, which decide how many iterations are best and whether capsules beat a CNN.
 
@@ -156,7 +195,14 @@ With one iteration nobody has competed yet, so competition as released is that w
 SMALL_ARMS: tuple[dict[str, Any], ...] = (
     *({"size": "small", "sizes": SMALL, "iterations": t} for t in (3, 2, 1)),
     *(
-        {"size": "small", "sizes": SMALL, "preset": "released", "schedule": "steps", "standardise": "crop", "epochs": epochs}
+        {
+            "size": "small",
+            "sizes": SMALL,
+            "preset": "released",
+            "schedule": "steps",
+            "standardise": "crop",
+            "epochs": epochs,
+        }
         for epochs in range(8 * RELEASED_EPOCHS, 0, -RELEASED_EPOCHS)
     ),
 )
@@ -176,5 +222,8 @@ def grid(scale: Scale) -> list[TestErrorConfig]:
     if scale == "smoke":
         arms = [{"multi_crop": 30}, {"iterations": 1}, {"network": "cnn"}, MNIST[scale]]
     if scale == "paper":
-        arms += [*SMALL_ARMS, {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24}]
+        arms += [
+            *SMALL_ARMS,
+            {"data": "cifar10", "sizes": (256, 32, 32, 32), "resize": 32, "crop": 24},
+        ]
     return [TestErrorConfig(**at_scale(scale, **arm)) for arm in arms]

@@ -16,12 +16,37 @@ EXPERIMENTS = {
     e.name: e
     for e in (
         Experiment("detection", STEM, 1, AnomalyRecipe, detection.cells, SEEDS, detection.run),
-        Experiment("lesions", STEM, 1, AnomalyRecipe, detection.lesion_grid, TEN, detection.run),
-        Experiment("off_targets", STEM, 1, AnomalyRecipe, detection.off_target_grid, TEN, detection.run),
-        Experiment("repairs", STEM, 1, AnomalyRecipe, detection.repairs_grid, TEN, detection.run, replicates=detection.replicates),
-        Experiment("routings", STEM, 1, AnomalyRecipe, detection.routings_grid, SEEDS, detection.run),
+        Experiment(
+            "lesions", STEM, 1, AnomalyRecipe, detection.lesion_grid, TEN, detection.run
+        ),
+        Experiment(
+            "off_targets", STEM, 1, AnomalyRecipe, detection.off_target_grid, TEN, detection.run
+        ),
+        Experiment(
+            "repairs",
+            STEM,
+            1,
+            AnomalyRecipe,
+            detection.repairs_grid,
+            TEN,
+            detection.run,
+            replicates=detection.replicates,
+        ),
+        Experiment(
+            "routings", STEM, 1, AnomalyRecipe, detection.routings_grid, SEEDS, detection.run
+        ),
         Experiment("draws", STEM, 1, AnomalyRecipe, detection.draws_grid, SEEDS, detection.run),
         Experiment("counts", STEM, 1, counts.CountsConfig, counts.grid, SEEDS, counts.run),
-        Experiment("baselines", STEM, 1, baselines.BaselineConfig, baselines.grid, TEN, baselines.run, lambda *_: [], detection.replicates),
+        Experiment(
+            "baselines",
+            STEM,
+            1,
+            baselines.BaselineConfig,
+            baselines.grid,
+            TEN,
+            baselines.run,
+            lambda *_: [],
+            detection.replicates,
+        ),
     )
-}  # fmt: skip
+}

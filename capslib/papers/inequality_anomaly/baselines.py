@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class BaselineConfig(AnomalyRecipe):
     """Both baselines on the examples of a recipe; ``epochs`` are those of the networks beside them and change nothing here."""
 
-    UNUSED: ClassVar[frozenset[str]] = AnomalyRecipe.UNUSED | AnomalyRecipe.OF_NETWORK | {"divisor", "reconstruction_weight"}
+    UNUSED: ClassVar[frozenset[str]] = (
+        AnomalyRecipe.UNUSED | AnomalyRecipe.OF_NETWORK | {"divisor", "reconstruction_weight"}
+    )
     BUDGET: ClassVar[tuple[str, ...]] = ("abc_epochs", "nl_epochs")
 
     abc_epochs: int = Field(300, ge=1, title="epochs of the autoencoder")
@@ -57,8 +59,13 @@ def run(config: BaselineConfig, context: Context) -> Outcome:
         errors["nl_untrained"] = error_of(machine.reconstruct, test)
         epochs = machine.learn(flat["train"], config, context)
         errors["nl"] = errors["nl_error"] = error_of(machine.reconstruct, test)
-    wide = {name: e.double().cpu() for name, e in errors.items()}  # exp(−MSE) of small errors would be alike in float32
-    found = {name: (e if name in ("abc_usual", "nl_error") else (-e).exp()).numpy() for name, e in wide.items()}
+    wide = {
+        name: e.double().cpu() for name, e in errors.items()
+    }  # exp(−MSE) of small errors would be alike in float32
+    found = {
+        name: (e if name in ("abc_usual", "nl_error") else (-e).exp()).numpy()
+        for name, e in wide.items()
+    }
     metrics = in_unit({"nl_epochs": epochs, **detection.composition(flat)}, 1, "count")
     metrics |= in_unit(judged(found, labels), len(labels), "fraction")
     return Outcome(metrics=metrics, series=thinned(found, labels), data=fingerprints)
@@ -69,7 +76,9 @@ def error_of(reconstruct: Any, inputs: Tensor) -> Tensor:
     import torch
 
     with torch.no_grad():
-        return torch.cat([(reconstruct(x) - x).square().mean(dim=1) for x in inputs.split(1000)])
+        return torch.cat(
+            [(reconstruct(x) - x).square().mean(dim=1) for x in inputs.split(1000)]
+        )
 
 
 def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
@@ -80,7 +89,9 @@ def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
     return (reconstructed * error + (1 - reconstructed) * repelled).sum()
 
 
-def autoencoder(splits: Mapping[str, Examples], reconstructed: int, config: BaselineConfig, context: Context) -> nn.Module:
+def autoencoder(
+    splits: Mapping[str, Examples], reconstructed: int, config: BaselineConfig, context: Context
+) -> nn.Module:
     """An autoencoder that reconstructs examples with one label and no others, with the recipe's clipping and early stopping."""
     import itertools
 
@@ -97,14 +108,31 @@ def autoencoder(splits: Mapping[str, Examples], reconstructed: int, config: Base
         with torch.no_grad():
             return {"stop_loss": float(loss(model, splits["stop"])["loss"])}
 
-    widths = (splits["train"].inputs.shape[1], 300, 100, 20, 100, 300, splits["train"].inputs.shape[1])
+    widths = (
+        splits["train"].inputs.shape[1],
+        300,
+        100,
+        20,
+        100,
+        300,
+        splits["train"].inputs.shape[1],
+    )
     with seeded(context.seed):
-        layers = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.Tanh())]
+        layers = [
+            m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.Tanh())
+        ]
         model = nn.Sequential(*layers[:-1], nn.Sigmoid()).to(splits["train"].inputs.device)
     fit(
-        model, splits["train"], loss=loss, optimizer=config.optimizer(model), epochs=config.abc_epochs, evaluate=evaluate,
-        batch_size=config.batch_size, patience=config.patience(), context=dataclasses.replace(context, checkpoint=None),
-    )  # fmt: skip
+        model,
+        splits["train"],
+        loss=loss,
+        optimizer=config.optimizer(model),
+        epochs=config.abc_epochs,
+        evaluate=evaluate,
+        batch_size=config.batch_size,
+        patience=config.patience(),
+        context=dataclasses.replace(context, checkpoint=None),
+    )
     return model.eval()
 
 
@@ -121,7 +149,10 @@ class BoltzmannMachine:
         import torch
 
         self.weight = torch.randn(visible, hidden).to(device)
-        self.visible, self.hidden = torch.zeros(visible, device=device), torch.zeros(hidden, device=device)
+        self.visible, self.hidden = (
+            torch.zeros(visible, device=device),
+            torch.zeros(hidden, device=device),
+        )
         self.momentum = [torch.zeros_like(t) for t in (self.weight, self.visible, self.hidden)]
 
     def probability(self, x: Tensor) -> Tensor:
@@ -135,9 +166,15 @@ class BoltzmannMachine:
         """One step of contrastive divergence, k = 1; the mean squared error of the reconstruction."""
         again = self.reconstruct(x)
         before, after = self.probability(x), self.probability(again)
-        directions = sign * (x.T @ before - again.T @ after), (x - again).sum(dim=0), (before - after).sum(dim=0)
+        directions = (
+            sign * (x.T @ before - again.T @ after),
+            (x - again).sum(dim=0),
+            (before - after).sum(dim=0),
+        )
         parameters = self.weight, self.visible, self.hidden
-        for parameter, momentum, direction in zip(parameters, self.momentum, directions, strict=True):
+        for parameter, momentum, direction in zip(
+            parameters, self.momentum, directions, strict=True
+        ):
             momentum.mul_(self.MOMENTUM).add_(direction)
             parameter.add_(momentum, alpha=self.RATE / len(x))
         self.weight.mul_(1 - self.DECAY)
@@ -152,7 +189,9 @@ class BoltzmannMachine:
             if context.stop():
                 raise Interrupted
             errors = []
-            for batch in train[permutation(len(train.inputs), context.seed, epoch)].batches(config.batch_size):
+            for batch in train[permutation(len(train.inputs), context.seed, epoch)].batches(
+                config.batch_size
+            ):
                 normal, anomalous = (batch.inputs[batch.labels == label] for label in (0, 1))
                 if len(normal):
                     errors.append(self.update(normal, 1))
@@ -176,6 +215,17 @@ EPOCHS: dict[Scale, dict[str, int]] = {
 
 def grid(scale: Scale) -> list[BaselineConfig]:
     """Beside every cell of the tables, in their order."""
-    every = [*detection.cells(scale), *detection.lesion_grid(scale), *detection.off_target_grid(scale)]
-    own = ({name: value for name, value in c.differences().items() if name in {*KEPT, *AnomalyRecipe.ARM}} for c in every)
+    every = [
+        *detection.cells(scale),
+        *detection.lesion_grid(scale),
+        *detection.off_target_grid(scale),
+    ]
+    own = (
+        {
+            name: value
+            for name, value in c.differences().items()
+            if name in {*KEPT, *AnomalyRecipe.ARM}
+        }
+        for c in every
+    )
     return [BaselineConfig(**{**fields, **EPOCHS[scale]}) for fields in own]

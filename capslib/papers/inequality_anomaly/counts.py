@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 PRINTED = {
-    "ham10000": {"akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142},
+    "ham10000": {
+        "akiec": 327,
+        "bcc": 514,
+        "bkl": 1099,
+        "df": 115,
+        "mel": 1113,
+        "nv": 6705,
+        "vasc": 142,
+    },
     "crispr": {"normal": 26_038, "anomalous": 615},
 }
 """The paper's counts: images of each class, and pairs that are left with fewer than six mismatches."""
@@ -36,9 +44,15 @@ def run(config: CountsConfig, context: Context) -> Outcome:
     else:
         found = {name: int((split.labels == k).sum()) for k, name in enumerate(split.classes)}
     printed = PRINTED.get(config.data, found)  # a stand-in has no paper to differ from
-    metrics = {**found, **{f"off_{name}": abs(count - printed[name]) for name, count in found.items()}}
+    metrics = {
+        **found,
+        **{f"off_{name}": abs(count - printed[name]) for name, count in found.items()},
+    }
     return Outcome(metrics=in_unit(metrics, len(split), "count"), data=[split.fingerprint])
 
 
 def grid(scale: Scale) -> list[CountsConfig]:
-    return [CountsConfig(data=name) for name in (("moles", "guides") if scale == "smoke" else PRINTED)]
+    return [
+        CountsConfig(data=name)
+        for name in (("moles", "guides") if scale == "smoke" else PRINTED)
+    ]

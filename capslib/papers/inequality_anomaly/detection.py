@@ -39,15 +39,27 @@ def about(trained: Trained) -> dict[str, Metric]:
     curve = history.epochs["stop_loss"]
     counts |= {"epochs": len(curve), "best_epoch": 1 + curve.index(min(curve))}
     losses = history.terms["loss"]
-    first, last = losses[: max(1, len(losses) // 20)], losses[-max(1, len(losses) // len(curve)) :]
-    left = Metric(value=fmean(last) / fmean(first), n=len(last), unit="share of the initial loss")
+    first, last = (
+        losses[: max(1, len(losses) // 20)],
+        losses[-max(1, len(losses) // len(curve)) :],
+    )
+    left = Metric(
+        value=fmean(last) / fmean(first), n=len(last), unit="share of the initial loss"
+    )
     return in_unit(counts, 1, "count") | {"loss_left": left}
 
 
 def composition(splits: Mapping[str, Examples]) -> dict[str, int]:
     """How many normal examples and anomalies there are in training and test set; their share is what guessing gets."""
-    counts = {name: (len(splits[name].labels), int(splits[name].labels.sum())) for name in ("train", "test")}
-    return {f"{name}_{of}": k for name, (n, a) in counts.items() for of, k in (("normals", n - a), ("anomalies", a))}
+    counts = {
+        name: (len(splits[name].labels), int(splits[name].labels.sum()))
+        for name in ("train", "test")
+    }
+    return {
+        f"{name}_{of}": k
+        for name, (n, a) in counts.items()
+        for of, k in (("normals", n - a), ("anomalies", a))
+    }
 
 
 LIKE_MNIST = ("mnist", "fashion_mnist", "kmnist", "cifar10")
@@ -55,15 +67,27 @@ PERCENTS = (0.1, 1.0, 10.0)
 
 
 def cells(
-    scale: Scale, data: Sequence[str] = LIKE_MNIST, percents: Sequence[float] = PERCENTS, classes: int = 10,
-    setups: Sequence[str] = DIVERSE, **arm: Any,
-) -> list[AnomalyRecipe]:  # fmt: skip
+    scale: Scale,
+    data: Sequence[str] = LIKE_MNIST,
+    percents: Sequence[float] = PERCENTS,
+    classes: int = 10,
+    setups: Sequence[str] = DIVERSE,
+    **arm: Any,
+) -> list[AnomalyRecipe]:
     """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the first classes."""
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
     return [
-        AnomalyRecipe(data=name, setup=setup, percent=percent, kind=kind, **{**REDUCED[scale][name], **arm})
-        for name, setup, percent, kind in itertools.product(data, setups, percents, range(classes))
+        AnomalyRecipe(
+            data=name,
+            setup=setup,
+            percent=percent,
+            kind=kind,
+            **{**REDUCED[scale][name], **arm},
+        )
+        for name, setup, percent, kind in itertools.product(
+            data, setups, percents, range(classes)
+        )
     ]
 
 
@@ -75,17 +99,29 @@ def replicates(config: AnomalyRecipe, seeds: Sequence[int]) -> Sequence[int]:
 def lesion_grid(scale: Scale) -> list[AnomalyRecipe]:
     """The four setups of Table 4."""
     name = "moles" if scale == "smoke" else "ham10000"
-    return [AnomalyRecipe(data=name, setup=setup, **REDUCED[scale][name]) for setup in ("AD" if scale == "smoke" else "ABCD")]
+    return [
+        AnomalyRecipe(data=name, setup=setup, **REDUCED[scale][name])
+        for setup in ("AD" if scale == "smoke" else "ABCD")
+    ]
 
 
 def off_target_grid(scale: Scale) -> list[AnomalyRecipe]:
     """All pairs as prepared; only sites with a PAM, as in the paper's search; and what a network finds that sees the PAM only."""
     name = "guides" if scale == "smoke" else "crispr"
     arms = ({}, {"nrg_pam": True}, {"sees": "pam"})
-    return [AnomalyRecipe(data=name, setup="off_targets", **REDUCED[scale][name], **arm) for arm in arms]
+    return [
+        AnomalyRecipe(data=name, setup="off_targets", **REDUCED[scale][name], **arm)
+        for arm in arms
+    ]
 
 
-REPAIRS = ({}, {"stop_on": "held_out"}, {"keep": "best"}, {"stop_on": "held_out", "keep": "best"}, {"divisor": "own"})
+REPAIRS = (
+    {},
+    {"stop_on": "held_out"},
+    {"keep": "best"},
+    {"stop_on": "held_out", "keep": "best"},
+    {"divisor": "own"},
+)
 """As released; early stopping that does not see the test set; the best weights, of the leak and without it; the repaired loss."""
 ROUTINGS = ({}, {"routing": "dynamic", "weight_std": 0.1}, {"routing": "em", "weight_std": 0.1})
 """W starts smaller where couplings do not sum to one over the children: sums of so many votes would be as long at once as they get."""
@@ -96,18 +132,36 @@ def repairs_grid(scale: Scale) -> list[AnomalyRecipe]:
     places = [dict(data=["fashion_mnist"], percents=[1.0])]
     if scale != "smoke":
         places.append(dict(data=["kmnist"], percents=[10.0], setups=["outliers"]))
-    every = [c for place in places for arm in REPAIRS for c in cells(scale, classes=4, **place, **arm)]
+    every = [
+        c
+        for place in places
+        for arm in REPAIRS
+        for c in cells(scale, classes=4, **place, **arm)
+    ]
     if scale == "paper":  # beside off_targets: of this size a CPU can train them
-        every.append(AnomalyRecipe(data="crispr", setup="off_targets", stop_on="held_out", **REDUCED["paper"]["crispr"]))
+        every.append(
+            AnomalyRecipe(
+                data="crispr",
+                setup="off_targets",
+                stop_on="held_out",
+                **REDUCED["paper"]["crispr"],
+            )
+        )
     return every
 
 
 def routings_grid(scale: Scale) -> list[AnomalyRecipe]:
     """Whether the couplings of other routings tell anomalies apart, too."""
-    return [c for arm in ROUTINGS for c in cells(scale, ["mnist", "fashion_mnist"], [10.0], 4, **arm)]
+    return [
+        c
+        for arm in ROUTINGS
+        for c in cells(scale, ["mnist", "fashion_mnist"], [10.0], 4, **arm)
+    ]
 
 
 def draws_grid(scale: Scale) -> list[AnomalyRecipe]:
     """Other draws of the six outliers, for networks that are the same at the start."""
     draws = range(2 if scale == "smoke" else 5)
-    return [c for draw in draws for c in cells(scale, ["mnist"], [0.1], 4, ["outliers"], draw=draw)]
+    return [
+        c for draw in draws for c in cells(scale, ["mnist"], [0.1], 4, ["outliers"], draw=draw)
+    ]

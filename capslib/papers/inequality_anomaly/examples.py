@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 PAM = 3  # letters, at the end of guide and site
 
 
-def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict[str, Examples], data.DataFingerprint]:
+def parts(
+    recipe: AnomalyRecipe, draw: int, data_dir: Path | None
+) -> tuple[dict[str, Examples], data.DataFingerprint]:
     """``train`` and ``test`` as arrays, and ``stop`` where a part of the training examples is held out for early stopping.
 
     Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
@@ -27,7 +29,9 @@ def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict
     rng = np.random.default_rng(draw)
     if "all" in SETS[recipe.data].splits:
         split = data.load(recipe.data, "all", data_dir=data_dir)
-        every, test = lesions(split, recipe) if "images" in split.arrays else off_targets(split, recipe)
+        every, test = (
+            lesions(split, recipe) if "images" in split.arrays else off_targets(split, recipe)
+        )
         train, test = every[~test], every[test]
     else:
         split = data.load(recipe.data, "train", data_dir=data_dir)
@@ -43,16 +47,25 @@ def parts(recipe: AnomalyRecipe, draw: int, data_dir: Path | None) -> tuple[dict
     return found, split.fingerprint
 
 
-def against_all(split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Generator | None) -> Examples:
+def against_all(
+    split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Generator | None
+) -> Examples:
     """One class against all others: with ``rng`` the few anomalies of a training set, without it the whole split."""
     labels = anomalies.one_against_all(split.labels, recipe.kind, recipe.setup)
-    rows = slice(None) if rng is None else anomalies.few_anomalies(labels, recipe.percent, rng, recipe.normals)
+    rows = (
+        slice(None)
+        if rng is None
+        else anomalies.few_anomalies(labels, recipe.percent, rng, recipe.normals)
+    )
     return Examples(np.asarray(split.images[rows]), labels[rows])
 
 
 def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.ndarray]:
     """The images of a setup of HAM10000, and which of them to test on: a quarter of the lesions."""
-    test, labels = anomalies.held_out_groups(split["lesion"]), anomalies.lesions(split, recipe.setup)
+    test, labels = (
+        anomalies.held_out_groups(split["lesion"]),
+        anomalies.lesions(split, recipe.setup),
+    )
     rows = labels >= 0
     return Examples(split.images[rows], labels[rows]), test[rows]
 

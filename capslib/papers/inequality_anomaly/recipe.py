@@ -32,11 +32,36 @@ class AnomalyRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(
-        ["data", "routing", "setup", "kind", "percent", "draw", "weight_std", "divisor", "stop_on", "keep", "nrg_pam", "sees"]
+        [
+            "data",
+            "routing",
+            "setup",
+            "kind",
+            "percent",
+            "draw",
+            "weight_std",
+            "divisor",
+            "stop_on",
+            "keep",
+            "nrg_pam",
+            "sees",
+        ]
     )
-    UNUSED: ClassVar[frozenset[str]] = frozenset({"loss", "resize", "crop", "jitter", "standardise", "images"})
+    UNUSED: ClassVar[frozenset[str]] = frozenset(
+        {"loss", "resize", "crop", "jitter", "standardise", "images"}
+    )
     OF_NETWORK: ClassVar[frozenset[str]] = frozenset(
-        ["routing", "iterations", "filters", "kernel", "nonlinearity", "primary_types", "primary_dim", "decoder", "weight_std"]
+        [
+            "routing",
+            "iterations",
+            "filters",
+            "kernel",
+            "nonlinearity",
+            "primary_types",
+            "primary_dim",
+            "decoder",
+            "weight_std",
+        ]
     )
     BATCH_OF_TEST: ClassVar[int] = 250
 
@@ -52,21 +77,31 @@ class AnomalyRecipe(Recipe):
     sees: Literal["all", "pam"] = Field("all", title="what a network sees of guide and site")
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
-    nonlinearity: Literal["relu", "elu"] = Field("relu", title="nonlinearity of the convolution")
+    nonlinearity: Literal["relu", "elu"] = Field(
+        "relu", title="nonlinearity of the convolution"
+    )
     primary_types: int = Field(32, ge=1, title="types of primary capsules")
     primary_dim: int = Field(32, ge=1, title="dimension of primary capsules")
     decoder: tuple[int, int] = Field((512, 1024), title="hidden units of the decoder")
     weight_std: float = Field(1.0, gt=0, title="standard deviation of W at the start")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
     reconstruction_weight: float = Field(5e-4, ge=0, title="weight of the reconstruction loss")
-    divisor: Literal["normals", "own"] = Field("normals", title="what the margin loss is divided by")
+    divisor: Literal["normals", "own"] = Field(
+        "normals", title="what the margin loss is divided by"
+    )
     """"normals", as released: by the normal examples of the batch; "own", repaired: by all of them."""
     clip: float = Field(0.1, gt=0, title="largest norm of a gradient")
     stop_on: Literal["test", "held_out"] = Field("test", title="what early stopping looks at")
     """"test", as released: the test set; "held_out": a tenth of the training examples, which nothing else sees."""
-    stop_examples: int = Field(0, ge=0, title="test examples that early stopping looks at (0: all)")
-    stop_after: int = Field(3, ge=1, title="epochs without improvement after which training stops")
-    keep: Literal["last", "best"] = Field("last", title="weights that are kept where training stops")
+    stop_examples: int = Field(
+        0, ge=0, title="test examples that early stopping looks at (0: all)"
+    )
+    stop_after: int = Field(
+        3, ge=1, title="epochs without improvement after which training stops"
+    )
+    keep: Literal["last", "best"] = Field(
+        "last", title="weights that are kept where training stops"
+    )
     epochs: int = Field(10, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(256, ge=1, title="batch size")
 
@@ -77,9 +112,13 @@ class AnomalyRecipe(Recipe):
         if name is None or setup is None:  # wrong themselves, and said so
             return value
         if (setup in DIVERSE) != (value is not None):
-            raise ValueError(f"the setup {setup} {'needs' if value is None else 'has no'} {field}")
+            raise ValueError(
+                f"the setup {setup} {'needs' if value is None else 'has no'} {field}"
+            )
         if field == "kind" and value is not None and value >= len(names := SETS[name].classes):
-            raise ValueError(f"{name} has the classes 0 ({names[0]}) to {len(names) - 1} ({names[-1]}) only")
+            raise ValueError(
+                f"{name} has the classes 0 ({names[0]}) to {len(names) - 1} ({names[-1]}) only"
+            )
         return value
 
     def setting(self) -> Self:
@@ -97,7 +136,9 @@ class AnomalyRecipe(Recipe):
         from capslib.papers.inequality_anomaly.examples import parts
         from capslib.training import Examples
 
-        rows, fingerprint = parts(self, context.seed if self.draw is None else self.draw, context.data_dir)
+        rows, fingerprint = parts(
+            self, context.seed if self.draw is None else self.draw, context.data_dir
+        )
         found = {}
         for name, of in rows.items():
             inputs, labels = (torch.tensor(array, device=context.device) for array in of)
@@ -125,7 +166,10 @@ class AnomalyRecipe(Recipe):
             return shape, int(kept * (n * 3 // 4))
         normal = int(n * (share if self.setup == "outliers" else 1 - share))
         normal = min(normal, self.normals or normal)
-        return shape, int(kept * (normal + round(min(n - normal, normal * self.percent / (100 - self.percent)))))
+        return shape, int(
+            kept
+            * (normal + round(min(n - normal, normal * self.percent / (100 - self.percent))))
+        )
 
     # ---------------------------------------------------------------------------------------------------------- network
 
@@ -157,7 +201,10 @@ class AnomalyRecipe(Recipe):
 
         loss = AnomalyLoss(self)
         with torch.no_grad():
-            sums = sum(torch.stack(loss.sums(network(b.inputs), b)) for b in splits["stop"].batches(self.BATCH_OF_TEST))
+            sums = sum(
+                torch.stack(loss.sums(network(b.inputs), b))
+                for b in splits["stop"].batches(self.BATCH_OF_TEST)
+            )
         return {"stop_loss": float(loss.of(*sums)["loss"])}
 
 
@@ -182,7 +229,7 @@ class AnomalyLoss(Objective):
 
     def of(
         self, margin: Tensor, error: Tensor, normal: Tensor, count: Tensor, right: Tensor
-    ) -> dict[str, Tensor]:  # fmt: skip
+    ) -> dict[str, Tensor]:
         """The named terms of these sums."""
         normal = normal.clamp_min(1)
         margin = margin / (normal if self.recipe.divisor == "normals" else count)
@@ -200,7 +247,9 @@ PAPER: dict[str, dict[str, Any]] = {
     "crispr": dict(kernel=2, epochs=50),
 }
 """What is different for other sets than MNIST and its like."""
-SMOKE = dict(filters=8, primary_types=4, primary_dim=4, decoder=(16, 32), epochs=2, batch_size=32)
+SMOKE = dict(
+    filters=8, primary_types=4, primary_dim=4, decoder=(16, 32), epochs=2, batch_size=32
+)
 SMALL = dict(filters=64, primary_types=8, primary_dim=8, decoder=(128, 256))
 CPU = dict(**SMALL, normals=10_000, stop_examples=2000)
 REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
@@ -213,7 +262,9 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     "cpu": {
         "mnist": CPU,
         "fashion_mnist": CPU,
-        "kmnist": dict(**CPU, batch_size=32),  # for outliers as many steps as the others, for inliers five times
+        "kmnist": dict(
+            **CPU, batch_size=32
+        ),  # for outliers as many steps as the others, for inliers five times
         "cifar10": dict(**CPU, batch_size=64),
         "ham10000": dict(**SMALL, batch_size=64, nonlinearity="elu", downsample=2),
         "crispr": dict(**SMALL, kernel=2, epochs=50),

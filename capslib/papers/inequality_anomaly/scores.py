@@ -52,13 +52,19 @@ def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
     }
 
 
-def look(network: nn.Module, examples: Examples, size: int) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
+def look(
+    network: nn.Module, examples: Examples, size: int
+) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
     """The scores [N] of all examples, and how the couplings of both capsules are spread, for normal examples and for anomalies.
 
     Of each are the mean Lorenz curve, and the share of the children by ln(I·c).
     """
     found: dict[str, list[Tensor]] = {}
-    curves, bins, count = torch.zeros(2, 2, len(QUANTILES)), torch.zeros(2, 2, len(EDGES) - 1), torch.zeros(2)
+    curves, bins, count = (
+        torch.zeros(2, 2, len(QUANTILES)),
+        torch.zeros(2, 2, len(EDGES) - 1),
+        torch.zeros(2),
+    )
     with torch.no_grad():
         for inputs, labels in examples.batches(size):
             output = network(inputs)
@@ -70,15 +76,27 @@ def look(network: nn.Module, examples: Examples, size: int) -> tuple[dict[str, n
                 for capsule in (NORMAL, ANOMALY):
                     own = coupling[..., capsule]
                     curves[label, capsule] += lorenz(own).sum(dim=0)
-                    shares = (own.shape[1] * own).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
-                    bins[label, capsule] += torch.histogram(shares, torch.from_numpy(EDGES).float()).hist / own.shape[1]
+                    shares = (
+                        (own.shape[1] * own).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
+                    )
+                    bins[label, capsule] += (
+                        torch.histogram(shares, torch.from_numpy(EDGES).float()).hist
+                        / own.shape[1]
+                    )
     every = {name: torch.cat(parts).numpy() for name, parts in found.items()}
     every["palma_as_read"] = as_read(every["palma_normal"], every["palma"])
-    spread = {"quantiles": rounded(QUANTILES), "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2)}
+    spread = {
+        "quantiles": rounded(QUANTILES),
+        "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2),
+    }
     for label, of in enumerate(("normal", "anomalies")):
         for capsule, name in enumerate(("normal", "anomaly")):
-            spread[f"lorenz_{name}_capsule_{of}"] = rounded(curves[label, capsule] / count[label])
-            spread[f"couplings_{name}_capsule_{of}"] = rounded(bins[label, capsule] / count[label])
+            spread[f"lorenz_{name}_capsule_{of}"] = rounded(
+                curves[label, capsule] / count[label]
+            )
+            spread[f"couplings_{name}_capsule_{of}"] = rounded(
+                bins[label, capsule] / count[label]
+            )
     return every, spread
 
 
@@ -98,7 +116,9 @@ def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
 def lorenz(x: Tensor) -> Tensor:
     """The shares [N, 21] of the total that the least of the values [N, I] have together, at ``QUANTILES`` of the values."""
     total = x.sort(dim=1).values.cumsum(dim=1)
-    total = torch.cat([torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1)  # [N, I + 1]
+    total = torch.cat(
+        [torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1
+    )  # [N, I + 1]
     return total[:, torch.from_numpy(x.shape[1] * QUANTILES).round().long()]
 
 
@@ -110,7 +130,9 @@ def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, flo
     values = {}
     for name, score in found.items():
         if np.isnan(score).any():
-            raise NotFinite(f"the score {name} is not a number for {np.isnan(score).sum()} of {len(score)} test examples")
+            raise NotFinite(
+                f"the score {name} is not a number for {np.isnan(score).sum()} of {len(score)} test examples"
+            )
         score = score.clip(-largest, largest)  # infinite ones are ranked, too
         values[f"auroc_{name}"] = float(roc_auc_score(labels, score))
         values[f"ap_{name}"] = float(average_precision_score(labels, score))
@@ -120,7 +142,9 @@ def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, flo
 def thinned(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:
     """``QUANTILES`` of every score, for normal examples and for anomalies."""
     return {
-        f"{name}_of_{of}": rounded(np.quantile(score[labels == label], QUANTILES, method="closest_observation"))
+        f"{name}_of_{of}": rounded(
+            np.quantile(score[labels == label], QUANTILES, method="closest_observation")
+        )
         for name, score in found.items()
         for label, of in enumerate(("normal", "anomalies"))
     }

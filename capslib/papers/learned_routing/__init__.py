@@ -16,10 +16,22 @@ EXPERIMENTS = {
     e.name: e
     for e in (
         Experiment("errors", STEM, 1, ConsensusRecipe, table3.grid, SEEDS, table3.run),
-        Experiment("variants", STEM, 1, ConsensusRecipe, table3.variants_grid, SEEDS, table3.run),
-        Experiment("pilot", STEM, 1, ConsensusRecipe, table3.pilot_grid, SEEDS, table3.rehearse),
+        Experiment(
+            "variants", STEM, 1, ConsensusRecipe, table3.variants_grid, SEEDS, table3.run
+        ),
+        Experiment(
+            "pilot", STEM, 1, ConsensusRecipe, table3.pilot_grid, SEEDS, table3.rehearse
+        ),
         Experiment("toys", STEM, 1, limits.ToyConfig, limits.grid, SEEDS, limits.run),
-        Experiment("negation", STEM, 1, limits.NegationConfig, limits.negation_grid, SEEDS, limits.negate),
+        Experiment(
+            "negation",
+            STEM,
+            1,
+            limits.NegationConfig,
+            limits.negation_grid,
+            SEEDS,
+            limits.negate,
+        ),
         Experiment("costs", STEM, 2, costs.CostsConfig, costs.grid, SEEDS, costs.run),
     )
 }

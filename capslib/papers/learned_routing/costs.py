@@ -44,19 +44,30 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     network = new_network(recipe, shape, context.seed)
     rival = new_network(recipe.model_copy(update={"routing": "em"}), shape, context.seed)
     total, routing = sum(p.numel() for p in network.parameters()), network.of_routing()
-    counts = {"parameters": total, "parameters_of_routing": routing, "parameters_without_routing": total - routing}
+    counts = {
+        "parameters": total,
+        "parameters_of_routing": routing,
+        "parameters_without_routing": total - routing,
+    }
     metrics = in_unit(counts, 1, "count")
     n = recipe.batch_size
     metrics["flops_of_an_image"] = Metric(value=flops(recipe)[0] / n, n=n, unit="operations")
     images = torch.randn(n, *shape, generator=torch.Generator().manual_seed(context.seed))
     for path, some in (("eager", images[: config.images]), ("fast", images)):
         use_path(network, path)
-        metrics[f"bytes_{path}"] = Metric(value=kept(network, some) / len(some), n=len(some), unit="bytes of an image")
-    for times_em, path in (("times_em", "fast"), ("times_em_in_training", path_of(recipe.steps()))):
+        metrics[f"bytes_{path}"] = Metric(
+            value=kept(network, some) / len(some), n=len(some), unit="bytes of an image"
+        )
+    for times_em, path in (
+        ("times_em", "fast"),
+        ("times_em_in_training", path_of(recipe.steps())),
+    ):
         taken = use_path(network, path)
         use_path(rival, path)
         rounds = [(seconds(network, images), seconds(rival, images)) for _ in range(4)]
-        own, em = (min(times) for times in zip(*rounds[1:], strict=True))  # the first round compiles
+        own, em = (
+            min(times) for times in zip(*rounds[1:], strict=True)
+        )  # the first round compiles
         metrics[times_em] = Metric(value=own / em, n=n, unit="ratio")
     metrics["seconds_of_a_step"] = Metric(value=own, n=n, unit="seconds of one core")
     return Outcome(metrics=metrics, parameters=total, routing_path=taken)
@@ -97,4 +108,7 @@ def hours(recipe: ConsensusRecipe, seconds_of_a_step: float) -> float:
 
 
 def grid(scale: Scale) -> list[CostsConfig]:
-    return [CostsConfig(routing=name, size=scale) for name in ("connectionist", "similarity", "em", "dynamic")]
+    return [
+        CostsConfig(routing=name, size=scale)
+        for name in ("connectionist", "similarity", "em", "dynamic")
+    ]

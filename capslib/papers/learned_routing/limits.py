@@ -42,17 +42,34 @@ def run(config: ToyConfig, context: Context) -> Outcome:
         votes, activation, mixture, width = toy.clusters(seed)
         n = len(activation)
         keep("off_uniform", float((n * toy.couplings(seed, LIMIT, 1.0) - 1).abs().max()))
-        keep("off_activation", float((toy.couplings(seed, 1.0, LIMIT) * activation.sum() / activation - 1).abs().max()))
-        shares = [float(toy.couplings(seed, value, value, iterations=10)[: toy.DENSE].sum()) for value in SMALL]
+        keep(
+            "off_activation",
+            float(
+                (toy.couplings(seed, 1.0, LIMIT) * activation.sum() / activation - 1)
+                .abs()
+                .max()
+            ),
+        )
+        shares = [
+            float(toy.couplings(seed, value, value, iterations=10)[: toy.DENSE].sum())
+            for value in SMALL
+        ]
         keep("largest_fall_of_share", max(a - b for a, b in itertools.pairwise(shares)))
         least = min(least, shares[-1])
         mu = votes.mean(dim=0)[0]
         k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)[0]
         for one, two in ((0.5, 0.5), (2.0, 0.1), (0.2, 1.0)):
-            closed = closed_form(k, activation.log(), votes.new_tensor(one), votes.new_tensor(two)).softmax(0)
-            keep("off_minimum", float((closed - toy.minimised(k, activation.log(), one, two)).abs().max()))
+            closed = closed_form(
+                k, activation.log(), votes.new_tensor(one), votes.new_tensor(two)
+            ).softmax(0)
+            keep(
+                "off_minimum",
+                float((closed - toy.minimised(k, activation.log(), one, two)).abs().max()),
+            )
             keep("rise", toy.largest_rise(seed, one, two))
-    return Outcome(metrics=in_unit(worst | {"least_dense_share": least}, config.draws, "difference"))
+    return Outcome(
+        metrics=in_unit(worst | {"least_dense_share": least}, config.draws, "difference")
+    )
 
 
 def grid(scale: Scale) -> list[ToyConfig]:
@@ -76,12 +93,18 @@ def negate(config: NegationConfig, context: Context) -> Outcome:
 
     torch.manual_seed(context.seed)
     routing = make_routing(config.routing, 5, 16, bias=0.1 if config.bias else None).double()
-    votes, activation = torch.randn(20, 30, 5, 16, dtype=torch.float64), torch.rand(20, 30, dtype=torch.float64)
+    votes, activation = (
+        torch.randn(20, 30, 5, 16, dtype=torch.float64),
+        torch.rand(20, 30, dtype=torch.float64),
+    )
     with torch.no_grad():
         one, other = routing(votes, activation), routing(-votes, activation)
     size = torch.linalg.vector_norm(one.pose, dim=-1).mean()
     pose = torch.linalg.vector_norm(one.pose + other.pose, dim=-1).amax() / size
-    found = {"pose_is_not_odd": float(pose), "activation_is_not_even": float((one.activation - other.activation).abs().max())}
+    found = {
+        "pose_is_not_odd": float(pose),
+        "activation_is_not_even": float((one.activation - other.activation).abs().max()),
+    }
     return Outcome(metrics=in_unit(found, 20, "difference"))
 
 
@@ -101,9 +124,15 @@ def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[f
     from capslib.training import seeded
 
     with seeded(0), torch.no_grad():
-        network = ConsensusCapsNet((1, 32, 32), routing=routing, raw_poses=raw, coordinates=not raw).eval()
+        network = ConsensusCapsNet(
+            (1, 32, 32), routing=routing, raw_poses=raw, coordinates=not raw
+        ).eval()
         x = torch.randn(images, 1, 32, 32)
-        pose, *others = (network.layers(of)["classes"].pose for of in (x, -x, x.roll(1, dims=0)))
+        pose, *others = (
+            network.layers(of)["classes"].pose for of in (x, -x, x.roll(1, dims=0))
+        )
     size = torch.linalg.vector_norm(pose, dim=-1).mean()
-    negative, other = (float(torch.linalg.vector_norm(pose - of, dim=-1).mean() / size) for of in others)
+    negative, other = (
+        float(torch.linalg.vector_norm(pose - of, dim=-1).mean() / size) for of in others
+    )
     return negative, other

@@ -30,10 +30,23 @@ class ConsensusRecipe(Recipe):
     What the paper does not state is that of the released code. Only the loss is neither: see ``loss``.
     """
 
-    ARM: ClassVar[frozenset[str]] = frozenset([
-        "data", "network", "routing", "trained", "similarity_start", "theta", "reads", "iterations", "coordinates", "raw_poses", "views",
-        "loss", "held_out",
-    ])  # fmt: skip
+    ARM: ClassVar[frozenset[str]] = frozenset(
+        [
+            "data",
+            "network",
+            "routing",
+            "trained",
+            "similarity_start",
+            "theta",
+            "reads",
+            "iterations",
+            "coordinates",
+            "raw_poses",
+            "views",
+            "loss",
+            "held_out",
+        ]
+    )
     UNUSED: ClassVar[frozenset[str]] = frozenset({"downsample"})
     BATCH_OF_TEST: ClassVar[int] = 250
 
@@ -42,9 +55,15 @@ class ConsensusRecipe(Recipe):
     routing: RoutingName = Field("connectionist", title="routing")
     trained: bool = Field(True, title="what a routing can learn is trained")
     """The control that the paper lacks: a learned routing that stays as it starts."""
-    similarity_start: Literal["released", "spread", "steep"] = Field("released", title="start of similarity routing")
-    theta: Literal["types", "columns"] = Field("types", title="what θ of similarity routing belongs to")
-    reads: Literal["paper", "released"] = Field("paper", title="states that the couplings and the activation are made of")
+    similarity_start: Literal["released", "spread", "steep"] = Field(
+        "released", title="start of similarity routing"
+    )
+    theta: Literal["types", "columns"] = Field(
+        "types", title="what θ of similarity routing belongs to"
+    )
+    reads: Literal["paper", "released"] = Field(
+        "paper", title="states that the couplings and the activation are made of"
+    )
     sizes: tuple[int, int, int, int] = Field((64, 8, 16, 16), title="filters and capsule types")
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
     coordinates: bool = Field(True, title="coordinate addition")
@@ -56,13 +75,17 @@ class ConsensusRecipe(Recipe):
     pad: int = Field(0, ge=0, title="black pixels added at every edge")
     crop: int = Field(32, ge=17, title="pixels of a crop")
     jitter: bool = Field(True, title="brightness and contrast vary in training")
-    standardise: Literal["image", "no"] = Field("image", title="pixels whose mean and deviation standardise an image")
+    standardise: Literal["image", "no"] = Field(
+        "image", title="pixels whose mean and deviation standardise an image"
+    )
     epochs: int = Field(100, ge=1, le=10_000, title="epochs")
     batch_size: int = Field(64, ge=1, title="batch size")
     learning_rate: float = Field(3e-3, gt=0, le=1, title="Adam learning rate")
     decay: Literal["steps", "cosine"] = Field("steps", title="decay of the learning rate")
     """"steps", as released: times 0.96 every 20,000 steps; "cosine": to nothing in the end."""
-    held_out: bool = Field(False, title="tested on some training images, which are not trained on")
+    held_out: bool = Field(
+        False, title="tested on some training images, which are not trained on"
+    )
     """To choose an option without a look at the test images: a toy of each category, or a tenth of the digits."""
 
     def setting(self) -> Self:
@@ -70,7 +93,11 @@ class ConsensusRecipe(Recipe):
 
     def idle(self) -> dict[str, set[str]]:
         own = {"similarity": {"similarity_start", "theta"}, "connectionist": {"reads"}}
-        return {f"routing={self.routing}": set().union(*(of for routing, of in own.items() if routing != self.routing))}
+        return {
+            f"routing={self.routing}": set().union(
+                *(of for routing, of in own.items() if routing != self.routing)
+            )
+        }
 
     # ------------------------------------------------------------------------------------------------------------- data
 
@@ -94,22 +121,35 @@ class ConsensusRecipe(Recipe):
         if self.views == "pairs":
             return parts
         return {
-            name: type(of)(of.inputs.flatten(0, 1)[:, None], of.labels.repeat_interleave(of.inputs.shape[1]))
+            name: type(of)(
+                of.inputs.flatten(0, 1)[:, None],
+                of.labels.repeat_interleave(of.inputs.shape[1]),
+            )
             for name, of in parts.items()
-        }  # fmt: skip
+        }
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         n, channels, *_ = SETS[self.data].train
         if self.held_out:
             n = n * 4 // 5 if channels == 2 else n - n // 10  # five toys of each category
         n = min(n, self.images or n)
-        return ((1, *[self.crop] * 2), n * channels) if self.views == "separate" else ((channels, *[self.crop] * 2), n)
+        return (
+            ((1, *[self.crop] * 2), n * channels)
+            if self.views == "separate"
+            else ((channels, *[self.crop] * 2), n)
+        )
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What the network sees: standardised before crop and jitter, as released, so that jitter is not undone."""
         from torch.nn import functional as F
 
-        from capslib.data.transforms import center_crop, jitter, random_crop, standardise, to_float
+        from capslib.data.transforms import (
+            center_crop,
+            jitter,
+            random_crop,
+            standardise,
+            to_float,
+        )
 
         x = to_float(images)
         x = F.pad(standardise(x) if self.standardise == "image" else x, (self.pad,) * 4)
@@ -121,16 +161,22 @@ class ConsensusRecipe(Recipe):
     # ---------------------------------------------------------------------------------------------------------- network
 
     def options(self) -> dict[str, Any]:
-        shared = self.model_dump(include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"})
+        shared = self.model_dump(
+            include={"sizes", "routing", "iterations", "coordinates", "raw_poses", "trained"}
+        )
         kernels = {"start": self.similarity_start, "theta": self.theta}
-        own = {"similarity": kernels, "connectionist": {"reads": self.reads}}.get(self.routing, {})
+        own = {"similarity": kernels, "connectionist": {"reads": self.reads}}.get(
+            self.routing, {}
+        )
         return {**shared, **own, "logits": self.loss == "cross_entropy"}
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         """For EM routing, set β and λ so that half of the capsules are active on 16 training images."""
         from capslib.training import permutation
 
-        first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(train.inputs.device)
+        first = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)].to(
+            train.inputs.device
+        )
         network.start_at_half(self.seen(train.inputs[first]))
 
     def objective(self, device: torch.device) -> Objective:
@@ -139,7 +185,9 @@ class ConsensusRecipe(Recipe):
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        return torch.optim.Adam([p for p in network.parameters() if p.requires_grad], self.learning_rate, eps=1e-9)
+        return torch.optim.Adam(
+            [p for p in network.parameters() if p.requires_grad], self.learning_rate, eps=1e-9
+        )
 
     def rate(self, progress: float) -> float:
         if self.decay == "cosine":
@@ -155,9 +203,13 @@ def margin_at(progress: float) -> float:
     return 0.2 + 0.79 / (1 + math.exp(4 - 10 * progress))
 
 
-PAPER: dict[str, dict[str, Any]] = {"mnist": dict(resize=None, pad=2, crop=28, jitter=False, standardise="no")}
+PAPER: dict[str, dict[str, Any]] = {
+    "mnist": dict(resize=None, pad=2, crop=28, jitter=False, standardise="no")
+}
 """What is different for MNIST: shifts of up to two pixels, and grey values in 0…1."""
-SMOKE = dict(sizes=(8, 2, 3, 3), epochs=2, batch_size=20, images=100, decay="cosine", jitter=False)
+SMOKE = dict(
+    sizes=(8, 2, 3, 3), epochs=2, batch_size=20, images=100, decay="cosine", jitter=False
+)
 CPU = dict(sizes=(16, 4, 8, 8), images=10_000, decay="cosine", jitter=False, crop=24)
 REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     "smoke": {

@@ -37,9 +37,13 @@ def sight(start: Start, images: int = 8) -> dict[str, Sight]:
         votes = votes_of(layer, pose, active)[0].permute(3, 0, 2, 1)  # [D, N, J, I]
         routing = layer.routing
         of = routing.mixture, routing.width()
-        lengths = torch.linalg.vector_norm(votes - votes.mean(dim=-1, keepdim=True), dim=0).flatten()
+        lengths = torch.linalg.vector_norm(
+            votes - votes.mean(dim=-1, keepdim=True), dim=0
+        ).flatten()
         ends = torch.quantile(lengths[:100_000], torch.tensor([0.05, 0.95]))
-        near, far = kernel(ends.expand(1, votes.shape[2], 2), torch.zeros(1, 1), *of).unbind(-1)  # [J]
+        near, far = kernel(ends.expand(1, votes.shape[2], 2), torch.zeros(1, 1), *of).unbind(
+            -1
+        )  # [J]
         ratio = ((near - far) / routing.weights.abs().sum(dim=1)).exp().mean()  # eq. (11)
         blind = (kernel(votes, votes.mean(dim=-1), *of) < BLIND).float().mean()
         found[name] = Sight(*ends.tolist(), float(ratio), float(blind))

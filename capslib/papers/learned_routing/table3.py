@@ -51,7 +51,9 @@ def look_inside(
             for name in LAYERS:
                 layer = getattr(network, name)
                 votes, children, more = votes_of(layer, pose, activation)
-                weight = weights(layer.routing, torch.ones_like(votes[..., 0]), children)  # [N, I, J]
+                weight = weights(
+                    layer.routing, torch.ones_like(votes[..., 0]), children
+                )  # [N, I, J]
                 for t in range(1, config.iterations + 1):
                     mean = (weight[..., None] * votes).sum(dim=1, keepdim=True)
                     distance = torch.linalg.vector_norm(votes - mean, dim=-1)  # [N, I, J]
@@ -68,11 +70,17 @@ def look_inside(
                         sums[key] = sums.get(key, 0) + value.double().cpu() * len(images)
                 pose, activation, _ = layer(pose, activation)
     means = {key: value / len(examples.labels) for key, value in sums.items()}
-    metrics = in_unit({k: float(v) for k, v in means.items() if not v.ndim}, len(examples.labels), "share of the children")
+    metrics = in_unit(
+        {k: float(v) for k, v in means.items() if not v.ndim},
+        len(examples.labels),
+        "share of the children",
+    )
     return metrics, {k: [round(x, 5) for x in v.tolist()] for k, v in means.items() if v.ndim}
 
 
-def votes_of(layer: nn.Module, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def votes_of(
+    layer: nn.Module, pose: Tensor, activation: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Votes [N, I, J, D] and activations [N, I] of the children that parents of a layer see, and what its routing is told of rivals."""
     if not hasattr(layer, "fields"):  # the classes see all positions
         return layer.votes(pose), activation.flatten(1), {}
@@ -91,7 +99,9 @@ def in_parts(weight: Tensor, by: Tensor) -> Tensor:
     import torch
 
     ordered = weight.gather(1, by.argsort(dim=1)) * weight.shape[1]
-    return torch.stack([part.mean() for part in ordered.tensor_split(min(PARTS, ordered.shape[1]), dim=1)])
+    return torch.stack(
+        [part.mean() for part in ordered.tensor_split(min(PARTS, ordered.shape[1]), dim=1)]
+    )
 
 
 def learned(network: nn.Module) -> dict[str, list[float]]:
@@ -101,9 +111,16 @@ def learned(network: nn.Module) -> dict[str, list[float]]:
         routing = getattr(network, name).routing
         if hasattr(routing, "theta"):
             lambdas, theta = routing.weights.abs().T, routing.theta.T
-            values = {"lambda1": lambdas[0], "lambda2": lambdas[1], "width": routing.width().abs().flatten()}
+            values = {
+                "lambda1": lambdas[0],
+                "lambda2": lambdas[1],
+                "width": routing.width().abs().flatten(),
+            }
             values |= {f"theta{k + 1}": row for k, row in enumerate(theta)}
-            found |= {f"{of}_{name}": [round(v, 5) for v in row.tolist()] for of, row in values.items()}
+            found |= {
+                f"{of}_{name}": [round(v, 5) for v in row.tolist()]
+                for of, row in values.items()
+            }
     return found
 
 
@@ -111,7 +128,9 @@ def rehearse(config: ConsensusRecipe, context: Context) -> Outcome:
     """Train one network on a part of the training images and measure its error on the others."""
     trained = train(config, context.seed, context)
     rest = trained.splits["test"]
-    metrics = in_unit({"held_out_error": config.error(trained.network, rest)}, len(rest.labels), "percent")
+    metrics = in_unit(
+        {"held_out_error": config.error(trained.network, rest)}, len(rest.labels), "percent"
+    )
     return outcome(trained, metrics, {}, ["error_of_some"])
 
 
@@ -122,27 +141,48 @@ STARTS: dict[Scale, str] = {"smoke": "steep", "cpu": "steep", "paper": "released
 
 def arms(scale: Scale) -> list[Arm]:
     """Every routing, and the two that learn as they start."""
-    learned = {"routing": "connectionist"}, {"routing": "similarity", "similarity_start": STARTS[scale]}
-    return [*learned, {"routing": "em"}, {"routing": "dynamic"}, *({**arm, "trained": False} for arm in learned)]
+    learned = (
+        {"routing": "connectionist"},
+        {"routing": "similarity", "similarity_start": STARTS[scale]},
+    )
+    return [
+        *learned,
+        {"routing": "em"},
+        {"routing": "dynamic"},
+        *({**arm, "trained": False} for arm in learned),
+    ]
 
 
 def variants(scale: Scale) -> list[Arm]:
     """Where the released code or its options differ from the paper, and coordinates, which the paper does not name."""
     lstm, kernel, *_ = arms(scale)
     return [
-        *({**kernel, "similarity_start": start} for start in ("released", "spread", "steep") if start != STARTS[scale]),
+        *(
+            {**kernel, "similarity_start": start}
+            for start in ("released", "spread", "steep")
+            if start != STARTS[scale]
+        ),
         {**kernel, "theta": "columns"},
         {**lstm, "reads": "released"},
-        *({**arm, **change} for arm in (lstm, kernel) for change in ({"raw_poses": True}, {"coordinates": False})),
+        *(
+            {**arm, **change}
+            for arm in (lstm, kernel)
+            for change in ({"raw_poses": True}, {"coordinates": False})
+        ),
         {**lstm, "loss": "cross_entropy"},
     ]
 
 
 CHANGES: dict[tuple[str, str | bool], str] = {
-    ("similarity_start", "released"): "released start", ("similarity_start", "spread"): "wide kernels",
-    ("similarity_start", "steep"): "steep kernels", ("theta", "columns"): "θ of columns", ("reads", "released"): "swapped states",
-    ("raw_poses", True): "raw poses", ("coordinates", False): "no coordinates", ("loss", "cross_entropy"): "cross entropy",
-}  # fmt: skip
+    ("similarity_start", "released"): "released start",
+    ("similarity_start", "spread"): "wide kernels",
+    ("similarity_start", "steep"): "steep kernels",
+    ("theta", "columns"): "θ of columns",
+    ("reads", "released"): "swapped states",
+    ("raw_poses", True): "raw poses",
+    ("coordinates", False): "no coordinates",
+    ("loss", "cross_entropy"): "cross entropy",
+}
 """What the one field is called in which a variant differs from an arm."""
 
 
@@ -151,14 +191,20 @@ def change(config: Mapping[str, Any], scale: Scale) -> str:
     usual = {**ConsensusRecipe().model_dump(), "similarity_start": STARTS[scale]}
     if config["routing"] != "similarity":
         usual["similarity_start"] = config["similarity_start"]
-    return ", ".join(name for (field, value), name in CHANGES.items() if config[field] == value != usual[field])
+    return ", ".join(
+        name
+        for (field, value), name in CHANGES.items()
+        if config[field] == value != usual[field]
+    )
 
 
 RATES = (3e-3, 1e-2)
 """The learning rates that every arm is tried with: the paper's, and three times as much, for a reduced budget
 is over before a rate as small as the paper's has left the start."""
 CHOSEN: dict[tuple[str, str, bool], float] = {
-    **{("mnist", routing, True): 1e-2 for routing in ("connectionist", "similarity", "dynamic")},
+    **{
+        ("mnist", routing, True): 1e-2 for routing in ("connectionist", "similarity", "dynamic")
+    },
     **{("smallnorb", routing, True): 1e-2 for routing in ("similarity", "em", "dynamic")},
     **{("mnist", routing, False): 1e-2 for routing in ("connectionist", "similarity")},
     ("smallnorb", "similarity", False): 1e-2,
@@ -172,8 +218,14 @@ def _sets(scale: Scale) -> tuple[str, ...]:
 
 def grid(scale: Scale) -> list[ConsensusRecipe]:
     """Table 3 on both sets; at paper scale also the two routings that learn on pairs of images, as those of the quoted 2.2 percent."""
-    pairs = [_config(scale, "smallnorb", {**arm, "views": "pairs"}) for arm in arms(scale)[:2]] if scale == "paper" else []
-    return [_config(scale, name, arm) for name, arm in itertools.product(_sets(scale), arms(scale))] + pairs
+    pairs = (
+        [_config(scale, "smallnorb", {**arm, "views": "pairs"}) for arm in arms(scale)[:2]]
+        if scale == "paper"
+        else []
+    )
+    return [
+        _config(scale, name, arm) for name, arm in itertools.product(_sets(scale), arms(scale))
+    ] + pairs
 
 
 def variants_grid(scale: Scale) -> list[ConsensusRecipe]:
@@ -183,20 +235,33 @@ def variants_grid(scale: Scale) -> list[ConsensusRecipe]:
 
 
 def _config(scale: Scale, name: str, arm: Arm) -> ConsensusRecipe:
-    rate = CHOSEN.get((name, arm["routing"], arm.get("trained", True))) if scale == "cpu" else None
+    rate = (
+        CHOSEN.get((name, arm["routing"], arm.get("trained", True))) if scale == "cpu" else None
+    )
     chosen = {} if rate is None else {"learning_rate": rate}
     return ConsensusRecipe(data=name, **{**REDUCED[scale][name], **arm, **chosen})
 
 
 def pilot_grid(scale: Scale) -> list[ConsensusRecipe]:
     """A part of the budget at both rates; at smoke scale, for one arm only."""
-    tried, sets = (arms(scale)[:1], ("digits",)) if scale == "smoke" else (arms(scale), _sets(scale))
+    tried, sets = (
+        (arms(scale)[:1], ("digits",)) if scale == "smoke" else (arms(scale), _sets(scale))
+    )
     less = {
         "smoke": {"digits": {}},
         "cpu": {"mnist": dict(images=5000, epochs=5), "smallnorb": dict(images=5000, epochs=2)},
         "paper": {name: dict(epochs=25) for name in sets},
     }[scale]
     return [
-        ConsensusRecipe(data=name, **{**REDUCED[scale][name], **arm, **less[name], "held_out": True, "learning_rate": rate})
+        ConsensusRecipe(
+            data=name,
+            **{
+                **REDUCED[scale][name],
+                **arm,
+                **less[name],
+                "held_out": True,
+                "learning_rate": rate,
+            },
+        )
         for name, arm, rate in itertools.product(sets, tried, RATES)
     ]

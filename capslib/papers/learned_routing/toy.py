@@ -17,15 +17,26 @@ DENSE, LOOSE = 24, 12
 def clusters(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Votes [I, 1, 2] of two clusters, their activations [I], and mixture and width [1, Q] of a kernel; float64."""
     generator = torch.Generator().manual_seed(seed)
-    dense = 0.15 * torch.randn(DENSE, 2, generator=generator, dtype=torch.float64) + torch.tensor([0.5, 0.25])
-    loose = 1.0 * torch.randn(LOOSE, 2, generator=generator, dtype=torch.float64) - torch.tensor([0.5, 0.25])
+    dense = 0.15 * torch.randn(
+        DENSE, 2, generator=generator, dtype=torch.float64
+    ) + torch.tensor([0.5, 0.25])
+    loose = 1.0 * torch.randn(
+        LOOSE, 2, generator=generator, dtype=torch.float64
+    ) - torch.tensor([0.5, 0.25])
     drawn = torch.rand(DENSE + LOOSE, generator=generator, dtype=torch.float64)
     activation = torch.cat([0.2 + 0.2 * drawn[:DENSE], 0.6 + 0.3 * drawn[DENSE:]])
     votes = torch.cat([dense, loose])[:, None].double()
-    return votes, activation, torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[0.5, 1.0]], dtype=torch.float64)
+    return (
+        votes,
+        activation,
+        torch.zeros(1, 2, dtype=torch.float64),
+        torch.tensor([[0.5, 1.0]], dtype=torch.float64),
+    )
 
 
-def disagreement(coupling: Tensor, k: Tensor, log_prior: Tensor, lambda1: float, lambda2: float) -> Tensor:
+def disagreement(
+    coupling: Tensor, k: Tensor, log_prior: Tensor, lambda1: float, lambda2: float
+) -> Tensor:
     """J(c, μ) of eq. (2) for couplings [..., I]: −Σ c k + λ₁ Σ c ln(n c) + λ₂ Σ c ln(c/a)."""
     log_c = coupling.clamp_min(torch.finfo(coupling.dtype).tiny).log()
     n = coupling.shape[-1]
@@ -38,10 +49,14 @@ def couplings(seed: int, lambda1: float, lambda2: float, iterations: int = 3) ->
     votes, activation, mixture, width = clusters(seed)
     weights, theta = votes.new_tensor([[lambda1, lambda2]]), votes.new_ones(1, 3)
     options = dict(iterations=iterations, floor=0.0)
-    return similarity_routing(votes, activation, mixture, width, weights, theta, **options).coupling[:, 0]
+    return similarity_routing(
+        votes, activation, mixture, width, weights, theta, **options
+    ).coupling[:, 0]
 
 
-def minimised(k: Tensor, log_a: Tensor, lambda1: float, lambda2: float, steps: int = 1000) -> Tensor:
+def minimised(
+    k: Tensor, log_a: Tensor, lambda1: float, lambda2: float, steps: int = 1000
+) -> Tensor:
     """The couplings [I] of the least disagreement, by projected gradient, without the closed form."""
     c = torch.full_like(k, 1 / len(k))
     step, value = 1.0, float(disagreement(c, k, log_a, lambda1, lambda2))
@@ -73,6 +88,8 @@ def largest_rise(seed: int, lambda1: float, lambda2: float, iterations: int = 12
         mu = c @ v
         k = -0.5 * (v - mu).square().sum(dim=1)
         values.append(float(disagreement(c, k, log_a, lambda1, lambda2)))
-        c = closed_form(k, log_a, votes.new_tensor(lambda1), votes.new_tensor(lambda2)).softmax(0)
+        c = closed_form(k, log_a, votes.new_tensor(lambda1), votes.new_tensor(lambda2)).softmax(
+            0
+        )
         values.append(float(disagreement(c, k, log_a, lambda1, lambda2)))
     return max(b - a for a, b in itertools.pairwise(values))

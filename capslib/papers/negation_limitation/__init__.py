@@ -14,9 +14,13 @@ FIVE = SEEDS | {"paper": (0, 1, 2, 3, 4)}
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment("symmetry", STEM, 2, symmetry.SymmetryConfig, symmetry.grid, SEEDS, symmetry.run),
+        Experiment(
+            "symmetry", STEM, 2, symmetry.SymmetryConfig, symmetry.grid, SEEDS, symmetry.run
+        ),
         Experiment("sign", STEM, 1, sign.SignConfig, sign.grid, FIVE, sign.run),
         Experiment("depth", STEM, 1, depth.DepthConfig, depth.grid, SEEDS, depth.run),
-        Experiment("negated", STEM, 1, depth.NegatedConfig, depth.negated_grid, SEEDS, depth.run),
+        Experiment(
+            "negated", STEM, 1, depth.NegatedConfig, depth.negated_grid, SEEDS, depth.run
+        ),
     )
 }

@@ -32,7 +32,9 @@ def run(config: CapsNetRecipe, context: Context) -> Outcome:
     trained = train(config, context.seed, context)
     curve, steps = trained.history.epochs["test_accuracy"], trained.history.terms["accuracy"]
     accuracies = {"test_accuracy": curve[-1], "best_test_accuracy": max(curve)}
-    starts = {f"steps_to_{level}_percent": first_above(steps, level / 100) for level in (20, 50)}
+    starts = {
+        f"steps_to_{level}_percent": first_above(steps, level / 100) for level in (20, 50)
+    }
     metrics = in_unit(accuracies, len(trained.splits["test"].labels), "fraction") | starts
     return outcome(trained, metrics, curves=["test_accuracy"])
 
@@ -64,23 +66,47 @@ def grid(scale: Scale) -> list[DepthConfig]:
     smoke = scale == "smoke"
     depths = {
         "dynamic": (2, 4) if smoke else RBA_DEPTHS,
-        "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[scale],
+        "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[
+            scale
+        ],
     }
     configs = []
-    for data, routing in itertools.product(("digits",) if smoke else ("mnist", "fashion_mnist"), depths):
+    for data, routing in itertools.product(
+        ("digits",) if smoke else ("mnist", "fashion_mnist"), depths
+    ):
         for depth in depths[routing]:
-            controlled = scale != "paper" and data != "fashion_mnist" and depth in CONTROL_DEPTHS[routing]
+            controlled = (
+                scale != "paper"
+                and data != "fashion_mnist"
+                and depth in CONTROL_DEPTHS[routing]
+            )
             for arm in (*ARMS, *(CONTROLS if controlled else ())):
-                configs.append(DepthConfig(data=data, routing=routing, depth=depth, **{**budget(scale, data, routing), **arm}))
+                configs.append(
+                    DepthConfig(
+                        data=data,
+                        routing=routing,
+                        depth=depth,
+                        **{**budget(scale, data, routing), **arm},
+                    )
+                )
     return configs
 
 
 def negated_grid(scale: Scale) -> list[NegatedConfig]:
     """At a depth that trains without a bias; half the epochs of the depth experiment, since there are two images for one."""
-    data, epochs = "digits" if scale == "smoke" else "mnist", {"smoke": 1, "cpu": 2, "paper": 25}[scale]
+    data, epochs = (
+        "digits" if scale == "smoke" else "mnist",
+        {"smoke": 1, "cpu": 2, "paper": 25}[scale],
+    )
     return [
         NegatedConfig(
-            data=data, routing=routing, depth=3, front=front, **{**budget(scale, data, routing), **arm, "epochs": epochs}
+            data=data,
+            routing=routing,
+            depth=3,
+            front=front,
+            **{**budget(scale, data, routing), **arm, "epochs": epochs},
         )
-        for routing, front, arm in itertools.product(("dynamic", "em_vector"), ("relu", "odd"), ARMS)
+        for routing, front, arm in itertools.product(
+            ("dynamic", "em_vector"), ("relu", "odd"), ARMS
+        )
     ]

@@ -48,11 +48,17 @@ class CapsNetRecipe(Recipe):
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
     batch_size: int = Field(256, ge=1, title="batch size")
     learning_rate: float = Field(1e-4, gt=0, le=1, title="Adam learning rate")
-    front: Literal["relu", "odd"] | None = Field(None, title="front end, where images come with their negatives")
+    front: Literal["relu", "odd"] | None = Field(
+        None, title="front end, where images come with their negatives"
+    )
 
     def setting(self) -> Self:
         """The release's scripts have 10 dimensions under EM and 12 under RBA."""
-        return super().setting().model_copy(update={"hidden_dim": 12 if self.routing == "dynamic" else 10})
+        return (
+            super()
+            .setting()
+            .model_copy(update={"hidden_dim": 12 if self.routing == "dynamic" else 10})
+        )
 
     def idle(self) -> dict[str, set[str]]:
         return {} if self.bias else {"bias=False": {"bias_start"}}
@@ -64,19 +70,33 @@ class CapsNetRecipe(Recipe):
         if self.front is None:
             return parts
         return {
-            name: type(of)(torch.cat([of.inputs, -of.inputs]), torch.cat([of.labels, (of.labels + 5) % 10]))
+            name: type(of)(
+                torch.cat([of.inputs, -of.inputs]), torch.cat([of.labels, (of.labels + 5) % 10])
+            )
             for name, of in parts.items()
         }
 
     def options(self) -> dict[str, Any]:
-        drawn = type(self).model_fields["weight_std"].default  # what "unit" and "identity" start from
+        drawn = (
+            type(self).model_fields["weight_std"].default
+        )  # what "unit" and "identity" start from
         std = drawn if isinstance(self.weight_std, str) else self.weight_std
         betas = {"beta_std": std} if self.routing in ("em", "em_vector") else {}
         return dict(
-            depth=self.depth, filters=self.filters, kernel=self.kernel, primary_types=self.primary_types,
-            primary_kernel=self.kernel, hidden=(16, self.hidden_dim), decoder=self.decoder, odd=self.front == "odd",
-            routing=self.routing, iterations=self.iterations, weight_std=std, bias=self.bias_start if self.bias else None, **betas,
-        )  # fmt: skip
+            depth=self.depth,
+            filters=self.filters,
+            kernel=self.kernel,
+            primary_types=self.primary_types,
+            primary_kernel=self.kernel,
+            hidden=(16, self.hidden_dim),
+            decoder=self.decoder,
+            odd=self.front == "odd",
+            routing=self.routing,
+            iterations=self.iterations,
+            weight_std=std,
+            bias=self.bias_start if self.bias else None,
+            **betas,
+        )
 
     def shape(self) -> tuple[tuple[int, ...], int]:
         shape, n = super().shape()
@@ -84,7 +104,9 @@ class CapsNetRecipe(Recipe):
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
         if self.weight_std == "unit":
-            network.capsules.start_at_unit_length(network.primary_capsules(train.inputs[: self.batch_size]))
+            network.capsules.start_at_unit_length(
+                network.primary_capsules(train.inputs[: self.batch_size])
+            )
         elif self.weight_std == "identity":
             network.capsules.start_near_identity()
 
@@ -101,15 +123,37 @@ class WithReconstruction(Objective):
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         output = network(batch.inputs)
         terms = self.terms(output.activation, batch.labels)
-        reconstruction = (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1).mean()
+        reconstruction = (
+            (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1).mean()
+        )
         loss = terms["loss"] + self.recipe.reconstruction_weight * reconstruction
-        return {"loss": loss, "accuracy": terms["accuracy"], "margin": terms["loss"], "reconstruction": reconstruction}
+        return {
+            "loss": loss,
+            "accuracy": terms["accuracy"],
+            "margin": terms["loss"],
+            "reconstruction": reconstruction,
+        }
 
 
 REDUCED: dict[Scale, dict[str, Any]] = {
-    "smoke": dict(filters=16, kernel=3, primary_types=2, decoder=(32, 64), epochs=3, batch_size=64, learning_rate=5e-3),
+    "smoke": dict(
+        filters=16,
+        kernel=3,
+        primary_types=2,
+        decoder=(32, 64),
+        epochs=3,
+        batch_size=64,
+        learning_rate=5e-3,
+    ),
     "cpu": dict(
-        downsample=2, filters=32, kernel=5, primary_types=8, decoder=(128, 256), epochs=4, batch_size=128, learning_rate=1e-3
+        downsample=2,
+        filters=32,
+        kernel=5,
+        primary_types=8,
+        decoder=(128, 256),
+        epochs=4,
+        batch_size=128,
+        learning_rate=1e-3,
     ),
     "paper": {},
 }

@@ -36,14 +36,23 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
 
     odd, even = torch.zeros(2, config.max_depth, config.max_iterations, dtype=torch.float64)
     with seeded(context.seed), torch.no_grad():
-        for depth, iterations in itertools.product(range(1, config.max_depth + 1), range(1, config.max_iterations + 1)):
+        for depth, iterations in itertools.product(
+            range(1, config.max_depth + 1), range(1, config.max_iterations + 1)
+        ):
             sizes = [(config.capsules, config.dim)] * (depth + 1)
             options = {"beta_std": 1.0} if config.routing in ("em", "em_vector") else {}
-            options |= dict(routing=config.routing, iterations=iterations, bias=0.0 if config.bias else None, weight_std=1.0)
+            options |= dict(
+                routing=config.routing,
+                iterations=iterations,
+                bias=0.0 if config.bias else None,
+                weight_std=1.0,
+            )
             stack = CapsuleStack(sizes, **options).double()
             for name, parameter in stack.named_parameters():
                 if name.endswith("bias"):
-                    torch.nn.init.normal_(parameter, std=0.1)  # any; with a larger one deep stacks forget their input
+                    torch.nn.init.normal_(
+                        parameter, std=0.1
+                    )  # any; with a larger one deep stacks forget their input
             x = torch.randn(config.inputs, config.capsules, config.dim, dtype=torch.float64)
             (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
             odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
@@ -56,11 +65,26 @@ def run(config: SymmetryConfig, context: Context) -> Outcome:
         "even_violation_one_layer": even[0].max(),
         "least_even_violation_deeper": even[1:].min() if config.max_depth > 1 else even.min(),
     }
-    metrics = in_unit({k: float(v) for k, v in violations.items()}, config.inputs * odd.numel(), "absolute difference")
-    of_depth = {"odd_violation": odd.amax(dim=1).tolist(), "even_violation": even.amax(dim=1).tolist()}
-    return Outcome(metrics=metrics, series={"depths": abscissa(config.max_depth), **of_depth}, routing_path="fast")
+    metrics = in_unit(
+        {k: float(v) for k, v in violations.items()},
+        config.inputs * odd.numel(),
+        "absolute difference",
+    )
+    of_depth = {
+        "odd_violation": odd.amax(dim=1).tolist(),
+        "even_violation": even.amax(dim=1).tolist(),
+    }
+    return Outcome(
+        metrics=metrics,
+        series={"depths": abscissa(config.max_depth), **of_depth},
+        routing_path="fast",
+    )
 
 
 def grid(scale: Scale) -> list[SymmetryConfig]:
     budget = {"max_iterations": 3, "inputs": 16} if scale == "smoke" else {}
-    return [SymmetryConfig(routing=r, bias=b, **budget) for r in ("dynamic", "em", "em_vector") for b in (False, True)]
+    return [
+        SymmetryConfig(routing=r, bias=b, **budget)
+        for r in ("dynamic", "em", "em_vector")
+        for b in (False, True)
+    ]

@@ -15,10 +15,31 @@ EXPERIMENTS = {
     e.name: e
     for e in (
         Experiment("encodings", STEM, 1, EncodingConfig, encodings.grid, SEEDS, encodings.run),
-        Experiment("options", STEM, 1, EncodingConfig, encodings.options_grid, SEEDS, encodings.run),
-        Experiment("beyond", STEM, 1, EncodingConfig, encodings.beyond_grid, SEEDS, encodings.run),
-        Experiment("controls", STEM, 1, controls.CodeConfig, controls.grid, SEEDS, controls.run, lambda config, seed: []),
-        Experiment("attacks", STEM, 1, controls.AttackConfig, controls.attack_grid, SEEDS, controls.attack),
+        Experiment(
+            "options", STEM, 1, EncodingConfig, encodings.options_grid, SEEDS, encodings.run
+        ),
+        Experiment(
+            "beyond", STEM, 1, EncodingConfig, encodings.beyond_grid, SEEDS, encodings.run
+        ),
+        Experiment(
+            "controls",
+            STEM,
+            1,
+            controls.CodeConfig,
+            controls.grid,
+            SEEDS,
+            controls.run,
+            lambda config, seed: [],
+        ),
+        Experiment(
+            "attacks",
+            STEM,
+            1,
+            controls.AttackConfig,
+            controls.attack_grid,
+            SEEDS,
+            controls.attack,
+        ),
         Experiment("sizes", STEM, 1, sizes.SizesConfig, sizes.grid, SEEDS, sizes.run),
     )
 }

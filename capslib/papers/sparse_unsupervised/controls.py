@@ -45,7 +45,10 @@ def run(config: CodeConfig, context: Context) -> Outcome:
     import torch
 
     sets, fingerprint = digits(config, context)
-    seen = {name: torch.cat([config.framed(x).flatten(1) for x in of.images.split(5000)]) for name, of in sets.items()}
+    seen = {
+        name: torch.cat([config.framed(x).flatten(1) for x in of.images.split(5000)])
+        for name, of in sets.items()
+    }
     metrics = {}
     if config.code == "pca":
         mean, basis = components(config, sets["train"].images, context.seed)
@@ -54,7 +57,11 @@ def run(config: CodeConfig, context: Context) -> Outcome:
             name: ((coded[of] @ basis.T + mean - seen[of]) ** 2).sum(dim=1)
             for name, of in (("mnist", "test"), ("affnist", "affnist"))
         }
-        metrics = in_unit({f"error_{k}": float(e.mean()) for k, e in errors.items()}, len(seen["test"]), "squared error")
+        metrics = in_unit(
+            {f"error_{k}": float(e.mean()) for k, e in errors.items()},
+            len(seen["test"]),
+            "squared error",
+        )
     else:
         coded = seen
     codes = {name: x.cpu().numpy() for name, x in coded.items()}
@@ -70,7 +77,9 @@ def components(config: SparseRecipe, framed: Tensor, seed: int) -> tuple[Tensor,
 
     inner = torch.nn.functional.pad(framed, [-config.edge] * 4)
     generator = augmentation(seed, 0, framed.device)
-    x = torch.cat([config.prepare(some, generator).flatten(1) for some in inner.split(5000)]).double()
+    x = torch.cat(
+        [config.prepare(some, generator).flatten(1) for some in inner.split(5000)]
+    ).double()
     mean = x.mean(dim=0)
     _, vectors = torch.linalg.eigh((x - mean).T @ (x - mean))
     return mean.float(), vectors.flip(1)[:, : config.capsules * config.dim].float()
@@ -79,7 +88,9 @@ def components(config: SparseRecipe, framed: Tensor, seed: int) -> tuple[Tensor,
 class AttackConfig(SparseRecipe):
     """A trained network of Table 1, and how many test digits are attacked."""
 
-    head_fit: int = Field(20_000, ge=100, title="encodings that the linear classifier learns from")
+    head_fit: int = Field(
+        20_000, ge=100, title="encodings that the linear classifier learns from"
+    )
     attacked: int = Field(2000, ge=10, title="attacked test images")
 
 
@@ -100,21 +111,35 @@ def attack(config: AttackConfig, context: Context) -> Outcome:
     scores = network if config.network == "cnn" else head(network, config, sets, context.device)
     loss = lambda x, y: F.cross_entropy(scores(x), y)  # noqa: E731
     left = robustness(scores, loss, x, y, EPSILONS, bounds=(0.0, 1.0))
-    kept = Metric(value=left[EPSILONS.index(0.1)] / max(left[0], 1e-9), n=len(x), unit="fraction")
-    return outcome(trained, {"kept": kept}, {"epsilons": list(EPSILONS), "accuracy_left": left}, [*trained.history.epochs])
+    kept = Metric(
+        value=left[EPSILONS.index(0.1)] / max(left[0], 1e-9), n=len(x), unit="fraction"
+    )
+    return outcome(
+        trained,
+        {"kept": kept},
+        {"epsilons": list(EPSILONS), "accuracy_left": left},
+        [*trained.history.epochs],
+    )
 
 
-def head(network: nn.Module, config: AttackConfig, sets: dict[str, Any], device: str | torch.device) -> Any:
+def head(
+    network: nn.Module, config: AttackConfig, sets: dict[str, Any], device: str | torch.device
+) -> Any:
     """Class scores [N, 10] of images [N, C, H, W], linear in the encodings under their mask, fitted to training digits."""
     import torch
     from sklearn.linear_model import LogisticRegression
 
     train = sets["train"][
-        torch.linspace(0, len(sets["train"].images) - 1, min(config.head_fit, len(sets["train"].images))).long()
+        torch.linspace(
+            0, len(sets["train"].images) - 1, min(config.head_fit, len(sets["train"].images))
+        ).long()
     ]
     codes, labels = encode(network, config, train)["masked"], train.labels.cpu().numpy()
     found = LogisticRegression(C=100, max_iter=300).fit(codes, labels)
-    weight, bias = (torch.tensor(a, dtype=torch.float32, device=device) for a in (found.coef_.T, found.intercept_))
+    weight, bias = (
+        torch.tensor(a, dtype=torch.float32, device=device)
+        for a in (found.coef_.T, found.intercept_)
+    )
 
     def scores(images: Tensor) -> Tensor:
         output = network(images)
@@ -133,4 +158,7 @@ def grid(scale: Scale) -> list[CodeConfig]:
 def attack_grid(scale: Scale) -> list[AttackConfig]:
     """The networks of Table 1; they are trained once for both."""
     small = dict(head_fit=300, attacked=60) if scale == "smoke" else {}
-    return [AttackConfig(**{**REDUCED[scale], **small, **arm}) for arm in (SPARSE, DENSE, SUPCAPS, CNN)]
+    return [
+        AttackConfig(**{**REDUCED[scale], **small, **arm})
+        for arm in (SPARSE, DENSE, SUPCAPS, CNN)
+    ]

@@ -57,14 +57,20 @@ def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
     found = {}
     for part in ("train", "test"):
         split = data.load(config.data, part, data_dir=context.data_dir)
-        images = torch.nn.functional.pad(torch.tensor(np.asarray(split.images)), [config.edge] * 4)
-        found[part] = Digits(images, torch.tensor(np.asarray(split.labels)), torch.arange(len(images)))
+        images = torch.nn.functional.pad(
+            torch.tensor(np.asarray(split.images)), [config.edge] * 4
+        )
+        found[part] = Digits(
+            images, torch.tensor(np.asarray(split.labels)), torch.arange(len(images))
+        )
     count = 7 * len(found["test"].images)
     *of_affnist, fingerprint = affnist(config.data, count, config.frame(), context.data_dir)
     found["affnist"] = Digits(*of_affnist)
     if context.max_steps is not None:
         found = {name: of[:: max(1, len(of.images) // 1000)] for name, of in found.items()}
-    return {name: Digits(*(t.to(context.device) for t in of)) for name, of in found.items()}, fingerprint
+    return {
+        name: Digits(*(t.to(context.device) for t in of)) for name, of in found.items()
+    }, fingerprint
 
 
 def run(config: EncodingConfig, context: Context) -> Outcome:
@@ -78,18 +84,34 @@ def run(config: EncodingConfig, context: Context) -> Outcome:
         last = sets["affnist"][-len(sets["test"].images) :]  # the seventh variant
         for name, of in (("mnist", sets["test"]), ("affnist", last)):
             examples = Examples(of.images, of.labels)
-            right = accuracy(lambda images: config.scores(network, config.framed(images)), examples, config.BATCH_OF_TEST)
+            right = accuracy(
+                lambda images: config.scores(network, config.framed(images)),
+                examples,
+                config.BATCH_OF_TEST,
+            )
             metrics |= in_unit({f"{name}_accuracy": right}, len(of.images), "fraction")
     if config.network != "cnn":
         codes = {name: encode(network, config, of) for name, of in sets.items()}
         for kind in ("masked", "raw"):
-            metrics |= classified({name: of[kind] for name, of in codes.items()}, sets, config, f"_{kind}", context)
+            metrics |= classified(
+                {name: of[kind] for name, of in codes.items()},
+                sets,
+                config,
+                f"_{kind}",
+                context,
+            )
         for name, of in (("mnist", "test"), ("affnist", "affnist")):
-            metrics |= in_unit({f"error_{name}": float(codes[of]["error"].mean())}, len(sets[of].images), "squared error")
+            metrics |= in_unit(
+                {f"error_{name}": float(codes[of]["error"].mean())},
+                len(sets[of].images),
+                "squared error",
+            )
         seen = config.framed(sets["test"].images)
         guess = float((seen - seen.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean())
         left = metrics["error_mnist"].value / guess
-        metrics |= in_unit({"unexplained": left}, len(seen), "share of the error of the mean image")
+        metrics |= in_unit(
+            {"unexplained": left}, len(seen), "share of the error of the mean image"
+        )
         if config.network == "sparse_capsnet":
             found, curves_of_ranks = activity(codes, len(seen))
             metrics |= found | contributions(network, config, sets["test"])
@@ -128,27 +150,55 @@ def encode(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, np
 
 
 def classified(
-    codes: Mapping[str, np.ndarray], sets: Mapping[str, Digits], config: EncodingConfig, suffix: str, context: Context
+    codes: Mapping[str, np.ndarray],
+    sets: Mapping[str, Digits],
+    config: EncodingConfig,
+    suffix: str,
+    context: Context,
 ) -> dict[str, Metric]:
     """Accuracy of a classifier on MNIST; on affNIST if fitted to affNIST (a), to other digits of it, or to MNIST (b) (§3.2)."""
     labels = {name: of.labels.cpu().numpy() for name, of in sets.items()}
     digit = sets["affnist"].digit.cpu().numpy()
-    last, few = np.arange(len(digit)) >= len(digit) * 6 // 7, digit >= (digit.max() + 1) * 6 // 7
-    take = lambda rows, most: rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]  # noqa: E731
+    last, few = (
+        np.arange(len(digit)) >= len(digit) * 6 // 7,
+        digit >= (digit.max() + 1) * 6 // 7,
+    )
+
+    def spread(rows: np.ndarray, most: int) -> np.ndarray:
+        places = np.linspace(0, len(rows) - 1, min(most, len(rows)))
+        return rows[places.astype(int)]
+
     every = {name: np.arange(len(of)) for name, of in labels.items()}
     fits: list[tuple[str, np.ndarray, dict[str, tuple[str, np.ndarray]]]] = [
-        ("train", every["train"], {"mnist": ("test", every["test"]), "affnist_b": ("affnist", every["affnist"][last])}),
-        ("affnist", every["affnist"][~last], {"affnist_a": ("affnist", every["affnist"][last])}),
-        ("affnist", every["affnist"][~few], {"affnist_by_digit": ("affnist", every["affnist"][few])}),
+        (
+            "train",
+            every["train"],
+            {
+                "mnist": ("test", every["test"]),
+                "affnist_b": ("affnist", every["affnist"][last]),
+            },
+        ),
+        (
+            "affnist",
+            every["affnist"][~last],
+            {"affnist_a": ("affnist", every["affnist"][last])},
+        ),
+        (
+            "affnist",
+            every["affnist"][~few],
+            {"affnist_by_digit": ("affnist", every["affnist"][few])},
+        ),
     ]
     found = {}
     for source, rows, tests in fits:
-        fit = take(rows, config.svm_fit)
+        fit = spread(rows, config.svm_fit)
         if context.progress is not None:
-            context.progress(1, 1, f"trained; a classifier learns from {len(fit):,} encodings of {source}")
+            context.progress(
+                1, 1, f"trained; a classifier learns from {len(fit):,} encodings of {source}"
+            )
         machine = classifier().fit(codes[source][fit], labels[source][fit])
         for name, (where, tested) in tests.items():
-            chosen = take(tested, config.svm_test)
+            chosen = spread(tested, config.svm_test)
             share = float(machine.score(codes[where][chosen], labels[where][chosen]))
             found[f"{name}{suffix}"] = Metric(value=share, n=len(chosen), unit="fraction")
         if context.stop():
@@ -166,7 +216,9 @@ def classifier() -> Any:
 # ------------------------------------------------------------------------------------------------------- who is active
 
 
-def activity(codes: Mapping[str, Mapping[str, np.ndarray]], n: int) -> tuple[dict[str, Metric], dict[str, list[float]]]:
+def activity(
+    codes: Mapping[str, Mapping[str, np.ndarray]], n: int
+) -> tuple[dict[str, Metric], dict[str, list[float]]]:
     """Figs. 3 and 4: mean support by rank, as shares of that of the first, and how often each capsule has each rank on affNIST."""
     ranked = -np.sort(-codes["test"]["support"], axis=1)
     ranked = ranked.mean(axis=0) / ranked[:, 0].mean()
@@ -181,7 +233,10 @@ def activity(codes: Mapping[str, Mapping[str, np.ndarray]], n: int) -> tuple[dic
         "winners": Metric(value=float((first > 0.001).sum()), n=L, unit="capsules"),
     }
     rounded = {"ranked_support": ranked, "rank_shares": often.flatten()}
-    return metrics, {"ranks": [float(k) for k in range(L)], **{k: [round(float(x), 5) for x in v] for k, v in rounded.items()}}
+    return metrics, {
+        "ranks": [float(k) for k in range(L)],
+        **{k: [round(float(x), 5) for x in v] for k, v in rounded.items()},
+    }
 
 
 def without_each(network: nn.Module, pose: Tensor, mask: Tensor) -> Tensor:
@@ -198,11 +253,23 @@ def contributions(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[
 
     with torch.no_grad():
         output = network(config.framed(of.images[:500]))
-        change = (without_each(network, output.pose, output.mask) - output.reconstruction[:, None]).square().sum(dim=2)
+        change = (
+            (without_each(network, output.pose, output.mask) - output.reconstruction[:, None])
+            .square()
+            .sum(dim=2)
+        )
         share = change / output.reconstruction.square().sum(dim=1, keepdim=True)  # [N, L]
     return {
-        "contributing": Metric(value=float((share > FOLLOWS).sum(dim=1).float().mean()), n=len(share), unit="capsules"),
-        "largest_change": Metric(value=float(share.amax(dim=1).mean()), n=len(share), unit="share of the squared picture"),
+        "contributing": Metric(
+            value=float((share > FOLLOWS).sum(dim=1).float().mean()),
+            n=len(share),
+            unit="capsules",
+        ),
+        "largest_change": Metric(
+            value=float(share.amax(dim=1).mean()),
+            n=len(share),
+            unit="share of the squared picture",
+        ),
     }
 
 
@@ -217,12 +284,21 @@ def pictures(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, 
         image = config.framed(of.images[:1])
         output = network(image)
         pose, mask = output.pose, output.mask
-        each = torch.cat([network.decode(pose, mask * row) for row in torch.eye(mask.shape[1], device=mask.device)])
+        each = torch.cat(
+            [
+                network.decode(pose, mask * row)
+                for row in torch.eye(mask.shape[1], device=mask.device)
+            ]
+        )
         winner = int((mask * output.activation).argmax())
         turned = pose.repeat(pose.shape[2], 11, 1, 1)  # [D, 11, L, D]
         for parameter in range(len(turned)):
-            turned[parameter, :, winner, parameter] += torch.linspace(-1, 1, 11, device=pose.device)
-        drawn = network.decode(turned.flatten(0, 1), mask.expand(len(turned) * 11, -1)).unflatten(0, (-1, 11))
+            turned[parameter, :, winner, parameter] += torch.linspace(
+                -1, 1, 11, device=pose.device
+            )
+        drawn = network.decode(
+            turned.flatten(0, 1), mask.expand(len(turned) * 11, -1)
+        ).unflatten(0, (-1, 11))
         moves = (drawn - output.reconstruction).square().sum(dim=(1, 2))
         chosen = moves.argsort(descending=True)[:SHOWN]
     shown = {
@@ -232,7 +308,9 @@ def pictures(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, 
         "picture_without_each": without_each(network, pose, mask).flatten(),
         "turned": drawn[chosen].flatten(),
     }
-    return {name: (255 * pixels).round().clamp(0, 255).tolist() for name, pixels in shown.items()}
+    return {
+        name: (255 * pixels).round().clamp(0, 255).tolist() for name, pixels in shown.items()
+    }
 
 
 # -------------------------------------------------------------------------------------------------------------- grids
@@ -242,20 +320,30 @@ SVM: dict[Scale, dict[str, int]] = {
     "cpu": dict(svm_fit=20_000),
     "paper": {},
 }
-DENSE, SPARSE, UNBOOSTED = dict(mask="none"), dict(mask="ranks"), dict(mask="ranks", boost=False)
+DENSE, SPARSE, UNBOOSTED = (
+    dict(mask="none"),
+    dict(mask="ranks"),
+    dict(mask="ranks", boost=False),
+)
 SUPCAPS = dict(mask="label", capsules=10)
 CNN = dict(network="cnn", loss="cross_entropy")
 
 
 def grid(scale: Scale) -> list[EncodingConfig]:
     """Table 1 and its figures: dense, sparse with and without boosting, SUPCAPS and a CNN."""
-    return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (SPARSE, DENSE, UNBOOSTED, SUPCAPS, CNN)]
+    return [
+        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
+        for arm in (SPARSE, DENSE, UNBOOSTED, SUPCAPS, CNN)
+    ]
 
 
 def options_grid(scale: Scale) -> list[EncodingConfig]:
     """What the released code does otherwise: another grouping, a wider band, few digits in a batch."""
     arms = (dict(grouping="released"), dict(band=(0.03, 0.12)), dict(distinct=30))
-    return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (arms[:1] if scale == "smoke" else arms)]
+    return [
+        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
+        for arm in (arms[:1] if scale == "smoke" else arms)
+    ]
 
 
 def beyond_grid(scale: Scale) -> list[EncodingConfig]:
@@ -265,4 +353,7 @@ def beyond_grid(scale: Scale) -> list[EncodingConfig]:
     deep, em = dict(hidden=(32,)), dict(routing="em_vector")
     arms = [{**sparse, **other} for other in (deep, em) for sparse in (SPARSE, DENSE)]
     arms += [{**SPARSE, "relative_boost": True}, dict(network="autoencoder", mask="none")]
-    return [EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm}) for arm in (arms[-3:] if scale == "smoke" else arms)]
+    return [
+        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
+        for arm in (arms[-3:] if scale == "smoke" else arms)
+    ]

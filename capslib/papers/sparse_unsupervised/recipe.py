@@ -27,25 +27,44 @@ class SparseRecipe(Recipe):
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(
-        ["data", "network", "routing", "mask", "boost", "relative_boost", "band", "grouping", "hidden", "distinct", "capsules",
-         "border", "loss"]
-    )  # fmt: skip
+        [
+            "data",
+            "network",
+            "routing",
+            "mask",
+            "boost",
+            "relative_boost",
+            "band",
+            "grouping",
+            "hidden",
+            "distinct",
+            "capsules",
+            "border",
+            "loss",
+        ]
+    )
     UNUSED: ClassVar[frozenset[str]] = frozenset({"resize", "crop", "jitter", "standardise"})
     BATCH_OF_TEST: ClassVar[int] = 500
 
     data: DataName = "mnist"
     network: NetworkName = "sparse_capsnet"
     routing: RoutingName = Field("dynamic", title="routing")
-    mask: Literal["none", "label", "longest", "winner", "ranks"] = Field("ranks", title="mask of the latent capsules")
+    mask: Literal["none", "label", "longest", "winner", "ranks"] = Field(
+        "ranks", title="mask of the latent capsules"
+    )
     boost: bool = Field(True, title="lifetime boosting")
     band: tuple[float, float] = Field((0.04, 0.1), title="band of the share of first ranks")
     """As printed; the released default is (0.03, 0.12)."""
     relative_boost: bool = Field(False, title="steps of boosting as shares of the gain")
-    grouping: Literal["position", "released"] = Field("position", title="children whose best coupling counts")
+    grouping: Literal["position", "released"] = Field(
+        "position", title="children whose best coupling counts"
+    )
     """Those of a position, as the paper says, or consecutive ones, as the released code takes them."""
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
     shift: int = Field(6, ge=0, title="largest shift of a training digit in pixels")
-    border: int | None = Field(None, ge=0, title="pixels of border around a digit (none: as many as the largest shift)")
+    border: int | None = Field(
+        None, ge=0, title="pixels of border around a digit (none: as many as the largest shift)"
+    )
     """The paper's network for MNIST alone: 28 × 28 pixels, ``border=0`` and shifts of up to two."""
     distinct: int = Field(0, ge=0, title="different digits in a batch (0: all)")
     """The released training set has all shifts of a digit in a row, so that a batch mixes about 30 digits."""
@@ -59,21 +78,32 @@ class SparseRecipe(Recipe):
     hidden: tuple[int, ...] = Field((), title="capsules of the hidden layers")
     """Each has the dimension of the primary capsules."""
     decoder: tuple[int, ...] = Field((512, 1024), title="hidden units of the decoder")
-    cnn: tuple[int, int, int] = Field((512, 256, 1024), title="filters and hidden units of the CNN")
+    cnn: tuple[int, int, int] = Field(
+        (512, 256, 1024), title="filters and hidden units of the CNN"
+    )
     iterations: int = Field(3, ge=1, le=20, title="routing iterations")
-    reconstruction_weight: float = Field(5e-4, ge=0, title="weight of the reconstruction loss beside labels")
-    decays: float = Field(15.0, ge=0, title="powers of 0.96 by which the learning rate falls over the training")
+    reconstruction_weight: float = Field(
+        5e-4, ge=0, title="weight of the reconstruction loss beside labels"
+    )
+    decays: float = Field(
+        15.0, ge=0, title="powers of 0.96 by which the learning rate falls over the training"
+    )
     """The rate falls by 0.96 every 2,000 of 30,000 steps."""
     epochs: int = Field(64, ge=1, le=10_000, title="epochs")
 
     @model_validator(mode="after")
     def _labels_stay_with_their_digits(self) -> SparseRecipe:
         if self.distinct and (self.mask == "label" or self.network == "cnn"):
-            raise ValueError("distinct repeats the digits of a batch, and their labels would not follow: leave it 0 with labels")
+            raise ValueError(
+                "distinct repeats the digits of a batch, and their labels would not follow: leave it 0 with labels"
+            )
         return self
 
     def idle(self) -> dict[str, set[str]]:
-        boosts, own = {"boost", "band", "relative_boost"}, {"routing", "iterations", "grouping", "gamma", "hidden"}
+        boosts, own = (
+            {"boost", "band", "relative_boost"},
+            {"routing", "iterations", "grouping", "gamma", "hidden"},
+        )
         if self.network in ("cnn", "autoencoder"):
             return {f"network={self.network}": own | boosts}
         return {} if self.mask in ("ranks", "winner") else {f"mask={self.mask}": boosts}
@@ -111,8 +141,16 @@ class SparseRecipe(Recipe):
         if generator is None:
             return self.framed(torch.nn.functional.pad(images, [self.edge] * 4))
         if self.distinct:
-            images = images[torch.arange(len(images)) * min(self.distinct, len(images)) // len(images)]
-        return self.framed(random_crop(torch.nn.functional.pad(images, [self.edge + self.shift] * 4), self.frame(), generator))
+            images = images[
+                torch.arange(len(images)) * min(self.distinct, len(images)) // len(images)
+            ]
+        return self.framed(
+            random_crop(
+                torch.nn.functional.pad(images, [self.edge + self.shift] * 4),
+                self.frame(),
+                generator,
+            )
+        )
 
     def framed(self, images: Tensor) -> Tensor:
         """What the network sees of images that fill the frame."""
@@ -126,9 +164,23 @@ class SparseRecipe(Recipe):
         if self.network == "cnn":
             return NETWORKS["cnn"](shape, classes=classes, sizes=self.cnn)
         own = {
-            "capsules", "dim", "filters", "kernel", "primary_types", "primary_dim", "primary_kernel", "decoder", "mask", "gamma", "boost",
-            "band", "relative_boost", "grouping", "routing", "iterations",
-        }  # fmt: skip
+            "capsules",
+            "dim",
+            "filters",
+            "kernel",
+            "primary_types",
+            "primary_dim",
+            "primary_kernel",
+            "decoder",
+            "mask",
+            "gamma",
+            "boost",
+            "band",
+            "relative_boost",
+            "grouping",
+            "routing",
+            "iterations",
+        }
         hidden = [(count, self.primary_dim) for count in self.hidden]
         return NETWORKS[self.network](shape, hidden=hidden, **self.model_dump(include=own))
 
@@ -145,14 +197,23 @@ class SparseRecipe(Recipe):
         """
         import torch
 
-        found = {"test_accuracy": self.accuracy(network, splits["test"])} if self.supervised else {}
+        found = (
+            {"test_accuracy": self.accuracy(network, splits["test"])} if self.supervised else {}
+        )
         if self.network == "cnn":
             return found
         if (boost := getattr(network, "boost", None)) is not None:
             first, gain = float(boost.frequency.max()), boost.gain
-            found |= {"largest_share": first, "smallest_gain": float(gain.min()), "largest_gain": float(gain.max())}
+            found |= {
+                "largest_share": first,
+                "smallest_gain": float(gain.min()),
+                "largest_gain": float(gain.max()),
+            }
         with torch.no_grad():
-            errors = [squared_error(network(x), x) for x in map(self.prepare, splits["test"].some(2000).inputs.split(500))]
+            errors = [
+                squared_error(network(x), x)
+                for x in map(self.prepare, splits["test"].some(2000).inputs.split(500))
+            ]
         return found | {"test_error": float(torch.cat(errors).mean())}
 
 
@@ -176,13 +237,32 @@ class Reconstruction(Objective):
         return {"loss": loss, "accuracy": terms["accuracy"], "margin": margin, "error": error}
 
 
-SMALL = dict(dim=8, filters=64, kernel=5, primary_types=8, primary_kernel=5, decoder=(128, 256), cnn=(32, 32, 128), downsample=2)
+SMALL = dict(
+    dim=8,
+    filters=64,
+    kernel=5,
+    primary_types=8,
+    primary_kernel=5,
+    decoder=(128, 256),
+    cnn=(32, 32, 128),
+    downsample=2,
+)
 REDUCED: dict[Scale, dict[str, Any]] = {
     "smoke": dict(
-        data="digits", shift=2, dim=4, filters=8, kernel=3, primary_types=2, primary_dim=4, primary_kernel=3, decoder=(32,),
-        cnn=(4, 4, 16), epochs=3, batch_size=64,
+        data="digits",
+        shift=2,
+        dim=4,
+        filters=8,
+        kernel=3,
+        primary_types=2,
+        primary_dim=4,
+        primary_kernel=3,
+        decoder=(32,),
+        cnn=(4, 4, 16),
+        epochs=3,
+        batch_size=64,
     ),
     "cpu": dict(**SMALL, epochs=16, batch_size=64),
     "paper": {},
-}  # fmt: skip
+}
 """What each scale changes."""

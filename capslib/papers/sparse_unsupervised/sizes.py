@@ -32,8 +32,14 @@ def run(config: SizesConfig, context: Context) -> Outcome:
     whole, partly = int((mask > 0.5).sum()), int(((mask > 0.1) & (mask <= 0.5)).sum())
     with torch.device("meta"):
         network = SparseCapsNet((1, config.side, config.side), capsules=config.capsules)
-    metrics = in_unit({"off_one_and_two": abs(whole - 1) + abs(partly - 2)}, config.capsules, "count")
-    return Outcome(metrics=metrics, series={"mask": mask.tolist()}, parameters=sum(p.numel() for p in network.parameters()))
+    metrics = in_unit(
+        {"off_one_and_two": abs(whole - 1) + abs(partly - 2)}, config.capsules, "count"
+    )
+    return Outcome(
+        metrics=metrics,
+        series={"mask": mask.tolist()},
+        parameters=sum(p.numel() for p in network.parameters()),
+    )
 
 
 def grid(scale: Scale) -> list[SizesConfig]:

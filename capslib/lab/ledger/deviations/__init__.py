@@ -19,7 +19,9 @@ from capslib.papers.experiment import Deviation
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
 
-def deviations(stem: str, experiment: str, config: Config, *, everywhere: bool = False) -> list[Deviation]:
+def deviations(
+    stem: str, experiment: str, config: Config, *, everywhere: bool = False
+) -> list[Deviation]:
     """Every difference of a configuration from the paper: the fields that its budget changes, then the rows of the file.
 
     ``everywhere`` adds the rows of the experiment's other configurations: a record keeps one that was narrowed since.
@@ -36,10 +38,21 @@ def deviations(stem: str, experiment: str, config: Config, *, everywhere: bool =
         if name not in arm and getattr(config, name) != getattr(setting, name)
     ]
     fields = config.model_dump()
-    rows = (row for row in _rows(stem) if _holds({**row, "where": ""} if everywhere else row, experiment, fields))
-    if everywhere:  # a row of another configuration may want to write a number that this one has not
+    rows = (
+        row
+        for row in _rows(stem)
+        if _holds({**row, "where": ""} if everywhere else row, experiment, fields)
+    )
+    if (
+        everywhere
+    ):  # a row of another configuration may want to write a number that this one has not
         fields = {name: math.nan if value is None else value for name, value in fields.items()}
-    return budget + [Deviation(what=r["what"], paper=r["paper"], ours=r["ours"].format(**fields), why=r["why"]) for r in rows]
+    return budget + [
+        Deviation(
+            what=r["what"], paper=r["paper"], ours=r["ours"].format(**fields), why=r["why"]
+        )
+        for r in rows
+    ]
 
 
 def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> bool:
@@ -47,7 +60,9 @@ def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> b
         return False
     for condition in row["where"].split():
         name, _, values = condition.partition("=")
-        if (str(fields[name.rstrip("!")]).replace(" ", "") in values.split("|")) is name.endswith("!"):
+        if (
+            str(fields[name.rstrip("!")]).replace(" ", "") in values.split("|")
+        ) is name.endswith("!"):
             return False
     return True
 
