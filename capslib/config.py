@@ -78,6 +78,22 @@ class Config(Model):
         """The fields that differ from their defaults, as JSON has them. A new field with a default changes none of these."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
+    def values(self, mode: str = "python") -> dict[str, Any]:
+        """Return the value of every field."""
+        return self.model_dump(mode=mode)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the value of every field, as JSON has them."""
+        return self.values("json")
+
+    def titles(self) -> dict[str, str]:
+        """Return the title of every field, for readers."""
+        return {name: info.title or name for name, info in type(self).model_fields.items()}
+
+    def as_in_paper(self) -> Self:
+        """Return the paper's own setting."""
+        return self.setting()
+
     def arm(self) -> frozenset[str]:
         """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and those without a default."""
         return self.ARM | {

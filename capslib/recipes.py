@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,20 +31,165 @@ if TYPE_CHECKING:
     from capslib.data import DataFingerprint, DataSplit
     from capslib.training import Context, Examples, History, Patience
 
-__all__ = ["Objective", "Recipe", "Trained", "Training", "flops", "new_network", "train"]
+__all__ = [
+    "BaseRecipe",
+    "Objective",
+    "Recipe",
+    "Trained",
+    "Training",
+    "flops",
+    "new_network",
+    "train",
+]
 
 
-class Recipe(Config):
-    """What a training is made of. Its direct subclasses are those of the papers, whose defaults are the paper's setting.
+class BaseRecipe(Config):
+    """What every training is made of: a network, its routing, and how long it learns.
 
-    A recipe of your own is a direct subclass, too: add fields, and override :meth:`options` or :meth:`build` (the network),
-    :meth:`prepare` (what it sees), :meth:`scores` (what of its output is a class score), :meth:`objective` (the loss). A subclass of
-    a paper's recipe holds what an experiment measures besides; :meth:`recipe` leaves that out.
+    A subclass brings its own examples (:meth:`splits`) and says how large they are
+    (:attr:`input_shape`, :attr:`train_size`). :class:`Recipe` takes images of a data set.
+    """
+
+    network: NetworkName
+    routing: RoutingName = Field("dynamic", title="routing")
+    epochs: int = Field(50, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(128, ge=1, title="batch size")
+    learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
+
+    BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
+
+    def recipe(self, **changes: Any) -> BaseRecipe:
+        """Return a copy with ``changes`` applied."""
+        return self.model_copy(update=changes)
+
+    def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
+        """Return ``train`` and what to test on, on the device, and the fingerprints of the data."""
+        raise NotImplementedError(f"{type(self).__name__} has no examples: define splits()")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input of the network."""
+        raise NotImplementedError(f"{type(self).__name__} has no input_shape: define it")
+
+    @property
+    def train_size(self) -> int:
+        """The number of training examples."""
+        raise NotImplementedError(f"{type(self).__name__} has no train_size: define it")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return math.ceil(self.train_size / self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the whole training."""
+        return self.epochs * self.steps_per_epoch
+
+    def number_of_classes(self, labels: Tensor | None = None) -> int:
+        """Return the number of classes: by ``labels`` [N], of which the largest is the last."""
+        return 0 if labels is None else int(labels.max()) + 1
+
+    def seen(self, inputs: Tensor) -> Tensor:
+        """Return what the network sees in a test of the inputs of a split."""
+        return inputs
+
+    def augmentation(self) -> dict[str, Any]:
+        """Return how :func:`capslib.training.fit` changes every batch: here not at all."""
+        return {}
+
+    def options(self) -> dict[str, Any]:
+        """Return keywords of the network's constructor: here the routing, if it takes one."""
+        parameters = inspect.signature(NETWORKS[self.network]).parameters
+        return {"routing": self.routing} if "routing" in parameters else {}
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network for inputs of this shape, with random weights.
+
+        Raise :class:`UserError` for a network that needs other arguments.
+        """
+        kind = NETWORKS[self.network]
+        options = {"classes": classes, **self.options()}
+        signature = inspect.signature(kind)
+        try:
+            if "classes" not in signature.parameters:
+                raise TypeError("it takes no number of classes")
+            signature.bind(shape, **options)
+        except TypeError as error:
+            paper = kind.__module__.replace("capslib.networks.", "capslib.papers.")
+            advice = "In a recipe of your own,"
+            if paper != kind.__module__:
+                advice = f"Take a recipe of {paper}, or"
+            raise UserError(
+                f"{type(self).__name__} cannot build the network {self.network!r}: {error}. "
+                f"{advice} override options() or build()."
+            ) from None
+        return kind(shape, **options)
+
+    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Set what a network learns from its first batch, before it is trained."""
+
+    def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the class scores [N, C] of what the network sees."""
+        output = network(inputs)
+        return getattr(output, "activation", output)
+
+    def objective(self, device: torch.device) -> Objective:
+        """Return the loss of a batch."""
+        return Objective(self)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of the network's parameters."""
+        import torch
+
+        return torch.optim.Adam(network.parameters(), self.learning_rate)
+
+    def rate(self, progress: float) -> float:
+        """Return the learning rate; ``progress`` runs from 0 at the first step to 1 at the last."""
+        return self.learning_rate
+
+    def shorter(self) -> Sequence[int]:
+        """Return after how many epochs this training is, step for step, a shorter one.
+
+        There are none where a schedule spans the whole training.
+        """
+        return ()
+
+    def patience(self) -> Patience | None:
+        """Return when to stop early; None: never."""
+        return None
+
+    def evaluate(self, network: nn.Module, splits: Mapping[str, Examples]) -> dict[str, float]:
+        """Return what is measured after every epoch."""
+        accuracies = {}
+        for name, examples in splits.items():
+            if name != "train":
+                accuracies[f"{name}_accuracy"] = self.accuracy(network, examples)
+        return accuracies
+
+    def accuracy(self, network: nn.Module, examples: Examples) -> float:
+        """Return the share of right answers, between 0 and 1."""
+        from capslib.training import accuracy
+
+        def scores(inputs: Tensor) -> Tensor:
+            return self.scores(network, self.seen(inputs))
+
+        return accuracy(scores, examples, self.BATCH_OF_TEST)
+
+    def error(self, network: nn.Module, examples: Examples) -> float:
+        """Return the share of wrong answers, in percent."""
+        return 100 * (1 - self.accuracy(network, examples))
+
+
+class Recipe(BaseRecipe):
+    """A training on images of a data set.
+
+    For one of your own make a subclass: add fields, and override :meth:`options` or :meth:`build`
+    (the network), :meth:`prepare` (what it sees), :meth:`scores` (what of its output is a class
+    score), :meth:`objective` (the loss).
     """
 
     data: DataName | None = Field(None, title="data set")
-    network: NetworkName
-    routing: RoutingName = Field("dynamic", title="routing")
     loss: LossName = Field("margin", title="loss")
     resize: int | None = Field(None, ge=8, title="images are resized to")
     downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
@@ -52,61 +198,65 @@ class Recipe(Config):
     standardise: Literal["crop", "image"] = Field(
         "crop", title="pixels whose mean and deviation standardise an image"
     )
-    """Of the crop, after jitter, which that mostly undoes; or of the whole image, before crop and jitter."""
+    """Those of the crop, after jitter; or of the whole image, before crop and jitter."""
     images: int = Field(0, ge=0, title="images of each split, drawn once for all (0: all)")
-    epochs: int = Field(50, ge=1, le=10_000, title="epochs")
-    batch_size: int = Field(128, ge=1, title="batch size")
-    learning_rate: float = Field(1e-3, gt=0, le=1, title="Adam learning rate")
     shared_stream: bool = Field(
         False, title="augmentation draws from the stream of the permutations"
     )
-    """Augmentation drew so until it got a stream of its own; records of that time keep their meaning."""
-
-    BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
+    """Older records drew so; others have a stream of its own for augmentation."""
 
     def recipe(self, **changes: Any) -> Recipe:
-        """It with ``changes``, less what an experiment measures besides and what is then idle. TypeError, if that changes the training."""
+        """Return the recipe of the paper alone, with ``changes`` applied.
+
+        What an experiment adds, and fields that then change nothing, are left out. Raise TypeError
+        where that would change the training.
+        """
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
-        changeable = {
-            name
-            for name, f in vars(Recipe).items()
-            if inspect.isfunction(f) or isinstance(f, property)
-        }
-        methods = changeable - {"recipe", "__hash__"}
-        if lost := sorted(
-            methods & {name for c in line[: line.index(paper)] for name in vars(c)}
-        ):
-            so = (
+        methods = set()
+        for base in (Recipe, BaseRecipe):
+            for name, member in vars(base).items():
+                if inspect.isfunction(member) or isinstance(member, property):
+                    methods.add(name)
+        methods -= {"recipe", "__hash__"}
+        added = set()
+        for kind in line[: line.index(paper)]:
+            added |= vars(kind).keys()
+        lost = sorted(methods & added)
+        if lost:
+            advice = (
                 "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
             )
             raise TypeError(
-                f"{type(self).__name__} trains as {paper.__name__}, without its own {', '.join(lost)}: {so}"
+                f"{type(self).__name__} trains as {paper.__name__}, "
+                f"without its own {', '.join(lost)}: {advice}"
             )
         kept = {**self.model_dump(include=set(paper.model_fields)), **changes}
         idle = set().union(*paper.model_construct(**kept).idle().values()) - changes.keys()
-        return paper.model_validate(
-            {name: value for name, value in kept.items() if name not in idle}
-        )
+        return paper.model_validate({n: value for n, value in kept.items() if n not in idle})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
-        """Named parts of a split of the data set, each as a bool mask [N], or None for all of it."""
+        """Return named parts of a split, each as a bool mask [N], or None for all of it."""
         return {split.split: None}
 
     def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
-        """Last changes to all parts, such as other labels; their inputs are what :meth:`seen` takes."""
+        """Return the parts after a last change, such as other labels.
+
+        Their inputs are what :meth:`seen` takes.
+        """
         return parts
 
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
-        """``train`` and what to test on, on the device, and the fingerprint of the data. Images stay uint8 if batches are augmented.
+        """Return ``train`` and what to test on, on the device, and the fingerprint of the data.
 
-        A rehearsal trains on all images, for their number decides how it computes, but tests on two batches.
+        Images stay uint8 if batches are augmented. A rehearsal trains on all images, whose number
+        decides how it computes, but tests on two batches. Raise :class:`UserError` where the recipe
+        names no data set.
         """
         import numpy as np
-        import torch
 
         from capslib import data
-        from capslib.training import Examples, subset
+        from capslib.training import subset
 
         if self.data is None:
             raise UserError(
@@ -116,37 +266,65 @@ class Recipe(Config):
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
             for part, mask in self.choose(split).items():
-                most = (
-                    2 * self.batch_size
-                    if part != "train" and context.max_steps is not None
-                    else self.images
-                )
+                most = self.images
+                if part != "train" and context.max_steps is not None:
+                    most = 2 * self.batch_size
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
                 rows = rows[subset(len(rows), most).numpy()]
-                images, labels = (
-                    torch.tensor(split[array][rows], device=context.device)
-                    for array in ("images", "labels")
-                )
-                if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
-                    images = _resized(images, self.resize)
-                parts[part] = Examples(
-                    images if self.augments else self.prepare(images), labels
-                )
+                parts[part] = self._examples(split, rows, context.device)
         return self.arrange(parts), [split.fingerprint]
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        """What the network sees of one example, (C, H, W), and the number of training examples, by the registry of data sets."""
-        n, channels, *size = SETS[self.data].train
-        size = [(self.resize or side) // self.downsample for side in size]
-        return (channels, *([self.crop] * 2 if self.crop else size)), min(n, self.images or n)
+    def _examples(self, split: DataSplit, rows: Any, device: str) -> Examples:
+        """Return some rows of a split on a device: uint8 images, or what the network sees of them."""
+        import torch
+
+        from capslib.training import Examples
+
+        images = torch.tensor(split["images"][rows], device=device)
+        labels = torch.tensor(split["labels"][rows], device=device)
+        if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
+            images = _resized(images, self.resize)
+        return Examples(images if self.augments else self.prepare(images), labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape (C, H, W) of what the network sees of one image."""
+        _, channels, *size = SETS[self.data].train
+        if self.crop is not None:
+            return (channels, self.crop, self.crop)
+        return (channels, *[(self.resize or side) // self.downsample for side in size])
+
+    @property
+    def train_size(self) -> int:
+        """The number of training images."""
+        size = SETS[self.data].train[0]
+        return min(size, self.images or size)
+
+    def number_of_classes(self, labels: Tensor | None = None) -> int:
+        """Return the number of classes of the data set; by ``labels`` [N] where it names none."""
+        if self.data is None:
+            return super().number_of_classes(labels)
+        return len(SETS[self.data].classes)
 
     @property
     def augments(self) -> bool:
         """Whether every batch is prepared anew, with random numbers of its own."""
         return self.crop is not None or self.jitter
 
+    def seen(self, inputs: Tensor) -> Tensor:
+        """Return what the network sees in a test of the inputs of a split."""
+        return self.prepare(inputs) if self.augments else inputs
+
+    def augmentation(self) -> dict[str, Any]:
+        """Return how :func:`capslib.training.fit` prepares every batch, where it does."""
+        transform = self.prepare if self.augments else None
+        return {"transform": transform, "shared_stream": self.shared_stream}
+
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """What the network sees of uint8 images [N, C, H, W]: with a generator as in training, without one as in a test."""
+        """Return what the network sees of uint8 images [N, C, H, W].
+
+        With a generator they are prepared as in training, without one as in a test.
+        """
         from capslib.data.transforms import (
             center_crop,
             downsample,
@@ -156,113 +334,26 @@ class Recipe(Config):
             to_float,
         )
 
-        x = whole = (
-            downsample(to_float(images), self.downsample)
-            if self.downsample > 1
-            else to_float(images)
-        )
+        whole = to_float(images)
+        if self.downsample > 1:
+            whole = downsample(whole, self.downsample)
         jitters = generator is not None and self.jitter
+        seen = whole
         if jitters and self.standardise == "crop":
-            x = jitter(x, generator)
-        if self.crop is not None:
-            x = (
-                center_crop(x, self.crop)
-                if generator is None
-                else random_crop(x, self.crop, generator)
-            )
+            seen = jitter(seen, generator)
+        if self.crop is not None and generator is None:
+            seen = center_crop(seen, self.crop)
+        elif self.crop is not None:
+            seen = random_crop(seen, self.crop, generator)
         if jitters and self.standardise == "image":
-            x = jitter(x, generator)
-        return standardise(x, of=whole if self.standardise == "image" else x)
-
-    def seen(self, inputs: Tensor) -> Tensor:
-        """What the network sees of the inputs of a split, in a test."""
-        return self.prepare(inputs) if self.augments else inputs
-
-    def options(self) -> dict[str, Any]:
-        """Keywords of the network's constructor, besides shape and number of classes: here the routing, if it takes one."""
-        takes = inspect.signature(NETWORKS[self.network]).parameters
-        return {"routing": self.routing} if "routing" in takes else {}
-
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The network for inputs of this shape (C, H, W), with random weights. UserError for one that needs other arguments."""
-        kind, given = NETWORKS[self.network], {"classes": classes, **self.options()}
-        signature, paper = (
-            inspect.signature(kind),
-            kind.__module__.replace("capslib.networks.", "capslib.papers."),
-        )
-        try:
-            if "classes" not in signature.parameters:
-                raise TypeError("it takes no number of classes")
-            signature.bind(shape, **given)
-        except TypeError as why:
-            there = (
-                f"Take a recipe of {paper}, or"
-                if paper != kind.__module__
-                else "In a recipe of your own,"
-            )
-            raise UserError(
-                f"{type(self).__name__} cannot build the network {self.network!r}: {why}. {there} override options() or build()."
-            ) from None
-        return kind(shape, **given)
-
-    def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """Set what a network learns from its first batch, before it is trained."""
-
-    def scores(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        """Class scores [N, C] of what the network sees."""
-        output = network(inputs)
-        return getattr(output, "activation", output)
-
-    def objective(self, device: torch.device) -> Objective:
-        """The loss of a batch."""
-        return Objective(self)
-
-    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        import torch
-
-        return torch.optim.Adam(network.parameters(), self.learning_rate)
-
-    def rate(self, progress: float) -> float:
-        """The learning rate when this share of the training is over."""
-        return self.learning_rate
-
-    def steps(self) -> int:
-        """Number of steps of the whole training, by the registry of data sets."""
-        return self.epochs * -(-self.shape()[1] // self.batch_size)
-
-    def shorter(self) -> Sequence[int]:
-        """Numbers of epochs after which this training is, step for step, a shorter one: none where a schedule spans all of it."""
-        return ()
-
-    def patience(self) -> Patience | None:
-        """When to stop early; None: never."""
-        return None
-
-    def evaluate(self, network: nn.Module, splits: Mapping[str, Examples]) -> dict[str, float]:
-        """What is measured after every epoch."""
-        return {
-            f"{name}_accuracy": self.accuracy(network, of)
-            for name, of in splits.items()
-            if name != "train"
-        }
-
-    def accuracy(self, network: nn.Module, examples: Examples) -> float:
-        """The share of right answers, between 0 and 1."""
-        from capslib.training import accuracy
-
-        return accuracy(
-            lambda inputs: self.scores(network, self.seen(inputs)), examples, self.BATCH_OF_TEST
-        )
-
-    def error(self, network: nn.Module, examples: Examples) -> float:
-        """The share of wrong answers, in percent."""
-        return 100 * (1 - self.accuracy(network, examples))
+            seen = jitter(seen, generator)
+        return standardise(seen, of=whole if self.standardise == "image" else seen)
 
 
 class Objective:
     """The loss of a recipe, as training wants it: named scalars of a batch, of which it minimises ``loss``."""
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: BaseRecipe):
         self.recipe = recipe
 
     def at(self, progress: float) -> None:
@@ -284,7 +375,7 @@ class Objective:
 class Training(NamedTuple):
     """A recipe and a seed: they name what a training gives."""
 
-    recipe: Recipe
+    recipe: BaseRecipe
     seed: int
 
     @property
@@ -310,7 +401,7 @@ class Trained(NamedTuple):
 
 
 def new_network(
-    recipe: Recipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None
+    recipe: BaseRecipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None
 ) -> nn.Module:
     """Return the network of a recipe before it is trained, on the CPU: the same for the same seed.
 
@@ -319,24 +410,25 @@ def new_network(
     """
     from capslib.training import seeded
 
-    classes = 0
-    if recipe.data is not None:
-        classes = len(SETS[recipe.data].classes)
-    elif labels is not None:
-        classes = int(labels.max()) + 1
     with seeded(seed):
-        return recipe.build(shape, classes)
+        return recipe.build(shape, recipe.number_of_classes(labels))
 
 
-def train(recipe: Recipe, seed: int, context: Context) -> Trained:
-    """Train the network of a recipe, go on with a training that was killed, or read its final weights in ``context.folder``.
+def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
+    """Train the network of a recipe.
 
-    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a changed class of the recipe, its network
-    or routing, a changed loss. What these call elsewhere in your files is not looked at; where that matters, or nothing of this does,
-    name the code in ``context.code``. Where another process runs the same training, this waits for it. Shorter trainings that are the
-    beginning of this one are left in the folder on the way: those that the recipe names (:meth:`Recipe.shorter`) and, if
-    ``context.doubles``, that with half the epochs, where rate and loss are constant. Raises what :func:`capslib.training.fit` raises, UserError for data that are missing, and
-    TypeError for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
+    A training that was killed goes on from its checkpoint in ``context.folder``, and one that has
+    ended is read from there. Where another process runs the same training, this waits for it.
+
+    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a changed
+    class of the recipe, its network or routing, a changed loss. What these call elsewhere in your
+    files is not looked at; where that matters, or nothing of this does, name the code in
+    ``context.code``. Shorter trainings that are the beginning of this one are left in the folder on
+    the way: those that the recipe names (:meth:`Recipe.shorter`) and, if ``context.doubles``, that
+    with half the epochs, where rate and loss are constant.
+
+    Raise what :func:`capslib.training.fit` raises, UserError for data that are missing, and TypeError
+    for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -346,65 +438,47 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     """
     from filelock import Timeout
 
-    from capslib.training import fit, path_of
+    from capslib.training import fit
 
     recipe = recipe.recipe()
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
-    first = splits["train"]
-    shape = tuple(recipe.seen(first.inputs[:1]).shape[1:])
-    network = new_network(recipe, shape, seed, first.labels).to(context.device)
-    recipe.start(network, first, seed)
-    objective, optimizer = recipe.objective(first.inputs.device), recipe.optimizer(network)
-    steps = recipe.epochs * -(-len(first.inputs) // recipe.batch_size)
+    examples = splits["train"]
+    shape = tuple(recipe.seen(examples.inputs[:1]).shape[1:])
+    network = new_network(recipe, shape, seed, examples.labels).to(context.device)
+    recipe.start(network, examples, seed)
+    objective = recipe.objective(examples.inputs.device)
+    optimizer = recipe.optimizer(network)
+    steps = recipe.epochs * math.ceil(len(examples.inputs) / recipe.batch_size)
 
     def before_step(step: int) -> None:
         objective.at(step / steps)
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step / steps)
 
-    code = context.code or (
-        context.code_of(type(recipe).__module__) if context.code_of else _code(recipe)
-    )
-    own = dataclasses.replace(
-        context, seed=seed, code=code, milestones={}, resumed_from=[], seconds_before=0.0
-    )
-    if context.folder is not None and context.max_steps is None:
-        context.folder.mkdir(parents=True, exist_ok=True)
-        own.checkpoint = Training(recipe, seed).path(context.folder)
-        shorter = [*recipe.shorter()]
-        steady = (
-            type(recipe).rate is Recipe.rate and type(objective).at is Objective.at
-        )  # does not ask how much is left
-        if context.doubles and steady and recipe.epochs % 2 == 0:
-            shorter.append(recipe.epochs // 2)
-        for epochs in shorter:
-            milestone = steps * epochs // recipe.epochs
-            if path_of(milestone) == path_of(steps):
-                beginning = Training(recipe.model_copy(update={"epochs": epochs}), seed)
-                own.milestones[milestone] = beginning.path(context.folder)
-    alone, asked = contextlib.nullcontext(), time.perf_counter()
-    if own.checkpoint:
-        alone = locked(
-            own.checkpoint.with_suffix(".lock"), poll_interval=0.5, cancel_check=context.stop
-        )
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return recipe.evaluate(model, splits)
+
+    training = Training(recipe, seed)
+    own = _own_context(training, context)
+    if own.checkpoint is not None:
+        own.milestones = _milestones(training, objective, steps, own)
+    asked = time.perf_counter()
     try:
-        with alone:
-            context.seconds_before -= (
-                time.perf_counter() - asked
-            )  # while another process trained it, which is counted below
+        with _alone(own):
+            # while another process trained it, which is counted below
+            context.seconds_before -= time.perf_counter() - asked
             history = fit(
                 network,
-                first,
+                examples,
                 loss=objective,
                 optimizer=optimizer,
                 epochs=recipe.epochs,
                 batch_size=recipe.batch_size,
-                evaluate=lambda model: recipe.evaluate(model, splits),
-                transform=recipe.prepare if recipe.augments else None,
-                shared_stream=recipe.shared_stream,
+                evaluate=evaluate,
                 before_step=before_step,
                 patience=recipe.patience(),
                 context=own,
+                **recipe.augmentation(),
             )
     except Timeout:
         raise Interrupted from None
@@ -413,23 +487,79 @@ def train(recipe: Recipe, seed: int, context: Context) -> Trained:
     return Trained(network.eval(), history, splits, fingerprints)
 
 
-def _code(recipe: Recipe) -> str:
-    """A hash of capslib's source, and of the source of what a recipe names elsewhere, where that can be read."""
-    text = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    named = (NETWORKS[recipe.network], ROUTINGS[recipe.routing], LOSSES[recipe.loss])
-    for thing in (*type(recipe).__mro__, *named):
-        if thing.__module__.partition(".")[0] != "capslib":
+def _own_context(training: Training, context: Context) -> Context:
+    """Return the context of one training: its seed, its code and its checkpoint."""
+    recipe = training.recipe
+    code = context.code
+    if not code and context.code_of:
+        code = context.code_of(type(recipe).__module__)
+    own = dataclasses.replace(
+        context,
+        seed=training.seed,
+        code=code or _code(recipe),
+        milestones={},
+        resumed_from=[],
+        seconds_before=0.0,
+    )
+    if context.folder is not None and context.max_steps is None:
+        context.folder.mkdir(parents=True, exist_ok=True)
+        own.checkpoint = training.path(context.folder)
+    return own
+
+
+def _milestones(
+    training: Training, objective: Objective, steps: int, context: Context
+) -> dict[int, Path]:
+    """Return where the shorter trainings are kept that a training is on its way, by step."""
+    from capslib.training import path_of
+
+    recipe = training.recipe
+    epochs = list(recipe.shorter())
+    constant_rate = type(recipe).rate is BaseRecipe.rate
+    constant_loss = type(objective).at is Objective.at
+    if context.doubles and constant_rate and constant_loss and recipe.epochs % 2 == 0:
+        epochs.append(recipe.epochs // 2)
+    milestones = {}
+    for shorter in epochs:
+        step = steps * shorter // recipe.epochs
+        if path_of(step) == path_of(steps):
+            beginning = Training(recipe.model_copy(update={"epochs": shorter}), training.seed)
+            milestones[step] = beginning.path(context.folder)
+    return milestones
+
+
+def _alone(context: Context) -> contextlib.AbstractContextManager:
+    """Return the lock of a training's checkpoint, which one process holds at a time."""
+    if context.checkpoint is None:
+        return contextlib.nullcontext()
+    lock = context.checkpoint.with_suffix(".lock")
+    return locked(lock, poll_interval=0.5, cancel_check=context.stop)
+
+
+def _code(recipe: BaseRecipe) -> str:
+    """Return a hash of capslib's source, and of the source of what a recipe names elsewhere.
+
+    What cannot be read does not count.
+    """
+    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    objects = [*type(recipe).__mro__, NETWORKS[recipe.network], ROUTINGS[recipe.routing]]
+    if isinstance(recipe, Recipe):
+        objects.append(LOSSES[recipe.loss])
+    for item in objects:
+        if item.__module__.partition(".")[0] != "capslib":
             with contextlib.suppress(OSError, TypeError):
-                text.append(inspect.getsource(thing).encode())
-    return hashlib.sha256(b"\0".join(text)).hexdigest()
+                texts.append(inspect.getsource(item).encode())
+    content = b"\0".join(texts).replace(b"\r\n", b"\n")  # a clone of Windows has the same code
+    return hashlib.sha256(content).hexdigest()
 
 
-def flops(recipe: Recipe) -> tuple[int, int]:
-    """FLOPs of the products and convolutions of one training step, counted on torch's ``meta`` device, and the number of steps.
+def flops(recipe: BaseRecipe) -> int:
+    """Return the FLOPs of the products and convolutions of one training step.
 
-    >>> step, steps = flops(Recipe(data="digits", network="cnn", loss="cross_entropy", batch_size=100, epochs=2))
-    >>> step > 1e6, steps
-    (True, 30)
+    They are counted on torch's ``meta`` device, without data.
+
+    >>> flops(Recipe(data="digits", network="cnn", loss="cross_entropy", batch_size=100)) > 1e6
+    True
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -437,15 +567,16 @@ def flops(recipe: Recipe) -> tuple[int, int]:
     from capslib.routing import use_path
     from capslib.training import Examples
 
-    (shape, count), meta = recipe.shape(), torch.device("meta")
+    meta = torch.device("meta")
+    shape = recipe.input_shape
     with meta:
         network = new_network(recipe, shape, 0).to(meta)
-        images, labels = torch.zeros(recipe.batch_size, *shape), torch.zeros(recipe.batch_size)
-        batch = Examples(images, labels.long())
+        inputs = torch.zeros(recipe.batch_size, *shape)
+        labels = torch.zeros(recipe.batch_size).long()
     use_path(network, "eager")
     with FlopCounterMode(display=False) as counter:
-        recipe.objective(meta)(network, batch)["loss"].backward()
-    return counter.get_total_flops(), recipe.epochs * -(-count // recipe.batch_size)
+        recipe.objective(meta)(network, Examples(inputs, labels))["loss"].backward()
+    return counter.get_total_flops()
 
 
 def _resized(images: Tensor, side: int) -> Tensor:

@@ -44,7 +44,6 @@ from capslib.lab.chapter import Chapter
 from capslib.lab.words import HELD, OPEN, number_of
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 from capslib.papers.negation_limitation.asks import STARTED, TRAINS
-from capslib.papers.negation_limitation.depth import DepthConfig
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.told
@@ -551,8 +550,7 @@ if len(late):
     display(late.pivot(index="data", columns="seed", values="start").pipe(frames.styled))
 
 # %% tags=["hide-input"]
-arm = (*DepthConfig.ARM, "hidden_dim", "network")
-frames.configuration(EXPERIMENTS["depth"], arm=arm).pipe(frames.styled)
+frames.configuration(EXPERIMENTS["depth"], arm=["network"]).pipe(frames.styled)
 
 # %% [markdown]
 # ### When does learning start? (Figure 2)

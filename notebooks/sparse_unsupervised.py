@@ -555,7 +555,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(chapter.table("SP-W-1", "SP-X-"))
-pixels = np.prod(papers.config(of_encodings[0].trial).shape()[0])
+pixels = np.prod(papers.arm(of_encodings[0].trial).input_shape)
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
@@ -1022,7 +1022,7 @@ parameters = frames.listed(
     for name, records in codes.items()
     if records and records[0].parameters
 )
-pixels = np.prod(papers.config(of_codes[0].trial).shape()[0])
+pixels = np.prod(papers.arm(of_codes[0].trial).input_shape)
 tell(
     of_codes,
     "The classifier adds much by itself: in (a) it is right on",
@@ -1082,9 +1082,9 @@ frames.costs(committed or encodings).pipe(frames.styled, digits=1)
 # %% tags=["hide-input"]
 rows = {}
 for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
-    config, (steps, flops) = papers.config(trial), planning.work(trial)
+    config, (steps, flops) = papers.arm(trial), planning.work(trial)
     with torch.device("meta"):
-        network = config.build(config.shape()[0], 10)
+        network = config.build(config.input_shape, 10)
     layers = [layer.weight for layer in getattr(network, "layers", ())]
     votes = [w.numel() // w.shape[-1] for w in layers]
     rows[name_of(config.model_dump())] = (

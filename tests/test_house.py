@@ -191,7 +191,8 @@ for module in pkgutil.walk_packages(capslib.__path__, "capslib."):
 from capslib.papers import experiments
 from capslib.training import Context
 sign = experiments("negation_limitation")["sign"]
-print(sign.run(sign.config(routing="dynamic", bias=True, points=20, epochs=1), Context(seed=0)).parameters)
+arm = sign.at("smoke")["dynamic/bias"].changed({{"points": 20, "epochs": 1}})
+print(sign.run(arm, Context(seed=0)).parameters)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert done.stdout.strip().isdigit(), done.stderr

@@ -21,7 +21,7 @@ def recipes() -> dict[str, Recipe]:
     for stem in papers.STEMS:
         for experiment in papers.experiments(stem).values():
             for trial in experiment.trials("smoke"):
-                for recipe, _ in experiment.trainings(papers.config(trial), trial.seed):
+                for recipe, _ in experiment.trainings(papers.arm(trial), trial.seed):
                     found.setdefault(
                         f"{recipe.network}, {recipe.routing}, {recipe.loss}", recipe.recipe()
                     )

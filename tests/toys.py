@@ -14,8 +14,9 @@ from typing import Any, Literal
 from capslib import papers
 from capslib.config import Config
 from capslib.errors import Interrupted, NotFinite, UserError
-from capslib.papers.experiment import Experiment, Metric, Outcome
-from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.papers.experiment import Metric, Outcome
+from capslib.papers.flat import FlatExperiment as Experiment
+from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import Training
 from capslib.training import Context
 
@@ -142,7 +143,7 @@ def experiment(
 
 def training(config: Any, seed: int) -> Training:
     """The training that a toy says it does; it only leaves a file in its place."""
-    return Training(SignConfig(routing="dynamic", bias=True, points=config.size + 1), seed)
+    return Training(SignRecipe(routing="dynamic", bias=True, points=config.size + 1), seed)
 
 
 TOY = experiment(ToyConfig, run_toy)

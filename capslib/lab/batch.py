@@ -62,12 +62,12 @@ class Session:
         try:
             return chosen.trials(self.settings.scale, seeds=seeds, **selection)
         except UserError as error:
-            own, every = chosen.config.model_fields, papers.experiments(stem).values()
+            own, every = chosen.fields, papers.experiments(stem).values()
             for name in {
                 **(selection.get("where") or {}),
                 **(selection.get("change") or {}),
-            }.keys() - own.keys():
-                if have := ", ".join(e.name for e in every if name in e.config.model_fields):
+            }.keys() - set(own):
+                if have := ", ".join(e.name for e in every if name in e.fields):
                     raise UserError(
                         f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment."
                     ) from None
@@ -76,11 +76,11 @@ class Session:
                 for name, value in (selection.get("where") or {}).items()
                 if name != "seed"
             }
-            able = (e for e in every if where.keys() <= e.config.model_fields.keys())
+            able = (e for e in every if where.keys() <= set(e.fields))
             have = [
                 e.name
                 for e in able
-                if any(config.matches(where) for config in e.grid(self.settings.scale))
+                if any(arm.matches(where) for arm in e.at(self.settings.scale).values())
             ]
             if have and experiment not in have:
                 raise UserError(
@@ -122,7 +122,7 @@ def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
 
     missing = []
     for name in sorted(
-        {name for t in trials if (name := getattr(papers.config(t), "data", None))}
+        {name for t in trials if (name := getattr(papers.arm(t), "data", None))}
     ):
         try:
             data.require(name, data_dir=data_dir)

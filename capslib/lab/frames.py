@@ -15,7 +15,7 @@ from capslib.lab.ledger import plural, raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
 from capslib.lab.statistics import Bounds, interval
-from capslib.papers.experiment import SCALES, Experiment
+from capslib.papers.experiment import SCALES, Arm, Experiment
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -168,7 +168,8 @@ def best(records: Iterable[Record], experiment: str, **where: object) -> list[Re
 
 def standing(records: Sequence[Record]) -> str:
     """Which records a figure shows and how their data differ from the originals, as Markdown."""
-    sets = ", ".join(sorted({plain(str(r.config["data"])) for r in records}))
+    names = {r.config["data"] for r in records if r.config.get("data")}
+    sets = ", ".join(sorted(map(plain, names)))
     scales = ", ".join(sorted({r.trial.scale for r in records}))
     notes = sorted(
         {
@@ -209,30 +210,33 @@ def shown_are(records: Iterable[Record]) -> str:
 
 
 def configuration(
-    experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Config] = {}
+    experiment: Experiment, arm: Sequence[str] = (), more: Mapping[str, Arm | Config] = {}
 ) -> DataFrame:
-    """The configuration of each scale beside the paper's own setting, without the fields in ``arm``, which vary within a scale.
+    """Return the configuration of each scale beside the paper's own setting.
 
-    ``more`` adds columns, named by their scale and what they are: ``cpu, smaller copy``. What all leave None, off or empty is left out, and what nothing uses.
+    Fields in which the arms of the paper differ are left out, and those named in ``arm``, and what
+    every scale leaves None, off or empty. ``more`` adds columns, named by their scale and what they
+    are: ``cpu, smaller copy``.
     """
     import pandas as pd
 
-    columns = {**{scale: experiment.grid(scale)[0] for scale in SCALES}, **more}
-    first = dict(sorted(columns.items(), key=lambda of: -SCALES.index(of[0].partition(",")[0])))
-    used = [
-        name
-        for name in experiment.config.model_fields
-        if {getattr(c, name) for c in first.values()} - {None, False, ()}
-    ]
-    fields = [name for name in used if name not in {*arm, *experiment.config.UNUSED}]
+    columns = {scale: next(iter(experiment.at(scale).values())) for scale in SCALES}
+    columns |= more
+    ordered = sorted(columns, key=lambda name: -SCALES.index(name.partition(",")[0]))
+    values = {name: columns[name].values() for name in ordered}
+    hidden = {*arm, *experiment.varied}
+    fields = []
+    for field in values[ordered[0]]:
+        if field not in hidden and {v[field] for v in values.values()} - {None, False, ()}:
+            fields.append(field)
+    titles = columns[ordered[0]].titles()
     table = pd.DataFrame(
-        {
-            scale: [text(getattr(config, name)) for name in fields]
-            for scale, config in first.items()
-        },
-        index=[experiment.config.model_fields[name].title or name for name in fields],
+        {name: [text(values[name][field]) for field in fields] for name in ordered},
+        index=[titles[field] for field in fields],
     )
-    table.loc["seeds"] = [str(len(experiment.seeds[name.partition(",")[0]])) for name in first]
+    table.loc["seeds"] = [
+        str(len(experiment.seeds[name.partition(",")[0]])) for name in ordered
+    ]
     return table.rename_axis("setting")
 
 
@@ -252,9 +256,7 @@ def deviations(records: Iterable[Record]) -> DataFrame:
     found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}
     for trial, told in ((record.trial, record.deviations) for record in records):
         place = (
-            (trial.paper, trial.experiment, papers.config(trial))
-            if papers.known(trial)
-            else None
+            (trial.paper, trial.experiment, papers.arm(trial)) if papers.known(trial) else None
         )
         known = (
             ledger_of(*place, everywhere=True) if place else []

@@ -235,6 +235,8 @@ def _pairs(arms: Sequence[Sequence[Run]]) -> list[tuple[Run, ...]]:
 
 def _named(select: Select) -> str:
     """An arm, for a message: ``depth (routing=em, depth=4)``."""
+    if select.arms:
+        return f"{select.experiment} ({', '.join(select.arms)})"
     fields = ", ".join(f"{name}={value}" for name, value in select.where.items())
     return f"{select.experiment} ({fields})" if fields else select.experiment
 
@@ -244,6 +246,10 @@ def _missing(
 ) -> str:
     """Return why there is nothing to judge by: no records of an arm, or none that hold the metric. Empty where there is."""
     for select, arm in zip(query.arms, arms, strict=True):
+        if not arm and len(select.arms) > 1 and not query.paper_scale_only:
+            return (
+                f"No seed has a record of all {len(select.arms)} arms of {_named(select)} yet."
+            )
         if not arm and select.over and not query.paper_scale_only:
             return f"No seed has a record of all {select.cells} of {_named(select)} yet, each with another {select.over}."
         if not arm:
@@ -267,6 +273,8 @@ def _missing(
 def _mixed(query: Value | Order | Above, arms: Sequence[Sequence[Run]]) -> str:
     """Return in what the records of one arm differ that the query does not fix: such runs are no replicates."""
     for select, arm in zip(query.arms, arms, strict=True):
+        if select.arms:
+            continue  # a name fixes every field
         configs = [record.config for run in arm for record in run.records]
         names = {
             name
@@ -298,7 +306,7 @@ def _unlearned(
             seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
             for record in run.records:
                 found |= dict.fromkeys(
-                    f"{seed}{run.told(record)} {why}"
+                    f"{seed}{run.label(record)} {why}"
                     for why in select.unfit(record, decides=decides)
                 )
     return f"Decides nothing: {'; '.join(found)}." if found else ""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from capslib import papers
-from capslib.data.registry import SETS
 from capslib.errors import UserError
 from capslib.lab.ledger import plural
 from capslib.lab.records import UNFINISHED, Record
@@ -128,7 +127,7 @@ class Experience:
 def _place(trial: Trial) -> tuple:
     """Trials that can be compared have the same paper, scale and model of a configuration. A record may outlive its experiment."""
     experiment = papers.experiments(trial.paper).get(trial.experiment)
-    return trial.paper, trial.scale, experiment and experiment.config
+    return trial.paper, trial.scale, experiment and experiment.kind
 
 
 def _fields(trial: Trial) -> frozenset:
@@ -143,7 +142,7 @@ def _fields(trial: Trial) -> frozenset:
 def _recipes(trial: Trial) -> list[Recipe]:
     experiment = papers.experiments(trial.paper)[trial.experiment]
     return (
-        [t.recipe for t in experiment.trainings(papers.config(trial), trial.seed)]
+        [t.recipe for t in experiment.trainings(papers.arm(trial), trial.seed)]
         if papers.known(trial)
         else []
     )
@@ -151,7 +150,7 @@ def _recipes(trial: Trial) -> list[Recipe]:
 
 def _seen(trial: Trial) -> int:
     """How many images its trainings see, those of each epoch counted; 1 where it trains nothing."""
-    return sum(recipe.epochs * recipe.shape()[1] for recipe in _recipes(trial)) or 1
+    return sum(recipe.epochs * recipe.train_size for recipe in _recipes(trial)) or 1
 
 
 def work(trial: Trial) -> tuple[int, int]:
@@ -193,17 +192,17 @@ _steps: dict[tuple, int] = {}
 
 def _counted(recipe: Recipe) -> tuple[int, int]:
     """FLOPs of a step, counted once for recipes with the same step, and the number of steps. UserError for one that cannot be taken."""
-    shape, n = recipe.shape()
-    classes = len(SETS[recipe.data].classes) if recipe.data else 0
+    shape = recipe.input_shape
+    classes = recipe.number_of_classes()
     key = type(recipe), recipe.model_dump_json(exclude=BUDGET), shape, classes
     if key not in _steps:
         try:
-            _steps[key] = flops(recipe)[0]
+            _steps[key] = flops(recipe)
         except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as why:
             raise UserError(
-                f"{recipe.network}, {recipe.routing} routing and {recipe.data or 'its data'} do not go together: {why}"
+                f"{recipe.network}, {recipe.routing} routing and {getattr(recipe, 'data', None) or 'its data'} do not go together: {why}"
             ) from why
-    return _steps[key], recipe.epochs * -(-n // recipe.batch_size)
+    return _steps[key], recipe.steps
 
 
 def outlook(

@@ -190,13 +190,15 @@ class Passing(Shown):
 
 
 def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
-    """A short label for each of these trials: the fields that differ among them."""
+    """Return a function that names each of these trials: by its arm, else by the fields that differ."""
     configs = {t.key: papers.fields(t) for t in trials}
     names = dict.fromkeys(k for c in configs.values() for k in c)
     fields = [k for k in names if len({str(c.get(k)) for c in configs.values()}) > 1]
 
     def label(trial: Trial) -> str:
         config = configs[trial.key]
+        if config.get("arm"):
+            return f"{trial.experiment} {config['arm']} seed={trial.seed}"
         arm = " ".join(f"{k}={config[k]}" for k in fields if k in config)
         return " ".join(filter(None, (trial.experiment, arm, f"seed={trial.seed}")))
 

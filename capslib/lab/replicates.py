@@ -4,97 +4,121 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from capslib.lab.records import Exit, Record
 from capslib.papers import query as q
-from capslib.papers.experiment import Metric, Scale
+from capslib.papers.experiment import TWICE, Metric, Scale
 from capslib.papers.query import Select
 
 FAILED: tuple[Exit, ...] = ("nan", "oom", "error")
 """Ends of a run that failed. An interrupted run is not over yet, so it says nothing."""
 
 
-class Runs:
-    """The records that may decide a claim, by paper and experiment: on real data, at cpu or paper scale, ended well or failed.
+def one_budget(record: Record) -> int:
+    """Return 1: every record is one of its scale's own."""
+    return 1
 
-    ``budget`` tells a scale's own records (1) from those with twice its epochs (2) and from others (0), such as those of an earlier
-    revision, which mean something else. A training that a rule of the paper stopped before its epochs were over is its own with
-    twice the epochs. ``left_out`` counts the others, so that a verdict can name their number.
+
+class Runs:
+    """The records that may decide a claim, on real data, at cpu or paper scale, ended well or failed.
+
+    ``budget(record)`` is 1 for a scale's own records, 2 for those with twice its epochs, and 0 for
+    others, such as those of an earlier revision. A training that stopped itself before its epochs were
+    over is its own with twice the epochs. ``left_out`` counts the others, by paper and experiment.
     """
 
     def __init__(
-        self, records: Iterable[Record] = (), budget: Callable[[Record], int] = lambda record: 1
+        self, records: Iterable[Record] = (), budget: Callable[[Record], int] = one_budget
     ):
-        found: dict[tuple[str, str, int], dict[str, Record]] = {}
         self.left_out: Counter[tuple[str, str]] = Counter()
+        by_place: dict[tuple[str, str, int], dict[str, Record]] = {}
         for record in records:
-            if record.real and record.trial.scale != "smoke" and record.exit in ("ok", *FAILED):
-                place, times = (record.trial.paper, record.trial.experiment), budget(record)
-                for counts_as in (
-                    (1, 2) if times == 1 and q.stopped_itself(record) else (times,)
-                ):
-                    found.setdefault((*place, counts_as), {})[record.key] = record
-                self.left_out[place] += times == 0
-        self._found: dict[tuple[str, str, int], q.Index[Record]] = {}
-        for place, runs in found.items():
-            kept = sorted(runs.values(), key=lambda r: (r.trial.seed, r.key))
-            self._found[place] = q.Index(
-                (r.trial.experiment, r.trial.scale, r.config, r) for r in kept
-            )
+            if not record.real or record.trial.scale == "smoke":
+                continue
+            if record.exit not in ("ok", *FAILED):
+                continue
+            paper, experiment = record.trial.paper, record.trial.experiment
+            budgets = [budget(record)]
+            if budgets == [0]:
+                self.left_out[paper, experiment] += 1
+            if budgets == [1] and q.stopped_itself(record):
+                budgets = [1, 2]
+            for number in budgets:
+                by_place.setdefault((paper, experiment, number), {})[record.key] = record
+        self._indices: dict[tuple[str, str, int], q.Index[Record]] = {}
+        for place, place_records in by_place.items():
+            ordered = sorted(place_records.values(), key=lambda r: (r.trial.seed, r.key))
+            self._indices[place] = q.Index(map(_place_in_index, ordered))
 
     def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
-        """The selected runs by seed; those that a selection averages over together, once all of them are there."""
-        index = self._found.get((paper, select.experiment, budget), q.Index())
-        records = [r for scale in scales for r in index.of(select, scale)]
-        if not select.over:
-            return [Run((r,)) for r in records]
+        """Return the selected runs by seed.
+
+        Records that a selection averages over are one run, once all of them are there.
+        """
+        index = self._indices.get((paper, select.experiment, budget), q.Index())
+        records = [record for scale in scales for record in index.of(select, scale)]
+        field, size = select.over, select.cells
+        if len(select.arms) > 1:
+            field, size = "arm", len(select.arms)
+        if not field:
+            return [Run((record,)) for record in records]
         groups: dict[tuple, dict[object, Record]] = {}
-        for r in records:
-            groups.setdefault((r.trial.seed, r.trial.scale), {})[r.config[select.over]] = r
-        return [
-            Run(tuple(of.values()), select.over)
-            for of in groups.values()
-            if len(of) == select.cells
-        ]
+        for record in records:
+            group = groups.setdefault((record.trial.seed, record.trial.scale), {})
+            group[record.config[field]] = record
+        return [Run(tuple(g.values()), field) for g in groups.values() if len(g) == size]
+
+
+def _place_in_index(record: Record) -> tuple:
+    """Return experiment, scale, fields and the record; twice the budget has the arm's own name."""
+    fields = dict(record.config)
+    if "arm" in fields:
+        fields["arm"] = str(fields["arm"]).removesuffix(TWICE)
+    return record.trial.experiment, record.trial.scale, fields, record
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one seed of an arm measured: one record, or several whose mean is one replicate, which differ in the field ``over``."""
+    """What one seed of an arm measured: one record, or several whose mean is one replicate.
+
+    The records differ in the field ``over``.
+    """
 
     records: tuple[Record, ...]
     over: str = ""
 
     @property
     def seed(self) -> int:
+        """The seed of its records."""
         return self.records[0].trial.seed
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(r.key for r in self.records)
+        """The keys of its records."""
+        return tuple(record.key for record in self.records)
 
     @property
     def exit(self) -> Exit:
-        return next((r.exit for r in self.records if r.exit != "ok"), "ok")
+        """How its records ended: well, if all of them did."""
+        ends = [record.exit for record in self.records if record.exit != "ok"]
+        return ends[0] if ends else "ok"
 
-    def told(self, record: Record) -> str:
-        """Which of its records one is: ``, kind 3``."""
+    def label(self, record: Record) -> str:
+        """Return what tells a record from the others of the run: ``, kind 3``."""
         return f", {self.over} {record.config[self.over]}" if self.over else ""
 
     def config(self) -> dict:
-        """The fields of its configuration that all its records share."""
-        return {
-            name: value for name, value in self.records[0].config.items() if name != self.over
-        }
+        """Return the fields of its configuration that all its records share."""
+        first = self.records[0].config
+        return {name: value for name, value in first.items() if name != self.over}
 
-    def read(self, what: str | q.Derived) -> Metric | None:
-        """The mean over its records; None where one does not say."""
-        found = [q.read(what, r) for r in self.records]
-        if None in found:
+    def read(self, quantity: str | q.Derived) -> Metric | None:
+        """Return the mean of a quantity over its records; None where one of them lacks it."""
+        metrics: Sequence[Metric | None] = [q.read(quantity, r) for r in self.records]
+        if None in metrics:
             return None
-        mean = math.fsum(metric.value for metric in found) / len(found)
-        return found[0].model_copy(
-            update={"value": mean, "n": min(metric.n for metric in found)}
-        )
+        mean = math.fsum(metric.value for metric in metrics) / len(metrics)
+        least = min(metric.n for metric in metrics)
+        return metrics[0].model_copy(update={"value": mean, "n": least})

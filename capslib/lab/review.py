@@ -83,7 +83,7 @@ def _rehearsal(record: Record) -> Iterator[str]:
 def _deviations(record: Record) -> Iterator[str]:
     trial = record.trial
     known = (
-        deviations(trial.paper, trial.experiment, papers.config(trial), everywhere=True)
+        deviations(trial.paper, trial.experiment, papers.arm(trial), everywhere=True)
         if papers.known(trial)
         else []
     )
@@ -166,7 +166,7 @@ def _notes(record: Record) -> Iterator[str]:
         if known and seen.complete and not seen.deviations and seen.sha256 != known:
             yield f"its {seen.name} is not the one that `capslib data fetch {seen.name}` prepares; ask where it comes from"
     today = (
-        deviations(trial.paper, trial.experiment, papers.config(trial))
+        deviations(trial.paper, trial.experiment, papers.arm(trial))
         if papers.known(trial)
         else []
     )

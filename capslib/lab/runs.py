@@ -288,7 +288,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     :class:`UserError` (a missing data set, say) and interrupts are raised; checkpoints stay, so the next run goes on from
     there. Weights of finished trainings stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal, recorded as "cut" even where it fails: a message then says in what.
     """
-    config = experiment.config.model_validate(trial.config)
+    arm = experiment.arm(trial.scale, trial.config)
     code = code_of(experiment)  # as it is now: somebody may commit or pull while the trial runs
     context.folder, context.code_of = context.folder or store.trainings, code_hash
     context.doubles = experiment.budget(trial) == 2
@@ -302,7 +302,7 @@ def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Conte
     )
     with timed as seconds_of_steps, PeakMemory(context.device) as memory:
         try:
-            outcome = experiment.run(config, context)
+            outcome = experiment.run(arm, context)
         except UserError:
             raise
         except (
@@ -425,12 +425,14 @@ def _keep(
     outcome: Outcome,
     **measured: Any,
 ) -> Record:
-    config = experiment.config.model_validate(trial.config)
+    arm = experiment.arm(trial.scale, trial.config)
+    fields = arm.fields()
+    fields.pop("arm", None)  # a name may change
     record = Record(
         key=trial.key,
         trial=trial,
-        config=config.model_dump(mode="json"),
-        deviations=deviations(trial.paper, trial.experiment, config),
+        config=fields,
+        deviations=deviations(trial.paper, trial.experiment, arm),
         metrics=outcome.metrics,
         series=outcome.series,
         data=outcome.data,

@@ -298,7 +298,7 @@ def _progress(task: Task) -> int:
     trial, folder = task.trial, Store(task.results).trainings
     found = [
         training.path(folder)
-        for training in task.experiment.trainings(papers.config(trial), trial.seed)
+        for training in task.experiment.trainings(papers.arm(trial), trial.seed)
     ]
     return max((path.stat().st_mtime_ns for path in found if path.exists()), default=0)
 

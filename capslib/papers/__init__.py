@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from capslib.errors import UserError
-from capslib.papers.experiment import doubled
 from capslib.papers.query import Index, selects, selects_at_rest, stopped_itself
 from capslib.registry import Registry
 
 if TYPE_CHECKING:
-    from capslib.config import Config
-    from capslib.papers.experiment import Experiment, Scale, Trial
+    from capslib.papers.experiment import Arm, Experiment, Scale, Trial
     from capslib.papers.query import Query, Select
 
 
@@ -140,33 +138,48 @@ def queries(stem: str) -> Mapping[str, Query]:
     return module(stem).QUERIES
 
 
-def config(trial: Trial) -> Config:
-    """The whole configuration of a trial. Raises what pydantic does where its experiment knows no such one today."""
+def arm(trial: Trial) -> Arm:
+    """Return the arm of a trial.
+
+    Raise what pydantic does where its experiment knows no such configuration today.
+    """
     experiment = experiments(trial.paper)[trial.experiment]
-    return _config(experiment.config, json.dumps(trial.config, sort_keys=True))
+    return _arm(experiment, trial.scale, json.dumps(trial.config, sort_keys=True))
 
 
 def known(trial: Trial) -> bool:
-    """Whether its experiment knows such a configuration today. A record may be old, or a stranger's."""
+    """Return whether its experiment knows such a configuration today.
+
+    A record may be old, or a stranger's.
+    """
     try:
-        config(trial)
+        arm(trial)
     except (UserError, KeyError, ValidationError):
         return False
     return True
 
 
 def fields(trial: Trial) -> dict[str, Any]:
-    """Every field of its configuration, as JSON has them. Raises as :func:`config` does."""
-    return config(trial).model_dump(mode="json")
+    """Return every field of its arm, as JSON has them. Raise as :func:`arm` does."""
+    experiment = experiments(trial.paper)[trial.experiment]
+    return dict(_fields(experiment, trial.scale, json.dumps(trial.config, sort_keys=True)))
 
 
 @functools.lru_cache(maxsize=65_536)
-def _config(model: type[Config], fields: str) -> Config:
-    return model.model_validate(json.loads(fields))
+def _arm(experiment: Experiment, scale: Scale, config: str) -> Arm:
+    return experiment.arm(scale, json.loads(config))
+
+
+@functools.lru_cache(maxsize=65_536)
+def _fields(experiment: Experiment, scale: Scale, config: str) -> dict[str, Any]:
+    return _arm(experiment, scale, config).fields()
 
 
 def budget(trial: Trial) -> int:
-    """Which budget of its experiment a trial has: 1, its own; 2, twice it; 0, another one, or another revision or experiment."""
+    """Return 1 for a trial of a named arm, 2 for one with twice that budget, 0 for any other.
+
+    Trials of another revision, or of an experiment that is not there, are others.
+    """
     experiment = experiments(trial.paper).get(trial.experiment)
     return experiment.budget(trial) if experiment else 0
 
@@ -187,8 +200,8 @@ def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]
     ).items():
         seeds: dict[int, list[tuple[Trial, Trial]]] = {}
         for trial in trials:
-            if (twice := doubled(config(trial))) is not None:
-                experiment = experiments(stem)[trial.experiment]
+            experiment = experiments(stem)[trial.experiment]
+            if (twice := experiment.twice(arm(trial))) is not None:
                 seeds.setdefault(trial.seed, []).append(
                     (trial, experiment.trial(scale, twice, trial.seed))
                 )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
-from capslib.config import Config, Model, hash_of
+from capslib.config import Config, Model, hash_of, matches
 from capslib.data import DataFingerprint
 from capslib.errors import UserError, check_name
 from capslib.recipes import Recipe, Training
@@ -89,66 +89,241 @@ class Outcome:
     routing_path: str = "none"
 
 
-def doubled(config: Config) -> Config | None:
-    """The configuration with twice the budget: twice the fields that its class names in ``BUDGET``, its epochs where it names none.
-
-    None for a configuration that has no such field: what it runs does not train.
-    """
-    names = getattr(config, "BUDGET", ("epochs",))
-    if not all(hasattr(config, name) for name in names):
-        return None
-    return config.model_copy(update={name: 2 * getattr(config, name) for name in names})
+class NoOptions(Config):
+    """The options of an experiment that has none."""
 
 
-def own_training(config: Config, seed: int) -> list[Training]:
-    """The training of an experiment that trains its own configuration; none where that is no recipe."""
-    return [Training(config.recipe(), seed)] if isinstance(config, Recipe) else []
+NO_OPTIONS = NoOptions()
+
+TWICE = "/twice"
+"""How the name of an arm with twice the budget ends."""
 
 
 @dataclass(frozen=True)
+class Arm:
+    """A named variation of an experiment: the recipe that it trains, and the options of what it measures."""
+
+    name: str
+    recipe: Recipe | None = None
+    options: Config = NO_OPTIONS
+    full: Arm | None = None
+    """The arm of the paper's size that this one is a smaller copy of."""
+
+    @property
+    def parts(self) -> list[Config]:
+        """The recipe, if there is one, and the options."""
+        return [self.options] if self.recipe is None else [self.recipe, self.options]
+
+    @property
+    def data(self) -> str | None:
+        """The data set that the arm names, if it names one."""
+        return self.values().get("data")
+
+    def values(self, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """Return the value of every field of recipe and options."""
+        values: dict[str, Any] = {}
+        for part in self.parts:
+            values |= part.model_dump(mode=mode)
+        return values
+
+    def fields(self) -> dict[str, Any]:
+        """Return the value of every field as JSON has it, and the name as ``arm``."""
+        return {**self.values("json"), "arm": self.name}
+
+    def differences(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, as JSON has them."""
+        differences: dict[str, Any] = {}
+        for part in self.parts:
+            differences |= part.differences()
+        return differences
+
+    def titles(self) -> dict[str, str]:
+        """Return the title of every field, for readers."""
+        titles = {}
+        for part in self.parts:
+            for name, info in type(part).model_fields.items():
+                titles[name] = info.title or name
+        return titles
+
+    def matches(self, where: Mapping[str, Any]) -> bool:
+        """Return whether these fields have these values; ``arm`` is the name.
+
+        A list stands for a tuple. Raise :class:`UserError` for an unknown field.
+        """
+        fields = self.fields()
+        for name in where:
+            check_name("field", name, fields)
+        return matches(fields, where)
+
+    def changed(self, changes: Mapping[str, Any]) -> Arm:
+        """Return a copy with other values of some fields.
+
+        Raise what pydantic raises for a value that is out of range.
+        """
+        parts = []
+        for part in self.parts:
+            own = {
+                name: value
+                for name, value in changes.items()
+                if name in type(part).model_fields
+            }
+            parts.append(type(part).model_validate({**part.model_dump(), **own}))
+        return replace(self, recipe=parts[0] if self.recipe else None, options=parts[-1])
+
+    def as_in_paper(self) -> Arm:
+        """Return the arm of the paper's size; of an arm without a name, one with all defaults."""
+        if self.full is not None:
+            return self.full
+        if self.name:
+            return self
+        parts = []
+        for part in self.parts:
+            required = [n for n, info in type(part).model_fields.items() if info.is_required()]
+            parts.append(type(part)(**part.model_dump(include=set(required))))
+        return Arm("", recipe=parts[0] if self.recipe else None, options=parts[-1])
+
+
+def own_training(arm: Arm, seed: int) -> list[Training]:
+    """Return the training of an arm's own recipe; none where the arm has no recipe."""
+    return [] if arm.recipe is None else [Training(arm.recipe, seed)]
+
+
+def all_seeds(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
+    """Return all seeds of a scale."""
+    return seeds
+
+
+def same_size(scale: Scale, arm: Arm) -> Arm:
+    """Return an arm that has the same size at every scale."""
+    return arm
+
+
+@dataclass(frozen=True, eq=False)
 class Experiment:
-    """One experiment of a paper: a configuration model, the configurations and seeds of each scale, and ``run``."""
+    """An experiment of a paper: named arms, and what is measured of each.
+
+    ``arms(scale)`` yields the arms of a scale in the paper's size, and ``reduce(scale, arm)`` makes
+    one smaller. ``run(arm, context)`` trains and measures.
+    """
 
     name: str
     paper: str
-    revision: int
-    config: type[Config]
-    grid: Callable[[Scale], Sequence[Config]]
+    arms: Callable[[Scale], Iterable[Arm]]
+    run: Callable[[Arm, Context], Outcome]
     seeds: Mapping[Scale, Sequence[int]]
-    run: Callable[[Any, Context], Outcome]
-    trainings: Callable[[Any, int], list[Training]] = own_training
-    """What a trial with this configuration and seed trains. Experiments that name the same training share it."""
-    replicates: Callable[[Any, Sequence[int]], Sequence[int]] = lambda config, seeds: seeds
-    """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
+    revision: int = 1
+    reduce: Callable[[Scale, Arm], Arm] = same_size
+    trainings: Callable[[Arm, int], list[Training]] = own_training
+    """What a trial of this arm and seed trains. Experiments that name the same training share it."""
+    replicates: Callable[[Arm, Sequence[int]], Sequence[int]] = all_seeds
+    """Those of a scale's seeds that an arm runs with, where the paper ran some arms more often."""
+    budget_fields: tuple[str, ...] = ("epochs",)
+    """The fields that say for how long an arm trains."""
 
     @functools.cached_property
-    def _budgets(self) -> dict[tuple[Scale, str, int], int]:
-        """The budget of each trial that the experiment names, by scale, hash of the configuration, and seed."""
-        budgets: dict[tuple[Scale, str, int], int] = {}
+    def _arms(self) -> dict[Scale, dict[str, Arm]]:
+        scales: dict[Scale, dict[str, Arm]] = {}
         for scale in SCALES:
-            for config in self.grid(scale):
-                seeds = self.replicates(config, self.seeds[scale])
-                twice = doubled(config)
+            arms: dict[str, Arm] = {}
+            for arm in self.arms(scale):
+                if arm.name in arms:
+                    raise ValueError(f"{self.name} has two arms {arm.name!r} at scale {scale}")
+                arms[arm.name] = replace(self.reduce(scale, arm), full=arm)
+            scales[scale] = arms
+        return scales
+
+    @functools.cached_property
+    def _named(self) -> dict[tuple[Scale, str], Arm]:
+        """The arms of every scale, those with twice the budget too, by the hash of what they change."""
+        named: dict[tuple[Scale, str], Arm] = {}
+        for scale in SCALES:
+            for arm in self.at(scale).values():
+                named[scale, hash_of(arm.differences())] = arm
+        for scale in SCALES:
+            for arm in self.at(scale).values():
+                twice = self.twice(arm)
                 if twice is not None:
-                    longer = hash_of(twice.differences())
-                    for seed in seeds:
-                        budgets.setdefault((scale, longer, seed), 2)
-                own = hash_of(config.differences())
-                budgets |= {(scale, own, seed): 1 for seed in seeds}
-        return budgets
+                    named.setdefault((scale, hash_of(twice.differences())), twice)
+        return named
+
+    def at(self, scale: Scale) -> dict[str, Arm]:
+        """Return the arms of a scale, by name."""
+        return self._arms[scale]
+
+    @property
+    def _first(self) -> Arm:
+        return next(iter(self.at("smoke").values()))
+
+    @property
+    def kind(self) -> tuple[type[Config], ...]:
+        """The classes of recipe and options, which experiments that can be compared share."""
+        return tuple(type(part) for part in self._first.parts)
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields of an arm."""
+        return [*self._first.fields()]
+
+    @property
+    def varied(self) -> set[str]:
+        """The fields in which the arms of the paper's size differ."""
+        values: dict[str, list[Any]] = {}
+        for scale in SCALES:
+            for arm in self.at(scale).values():
+                for name, value in arm.as_in_paper().values().items():
+                    if value not in values.setdefault(name, []):
+                        values[name].append(value)
+        return {name for name, distinct in values.items() if len(distinct) > 1}
+
+    def twice(self, arm: Arm) -> Arm | None:
+        """Return the arm with twice the budget; None where nothing is trained."""
+        values = arm.values()
+        if not all(name in values for name in self.budget_fields):
+            return None
+        longer = arm.changed({name: 2 * values[name] for name in self.budget_fields})
+        return replace(longer, name=f"{arm.name}{TWICE}")
+
+    def arm(self, scale: Scale, config: Mapping[str, Any]) -> Arm:
+        """Return the arm with these fields, as a trial of this scale has them.
+
+        It has no name where the scale has no such arm. Raise what pydantic raises where the
+        experiment knows no such configuration today.
+        """
+        named = self._named.get((scale, hash_of(config)))
+        if named is not None:
+            return named
+        first = self._first
+        unknown = config.keys() - first.values().keys()
+        parts = []
+        for part in first.parts:
+            known = set(type(part).model_fields)
+            strange = unknown if part is first.parts[0] else set()
+            own = {n: v for n, v in config.items() if n in known | strange}
+            parts.append(type(part).model_validate(own))
+        return Arm("", recipe=parts[0] if first.recipe else None, options=parts[-1])
 
     def budget(self, trial: Trial) -> int:
-        """Return 1 for a trial of its scale's grid and seeds at the current revision.
+        """Return 1 for a trial of a named arm and seed at the current revision.
 
         Return 2 for one with twice that budget, and 0 for any other.
         """
         if trial.revision != self.revision:
             return 0
-        return self._budgets.get((trial.scale, hash_of(trial.config), trial.seed), 0)
+        arm = self._named.get((trial.scale, hash_of(trial.config)))
+        if arm is None or trial.seed not in self.replicates(arm, self.seeds[trial.scale]):
+            return 0
+        return 2 if arm.name.endswith(TWICE) else 1
 
-    def trial(self, scale: Scale, config: Config, seed: int) -> Trial:
-        own = dict(paper=self.paper, experiment=self.name, revision=self.revision)
-        return Trial(**own, scale=scale, config=config.differences(), seed=seed)
+    def trial(self, scale: Scale, arm: Arm, seed: int) -> Trial:
+        """Return the trial of an arm at a scale with a seed."""
+        return Trial(
+            paper=self.paper,
+            experiment=self.name,
+            revision=self.revision,
+            scale=scale,
+            config=arm.differences(),
+            seed=seed,
+        )
 
     def trials(
         self,
@@ -158,57 +333,72 @@ class Experiment:
         where: Mapping[str, Any] | None = None,
         change: Mapping[str, Any] | None = None,
     ) -> list[Trial]:
-        """The trials of a scale, seed by seed.
+        """Return the trials of a scale, seed by seed.
 
-        ``where`` keeps the configurations with these field values, and the seed that it may name; ``change`` then sets fields.
-        Raises :class:`UserError` for an unknown field, a value out of range, or a ``where`` that leaves nothing.
+        ``where`` keeps the arms with these values: ``arm`` is the name, which may be one with
+        twice the budget, and ``seed`` keeps one seed. ``change`` then sets fields of these arms.
+        Raise :class:`UserError` for an unknown field, a value out of range, or a ``where`` that
+        leaves nothing.
         """
-        every, where, fields = self.grid(scale), dict(where or {}), self.config.model_fields
-        for name in where:  # of a trial, which has a seed beside its configuration
-            check_name(f"field of {self.config.__name__}", name, [*fields, "seed"])
-        if "seed" in (change or {}) and "seed" not in fields:
-            raise UserError(
-                "A seed is chosen, not set: --where seed=2 is that one alone, --seeds 3 are 0, 1 and 2."
-            )
+        where = dict(where or {})
         seed = where.pop("seed", None)
-        configs = [config for config in every if config.matches(where)]
-        if not configs:
-            wanted, there = (
-                _typed(where),
-                [_typed(c.model_dump(mode="json", include=set(where))) for c in every],
-            )
-            values = "; ".join(dict.fromkeys(there)) or "none"
-            raise UserError(
-                f"No configuration of {self.name} at scale {scale} has {wanted}. There are: {values}."
-            )
+        arms = self._chosen(scale, where)
         if change:
-            configs[0].matches(dict.fromkeys(change))  # an unknown field is answered there
-            try:
-                configs = list(
-                    dict.fromkeys(
-                        self.config.model_validate({**c.model_dump(), **change})
-                        for c in configs
-                    )
-                )
-            except ValidationError as error:
-                raise UserError(f"Configuration of {self.name}: {_messages(error)}") from None
-        own = self.seeds[scale] if seeds is None else seeds
-        found = [
-            self.trial(scale, c, s)
-            for s in own
-            for c in configs
-            if seeds is not None or s in self.replicates(c, own)
-        ]
-        if seed is not None and seed not in (
-            there := list(dict.fromkeys(trial.seed for trial in found))
-        ):
+            arms = self._changed(arms, change)
+        trials: list[Trial] = []
+        for number in self.seeds[scale] if seeds is None else seeds:
+            for arm in arms:
+                if seeds is not None or number in self.replicates(arm, self.seeds[scale]):
+                    trials.append(self.trial(scale, arm, number))
+        known = list(dict.fromkeys(trial.seed for trial in trials))
+        if seed is not None and seed not in known:
+            numbers = ", ".join(map(str, known))
             raise UserError(
-                f"{self.name} at scale {scale} has no seed {seed}. There are: {', '.join(map(str, there))}."
+                f"{self.name} at scale {scale} has no seed {seed}. There are: {numbers}."
             )
-        return [trial for trial in found if seed in (None, trial.seed)]
+        return [trial for trial in trials if seed in (None, trial.seed)]
+
+    def _chosen(self, scale: Scale, where: Mapping[str, Any]) -> list[Arm]:
+        """Return the arms of a scale that have these values."""
+        for name in where:
+            check_name(f"field of {self.name}", name, [*self.fields, "seed"])
+        every = list(self.at(scale).values())
+        if str(where.get("arm", "")).endswith(TWICE):
+            every = [twice for arm in every if (twice := self.twice(arm)) is not None]
+        chosen = [arm for arm in every if arm.matches(where)]
+        if chosen:
+            return chosen
+        known: dict[str, None] = {}
+        for arm in every:
+            fields = arm.fields()
+            known[typed({name: fields[name] for name in where})] = None
+        raise UserError(
+            f"No configuration of {self.name} at scale {scale} has {typed(where)}. "
+            f"There are: {'; '.join(known) or 'none'}."
+        )
+
+    def _changed(self, arms: Sequence[Arm], change: Mapping[str, Any]) -> list[Arm]:
+        """Return arms with other values, each once."""
+        if "seed" in change and "seed" not in self.fields:
+            raise UserError(
+                "A seed is chosen, not set: --where seed=2 is that one alone, "
+                "--seeds 3 are 0, 1 and 2."
+            )
+        if "arm" in change:
+            raise UserError("An arm is chosen, not set: --where arm=NAME is that one alone.")
+        for name in change:
+            check_name(f"field of {self.name}", name, self.fields)
+        changed: dict[str, Arm] = {}
+        for arm in arms:
+            try:
+                other = arm.changed(change)
+            except ValidationError as error:
+                raise UserError(f"Configuration of {self.name}: {messages(error)}") from None
+            changed.setdefault(hash_of(other.differences()), other)
+        return list(changed.values())
 
 
-def _typed(fields: Mapping[str, Any]) -> str:
+def typed(fields: Mapping[str, Any]) -> str:
     """Fields as one types them after ``--where``: ``sizes=[32, 8]``, ``routing=em``."""
     return ", ".join(
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
@@ -216,7 +406,7 @@ def _typed(fields: Mapping[str, Any]) -> str:
     )
 
 
-def _messages(error: ValidationError) -> str:
+def messages(error: ValidationError) -> str:
     """``points = -3: Input should be greater than or equal to 2``, one for each field; what is said of several fields alone."""
     told = [
         (".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, "))

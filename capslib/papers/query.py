@@ -124,9 +124,18 @@ class Select:
     """How many these are. A seed that does not have all of them yet is no replicate."""
     reduced: Mapping[str, Any] = field(default_factory=dict)
     """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
+    arm: str | tuple[str, ...] = ()
+    """The arm by name. Of several, a replicate is the mean over the runs of one seed."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of its arms."""
+        return (self.arm,) if isinstance(self.arm, str) else self.arm
 
     def apart_from(self, other: Select) -> str:
         """What tells it from another selection at any scale: ``routing em``, or else its experiment; empty where nothing does."""
+        if self.arms:
+            return " and ".join(self.arms) if self.arms != other.arms else ""
         told = {name: value for name, value in self.where.items() if name not in self.reduced}
         fields = [
             f"{name} {value}" for name, value in told.items() if other.where.get(name) != value
@@ -163,7 +172,19 @@ class Index(Generic[T]):
 
     def of(self, select: Select, scale: Scale) -> list[T]:
         """In the order in which they were given."""
-        where = {**select.where, **(select.reduced if scale == "cpu" else {})}
+        if select.arms:
+            found: list[T] = []
+            for arm in select.arms:
+                found += self._with(select.experiment, scale, {"arm": arm})
+            return found
+        return self._with(
+            select.experiment,
+            scale,
+            {**select.where, **(select.reduced if scale == "cpu" else {})},
+        )
+
+    def _with(self, experiment: str, scale: Scale, where: Mapping[str, Any]) -> list[T]:
+        """Return what has these field values."""
         names = tuple(sorted(where))
         if names not in self._by:
             self._by[names] = found = {}
@@ -173,7 +194,7 @@ class Index(Generic[T]):
                         (*place, *(_hashable(fields[name]) for name in names)), []
                     ).append(thing)
         return self._by[names].get(
-            (select.experiment, scale, *(_hashable(where[name]) for name in names)), []
+            (experiment, scale, *(_hashable(where[name]) for name in names)), []
         )
 
 

@@ -169,7 +169,9 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
         query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
         experiment = papers.experiments("negation_limitation")[query.select.experiment]
         value, keys = ledger()["NEG-T1-rba-bias"].value, []
-        for trial in experiment.trials("paper", where=query.select.where, seeds=range(3)):
+        for trial in experiment.trials(
+            "paper", where=query.select.where or {"arm": query.select.arm}, seeds=range(3)
+        ):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
             record = make_record(trial, metrics={query.metric: metric}, series={})
             Store(results).put(record)

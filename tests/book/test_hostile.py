@@ -77,7 +77,7 @@ def records(make_record) -> tuple[list[Record], set[str]]:
     for stem, claim in (("em_routing", "EM-W-8"), (STEM, "NEG-T1-rba-bias")):
         asked = papers.queries(stem)[claim]
         trial, *_ = papers.experiments(stem)[asked.select.experiment].trials(
-            "paper", where=asked.select.where, seeds=[0]
+            "paper", where=asked.select.where or {"arm": asked.select.arm}, seeds=[0]
         )
         record = make_record(
             trial,

@@ -289,9 +289,7 @@ def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
     monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", "0")
     sign = papers.experiments(STEM)["sign"]
     keys = {
-        t.key: training.key
-        for t in tiny
-        for training in sign.trainings(papers.config(t), t.seed)
+        t.key: training.key for t in tiny for training in sign.trainings(papers.arm(t), t.seed)
     }
     assert len(set(keys.values())) == len(tiny) > 1
     left = store.trainings / f".{keys[tiny[0].key]}.pt.abcd_123.part"

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from test_claims import answered
 
+from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import claims, frames
 from capslib.lab.chapter import BOX, Chapter
@@ -51,10 +52,7 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
         {"waiting", "not to be had"},
     )
     store.put(make_record(trial))
-    longer = {
-        **trial.config,
-        "epochs": 2 * EXPERIMENTS["sign"].config.model_validate(trial.config).epochs,
-    }
+    longer = {**trial.config, "epochs": 2 * papers.fields(trial)["epochs"]}
     store.put(make_record(trial.model_copy(update={"config": longer})))
     assert [r.trial for r in chapter.records] == [trial], "and no run of twice the budget"
     assert len(chapter.every) == 2

@@ -38,7 +38,7 @@ from capslib.lab.words import (
     counts,
     tally,
 )
-from capslib.papers import config, experiments, fields, queries
+from capslib.papers import experiments, fields, queries
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
 from capslib.papers.query import (
     Above,
@@ -1414,7 +1414,9 @@ def answered(store: Store, **more) -> tuple[str, list[Record]]:
     experiment = experiments(CHAPTER)[query.select.experiment]
     share = ledger()[name].value / 100
     records = []
-    for trial in experiment.trials("paper", where=query.select.where, seeds=range(4), **more):
+    for trial in experiment.trials(
+        "paper", where={"arm": query.select.arm}, seeds=range(4), **more
+    ):
         records.append(
             record(
                 seed=trial.seed,
@@ -1636,7 +1638,7 @@ def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a
         lambda scale: papers.needs("learned_routing", scale)["LR-W-1"],
     )
     first, *others = papers.longer(stem, "cpu")[claim]
-    assert {two.config["epochs"] / config(one).epochs for one, two in first} == {2}
+    assert {two.config["epochs"] / fields(one)["epochs"] for one, two in first} == {2}
     assert [len(of) for of in others] == [len(first)] * 2
 
     def waits(*trials, stopped=()):

@@ -22,10 +22,10 @@ from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Code
 from capslib.lab.runs import checkout
 from capslib.lab.settings import Settings, cuda_devices, parse
-from capslib.papers import config, experiments
+from capslib.papers import arm, experiments
 
 CHAPTER = "negation_limitation"
-ARMS = len(experiments(CHAPTER)["sign"].grid("smoke"))
+ARMS = len(experiments(CHAPTER)["sign"].at("smoke"))
 NO_FILES = "{empty}"
 DIGITS = 5_000 * "9"
 LONG = "/".join(30 * [200 * "a"])
@@ -163,7 +163,7 @@ BAD = {
     ),
     "unknown field": (
         run("--experiment", "depth", "--set", "dept=3"),
-        "Unknown field of DepthConfig 'dept'. Did you mean 'depth'?",
+        "Unknown field of depth 'dept'. Did you mean 'depth'?",
     ),
     "unknown field in where": (
         run("--experiment", "sign", "--where", "routin=em"),
@@ -594,7 +594,7 @@ def test_a_dry_run_may_be_for_a_device_of_another_machine(capslib):
 
 def test_where_takes_a_list_as_it_is_typed(capslib):
     viewpoint = experiments("em_routing")["viewpoint"]
-    count = len(viewpoint.grid("cpu"))
+    count = len(viewpoint.at("cpu"))
     for typed in ("sizes=[32,8,8,8]", "sizes=[32, 8, 8, 8]"):
         assert len(viewpoint.trials("cpu", seeds=[0], where=parse([typed], "field"))) == count
     chosen = (
@@ -702,7 +702,7 @@ def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, tmp_path,
     trial = experiments(CHAPTER)["sign"].trials("cpu")[0]
     code = Code(revision="a" * 40, dirty=False, capslib="0" * 64)
     record = make_record(
-        trial, code=code, deviations=deviations(CHAPTER, "sign", config(trial))[1:]
+        trial, code=code, deviations=deviations(CHAPTER, "sign", arm(trial))[1:]
     )
     path = put(folder, record)
     sound = capslib("records", "check", "--results-dir", folder)

@@ -24,7 +24,7 @@ def everything(stem: str) -> list[tuple[str, Config]]:
         (name, c)
         for name, e in papers.experiments(stem).items()
         for scale in SCALES
-        for c in e.grid(scale)
+        for c in e.at(scale).values()
     ]
 
 
@@ -38,10 +38,8 @@ def test_a_row_names_what_there_is_and_applies_to_some_trial(stem, row):
     fields = {condition.partition("=")[0].rstrip("!") for condition in row["where"].split()}
     fields |= {name for _, name, _, _ in string.Formatter().parse(row["ours"]) if name}
     for name in named:
-        assert fields <= set(experiments[name].config.model_fields)
-    holds = any(
-        module._holds(row, name, config.model_dump()) for name, config in everything(stem)
-    )
+        assert fields <= set(experiments[name].fields)
+    holds = any(module._holds(row, name, config.values()) for name, config in everything(stem))
     assert holds is not row["where"].endswith("="), (
         "of no trial of any scale, or former words that are today's"
     )
@@ -78,7 +76,7 @@ CUT = {
 def test_at_paper_scale_no_field_is_cut_to_a_budget(stem, name):
     told = [
         d
-        for c in papers.experiments(stem)[name].grid("paper")
+        for c in papers.experiments(stem)[name].at("paper").values()
         for d in deviations(stem, name, c)
     ]
     assert {d.what for d in told if d.why == "budget of this scale"} == CUT.get(
@@ -88,10 +86,8 @@ def test_at_paper_scale_no_field_is_cut_to_a_budget(stem, name):
 
 def test_a_field_that_the_budget_changes_is_a_deviation_in_the_words_of_its_title():
     sign = papers.experiments("negation_limitation")["sign"]
-    (config,) = [c for c in sign.grid("paper") if c.routing == "dynamic" and c.bias]
-    first, *_ = deviations(
-        "negation_limitation", "sign", config.model_copy(update={"points": 20})
-    )
+    arm = sign.at("paper")["dynamic/bias"]
+    first, *_ = deviations("negation_limitation", "sign", arm.changed({"points": 20}))
     assert first.model_dump() == {
         "what": "points",
         "paper": "20000",
@@ -201,7 +197,7 @@ def test_the_committed_records_say_what_the_files_say_today():
         if trial.revision != papers.experiments(trial.paper)[trial.experiment].revision:
             continue
         place, then = (trial.paper, trial.experiment), record.deviations
-        today = deviations(*place, papers.config(trial))
+        today = deviations(*place, papers.arm(trial))
         assert {(*place, d.what) for d in today if d not in then} <= LATER, record.key
         assert {(*place, d.what) for d in then if d not in today} <= NARROWED, record.key
         count += 1

@@ -130,7 +130,7 @@ def test_deviations_are_named_once_with_their_scales(records):
     scales = dict(zip(table["what"], table["scale"], strict=True))
     assert (scales.pop("length"), scales.pop("squashing")) == ("cpu", "cpu, paper")
     trial = records[0].trial
-    today = [d.what for d in deviations(trial.paper, trial.experiment, papers.config(trial))]
+    today = [d.what for d in deviations(trial.paper, trial.experiment, papers.arm(trial))]
     assert list(scales) == list(dict.fromkeys(today)), (
         "what the ledger says today, of old records too"
     )
@@ -140,7 +140,7 @@ def test_a_deviation_that_the_ledger_says_anew_is_told_as_today(records):
     trial = records[0].trial.model_copy(
         update={"config": {**records[0].trial.config, "routing": "em_vector"}}
     )
-    place = trial.paper, trial.experiment, papers.config(trial)
+    place = trial.paper, trial.experiment, papers.arm(trial)
     today, ever = deviations(*place), deviations(*place, everywhere=True)
     old = records[0].model_copy(update={"trial": trial, "deviations": ever})
     assert {d.why for d in today} < {d.why for d in ever}

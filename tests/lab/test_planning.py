@@ -183,7 +183,7 @@ def test_an_estimate_is_of_the_nearest_records(trial, ran):
     )
     assert estimate(trial, "cpu", far + near + same + misleading) == Estimate(5, 70, "1 record")
     assert estimate(trial, "cuda", far + near + same + misleading) == Estimate(2, 2, "1 record")
-    longer = ran(20, 70, 9, config={"epochs": 4 * papers.config(trial).epochs})
+    longer = ran(20, 70, 9, config={"epochs": 4 * papers.arm(trial).recipe.epochs})
     assert estimate(trial, "cpu", [longer]) == Estimate(5, 70, "1 record with other epochs")
 
 
@@ -241,7 +241,7 @@ def test_a_field_left_at_its_default_is_another_than_one_that_is_changed(trial, 
 
 def test_a_rehearsal_tells_step_for_step(trial, ran):
     steps = work(trial)[0]
-    assert steps == papers.config(trial).epochs  # 22 points make one batch
+    assert steps == papers.arm(trial).recipe.epochs  # 22 points make one batch
     cut = ran(3, 70, trial.seed, exit="cut", series={"seconds_of_steps": [0.1, 7, 0.1]})
     found = estimate(trial, "cpu", [cut])
     assert (found.seconds, found.memory) == (pytest.approx(3 + 0.1 * steps), 70), (
@@ -268,11 +268,11 @@ def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(
         r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's most similar records", found.basis
     )
     longer = other.model_copy(
-        update={"config": {**other.config, "epochs": 3 * papers.config(other).epochs}}
+        update={"config": {**other.config, "epochs": 3 * papers.arm(other).recipe.epochs}}
     )
     assert work(longer) == tuple(3 * n for n in work(other))
     assert estimate(longer, "cpu", [slow, fast, middle]).seconds == pytest.approx(30)
-    deeper = ran(1000, 70, 3, config={"hidden": papers.config(other).hidden + 1})
+    deeper = ran(1000, 70, 3, config={"hidden": papers.arm(other).recipe.hidden + 1})
     assert estimate(other, "cpu", [deeper, fast]).seconds == pytest.approx(1), (
         "the network that differs less tells"
     )

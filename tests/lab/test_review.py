@@ -14,7 +14,7 @@ from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Code, Record
 from capslib.lab.review import review, together
 from capslib.lab.store import Store
-from capslib.papers import config, experiments, known
+from capslib.papers import arm, experiments, known
 from capslib.papers.experiment import DataFingerprint, Deviation, Metric, Trial
 
 PAPER = "negation_limitation"
@@ -42,7 +42,7 @@ def sound(make_record):
 
     def make(trial: Trial = SIGN[0], **changes: object):
         data = [MNIST] if trial.experiment == "depth" else []
-        named = deviations(trial.paper, trial.experiment, config(trial)) if known(trial) else []
+        named = deviations(trial.paper, trial.experiment, arm(trial)) if known(trial) else []
         return make_record(
             trial,
             **{
@@ -180,7 +180,7 @@ PROBLEMS = {
     ),
     "unknown field": (
         lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hiden": 1})),
-        "Unknown field of SignConfig 'hiden'. Did you mean 'hidden'?",
+        "Unknown field of SignRecipe 'hiden'. Did you mean 'hidden'?",
     ),
     "out of range": (
         lambda r: r(changed(SIGN[0], config={**SIGN[0].config, "hidden": 0})),
@@ -331,8 +331,8 @@ def test_each_file_that_is_not_right_is_named_and_left_where_it_is(store, sound,
 def test_a_row_that_was_narrowed_since_is_no_problem(store, sound):
     """The ledger has it, of other configurations; some of which want to write a number that this one lacks."""
     trial = experiments("em_routing")["test_error"].trials("cpu")[0]
-    everywhere = deviations(trial.paper, trial.experiment, config(trial), everywhere=True)
-    assert len(everywhere) > len(deviations(trial.paper, trial.experiment, config(trial)))
+    everywhere = deviations(trial.paper, trial.experiment, arm(trial), everywhere=True)
+    assert len(everywhere) > len(deviations(trial.paper, trial.experiment, arm(trial)))
     store.put(
         sound(trial, deviations=everywhere, exit="nan", metrics={}, series={}, message="step 3")
     )
@@ -420,7 +420,7 @@ def test_what_a_killed_write_left_is_a_problem(store, sound):
     ]
 
 
-FIRST = deviations(PAPER, "sign", config(SIGN[0]))[0].what
+FIRST = deviations(PAPER, "sign", arm(SIGN[0]))[0].what
 NOTES = {
     "an earlier revision": (
         lambda r: r(changed(EXPERIMENTS["symmetry"].trials("cpu")[0], revision=1)),
@@ -440,7 +440,9 @@ NOTES = {
     ),
     "twice the budget": (
         lambda r: r(
-            changed(SIGN[0], config={**SIGN[0].config, "epochs": 2 * config(SIGN[0]).epochs}),
+            changed(
+                SIGN[0], config={**SIGN[0].config, "epochs": 2 * arm(SIGN[0]).recipe.epochs}
+            ),
             **code(revision="b" * 40),
         ),
         "revision bbbbbbbbbb is not in the history",

@@ -523,7 +523,7 @@ def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch)
         assert found == kept[trial.key].model_copy(update={"config": found.config}), (
             "only the option is new"
         )
-        assert papers.config(found.trial) == After(size=found.config["size"])
+        assert papers.arm(found.trial) == After(size=found.config["size"])
     assert [r.config["sharp"] for r in store.records()] == [False] * 3
     sharp = {t.key for t in new.trials("smoke", change={"sharp": True})}
     assert len(sharp) == 3

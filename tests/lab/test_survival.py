@@ -246,7 +246,7 @@ def test_ten_trials_survive_kills_with_the_same_numbers(capslib, tmp_path):
     trainings = {
         training.key: t.key
         for t in trials
-        for training in sign.trainings(papers.config(t), t.seed)
+        for training in sign.trainings(papers.arm(t), t.seed)
     }
     assert len(trials) == len(trainings) == 10
     changes = [word for name, value in SIGN.items() for word in ("--set", f"{name}={value}")]

@@ -127,7 +127,7 @@ def test_where_keeps_and_change_sets(make_experiment):
     assert named == experiment.trials("cpu", where={"size": 1})[1]
     assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [
         7
-    ] * len(experiment.grid("cpu"))
+    ] * len(experiment.at("cpu"))
 
 
 def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):

@@ -16,7 +16,7 @@ from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
-from capslib.papers import budget, config
+from capslib.papers import arm, budget
 from capslib.papers.em_routing.asks import COARSE, LEARNED, MAIN, SMALLER_COPY
 from capslib.papers.em_routing.recipe import COPY, IMPROVING, REDUCED
 from capslib.papers.em_routing.table1 import FULL, MATCHED
@@ -105,8 +105,8 @@ def test_what_an_untrained_stack_loses():
     cosines = found["cosines"]
     assert min(cosines["no bias, W near identity"]) > floor
     assert min(cosines["bias 0.1"]) > 0.99
-    for arm in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
-        assert abs(cosines[arm][-1]) < 0.05 < 0.95 < cosines[arm][0]
+    for name in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
+        assert abs(cosines[name][-1]) < 0.05 < 0.95 < cosines[arm][0]
     assert "with a bias of 0.1 and with one iteration it stays at one" in told
     assert min(cosines["bias 0.1"] + cosines[found["ONCE"]]) > 0.99
     lengths = {line.get_label(): line.get_ydata() for line in found["axes"][0].lines}
@@ -372,7 +372,7 @@ def test_what_sentences_say_about_the_smaller_copy():
     [times] = {
         row.ours.split()[0]
         for r in of(**arms[4])
-        for row in deviations("em_routing", "test_error", config(r.trial))
+        for row in deviations("em_routing", "test_error", arm(r.trial))
         if row.what == "size of the CNN"
     }
     assert round(of(**arms[4])[0].parameters / of()[0].parameters) == int(times)

@@ -19,7 +19,7 @@ from capslib.lab.statistics import interval
 from capslib.lab.words import HELD, IN_PART, number_failing, number_of
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.papers import waits
-from capslib.papers.experiment import doubled
+from capslib.papers.flat import doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import ALIKE, BASELINES, DATA, MUCH, QUERIES, SCORES
 from capslib.papers.inequality_anomaly.recipe import REDUCED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -49,19 +50,19 @@ def test_every_selection_finds_one_configuration_in_the_chapter(stem):
         (name, scale, fields, fields)
         for name, experiment in experiments(stem).items()
         for scale in ("paper", "cpu")
-        for fields in (config.model_dump(mode="json") for config in experiment.grid(scale))
+        for fields in (arm.fields() for arm in experiment.at(scale).values())
     )
     for name, query in queries(stem).items():
         for select, plain in selects(query):
             experiment = experiments(stem)[select.experiment]
-            assert {*select.where, *select.reduced} <= set(experiment.config.model_fields), (
+            assert {*select.where, *select.reduced} <= set(experiment.fields), (
                 f"{name}: {select}"
             )
             may_lack = isinstance(plain, q.Value) or plain.paper_scale_only  # at cpu scale
             for scale in ("paper", "cpu"):
                 found = index.of(select, scale)
                 enough = (
-                    len(found) == select.cells
+                    len(found) == (len(select.arms) or select.cells)
                     or (isinstance(plain, q.Property) and found)
                     or (scale == "cpu" and may_lack and not found)
                 )
@@ -93,13 +94,14 @@ def test_every_test_that_a_claim_names_exists(stem):
 )
 def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, scale):
     experiment = experiments(stem)[name]
-    configs = list(experiment.grid(scale))
-    assert len(configs) == len(set(configs)) > 0
-    assert all(experiment.config.model_validate_json(c.model_dump_json()) == c for c in configs)
+    configs = list(experiment.at(scale).values())
+    differences = [json.dumps(c.differences(), sort_keys=True) for c in configs]
+    assert len(configs) == len(set(differences)) > 0
+    assert [experiment.arm(scale, json.loads(d)) for d in differences] == configs
     seeds = [experiment.replicates(c, experiment.seeds[scale]) for c in configs]
     assert len({t.key for t in experiment.trials(scale)}) == sum(map(len, seeds))
     few = [c for c, own in zip(configs, seeds, strict=True) if len(own) < 3]
-    assert scale == "smoke" or all(c.schedule == "steps" for c in few), (
+    assert scale == "smoke" or all(c.values()["schedule"] == "steps" for c in few), (
         "but for a learning curve of days, which no claim asks for"
     )
     assert {stands_in(c) for c in configs} <= {None, scale == "smoke"}
@@ -132,7 +134,7 @@ def test_every_smoke_run_left_a_small_and_sound_record(stem, name):
 
 def stands_in(config: Config) -> bool | None:
     """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
-    data = getattr(config, "data", None)
+    data = config.values().get("data")
     return SETS[data].stand_in if data else None
 
 

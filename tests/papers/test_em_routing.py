@@ -24,7 +24,7 @@ from capslib.lab.store import Store
 from capslib.lab.words import GROUPS, NOT_RUN
 from capslib.layers import ClassCapsules, ConvCapsules
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.papers import config as whole_config
+from capslib.papers import arm as whole_config
 from capslib.papers import query as q
 from capslib.papers.em_routing import EXPERIMENTS, QUERIES, STEM, adversarial, table1
 from capslib.papers.em_routing.novel_views import matched
@@ -281,7 +281,7 @@ def test_no_arm_is_a_copy_of_another():
 def test_only_the_calibrated_preset_sets_a_start_and_half_of_the_capsules_are_active(preset):
     config = tiny(EMRecipe(data="toys", preset=preset))
     images = config.splits(Context(seed=0))[0]["train"]
-    network, seen = new_network(config, config.shape()[0], 0), config.seen(images.inputs)
+    network, seen = new_network(config, config.input_shape, 0), config.seen(images.inputs)
     drawn = network.layers(seen)
     config.start(network, images, 0)
     for name, layer in network.layers(seen).items():
@@ -658,7 +658,7 @@ def test_histograms_hold_the_mass_of_all_assignments():
     """A child of a class layer gives away all of itself, so over the classes the mass is that of the active children."""
     config = tiny(TestErrorConfig(data="toys", sizes=(6, 3, 3, 3)))
     test = config.splits(Context(seed=0))[0]["test"]
-    network = new_network(config, config.shape()[0], 0)
+    network = new_network(config, config.input_shape, 0)
     config.start(network, test, 0)
     metrics, curves = table1.look_inside(config, network, test)
     second = network.layers(config.seen(test.inputs))["capsules2"].activation
@@ -696,7 +696,7 @@ def test_a_wrong_class_gets_what_it_would_as_the_right_one():
     """The class capsules do not know the label: the wrong classes of one label are the right ones of the others."""
     config = tiny(TestErrorConfig(data="toys"))
     inputs = config.splits(Context(seed=0))[0]["test"].inputs[:10]
-    network = new_network(config, config.shape()[0], 0)
+    network = new_network(config, config.input_shape, 0)
     network.classes.weight.data *= torch.tensor([1.0, 20, 40, 60, 80])[
         :, None, None
     ]  # votes for some classes lie farther apart
@@ -714,7 +714,7 @@ def test_a_wrong_class_gets_what_it_would_as_the_right_one():
 def test_a_type_is_dead_where_no_image_makes_it_more_active_than_a_twentieth():
     """Primary capsules of which one type is never more active than 0.03, one than 0.08; others always are with 0.27."""
     config = tiny(TestErrorConfig(data="toys")).model_copy(update={"sizes": (4, 4, 2, 2)})
-    network = new_network(config, config.shape()[0], 0)
+    network = new_network(config, config.input_shape, 0)
     for parameter, value in (
         (network.conv.weight, 0),
         (network.conv.bias, 0.25),

@@ -21,7 +21,8 @@ from capslib.lab.store import Store
 from capslib.lab.words import AGAINST, HELD, number_of
 from capslib.networks.inequality_anomaly import AnomalyOutput
 from capslib.papers import budget, experiments
-from capslib.papers.experiment import Metric, doubled
+from capslib.papers.experiment import Metric
+from capslib.papers.flat import doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
 from capslib.papers.inequality_anomaly import counts as counting
 from capslib.papers.inequality_anomaly.asks import DATA

@@ -179,8 +179,9 @@ def test_both_images_of_a_pair_are_examples():
     assert apart.inputs[3, 0, 0].tolist() == [6, 7]
     assert apart.labels.tolist() == [4, 4, 2, 2, 1, 1]
     assert recipe(views="pairs").arrange(parts) is parts
-    assert ConsensusRecipe().shape() == ((1, 32, 32), 48_600)
-    assert ConsensusRecipe(views="pairs").shape() == ((2, 32, 32), 24_300)
+    separate, pairs = ConsensusRecipe(), ConsensusRecipe(views="pairs")
+    assert (separate.input_shape, separate.train_size) == ((1, 32, 32), 48_600)
+    assert (pairs.input_shape, pairs.train_size) == ((2, 32, 32), 24_300)
 
 
 def test_jitter_comes_after_the_images_are_standardised():

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capslib.lab.ledger.deviations import deviations
+from capslib.lab.ledger.deviations import SMALLER, deviations
 from capslib.lab.runs import run_trial
 from capslib.layers import as_capsules
 from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack
 from capslib.papers import query as q
-from capslib.papers.experiment import SCALES
+from capslib.papers.experiment import SCALES, Arm
 from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, STEM
-from capslib.papers.negation_limitation.depth import DepthConfig
-from capslib.papers.negation_limitation.sign import SignConfig
+from capslib.papers.negation_limitation.recipe import CapsNetRecipe
+from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import Trained, new_network
 from capslib.routing import em_routing
 from capslib.training import Context, Examples, History
@@ -157,7 +157,7 @@ def run(name: str, store, seed: int = 0, *, where=None, **change):
 @pytest.mark.parametrize("scale", SCALES)
 def test_images_are_those_of_the_paper_or_a_stand_in_at_smoke_scale(scale):
     for name, sets in (("depth", {"mnist", "fashion_mnist"}), ("negated", {"mnist"})):
-        assert {c.data for c in EXPERIMENTS[name].grid(scale)} == (
+        assert {arm.data for arm in EXPERIMENTS[name].at(scale).values()} == (
             {"digits"} if scale == "smoke" else sets
         )
 
@@ -225,10 +225,9 @@ def test_with_a_bias_training_gets_beyond_one_half(store, routing):
 def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias):
     """By what the claims ask for. A bias that broke nothing here would say that nothing was there to break."""
     experiment = EXPERIMENTS["symmetry"]
-    config = experiment.config(routing=routing, bias=bias, **FAST["symmetry"])
-    found = {
-        name: m.value for name, m in experiment.run(config, Context(seed=0)).metrics.items()
-    }
+    arm = experiment.at("smoke")[f"{routing}/{'bias' if bias else 'no_bias'}"]
+    outcome = experiment.run(arm.changed(FAST["symmetry"]), Context(seed=0))
+    found = {name: metric.value for name, metric in outcome.metrics.items()}
     if bias:
         assert found["least_odd_violation"] > BROKEN
         assert found["least_even_violation_deeper"] > BROKEN
@@ -259,7 +258,7 @@ def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, ste
         nn.Identity(), history, {"test": Examples(torch.zeros(7), torch.zeros(7))}, []
     )
     monkeypatch.setattr("capslib.papers.negation_limitation.depth.train", lambda *_: trained)
-    found = EXPERIMENTS["depth"].run(None, Context(seed=0)).metrics
+    found = EXPERIMENTS["depth"].run(Arm("any"), Context(seed=0)).metrics
     assert {name: m.value for name, m in found.items()} == {
         "test_accuracy": 0.5,
         "best_test_accuracy": 0.75,
@@ -271,9 +270,9 @@ def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, ste
 # --------------------------------------------------------------------------------------------- networks and training
 
 
-def capsnet(seed: int = 0, **fields) -> tuple[DepthConfig, nn.Module]:
+def capsnet(seed: int = 0, **fields) -> tuple[CapsNetRecipe, nn.Module]:
     """A configuration with a small front end and decoder, and its network as it is drawn."""
-    config = DepthConfig(
+    config = CapsNetRecipe(
         **{
             "data": "digits",
             "depth": 4,
@@ -312,12 +311,14 @@ def test_hidden_capsules_have_the_dimensions_of_the_release():
     """10 under EM and 12 under RBA."""
     for scale in SCALES:
         for name in ("depth", "negated"):
-            for config in EXPERIMENTS[name].grid(scale):
-                small = config.model_copy(
-                    update={**FAST["negated"], "kernel": 3, "depth": 3, "data": "digits"}
+            for arm in EXPERIMENTS[name].at(scale).values():
+                small = arm.changed(
+                    {**FAST["negated"], "kernel": 3, "depth": 3, "data": "digits"}
                 )
-                hidden, _ = new_network(small, (1, 8, 8), 0).capsules.layers
-                assert hidden.weight.shape[2] == (12 if config.routing == "dynamic" else 10)
+                hidden, _ = new_network(small.recipe, (1, 8, 8), 0).capsules.layers
+                assert hidden.weight.shape[2] == (
+                    12 if small.recipe.routing == "dynamic" else 10
+                )
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
@@ -361,7 +362,7 @@ def test_the_losses_of_both_experiments():
         )
         assert float(terms["margin"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2)
         assert float(terms["loss"]) == pytest.approx(0.4**2 + 0.5 * 0.2**2 + weight * 16)
-    sign = SignConfig(routing="dynamic", bias=True).objective(torch.device("cpu"))
+    sign = SignRecipe(routing="dynamic", bias=True).objective(torch.device("cpu"))
     assert float(sign.terms(scores, labels)["loss"]) == pytest.approx(0.4**2 + 0.2**2)
 
 
@@ -380,17 +381,13 @@ def test_the_test_accuracy_is_that_of_test_images():
 # ------------------------------------------------------------------------------------------------------- deviations
 
 
-def fields(found) -> set[str]:
-    return {d.what for d in found if d.why == "budget of this scale"}
-
-
 @pytest.mark.parametrize("name", ["sign", "depth"])
 def test_deviations_name_what_differs_in_the_routing(name):
-    for setting in EXPERIMENTS[name].grid("paper"):
-        found = deviations(STEM, name, setting)
+    for arm in EXPERIMENTS[name].at("paper").values():
+        found = deviations(STEM, name, arm)
         of_routing = (
             {"squash"}
-            if setting.routing == "dynamic"
+            if arm.recipe.routing == "dynamic"
             else {"E-step of EM", "direction of EM vector capsules"}
         )
         assert of_routing <= {d.what for d in found}
@@ -399,33 +396,12 @@ def test_deviations_name_what_differs_in_the_routing(name):
 @pytest.mark.parametrize("name", ["sign", "depth"])
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])
 def test_deviations_name_exactly_the_fields_that_differ(name, scale):
-    experiment = EXPERIMENTS[name]
-    arm = {"sign": {"routing", "bias", "length_offset"}}.get(
-        name,
-        {
-            "routing",
-            "bias",
-            "data",
-            "depth",
-            "bias_start",
-            "weight_std",
-            "iterations",
-            "hidden_dim",
-        },
-    )
-    for config in experiment.grid(scale):
-        arms = {k: v for k, v in config.model_dump().items() if k in arm}
-        paper = experiment.config(**arms)
-        differ = {
-            k: f
-            for k, f in experiment.config.model_fields.items()
-            if getattr(config, k) != getattr(paper, k)
-        }
-        told = deviations(STEM, name, config)
-        assert fields(told) == {f.title for f in differ.values()}
-        for name_, field in differ.items():
-            (found,) = (d for d in told if d.what == field.title)
-            assert (found.paper, found.ours) == (
-                str(getattr(paper, name_)),
-                str(getattr(config, name_)),
-            )
+    for arm in EXPERIMENTS[name].at(scale).values():
+        ours, paper = arm.values(), arm.full.values()
+        expected = {}
+        for field, title in arm.titles().items():
+            if ours[field] != paper[field]:
+                expected[title] = str(paper[field]), str(ours[field])
+        found = deviations(STEM, name, arm)
+        smaller = {d.what: (d.paper, d.ours) for d in found if d.why == SMALLER}
+        assert smaller == expected

@@ -33,7 +33,7 @@ def printed(stem: str) -> dict[tuple, float]:
 
 def place(select: Select, metric: str) -> tuple:
     where = tuple(sorted((name, str(value)) for name, value in select.where.items()))
-    return select.experiment, where, metric
+    return select.experiment, select.arms or where, metric
 
 
 def names(metric: str | Derived) -> tuple[str, ...]:

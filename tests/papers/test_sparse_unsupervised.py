@@ -42,7 +42,7 @@ def digits(n: int = 40) -> torch.Tensor:
 
 def test_defaults_are_the_papers():
     paper = SparseRecipe()
-    assert (paper.frame(), paper.shape()) == (40, ((1, 40, 40), 60_000))
+    assert (paper.frame(), paper.input_shape, paper.train_size) == (40, (1, 40, 40), 60_000)
     steps = paper.epochs * -(-60_000 // paper.batch_size)
     assert abs(steps - 30_000) < paper.batch_size
     assert paper.rate(2000 / 30_000) == pytest.approx(0.96e-3)
@@ -69,7 +69,7 @@ def test_digits_stand_somewhere_in_training_and_in_the_middle_in_a_test():
     assert torch.equal(narrow.prepare(whole), whole.float() / 255)
     cut = narrow.prepare(whole, torch.Generator().manual_seed(0))
     assert torch.equal(cut, seen[:, :, 2:10, 2:10]), "the same shifts"
-    assert SparseRecipe(border=0, shift=2).shape() == ((1, 28, 28), 60_000)
+    assert SparseRecipe(border=0, shift=2).input_shape == (1, 28, 28)
 
 
 def test_few_digits_in_a_batch_as_released():

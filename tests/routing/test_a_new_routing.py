@@ -19,7 +19,7 @@ from capslib.lab import planning, plots
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet, SignNetwork
-from capslib.papers import config, experiments
+from capslib.papers import arm, experiments
 from capslib.registry import NETWORKS
 from capslib.routing import ROUTINGS, Routing, RoutingResult, routing_function, use_path
 from capslib.routing.competition import softmax, uniform
@@ -249,7 +249,7 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
         else {"routing": "dynamic"}
     )
     trial = found.trials("smoke", where=where, change=tiny)[0]
-    outcome = found.run(config(trial), Context(seed=0))
+    outcome = found.run(arm(trial), Context(seed=0))
     assert outcome.routing_path == "fast"
     assert all(math.isfinite(metric.value) for metric in outcome.metrics.values())
     steps, flops = planning.work(trial)

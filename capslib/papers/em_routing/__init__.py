@@ -5,7 +5,7 @@ from __future__ import annotations
 from capslib.papers.common import SEEDS
 from capslib.papers.em_routing import adversarial, energy, novel_views, sizes, table1
 from capslib.papers.em_routing.asks import QUERIES
-from capslib.papers.experiment import Experiment
+from capslib.papers.flat import FlatExperiment as Experiment
 
 __all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
 

@@ -148,9 +148,13 @@ class EMRecipe(Recipe):
             {"train": known} if split.split == "train" else {"familiar": known, "novel": ~known}
         )
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        n = SETS[self.data].train[0] // (1 if self.factor is None else 3)
-        return super().shape()[0], min(n, self.images or n)
+    @property
+    def train_size(self) -> int:
+        """The number of training images: a third of the set where one factor is familiar."""
+        size = SETS[self.data].train[0]
+        if self.factor is not None:
+            size //= 3
+        return min(size, self.images or size)
 
     def options(self) -> dict[str, Any]:
         if self.network == "cnn":
@@ -210,7 +214,7 @@ class EMRecipe(Recipe):
 
     def spanned(self, progress: float, steps: int) -> float:
         """Return which share of a schedule is over: of one that spans the run, or so many ``steps`` as in the release."""
-        return round(progress * self.steps()) / steps if self.schedule == "steps" else progress
+        return round(progress * self.steps) / steps if self.schedule == "steps" else progress
 
     def shorter(self) -> range:
         """With the release's own schedules, each 50,000 steps are a training of their own."""

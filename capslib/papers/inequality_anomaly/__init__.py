@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capslib.papers.common import SEEDS
-from capslib.papers.experiment import Experiment
+from capslib.papers.flat import FlatExperiment as Experiment
 from capslib.papers.inequality_anomaly import baselines, counts, detection
 from capslib.papers.inequality_anomaly.asks import QUERIES
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe

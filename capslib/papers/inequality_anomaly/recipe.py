@@ -156,20 +156,26 @@ class AnomalyRecipe(Recipe):
         x = images.float() / (1 if self.setup == "off_targets" else 255)
         return torch.nn.functional.avg_pool2d(x, self.downsample) if self.downsample > 1 else x
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        """As the registry knows the set: classes count as equally large."""
-        splits, share = SETS[self.data].splits, 1 / len(SETS[self.data].classes)
-        n, channels, *size = splits.get("all") or SETS[self.data].train
-        shape = (channels, *(side // self.downsample for side in size))
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape (C, H, W) of what the network sees of one example."""
+        splits = SETS[self.data].splits
+        _, channels, *size = splits.get("all") or SETS[self.data].train
+        return (channels, *[side // self.downsample for side in size])
+
+    @property
+    def train_size(self) -> int:
+        """The number of training examples, if all classes of the set are equally large."""
+        all_examples = (SETS[self.data].splits.get("all") or SETS[self.data].train)[0]
         kept = 0.9 if self.stop_on == "held_out" else 1
         if self.percent is None:
-            return shape, int(kept * (n * 3 // 4))
-        normal = int(n * (share if self.setup == "outliers" else 1 - share))
+            return int(kept * (all_examples * 3 // 4))
+        share = 1 / len(SETS[self.data].classes)
+        normal = int(all_examples * (share if self.setup == "outliers" else 1 - share))
         normal = min(normal, self.normals or normal)
-        return shape, int(
-            kept
-            * (normal + round(min(n - normal, normal * self.percent / (100 - self.percent))))
-        )
+        wanted = normal * self.percent / (100 - self.percent)
+        anomalous = round(min(all_examples - normal, wanted))
+        return int(kept * (normal + anomalous))
 
     # ---------------------------------------------------------------------------------------------------------- network
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capslib.papers.common import SEEDS
-from capslib.papers.experiment import Experiment
+from capslib.papers.flat import FlatExperiment as Experiment
 from capslib.papers.learned_routing import costs, limits, table3
 from capslib.papers.learned_routing.asks import QUERIES
 from capslib.papers.learned_routing.recipe import ConsensusRecipe

@@ -40,7 +40,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
 
     name = "toys" if config.size == "smoke" else "smallnorb"
     recipe = ConsensusRecipe(data=name, routing=config.routing, **REDUCED[config.size][name])
-    shape, _ = recipe.shape()
+    shape = recipe.input_shape
     network = new_network(recipe, shape, context.seed)
     rival = new_network(recipe.model_copy(update={"routing": "em"}), shape, context.seed)
     total, routing = sum(p.numel() for p in network.parameters()), network.of_routing()
@@ -51,7 +51,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
     }
     metrics = in_unit(counts, 1, "count")
     n = recipe.batch_size
-    metrics["flops_of_an_image"] = Metric(value=flops(recipe)[0] / n, n=n, unit="operations")
+    metrics["flops_of_an_image"] = Metric(value=flops(recipe) / n, n=n, unit="operations")
     images = torch.randn(n, *shape, generator=torch.Generator().manual_seed(context.seed))
     for path, some in (("eager", images[: config.images]), ("fast", images)):
         use_path(network, path)
@@ -60,7 +60,7 @@ def run(config: CostsConfig, context: Context) -> Outcome:
         )
     for times_em, path in (
         ("times_em", "fast"),
-        ("times_em_in_training", path_of(recipe.steps())),
+        ("times_em_in_training", path_of(recipe.steps)),
     ):
         taken = use_path(network, path)
         use_path(rival, path)
@@ -103,8 +103,8 @@ def seconds(network: nn.Module, images: Tensor) -> float:
 def hours(recipe: ConsensusRecipe, seconds_of_a_step: float) -> float:
     """Core-hours of a whole training, if a step on smallNORB takes one core so many seconds and time grows with operations."""
     measured = ConsensusRecipe(routing=recipe.routing)
-    (step, steps), (of_measured, _) = flops(recipe), flops(measured)
-    return steps * seconds_of_a_step * step / of_measured / 3600
+    seconds = seconds_of_a_step * flops(recipe) / flops(measured)
+    return recipe.steps * seconds / 3600
 
 
 def grid(scale: Scale) -> list[CostsConfig]:

@@ -128,16 +128,22 @@ class ConsensusRecipe(Recipe):
             for name, of in parts.items()
         }
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = SETS[self.data].train
-        if self.held_out:
-            n = n * 4 // 5 if channels == 2 else n - n // 10  # five toys of each category
-        n = min(n, self.images or n)
-        return (
-            ((1, *[self.crop] * 2), n * channels)
-            if self.views == "separate"
-            else ((channels, *[self.crop] * 2), n)
-        )
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape (C, H, W) of what the network sees of one image."""
+        channels = 1 if self.views == "separate" else SETS[self.data].train[1]
+        return (channels, self.crop, self.crop)
+
+    @property
+    def train_size(self) -> int:
+        """The number of training examples: two for each pair of images that is seen apart."""
+        size, channels, *_ = SETS[self.data].train
+        if self.held_out and channels == 2:
+            size = size * 4 // 5  # four of the five toys of each category
+        elif self.held_out:
+            size -= size // 10
+        size = min(size, self.images or size)
+        return size * channels if self.views == "separate" else size
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What the network sees: standardised before crop and jitter, as released, so that jitter is not undone."""
@@ -192,7 +198,7 @@ class ConsensusRecipe(Recipe):
     def rate(self, progress: float) -> float:
         if self.decay == "cosine":
             return self.learning_rate * (1 + math.cos(math.pi * progress)) / 2
-        return self.learning_rate * 0.96 ** (progress * self.steps() / 20_000)
+        return self.learning_rate * 0.96 ** (progress * self.steps / 20_000)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
         return {"error_of_some": self.error(network, splits["test"].some(AFTER_EPOCH))}

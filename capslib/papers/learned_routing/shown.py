@@ -108,8 +108,11 @@ def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
 
 def share_of_steps(pilot: Iterable[Any], whole: Iterable[Any]) -> dict[str, float]:
     """By set, how much of its steps in Table 3 a network has in the pilot, from the configurations of both."""
-    of = {c.data: c.steps() for c in whole}
-    return {SETS.get(c.data, c.data): c.steps() / of[c.data] for c in pilot}
+    steps = {config.data: config.steps for config in whole}
+    shares = {}
+    for config in pilot:
+        shares[SETS.get(config.data, config.data)] = config.steps / steps[config.data]
+    return shares
 
 
 def values_of_the_kernel(records: Iterable[Measured]) -> dict[Row, list[list[float]]]:

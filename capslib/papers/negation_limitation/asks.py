@@ -7,339 +7,356 @@ from dataclasses import replace
 
 from capslib.papers.experiment import Metric
 from capslib.papers.negation_limitation.depth import EM_DEPTHS, RBA_DEPTHS
-from capslib.papers.query import Above, Count, Derived, Order, Property, Query, Select, Value
+from capslib.papers.query import (
+    Above,
+    Count,
+    Derived,
+    Measured,
+    Order,
+    Property,
+    Query,
+    Select,
+    Value,
+)
 
 TESTS = "tests/papers/test_negation_limitation.py"
 AT_ONCE = 0.05
-"""A network starts at once where its accuracy begins to rise (to 20 percent, as in NEG-F2-start) within this share of the run: in
-the paper some 500 steps, half of what its shallowest network without a bias needs at least."""
+"""A network starts at once where its accuracy begins to rise within this share of the run.
+
+In the paper that is some 500 steps, half of what its shallowest network without a bias needs.
+"""
 STARTED = 0.2
-"""A network has started when its test accuracy has cleared this after an epoch; guessing gets a tenth."""
+"""A network has started when its test accuracy has cleared this; guessing gets a tenth."""
 TRAINS = 0.5
-"""A network trains when its test accuracy clears one half: in the paper every cell is either above 74 % or below 16 %. One that
-has cleared it need not be at rest; one that has not, must. At paper scale every run stops where the paper stops."""
+"""A network trains when its test accuracy clears one half.
+
+In the paper every cell is either above 74 % or below 16 %. One that has cleared it need not be at
+rest; one that has not, must. At paper scale every run stops where the paper stops.
+"""
 FAILS, WORKS = 0.16, 0.74
-"""In the paper no cell lies between these accuracies: one that it says to train has the upper at least, another the lower at most."""
+"""In the paper no cell lies between these: a network that trains has the upper one at least."""
 LEARNED = {"mnist": 0.9, "fashion_mnist": 0.8}
-"""The training accuracy below which a network has not learned; the paper's own are right on 81 to 86 % of Fashion-MNIST."""
+"""The training accuracy below which a network has not learned.
+
+The paper's own have 81 to 86 % on Fashion-MNIST.
+"""
 WORST = 0.7
-"""The floor of the one cell that the paper calls degraded: seven layers of EM routing without a bias are right on 74.8 %."""
+"""The floor of the one cell that the paper calls degraded: seven layers of EM without a bias, 74.8 %."""
 DEEPEST = {"dynamic": 3, "em_vector": 7}
-"""The deepest networks that train without a bias in the paper. Of a cell that trains there, a seed that guesses goes into no mean."""
+"""The deepest networks that train without a bias in the paper.
+
+Of a cell that trains there, a seed that guesses goes into no mean.
+"""
+ZERO, NOT_ZERO = 1e-12, 1e-6
+"""Bounds of numbers of order one in double precision: far above rounding, and far below a violation."""
+SHORT_NAMES = {
+    "mnist": "mnist",
+    "fashion_mnist": "fashion",
+    "dynamic": "rba",
+    "em_vector": "em",
+}
 
 
-def _depth(routing: str, depth: int, bias: bool, data: str = "mnist", **more: object) -> Select:
-    return Select(
-        "depth",
-        {
-            "data": data,
-            "routing": routing,
-            "depth": depth,
-            "bias": bias,
-            "weight_std": 0.1,
-            "bias_start": 0.1,
-            "iterations": 3,
-            **more,
-        },
+def bias_name(bias: bool) -> str:
+    """Return how the name of an arm ends."""
+    return "bias" if bias else "no_bias"
+
+
+def depth_arm(routing: str, depth: int, bias: bool, data: str = "mnist") -> Select:
+    """Return a network of Table 2 or 3."""
+    return Select("depth", arm=f"{data}/{routing}/{depth}/{bias_name(bias)}")
+
+
+def with_and_without(routing: str, depth: int) -> tuple[Select, Select]:
+    """Return a network with a bias, and one without."""
+    return depth_arm(routing, depth, True), depth_arm(routing, depth, False)
+
+
+def negated_arm(routing: str, front: str, bias: bool) -> Select:
+    """Return a network that learns images and their negatives."""
+    floor = LEARNED["mnist"] if bias else 0.0
+    return Select("negated", arm=f"{routing}/{front}/{bias_name(bias)}", learned=floor)
+
+
+def negated_with_and_without(routing: str, front: str) -> tuple[Select, Select]:
+    """Return such a network with a bias, and one without."""
+    return negated_arm(routing, front, True), negated_arm(routing, front, False)
+
+
+def symmetry(
+    routing: str, bias: bool, metric: str, test: str, violated: bool = False
+) -> Property:
+    """Ask whether a symmetry holds in every random stack, or is violated in every one."""
+    return Property(
+        Select("symmetry", arm=f"{routing}/{bias_name(bias)}"),
+        metric,
+        NOT_ZERO if violated else ZERO,
+        f"{TESTS}::{test}",
+        above=violated,
     )
 
 
-def _cell(routing: str, depth: int, bias: bool, data: str) -> Value:
-    """A cell of Table 2 or 3."""
+def table_cell(routing: str, depth: int, bias: bool, data: str) -> Value:
+    """Ask for a cell of Table 2 or 3: the accuracy after so many epochs, at rest or not."""
     trains = bias or depth <= DEEPEST[routing]
     floor = LEARNED[data] if trains else 0.0
     if not bias and depth == DEEPEST["em_vector"]:
         floor = WORST
-    return Value(
-        replace(_depth(routing, depth, bias, data), learned=floor),
-        "test_accuracy",
-        final=False,
-        better_counts=trains,
+    arm = replace(depth_arm(routing, depth, bias, data), learned=floor)
+    return Value(arm, "test_accuracy", final=False, better_counts=trains)
+
+
+def trains(arm: Select) -> Above:
+    """Ask whether a network trains."""
+    return Above(arm, "test_accuracy", TRAINS, ours=True, against=FAILS, final=False)
+
+
+def does_not_train(arm: Select) -> Above:
+    """Ask whether a network does not train, however long."""
+    return Above(
+        arm, "test_accuracy", TRAINS, below=True, ours=True, against=WORKS, final="reduced"
     )
 
 
-def _trains_to(
-    routing: str, depths: Sequence[int], data: str, deepest: int, degraded: Sequence[int] = ()
-) -> Count:
-    """Without bias, depths up to ``deepest`` train and deeper ones do not; with bias, all do."""
+def train_to(deepest: int, routing: str, depths: Sequence[int], data: str) -> Count:
+    """Ask whether all depths train with a bias, and those up to ``deepest`` without one.
+
+    Seven layers of EM routing, which the paper calls degraded, are left out without a bias.
+    """
     parts: dict[str, Query] = {}
-    for n in depths:
-        if n not in degraded:
-            below = n > deepest
-            parts[f"{n} layers without bias {'do not train' if below else 'train'}"] = Above(
-                _depth(routing, n, False, data),
-                "test_accuracy",
-                TRAINS,
-                below=below,
-                ours=True,
-                against=WORKS if below else FAILS,
-                final="reduced" if below else False,
-            )
-        parts[f"{n} layers with bias train"] = Above(
-            _depth(routing, n, True, data),
-            "test_accuracy",
-            TRAINS,
-            ours=True,
-            against=FAILS,
-            final=False,
+    for depth in depths:
+        without = depth_arm(routing, depth, False, data)
+        if depth <= deepest:
+            parts[f"{depth} layers without bias train"] = trains(without)
+        elif depth > DEEPEST[routing]:
+            parts[f"{depth} layers without bias do not train"] = does_not_train(without)
+        parts[f"{depth} layers with bias train"] = trains(depth_arm(routing, depth, True, data))
+    return Count(parts)
+
+
+def sooner(better: Select, worse: Select, level: int = 50) -> Order:
+    """Ask whether one network reaches an accuracy after fewer steps than another."""
+    return Order(
+        better, worse, f"steps_to_{level}_percent", higher_is_better=False, final=False
+    )
+
+
+def sooner_with_bias(routing: str, depths: Sequence[int], prefix: str = "") -> dict[str, Query]:
+    """Ask of each depth whether it learns sooner with a bias."""
+    parts: dict[str, Query] = {}
+    for depth in depths:
+        name = f"{prefix}{depth} layers: learns sooner with bias"
+        parts[name] = sooner(*with_and_without(routing, depth))
+    return parts
+
+
+def as_good(with_bias: Select, without: Select) -> Order:
+    """Ask whether a network is at most one point worse without a bias. Both have to learn."""
+    floor = LEARNED["mnist"]
+    return Order(
+        replace(without, learned=floor),
+        replace(with_bias, learned=floor),
+        "test_accuracy",
+        margin=-0.01,
+        ours=True,
+        final="reduced",
+    )
+
+
+def ahead(better: Select, worse: Select, beyond: tuple[Select, Select] | None = None) -> Order:
+    """Ask whether one network is ahead by more than a point, or by that much further ahead."""
+    return Order(better, worse, "test_accuracy", margin=0.01, beyond=beyond, final="reduced")
+
+
+def start_of_learning(record: Measured) -> Metric:
+    """Return the share of the run after which the accuracy of a batch reaches 20 %."""
+    steps = record.metrics["steps_to_20_percent"]
+    share = steps.value / record.series["steps"][-1]
+    return Metric(value=share, n=steps.n, unit="share of the run")
+
+
+START = Derived("start of learning", start_of_learning)
+
+
+def table_1() -> dict[str, Query]:
+    """Return the checks of Table 1."""
+    checks: dict[str, Query] = {}
+    for routing in ("dynamic", "em_vector"):
+        for bias in (False, True):
+            arm = Select("sign", arm=f"{routing}/{bias_name(bias)}")
+            name = f"NEG-T1-{SHORT_NAMES[routing]}-{'bias' if bias else 'nobias'}"
+            checks[name] = Value(arm, "train_accuracy", final=False, better_counts=bias)
+    return checks
+
+
+def tables_2_and_3() -> dict[str, Query]:
+    """Return the checks of Tables 2 and 3.
+
+    The tables say nothing of where training would end.
+    """
+    checks: dict[str, Query] = {}
+    for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS)):
+        for data in ("mnist", "fashion_mnist"):
+            for bias in (False, True):
+                for depth in depths:
+                    ending = f"{'bias' if bias else 'nobias'}-{depth}"
+                    name = f"NEG-T{table}-{SHORT_NAMES[data]}-{ending}"
+                    checks[name] = table_cell(routing, depth, bias, data)
+    return checks
+
+
+def theorems() -> dict[str, Query]:
+    """Return the checks of Theorems 1 and 2, and of what a bias does to them."""
+    first = "test_theorem_1_dynamic_routing_is_odd"
+    second = "test_theorem_2_em_routing_is_odd"
+    broken = "test_a_bias_breaks_both_symmetries"
+    own_layer = "test_em_activations_ignore_a_bias_of_their_own_layer"
+    one_layer = "least_even_violation_one_layer"
+    return {
+        "NEG-W-1": Count(
+            {
+                "poses are odd": symmetry("dynamic", False, "odd_violation", first),
+                "activations are even": symmetry("dynamic", False, "even_violation", first),
+            }
+        ),
+        "NEG-W-2": Count(
+            {
+                "poses are odd, matrix form": symmetry("em", False, "odd_violation", second),
+                "activations are even, matrix form": symmetry(
+                    "em", False, "even_violation", second
+                ),
+                "poses are odd, vector form": symmetry(
+                    "em_vector", False, "odd_violation", second
+                ),
+                "activations are even, vector form": symmetry(
+                    "em_vector", False, "even_violation", second
+                ),
+            }
+        ),
+        "NEG-W-3": Count(
+            {
+                "RBA: poses are no longer odd": symmetry(
+                    "dynamic", True, "least_odd_violation", broken, violated=True
+                ),
+                "RBA: activations are no longer even, one layer": symmetry(
+                    "dynamic", True, one_layer, broken, violated=True
+                ),
+                "EM: poses are no longer odd": symmetry(
+                    "em_vector", True, "least_odd_violation", broken, violated=True
+                ),
+                "EM: activations are no longer even, two layers and more": symmetry(
+                    "em_vector", True, "least_even_violation_deeper", broken, violated=True
+                ),
+                "EM: activations are no longer even, one layer": symmetry(
+                    "em_vector", True, one_layer, own_layer, violated=True
+                ),
+                "EM: β alone leaves both": symmetry(
+                    "em_vector", False, "odd_violation", second
+                ),
+            }
+        ),
+    }
+
+
+def where_bias_matters() -> Count:
+    """Return the check of the depths at which a bias helps, and of the reason (NEG-W-4)."""
+    parts: dict[str, Query] = {}
+    for depth in (2, 3):
+        name = f"RBA, {depth} layers: at most 1 point worse without a bias"
+        parts[name] = as_good(*with_and_without("dynamic", depth))
+    parts["the reason: where −x arrives as the negative of x, bias is ahead"] = ahead(
+        *negated_with_and_without("dynamic", "odd")
+    )
+    parts["the reason: behind a ReLU, at most 1 point worse without a bias"] = as_good(
+        *negated_with_and_without("dynamic", "relu")
+    )
+    for depth in (4, 5):
+        shallower = with_and_without("dynamic", depth - 1)
+        parts[f"the harm grows from {depth - 1} to {depth} layers"] = ahead(
+            *with_and_without("dynamic", depth), beyond=shallower
         )
     return Count(parts)
 
 
-def _sooner(routing: str, depths: Sequence[int], data: str = "mnist") -> dict[str, Query]:
-    return {
-        f"{n} layers: learns sooner with bias": Order(
-            _depth(routing, n, True, data),
-            _depth(routing, n, False, data),
-            "steps_to_50_percent",
-            higher_is_better=False,
+def which_depths_train() -> dict[str, Query]:
+    """Return the check of which depths train, of each routing and data set and of all (NEG-W-5)."""
+    checks: dict[str, Query] = {}
+    together: dict[str, Query] = {}
+    for routing, depths, deepest in (("dynamic", RBA_DEPTHS, 3), ("em_vector", EM_DEPTHS, 6)):
+        for data, label in (("mnist", "MNIST"), ("fashion_mnist", "Fashion-MNIST")):
+            check = train_to(deepest, routing, depths, data)
+            short = SHORT_NAMES[routing]
+            checks[f"NEG-W-5-{short}-{SHORT_NAMES[data]}"] = check
+            together[f"{short.upper()} on {label}"] = check
+    return checks | {"NEG-W-5": Count(together)}
+
+
+def starts_at_once() -> Count:
+    """Return the check of how soon EM networks learn with a bias (NEG-W-6)."""
+    parts: dict[str, Query] = {}
+    for depth in EM_DEPTHS:
+        parts[f"{depth} layers: starts at once with bias"] = Above(
+            depth_arm("em_vector", depth, True),
+            START,
+            AT_ONCE,
+            below=True,
+            ours=True,
             final=False,
         )
-        for n in depths
-    }
+    return Count(parts | sooner_with_bias("em_vector", EM_DEPTHS))
 
 
-def _negated(routing: str, front: str, bias: bool) -> Select:
-    return Select(
-        "negated",
-        {"routing": routing, "front": front, "bias": bias},
-        learned=LEARNED["mnist"] if bias else 0.0,
-    )
+def starts_later() -> Count:
+    """Return the check of when EM networks start without a bias, and which never do (NEG-W-7)."""
+    parts: dict[str, Query] = {}
+    for depth in (5, 6):
+        shallow = depth_arm("em_vector", depth, False)
+        deep = depth_arm("em_vector", depth + 1, False)
+        parts[f"{depth} layers start before {depth + 1}"] = sooner(shallow, deep, level=20)
+    for depth in (8, 9):
+        parts[f"{depth} layers never start"] = Above(
+            depth_arm("em_vector", depth, False),
+            "best_test_accuracy",
+            STARTED,
+            below=True,
+            ours=True,
+            final="reduced",
+            paper_scale_only="it speaks of 50 epochs",
+        )
+    return Count(parts)
 
 
-def _later(routing: str, shallow: int, deep: int) -> Order:
-    return Order(
-        _depth(routing, shallow, False),
-        _depth(routing, deep, False),
-        "steps_to_20_percent",
-        higher_is_better=False,
-        final=False,
-    )
+def pairs_widen_the_delay() -> Count:
+    """Return the check of images with their negatives (NEG-W-10)."""
+    parts: dict[str, Query] = {}
+    for name, routing in (("RBA", "dynamic"), ("EM", "em_vector")):
+        parts[f"{name}: pairs widen the delay without a bias"] = replace(
+            sooner(*negated_with_and_without(routing, "relu")),
+            beyond=with_and_without(routing, 3),
+        )
+    return Count(parts)
 
 
-_START = Derived(
-    "start of learning",
-    lambda r: Metric(
-        value=r.metrics["steps_to_20_percent"].value / r.series["steps"][-1],
-        n=r.metrics["steps_to_20_percent"].n,
-        unit="share of the run",
-    ),
-)
-
-
-def _as_good(with_bias: Select, without: Select) -> Order:
-    """Without a bias a network is right on as many images as with one, or on 1 % of them less. Both have to learn."""
-    without, with_bias = (
-        replace(select, learned=LEARNED["mnist"]) for select in (without, with_bias)
-    )
-    return Order(without, with_bias, "test_accuracy", margin=-0.01, ours=True, final="reduced")
-
-
-def _ahead(better: Select, worse: Select, beyond: tuple[Select, Select] | None = None) -> Order:
-    return Order(better, worse, "test_accuracy", margin=0.01, beyond=beyond, final="reduced")
-
-
-def _both(routing: str, depth: int) -> tuple[Select, Select]:
-    """A network with a bias, and one without."""
-    return _depth(routing, depth, True), _depth(routing, depth, False)
-
-
-def _pairs(routing: str, front: str) -> tuple[Select, Select]:
-    """The same on images with their negatives."""
-    return _negated(routing, front, True), _negated(routing, front, False)
-
-
-def _violation(
-    routing: str, bias: bool, metric: str, test: str, above: bool = False
-) -> Property:
-    bound = (
-        1e-6 if above else 1e-12
-    )  # of numbers of order one in double precision: far above rounding, and below it
-    return Property(
-        Select("symmetry", {"routing": routing, "bias": bias}),
-        metric,
-        bound,
-        f"{TESTS}::{test}",
-        above=above,
-    )
-
-
-# The tables give the accuracy after so many epochs, which is what runs at paper scale; they say nothing of where training would end.
-_SHORT = {"mnist": "mnist", "fashion_mnist": "fashion"}
 QUERIES: dict[str, Query] = {
-    **{
-        f"NEG-T1-{short}-{'bias' if bias else 'nobias'}": Value(
-            Select("sign", {"routing": routing, "bias": bias, "length_offset": 1e-8}),
-            "train_accuracy",
-            final=False,
-            better_counts=bias,
-        )
-        for short, routing in (("rba", "dynamic"), ("em", "em_vector"))
-        for bias in (False, True)
-    },
-    **{
-        f"NEG-T{table}-{short}-{'bias' if bias else 'nobias'}-{n}": _cell(
-            routing, n, bias, data
-        )
-        for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS))
-        for data, short in _SHORT.items()
-        for bias in (False, True)
-        for n in depths
-    },
+    **table_1(),
+    **tables_2_and_3(),
     "NEG-F2-start": Above(
-        _depth("em_vector", 5, False),
+        depth_arm("em_vector", 5, False),
         "steps_to_20_percent",
         1000,
         final=False,
         paper_scale_only="it counts steps",
     ),
-    "NEG-W-1": Count(
-        {
-            "poses are odd": _violation(
-                "dynamic", False, "odd_violation", "test_theorem_1_dynamic_routing_is_odd"
-            ),
-            "activations are even": _violation(
-                "dynamic", False, "even_violation", "test_theorem_1_dynamic_routing_is_odd"
-            ),
-        }
-    ),
-    "NEG-W-2": Count(
-        {
-            f"{what}, {name}": _violation(
-                routing, False, metric, "test_theorem_2_em_routing_is_odd"
-            )
-            for routing, name in (("em", "matrix form"), ("em_vector", "vector form"))
-            for what, metric in (
-                ("poses are odd", "odd_violation"),
-                ("activations are even", "even_violation"),
-            )
-        }
-    ),
-    "NEG-W-3": Count(
-        {
-            "RBA: poses are no longer odd": _violation(
-                "dynamic",
-                True,
-                "least_odd_violation",
-                "test_a_bias_breaks_both_symmetries",
-                True,
-            ),
-            "RBA: activations are no longer even, one layer": _violation(
-                "dynamic",
-                True,
-                "least_even_violation_one_layer",
-                "test_a_bias_breaks_both_symmetries",
-                True,
-            ),
-            "EM: poses are no longer odd": _violation(
-                "em_vector",
-                True,
-                "least_odd_violation",
-                "test_a_bias_breaks_both_symmetries",
-                True,
-            ),
-            "EM: activations are no longer even, two layers and more": _violation(
-                "em_vector",
-                True,
-                "least_even_violation_deeper",
-                "test_a_bias_breaks_both_symmetries",
-                True,
-            ),
-            "EM: activations are no longer even, one layer": _violation(
-                "em_vector",
-                True,
-                "least_even_violation_one_layer",
-                "test_em_activations_ignore_a_bias_of_their_own_layer",
-                True,
-            ),
-            "EM: β alone leaves both": _violation(
-                "em_vector", False, "odd_violation", "test_theorem_2_em_routing_is_odd"
-            ),
-        }
-    ),
-    "NEG-W-4": Count(
-        {
-            **{
-                f"RBA, {n} layers: at most 1 point worse without a bias": _as_good(
-                    *_both("dynamic", n)
-                )
-                for n in (2, 3)
-            },
-            "the reason: where −x arrives as the negative of x, bias is ahead": _ahead(
-                *_pairs("dynamic", "odd")
-            ),
-            "the reason: behind a ReLU, at most 1 point worse without a bias": _as_good(
-                *_pairs("dynamic", "relu")
-            ),
-            **{
-                f"the harm grows from {n - 1} to {n} layers": _ahead(
-                    *_both("dynamic", n), beyond=_both("dynamic", n - 1)
-                )
-                for n in (4, 5)
-            },
-        }
-    ),
-    "NEG-W-5-rba-mnist": _trains_to("dynamic", RBA_DEPTHS, "mnist", 3),
-    "NEG-W-5-rba-fashion": _trains_to("dynamic", RBA_DEPTHS, "fashion_mnist", 3),
-    "NEG-W-5-em-mnist": _trains_to("em_vector", EM_DEPTHS, "mnist", 6, degraded=(7,)),
-    "NEG-W-5-em-fashion": _trains_to("em_vector", EM_DEPTHS, "fashion_mnist", 6, degraded=(7,)),
-    "NEG-W-6": Count(
-        {
-            **{
-                f"{n} layers: starts at once with bias": Above(
-                    _depth("em_vector", n, True),
-                    _START,
-                    AT_ONCE,
-                    below=True,
-                    ours=True,
-                    final=False,
-                )
-                for n in EM_DEPTHS
-            },
-            **_sooner("em_vector", EM_DEPTHS),
-        }
-    ),
-    "NEG-W-7": Count(
-        {
-            "5 layers start before 6": _later("em_vector", 5, 6),
-            "6 layers start before 7": _later("em_vector", 6, 7),
-            **{
-                f"{n} layers never start": Above(
-                    _depth("em_vector", n, False),
-                    "best_test_accuracy",
-                    STARTED,
-                    below=True,
-                    ours=True,
-                    final="reduced",
-                    paper_scale_only="it speaks of 50 epochs",
-                )
-                for n in (8, 9)
-            },
-        }
-    ),
+    **theorems(),
+    "NEG-W-4": where_bias_matters(),
+    **which_depths_train(),
+    "NEG-W-6": starts_at_once(),
+    "NEG-W-7": starts_later(),
     "NEG-W-8": Count(
         {
-            **_sooner("em_vector", (5, 6)),
-            **{f"RBA, {k}": q for k, q in _sooner("dynamic", (2, 3)).items()},
+            **sooner_with_bias("em_vector", (5, 6)),
+            **sooner_with_bias("dynamic", (2, 3), prefix="RBA, "),
         }
     ),
-    "NEG-W-10": Count(
-        {
-            f"{name}: pairs widen the delay without a bias": Order(
-                *_pairs(routing, "relu"),
-                "steps_to_50_percent",
-                higher_is_better=False,
-                beyond=_both(routing, 3),
-                final=False,
-            )
-            for name, routing in (("RBA", "dynamic"), ("EM", "em_vector"))
-        }
-    ),
+    "NEG-W-10": pairs_widen_the_delay(),
 }
-QUERIES["NEG-W-5"] = Count(
-    {
-        f"{routing.upper()} on {name}": QUERIES[f"NEG-W-5-{routing}-{short}"]
-        for routing in ("rba", "em")
-        for short, name in (("mnist", "MNIST"), ("fashion", "Fashion-MNIST"))
-    }
-)

@@ -2,111 +2,122 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from capslib.papers.common import in_unit, outcome
-from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.papers.negation_limitation.recipe import ARMS, CapsNetRecipe, budget
+from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
+from capslib.papers.negation_limitation.recipe import CapsNetRecipe, hidden_dim, reduce
 from capslib.recipes import train
 
 if TYPE_CHECKING:
     from capslib.training import Context
 
+RBA_DEPTHS = (2, 3, 4, 5)
+EM_DEPTHS = (5, 6, 7, 8, 9)
+CONTROLS = {
+    "bias_from_zero": dict(bias=True, bias_start=0.0),
+    "larger_weights": dict(bias=False, weight_std=0.3),
+    "unit_lengths": dict(bias=False, weight_std="unit"),
+    "near_identity": dict(bias=False, weight_std="identity"),
+    "one_iteration": dict(bias=False, iterations=1),
+}
+"""Arms that separate symmetry from what a layer passes on.
 
-class DepthConfig(CapsNetRecipe):
-    """A CapsNet of a depth, with or without a bias."""
-
-    front: None = None
-
-
-class NegatedConfig(CapsNetRecipe):
-    """A CapsNet on images and their negatives, which have other labels."""
-
-    front: Literal["relu", "odd"]
-
-
-def run(config: CapsNetRecipe, context: Context) -> Outcome:
-    """Train one CapsNet and measure its test accuracy after every epoch, and when it starts to learn."""
-    trained = train(config, context.seed, context)
-    curve, steps = trained.history.epochs["test_accuracy"], trained.history.terms["accuracy"]
-    accuracies = {"test_accuracy": curve[-1], "best_test_accuracy": max(curve)}
-    starts = {
-        f"steps_to_{level}_percent": first_above(steps, level / 100) for level in (20, 50)
-    }
-    metrics = in_unit(accuracies, len(trained.splits["test"].labels), "fraction") | starts
-    return outcome(trained, metrics, curves=["test_accuracy"])
-
-
-def first_above(curve: Sequence[float], level: float, window: int = 20) -> Metric:
-    """The first step after which the mean training accuracy of ``window`` steps lies above ``level``; at most the run's length."""
-    total = sum(curve[:window])
-    for step in range(window, len(curve) + 1):
-        if total / window > level:
-            return Metric(value=step, n=1, unit="steps")
-        total += curve[step] - curve[step - window] if step < len(curve) else 0
-    return Metric(value=len(curve), n=1, unit="steps")
-
-
-RBA_DEPTHS, EM_DEPTHS = (2, 3, 4, 5), (5, 6, 7, 8, 9)
-CONTROLS = (
-    {"bias": True, "bias_start": 0.0},
-    *({"bias": False, "weight_std": std} for std in (0.3, "unit", "identity")),
-    {"bias": False, "iterations": 1},
-)
-"""The arms that separate symmetry from what a layer passes on: a bias that starts at zero; without a bias, larger weights, all ‖s‖
-near one, weights near the identity, or couplings that stay equal, as in one iteration.
+With one iteration couplings stay equal.
 """
-CONTROL_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
-"""Where networks with and without bias differ."""
+CONTROLLED_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
+"""Where networks with and without a bias differ."""
 
 
-def grid(scale: Scale) -> list[DepthConfig]:
-    smoke = scale == "smoke"
-    depths = {
-        "dynamic": (2, 4) if smoke else RBA_DEPTHS,
-        "em_vector": {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[
-            scale
-        ],
-    }
-    configs = []
-    for data, routing in itertools.product(
-        ("digits",) if smoke else ("mnist", "fashion_mnist"), depths
-    ):
-        for depth in depths[routing]:
-            controlled = (
-                scale != "paper"
-                and data != "fashion_mnist"
-                and depth in CONTROL_DEPTHS[routing]
-            )
-            for arm in (*ARMS, *(CONTROLS if controlled else ())):
-                configs.append(
-                    DepthConfig(
+def depths(scale: Scale, routing: str) -> Sequence[int]:
+    """Return the depths of the networks with a routing at a scale."""
+    if routing == "dynamic":
+        return (2, 4) if scale == "smoke" else RBA_DEPTHS
+    return {"smoke": (3,), "cpu": (3, 4, *EM_DEPTHS), "paper": (3, *EM_DEPTHS)}[scale]
+
+
+def depth_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the networks of Tables 2 and 3, and their controls: ``mnist/dynamic/4/no_bias``."""
+    for data in ("digits",) if scale == "smoke" else ("mnist", "fashion_mnist"):
+        for routing in ("dynamic", "em_vector"):
+            for depth in depths(scale, routing):
+                variations = {"no_bias": dict(bias=False), "bias": dict(bias=True)}
+                controlled = scale != "paper" and data != "fashion_mnist"
+                if controlled and depth in CONTROLLED_DEPTHS[routing]:
+                    variations |= CONTROLS
+                for name, changes in variations.items():
+                    recipe = CapsNetRecipe(
                         data=data,
                         routing=routing,
                         depth=depth,
-                        **{**budget(scale, data, routing), **arm},
+                        hidden_dim=hidden_dim(routing),
+                        **changes,
                     )
+                    yield Arm(f"{data}/{routing}/{depth}/{name}", recipe)
+
+
+def negated_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield networks of a depth that trains without a bias: ``dynamic/odd/no_bias``."""
+    for routing in ("dynamic", "em_vector"):
+        for front in ("relu", "odd"):
+            for bias in (False, True):
+                recipe = CapsNetRecipe(
+                    data="digits" if scale == "smoke" else "mnist",
+                    routing=routing,
+                    depth=3,
+                    bias=bias,
+                    hidden_dim=hidden_dim(routing),
+                    front=front,
                 )
-    return configs
+                yield Arm(f"{routing}/{front}/{'bias' if bias else 'no_bias'}", recipe)
 
 
-def negated_grid(scale: Scale) -> list[NegatedConfig]:
-    """At a depth that trains without a bias; half the epochs of the depth experiment, since there are two images for one."""
-    data, epochs = (
-        "digits" if scale == "smoke" else "mnist",
-        {"smoke": 1, "cpu": 2, "paper": 25}[scale],
-    )
-    return [
-        NegatedConfig(
-            data=data,
-            routing=routing,
-            depth=3,
-            front=front,
-            **{**budget(scale, data, routing), **arm, "epochs": epochs},
-        )
-        for routing, front, arm in itertools.product(
-            ("dynamic", "em_vector"), ("relu", "odd"), ARMS
-        )
-    ]
+def reduce_negated(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy with half the epochs of a depth, since there are two images for one."""
+    epochs = {"smoke": 1, "cpu": 2, "paper": 25}[scale]
+    return reduce(scale, arm).changed({"epochs": epochs})
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train one CapsNet; measure its test accuracy after every epoch, and when it starts to learn."""
+    trained = train(arm.recipe, context.seed, context)
+    test_accuracy = trained.history.epochs["test_accuracy"]
+    batch_accuracy = trained.history.terms["accuracy"]
+    accuracies = {"test_accuracy": test_accuracy[-1], "best_test_accuracy": max(test_accuracy)}
+    metrics = in_unit(accuracies, len(trained.splits["test"].labels), "fraction")
+    metrics["steps_to_20_percent"] = first_step_above(batch_accuracy, 0.2)
+    metrics["steps_to_50_percent"] = first_step_above(batch_accuracy, 0.5)
+    return outcome(trained, metrics, curves=["test_accuracy"])
+
+
+def first_step_above(accuracy: Sequence[float], level: float, window: int = 20) -> Metric:
+    """Return the first step after which the mean accuracy of ``window`` steps lies above a level.
+
+    It is the last step where no mean does.
+    """
+    total = sum(accuracy[:window])
+    for step in range(window, len(accuracy) + 1):
+        if total / window > level:
+            return Metric(value=step, n=1, unit="steps")
+        if step < len(accuracy):
+            total += accuracy[step] - accuracy[step - window]
+    return Metric(value=len(accuracy), n=1, unit="steps")
+
+
+DEPTH = Experiment(
+    name="depth",
+    paper="negation_limitation",
+    arms=depth_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)
+NEGATED = Experiment(
+    name="negated",
+    paper="negation_limitation",
+    arms=negated_arms,
+    reduce=reduce_negated,
+    run=run,
+    seeds=SEEDS,
+)

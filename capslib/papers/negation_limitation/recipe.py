@@ -1,13 +1,13 @@
-"""A CapsNet of the paper and how it is trained and tested (§5.2)."""
+"""A CapsNet of the paper, and how it is trained and tested (§5.2)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from capslib.config import DataName, NetworkName, RoutingName
-from capslib.papers.experiment import Scale
+from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe
 
 if TYPE_CHECKING:
@@ -18,17 +18,10 @@ if TYPE_CHECKING:
 
 
 class CapsNetRecipe(Recipe):
-    """A CapsNet of a given depth. Defaults are the paper's setting; the deviations say where paper and release disagree.
+    """A CapsNet of a given depth, with or without a bias. Defaults are the paper's setting.
 
-    ``weight_std="unit"`` scales W of every layer on a first batch until the pre-activations ‖s‖ have mean length one;
-    ``"identity"`` adds the identity to W as the paper draws it. With ``front`` the set also holds the negative of every image,
-    under another label. With "odd" the capsules of −x are the negated capsules of x; with "relu" the convolution has a bias and a
-    ReLU, as in the paper, and they are not.
+    With ``front`` the training set also holds the negative of every image, under another label.
     """
-
-    ARM: ClassVar[frozenset[str]] = frozenset(
-        ["data", "routing", "depth", "bias", "bias_start", "weight_std", "iterations", "front"]
-    )
 
     data: DataName
     network: NetworkName = "deep_capsnet"
@@ -39,6 +32,8 @@ class CapsNetRecipe(Recipe):
     weight_std: Annotated[float, Field(gt=0, le=10)] | Literal["unit", "identity"] = Field(
         0.1, title="standard deviation of W at the start"
     )
+    """``unit`` scales W on a first batch until all ‖s‖ have mean length one; ``identity`` adds the
+    identity to W."""
     hidden_dim: int = Field(12, ge=1, title="dimension of hidden capsules")
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
@@ -51,38 +46,34 @@ class CapsNetRecipe(Recipe):
     front: Literal["relu", "odd"] | None = Field(
         None, title="front end, where images come with their negatives"
     )
-
-    def setting(self) -> Self:
-        """The release's scripts have 10 dimensions under EM and 12 under RBA."""
-        return (
-            super()
-            .setting()
-            .model_copy(update={"hidden_dim": 12 if self.routing == "dynamic" else 10})
-        )
-
-    def idle(self) -> dict[str, set[str]]:
-        return {} if self.bias else {"bias=False": {"bias_start"}}
+    """``odd``: the capsules of −x are the negated capsules of x. ``relu``: they are not, for the
+    convolution has a bias and a ReLU, as in the paper."""
 
     def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
-        """With ``front``: x with its label y, and −x with the label (y + 5) mod 10."""
+        """Add the negatives where there is a ``front``: −x with the label (y + 5) mod 10."""
         import torch
 
         if self.front is None:
             return parts
-        return {
-            name: type(of)(
-                torch.cat([of.inputs, -of.inputs]), torch.cat([of.labels, (of.labels + 5) % 10])
-            )
-            for name, of in parts.items()
-        }
+        pairs = {}
+        for name, examples in parts.items():
+            inputs = torch.cat([examples.inputs, -examples.inputs])
+            labels = torch.cat([examples.labels, (examples.labels + 5) % 10])
+            pairs[name] = type(examples)(inputs, labels)
+        return pairs
+
+    @property
+    def train_size(self) -> int:
+        """The number of training images, negatives included."""
+        images = super().train_size
+        return images if self.front is None else 2 * images
 
     def options(self) -> dict[str, Any]:
-        drawn = (
-            type(self).model_fields["weight_std"].default
-        )  # what "unit" and "identity" start from
-        std = drawn if isinstance(self.weight_std, str) else self.weight_std
-        betas = {"beta_std": std} if self.routing in ("em", "em_vector") else {}
-        return dict(
+        """Return the keywords of the network's constructor."""
+        weight_std = self.weight_std
+        if weight_std in ("unit", "identity"):
+            weight_std = type(self).model_fields["weight_std"].default
+        options = dict(
             depth=self.depth,
             filters=self.filters,
             kernel=self.kernel,
@@ -93,27 +84,27 @@ class CapsNetRecipe(Recipe):
             odd=self.front == "odd",
             routing=self.routing,
             iterations=self.iterations,
-            weight_std=std,
+            weight_std=weight_std,
             bias=self.bias_start if self.bias else None,
-            **betas,
         )
-
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        shape, n = super().shape()
-        return shape, n if self.front is None else 2 * n
+        if self.routing in ("em", "em_vector"):
+            options["beta_std"] = weight_std
+        return options
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
+        """Set W as ``weight_std`` says, where that needs a first batch or the identity."""
         if self.weight_std == "unit":
-            network.capsules.start_at_unit_length(
-                network.primary_capsules(train.inputs[: self.batch_size])
-            )
+            batch = train.inputs[: self.batch_size]
+            network.capsules.start_at_unit_length(network.primary_capsules(batch))
         elif self.weight_std == "identity":
             network.capsules.start_near_identity()
 
     def objective(self, device: torch.device) -> Objective:
+        """Return the margin loss with that of the reconstruction."""
         return WithReconstruction(self)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
+        """Return the test accuracy."""
         return {"test_accuracy": self.accuracy(network, splits["test"])}
 
 
@@ -123,9 +114,8 @@ class WithReconstruction(Objective):
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         output = network(batch.inputs)
         terms = self.terms(output.activation, batch.labels)
-        reconstruction = (
-            (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1).mean()
-        )
+        error = output.reconstruction - batch.inputs.flatten(1)
+        reconstruction = error.square().sum(dim=1).mean()
         loss = terms["loss"] + self.recipe.reconstruction_weight * reconstruction
         return {
             "loss": loss,
@@ -135,36 +125,39 @@ class WithReconstruction(Objective):
         }
 
 
-REDUCED: dict[Scale, dict[str, Any]] = {
-    "smoke": dict(
-        filters=16,
-        kernel=3,
-        primary_types=2,
-        decoder=(32, 64),
-        epochs=3,
-        batch_size=64,
-        learning_rate=5e-3,
-    ),
-    "cpu": dict(
-        downsample=2,
-        filters=32,
-        kernel=5,
-        primary_types=8,
-        decoder=(128, 256),
-        epochs=4,
-        batch_size=128,
-        learning_rate=1e-3,
-    ),
-    "paper": {},
-}
-ARMS = ({"bias": False}, {"bias": True})
+def hidden_dim(routing: str) -> int:
+    """Return the dimension of hidden capsules in the scripts of the release."""
+    return 12 if routing == "dynamic" else 10
 
 
-def budget(scale: Scale, data: str, routing: str) -> dict[str, Any]:
-    """At cpu scale every set and routing trains for as long as its arm with a bias needs to learn clearly."""
-    longer = {}
-    if scale == "cpu" and routing != "dynamic":
-        longer = dict(batch_size=64)
-    elif scale == "cpu" and data == "fashion_mnist":
-        longer = dict(epochs=5)
-    return {**REDUCED[scale], **longer, "hidden_dim": 12 if routing == "dynamic" else 10}
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm.
+
+    At cpu scale every data set and routing trains for as long as its arm with a bias needs to learn
+    clearly.
+    """
+    recipe = arm.recipe
+    if scale == "smoke":
+        smaller = dict(
+            filters=16,
+            kernel=3,
+            primary_types=2,
+            decoder=(32, 64),
+            epochs=3,
+            batch_size=64,
+            learning_rate=5e-3,
+        )
+    elif scale == "cpu":
+        smaller = dict(
+            downsample=2,
+            filters=32,
+            kernel=5,
+            primary_types=8,
+            decoder=(128, 256),
+            epochs=5 if recipe.routing == "dynamic" and recipe.data == "fashion_mnist" else 4,
+            batch_size=128 if recipe.routing == "dynamic" else 64,
+            learning_rate=1e-3,
+        )
+    else:
+        smaller = {}
+    return arm.changed(smaller)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from capslib.config import NetworkName, RoutingName
-from capslib.papers.common import in_unit, outcome
-from capslib.papers.experiment import Outcome, Scale
-from capslib.recipes import Objective, Recipe, train
+from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
+from capslib.recipes import BaseRecipe, Objective, train
 from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
     from capslib.training import Context, Examples
 
 
-class SignConfig(Recipe):
-    """The sign of a scalar. Defaults are the paper's setting, as its first release has it."""
-
-    ARM: ClassVar[frozenset[str]] = frozenset({"routing", "bias", "length_offset"})
-    UNUSED: ClassVar[frozenset[str]] = frozenset(
-        {"data", "loss", "resize", "downsample", "crop", "jitter", "standardise", "images"}
-    )
+class SignRecipe(BaseRecipe):
+    """The 1–20–2 network on a grid of scalars. Defaults are those of the paper's first release."""
 
     network: NetworkName = "sign"
     routing: RoutingName
@@ -41,40 +37,44 @@ class SignConfig(Recipe):
     length_offset: float = Field(1e-8, ge=0, title="added to the length of EM vector capsules")
 
     def splits(self, context: Context) -> tuple[dict[str, Examples], list]:
-        """The symmetric grid of scalars: −1 … 0 and 0 … 1."""
+        """Return the symmetric grid of scalars, −1 … 0 and 0 … 1, each with its sign."""
         import torch
 
         from capslib.training import Examples
 
         x = torch.linspace(0, 1, self.points // 2 + 1, device=context.device)
-        return {
-            "train": Examples(
-                torch.cat([-x, x]), torch.cat([torch.zeros_like(x), torch.ones_like(x)]).long()
-            )
-        }, []
+        inputs = torch.cat([-x, x])
+        labels = torch.cat([torch.zeros_like(x), torch.ones_like(x)]).long()
+        return {"train": Examples(inputs, labels)}, []
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        return (), 2 * (self.points // 2 + 1)
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of a scalar."""
+        return ()
+
+    @property
+    def train_size(self) -> int:
+        """The number of scalars."""
+        return 2 * (self.points // 2 + 1)
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        betas = (
-            {"beta_std": self.weight_std, "length_offset": self.length_offset}
-            if self.routing in ("em", "em_vector")
-            else {}
-        )
-        return NETWORKS[self.network](
-            self.hidden,
+        """Return the network with random weights."""
+        options = dict(
             routing=self.routing,
             iterations=self.iterations,
             weight_std=self.weight_std,
             bias=self.weight_std if self.bias else None,
-            **betas,
         )
+        if self.routing in ("em", "em_vector"):
+            options |= dict(beta_std=self.weight_std, length_offset=self.length_offset)
+        return NETWORKS[self.network](self.hidden, **options)
 
     def objective(self, device: torch.device) -> Objective:
+        """Return the margin loss, with the absent class at its full weight."""
         return WholeMargin(self)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, Any]:
+        """Return the accuracy on the training points, as in Table 1."""
         return {"train_accuracy": self.accuracy(network, splits["train"])}
 
 
@@ -87,24 +87,37 @@ class WholeMargin(Objective):
         return margin_loss(scores, labels, down_weight=1.0)
 
 
-def run(config: SignConfig, context: Context) -> Outcome:
-    """Train the 1–20–2 network on the symmetric grid of scalars; the accuracy is on the training points, as in Table 1."""
-    trained = train(config, context.seed, context)
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the four networks of Table 1, and one that asks whether the offset matters."""
+    for routing in ("dynamic", "em_vector"):
+        for bias in (False, True):
+            name = f"{routing}/{'bias' if bias else 'no_bias'}"
+            yield Arm(name, SignRecipe(routing=routing, bias=bias))
+    recipe = SignRecipe(routing="em_vector", bias=True, length_offset=0)
+    yield Arm("em_vector/bias/no_offset", recipe)
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return an arm with fewer points and epochs at smoke scale."""
+    if scale != "smoke":
+        return arm
+    return arm.changed({"points": 2_000, "epochs": 15})
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train the network, and measure its accuracy on the training points."""
+    trained = train(arm.recipe, context.seed, context)
     accuracy = trained.history.epochs["train_accuracy"][-1]
-    metrics = in_unit(
-        {"train_accuracy": accuracy}, len(trained.splits["train"].inputs), "fraction"
-    )
+    points = len(trained.splits["train"].inputs)
+    metrics = in_unit({"train_accuracy": accuracy}, points, "fraction")
     return outcome(trained, metrics, curves=["train_accuracy"])
 
 
-def grid(scale: Scale) -> list[SignConfig]:
-    budget = {"points": 2_000, "epochs": 15} if scale == "smoke" else {}
-    arms = [
-        SignConfig(routing=r, bias=b, **budget)
-        for r in ("dynamic", "em_vector")
-        for b in (False, True)
-    ]
-    return [
-        *arms,
-        SignConfig(routing="em_vector", bias=True, length_offset=0, **budget),
-    ]  # a control: does the offset matter?
+SIGN = Experiment(
+    name="sign",
+    paper="negation_limitation",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS | {"paper": (0, 1, 2, 3, 4)},
+)

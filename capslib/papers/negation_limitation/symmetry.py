@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import abscissa, in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, abscissa, in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from capslib.training import Context
 
 
-class SymmetryConfig(Config):
-    """Random stacks of capsule layers, and how far they are from f(−x) = −f(x)."""
+class SymmetryOptions(Config):
+    """Random stacks of capsule layers, of every depth and number of iterations."""
 
     routing: RoutingName
     bias: bool
@@ -27,64 +29,91 @@ class SymmetryConfig(Config):
     inputs: int = Field(64, ge=1, title="random inputs")
 
 
-def run(config: SymmetryConfig, context: Context) -> Outcome:
-    """Draw a stack for every depth and number of iterations, in float64, and compare f(x) with f(−x)."""
+def random_stack(options: SymmetryOptions, depth: int, iterations: int) -> nn.Module:
+    """Return a stack of capsule layers in float64, with random weights and biases."""
     import torch
 
     from capslib.networks.negation_limitation import CapsuleStack
+
+    betas = {"beta_std": 1.0} if options.routing in ("em", "em_vector") else {}
+    stack = CapsuleStack(
+        [(options.capsules, options.dim)] * (depth + 1),
+        routing=options.routing,
+        iterations=iterations,
+        bias=0.0 if options.bias else None,
+        weight_std=1.0,
+        **betas,
+    ).double()
+    for name, parameter in stack.named_parameters():
+        if name.endswith("bias"):
+            # any bias; with a larger one deep stacks forget their input
+            torch.nn.init.normal_(parameter, std=0.1)
+    return stack
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Compare f(x) with f(−x) for a stack of every depth and number of iterations, in float64."""
+    import torch
+
     from capslib.training import seeded
 
-    odd, even = torch.zeros(2, config.max_depth, config.max_iterations, dtype=torch.float64)
+    options: SymmetryOptions = arm.options
+    size = (options.max_depth, options.max_iterations)
+    odd = torch.zeros(size, dtype=torch.float64)
+    even = torch.zeros(size, dtype=torch.float64)
     with seeded(context.seed), torch.no_grad():
-        for depth, iterations in itertools.product(
-            range(1, config.max_depth + 1), range(1, config.max_iterations + 1)
-        ):
-            sizes = [(config.capsules, config.dim)] * (depth + 1)
-            options = {"beta_std": 1.0} if config.routing in ("em", "em_vector") else {}
-            options |= dict(
-                routing=config.routing,
-                iterations=iterations,
-                bias=0.0 if config.bias else None,
-                weight_std=1.0,
-            )
-            stack = CapsuleStack(sizes, **options).double()
-            for name, parameter in stack.named_parameters():
-                if name.endswith("bias"):
-                    torch.nn.init.normal_(
-                        parameter, std=0.1
-                    )  # any; with a larger one deep stacks forget their input
-            x = torch.randn(config.inputs, config.capsules, config.dim, dtype=torch.float64)
-            (pose, activation), (negated_pose, negated_activation) = stack(x), stack(-x)
-            odd[depth - 1, iterations - 1] = (pose + negated_pose).abs().max()
-            even[depth - 1, iterations - 1] = (activation - negated_activation).abs().max()
+        for depth in range(1, options.max_depth + 1):
+            for iterations in range(1, options.max_iterations + 1):
+                stack = random_stack(options, depth, iterations)
+                shape = (options.inputs, options.capsules, options.dim)
+                x = torch.randn(shape, dtype=torch.float64)
+                pose, activation = stack(x)
+                negated_pose, negated_activation = stack(-x)
+                place = depth - 1, iterations - 1
+                odd[place] = (pose + negated_pose).abs().max()
+                even[place] = (activation - negated_activation).abs().max()
     violations = {
         "odd_violation": odd.max(),
         "even_violation": even.max(),
         "least_odd_violation": odd.min(),
         "least_even_violation_one_layer": even[0].min(),
         "even_violation_one_layer": even[0].max(),
-        "least_even_violation_deeper": even[1:].min() if config.max_depth > 1 else even.min(),
+        "least_even_violation_deeper": even[1:].min() if options.max_depth > 1 else even.min(),
     }
-    metrics = in_unit(
-        {k: float(v) for k, v in violations.items()},
-        config.inputs * odd.numel(),
-        "absolute difference",
-    )
-    of_depth = {
+    values = {name: float(violation) for name, violation in violations.items()}
+    series = {
+        "depths": abscissa(options.max_depth),
         "odd_violation": odd.amax(dim=1).tolist(),
         "even_violation": even.amax(dim=1).tolist(),
     }
     return Outcome(
-        metrics=metrics,
-        series={"depths": abscissa(config.max_depth), **of_depth},
+        metrics=in_unit(values, options.inputs * odd.numel(), "absolute difference"),
+        series=series,
         routing_path="fast",
     )
 
 
-def grid(scale: Scale) -> list[SymmetryConfig]:
-    budget = {"max_iterations": 3, "inputs": 16} if scale == "smoke" else {}
-    return [
-        SymmetryConfig(routing=r, bias=b, **budget)
-        for r in ("dynamic", "em", "em_vector")
-        for b in (False, True)
-    ]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield stacks of each routing, with and without a bias."""
+    for routing in ("dynamic", "em", "em_vector"):
+        for bias in (False, True):
+            name = f"{routing}/{'bias' if bias else 'no_bias'}"
+            yield Arm(name, options=SymmetryOptions(routing=routing, bias=bias))
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return an arm with fewer iterations and inputs at smoke scale."""
+    if scale != "smoke":
+        return arm
+    return arm.changed({"max_iterations": 3, "inputs": 16})
+
+
+SYMMETRY = Experiment(
+    name="symmetry",
+    paper="negation_limitation",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+    revision=2,
+)

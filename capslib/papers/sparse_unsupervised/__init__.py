@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capslib.papers.common import SEEDS
-from capslib.papers.experiment import Experiment
+from capslib.papers.flat import FlatExperiment as Experiment
 from capslib.papers.sparse_unsupervised import controls, encodings, sizes
 from capslib.papers.sparse_unsupervised.asks import QUERIES
 from capslib.papers.sparse_unsupervised.encodings import EncodingConfig

@@ -128,9 +128,11 @@ class SparseRecipe(Recipe):
         """The side of the frame in pixels."""
         return SETS[self.data].train[2] + 2 * self.edge
 
-    def shape(self) -> tuple[tuple[int, ...], int]:
-        n, channels, *_ = SETS[self.data].train
-        return (channels, *[self.frame() // self.downsample] * 2), min(n, self.images or n)
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape (C, H, W) of a digit in its frame."""
+        side = self.frame() // self.downsample
+        return (SETS[self.data].train[1], side, side)
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Digits uint8 [N, 1, H, W] in their frame: somewhere with a generator, in the middle without one."""

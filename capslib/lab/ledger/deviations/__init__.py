@@ -14,45 +14,53 @@ from pathlib import Path
 
 from capslib.config import Config
 from capslib.errors import UserError
-from capslib.papers.experiment import Deviation
+from capslib.papers.experiment import Arm, Deviation
 
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
 
 def deviations(
-    stem: str, experiment: str, config: Config, *, everywhere: bool = False
+    stem: str, experiment: str, arm: Arm | Config, *, everywhere: bool = False
 ) -> list[Deviation]:
-    """Every difference of a configuration from the paper: the fields that its budget changes, then the rows of the file.
+    """Return every difference of an arm from the paper.
 
-    ``everywhere`` adds the rows of the experiment's other configurations: a record keeps one that was narrowed since.
+    First come the fields that are smaller than the paper's, then the rows of the file.
+    ``everywhere`` adds the rows of the experiment's other arms: a record keeps one that was narrowed
+    since.
     """
-    setting, arm = config.setting(), config.arm()
-    budget = [
-        Deviation(
-            what=field.title or name,
-            paper=str(getattr(setting, name)),
-            ours=str(getattr(config, name)),
-            why="budget of this scale",
-        )
-        for name, field in type(config).model_fields.items()
-        if name not in arm and getattr(config, name) != getattr(setting, name)
-    ]
-    fields = config.model_dump()
-    rows = (
-        row
-        for row in _rows(stem)
-        if _holds({**row, "where": ""} if everywhere else row, experiment, fields)
-    )
-    if (
-        everywhere
-    ):  # a row of another configuration may want to write a number that this one has not
+    fields = arm.values()
+    deviations = _of_size(arm)
+    if everywhere:
+        # a row of another arm may want to write a number that this one has not
         fields = {name: math.nan if value is None else value for name, value in fields.items()}
-    return budget + [
-        Deviation(
-            what=r["what"], paper=r["paper"], ours=r["ours"].format(**fields), why=r["why"]
-        )
-        for r in rows
-    ]
+    for row in _rows(stem):
+        if _holds({**row, "where": ""} if everywhere else row, experiment, fields):
+            ours = row["ours"].format(**fields)
+            deviations.append(
+                Deviation(what=row["what"], paper=row["paper"], ours=ours, why=row["why"])
+            )
+    return deviations
+
+
+SMALLER = "budget of this scale"
+"""Why a field has another value than in the paper."""
+
+
+def _of_size(arm: Arm | Config) -> list[Deviation]:
+    """Return the fields in which an arm differs from its like of the paper's size."""
+    paper = arm.as_in_paper().values()
+    deviations = []
+    for name, value in arm.values().items():
+        if value != paper[name]:
+            deviations.append(
+                Deviation(
+                    what=arm.titles()[name],
+                    paper=str(paper[name]),
+                    ours=str(value),
+                    why=SMALLER,
+                )
+            )
+    return deviations
 
 
 def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> bool:
