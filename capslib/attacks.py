@@ -1,15 +1,18 @@
-"""Attacks on a network through the gradient of its input (FGSM, the basic iterative method) and the accuracy they leave.
+"""Attacks on a network through the gradient of its input, and the accuracy that they leave.
 
-``loss(x, target)`` combines a network, in ``eval`` mode, and its loss: it takes inputs [N, …] and classes [N] and returns one loss
-for each example, [N], or their mean. The gradients are always those of the sum, so the batch size does not matter.
+The attacks are FGSM and the basic iterative method. ``loss(x, target)`` combines a network, in
+``eval`` mode, and its loss: it takes inputs [N, …] and classes [N], and returns one loss for
+each example, [N], or their mean. Gradients are those of the sum, so the size of a batch does
+not matter.
 
-ε and ``bounds``, the range of valid inputs, are in the units of x; bounds are a pair of numbers, or of tensors that broadcast to x.
-For standardised images take black and white of :func:`capslib.data.transforms.standardise`.
+ε and ``bounds``, the range of valid inputs, are in the units of x; bounds are a pair of
+numbers, or of tensors that broadcast to x. For standardised images, take black and white from
+:func:`capslib.data.transforms.standardise`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,25 +35,24 @@ Bounds = tuple[float | Tensor, float | Tensor]
 
 
 def input_gradient(loss: Loss, x: Tensor, target: Tensor) -> Tensor:
-    """Gradient of each example's own loss with respect to that example, in the shape of ``x`` [N, …].
+    """Return the gradient of each example's own loss, in the shape of ``x`` [N, …].
 
-    >>> input_gradient(lambda x, target: (x.flatten(1).sum(dim=1) - target).square(), torch.ones(2, 3), torch.tensor([3, 2]))
+    >>> square = lambda x, target: (x.sum(dim=1) - target).square()
+    >>> input_gradient(square, torch.ones(2, 3), torch.tensor([3, 2]))
     tensor([[0., 0., 0.],
             [2., 2., 2.]])
     """
     check_shapes(x=(x, "N ..."), target=(target, "N"))
     with torch.inference_mode(False), torch.enable_grad():
-        x, target = (
-            x.detach().clone().requires_grad_(),
-            target.clone(),
-        )  # what inference made can have no gradient
-        value = loss(x, target)
+        # Tensors that were made in inference mode have no gradient, but their copies do.
+        x = x.detach().clone().requires_grad_()
+        value = loss(x, target.clone())
         to_value = torch.full_like(value, len(x) if value.ndim == 0 else 1)  # N · mean = sum
         return torch.autograd.grad(value, x, to_value)[0]
 
 
 def zero_share(gradient: Tensor) -> float:
-    """Share of entries that are exactly zero, between 0 and 1. An attack cannot follow a gradient of zero.
+    """Return the share of entries that are exactly zero, in [0, 1]: no attack can follow them.
 
     >>> zero_share(torch.tensor([0.0, 0.5, -0.0, 2.0]))
     0.5
@@ -67,9 +69,10 @@ def fgsm(
     targeted: bool = False,
     bounds: Bounds | None = None,
 ) -> Tensor:
-    """Fast gradient sign method: x + ε·sign(∇ₓ loss) (Goodfellow et al. 2015), in the shape of ``x`` [N, …].
+    """Return x + ε·sign(∇ₓ loss), the fast gradient sign method (Goodfellow et al. 2015).
 
-    It raises the loss of the right class ``target``. A ``targeted`` attack lowers the loss of another class, with − for +.
+    It raises the loss of the right class ``target``. A ``targeted`` attack subtracts, and so
+    lowers the loss of another class. The result has the shape of ``x`` [N, …].
 
     >>> square = lambda x, target: x.square().sum()
     >>> fgsm(square, torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([0]), 0.5)
@@ -89,11 +92,13 @@ def bim(
     targeted: bool = False,
     bounds: Bounds | None = None,
 ) -> Tensor:
-    """Basic iterative method: ``steps`` smaller steps of :func:`fgsm`, clipped so that no pixel moves farther than ε from ``x``.
+    """Return ``x`` after the basic iterative method (Kurakin et al. 2016).
 
-    ``step_size`` is 1.25·ε/``steps`` by default, after Kurakin et al. (2016). Raises ValueError if ``steps`` is below 1.
+    It takes ``steps`` smaller steps of :func:`fgsm`, and after each brings every pixel back to
+    within ε of ``x``. ``step_size`` is 1.25·ε/``steps`` by default. Raises ValueError if
+    ``steps`` is below 1.
 
-    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum lies within the reach of ε
+    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
     >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
@@ -115,22 +120,20 @@ def robustness(
     epsilons: Sequence[float],
     **options: object,
 ) -> list[float]:
-    """Accuracy, between 0 and 1, after an untargeted attack on ``x`` [N, …] of classes ``y`` [N], for each of ``epsilons``.
+    """Return the accuracy, in [0, 1], that an untargeted attack leaves at each ε.
 
-    The attack raises ``loss``; ``scores(x)`` [N, C] classifies the result. For a black-box attack, take the loss of another network.
-    Options: ``steps`` (1, the default, is FGSM; more is BIM), ``bounds``, ``batch_size`` (100).
+    The attack raises the ``loss`` of ``x`` [N, …] with classes ``y`` [N]; ``scores(x)`` [N, C]
+    classifies the result. For a black-box attack, take the loss of another network. Options are
+    ``steps`` (1, the default, is FGSM; more is BIM), ``bounds`` and ``batch_size`` (100).
 
-    >>> scores = lambda x: torch.stack([x[:, 0], -x[:, 0]], dim=1)  # class 0 if the pixel is positive
+    >>> scores = lambda x: torch.cat([x, -x], dim=1)  # class 0 if the pixel is positive
     >>> loss = lambda x, y: torch.nn.functional.cross_entropy(scores(x), y)
-    >>> robustness(scores, loss, torch.tensor([[0.1], [0.3]]), torch.tensor([0, 0]), [0.0, 0.2, 0.4])
+    >>> x, y = torch.tensor([[0.1], [0.3]]), torch.tensor([0, 0])
+    >>> robustness(scores, loss, x, y, [0.0, 0.2, 0.4])
     [1.0, 0.5, 0.0]
     """
-    return (
-        _hits(scores, loss, x, y, epsilons, targeted=False, **options)
-        .double()
-        .mean(dim=1)
-        .tolist()
-    )
+    hits = _hits(scores, loss, x, y, epsilons, targeted=False, **options)
+    return hits.double().mean(dim=1).tolist()
 
 
 def targeted_success(
@@ -141,22 +144,22 @@ def targeted_success(
     epsilons: Sequence[float],
     **options: object,
 ) -> list[float]:
-    """Share of ``x`` [N, …] classified as the target, averaged over ``targets``, for each of ``epsilons`` (Hinton et al. 2018, §6).
+    """Return the share of ``x`` that is classified as the target at each ε.
 
-    Images that belong to the target class count too, so with all C classes as targets the share at ε = 0 is 1/C. The other
-    arguments are those of :func:`robustness`.
+    The share is averaged over ``targets`` (Hinton et al. 2018, §6). Images that belong to the
+    target class count too, so with all C classes as targets the share at ε = 0 is 1/C. The
+    other arguments are those of :func:`robustness`.
 
     >>> scores = torch.nn.Linear(4, 3)
-    >>> loss = lambda x, target: torch.nn.functional.cross_entropy(scores(x), target, reduction="none")
-    >>> [round(share, 2) for share in targeted_success(scores, loss, torch.rand(6, 4), range(3), [0.0])]
+    >>> loss = lambda x, target: torch.nn.functional.cross_entropy(scores(x), target)
+    >>> shares = targeted_success(scores, loss, torch.rand(6, 4), range(3), [0.0])
+    >>> [round(share, 2) for share in shares]
     [0.33]
     """
-    wanted = (
-        torch.full((len(x),), target, dtype=torch.long, device=x.device) for target in targets
-    )
-    hits = [
-        _hits(scores, loss, x, t, epsilons, targeted=True, **options) for t in wanted
-    ]  # [E, N] each
+    hits = []
+    for target in targets:
+        classes = torch.full((len(x),), target, dtype=torch.long, device=x.device)
+        hits.append(_hits(scores, loss, x, classes, epsilons, targeted=True, **options))
     return torch.cat(hits, dim=1).double().mean(dim=1).tolist()
 
 
@@ -173,32 +176,50 @@ def _hits(
     bounds: Bounds | None = None,
     batch_size: int = 100,
 ) -> Tensor:
-    """Which attacked examples are classified as their target, bool [E, N]."""
-    limits = [
-        torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x) for b in bounds or ()
-    ]
-    found = []
-    for some, wanted, *of_some in zip(
-        *(t.split(batch_size) for t in (x, target, *limits)), strict=True
-    ):
-        if steps == 1:  # all ε share the gradient at x
-            direction = _direction(loss, some, wanted, targeted)
-            attacked = (_clip(some + epsilon * direction, of_some) for epsilon in epsilons)
-        else:
-            options = dict(steps=steps, targeted=targeted, bounds=of_some)
-            attacked = (bim(loss, some, wanted, epsilon, **options) for epsilon in epsilons)
-        found.append(torch.stack([scores(a).argmax(dim=-1) == wanted for a in attacked]))
-    return torch.cat(found, dim=1)
+    """Return which attacked examples are classified as their target, bool [E, N]."""
+    tensors = [x, target]
+    for bound in bounds or ():
+        bound = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+        tensors.append(bound.expand_as(x))
+    batches = zip(*(tensor.split(batch_size) for tensor in tensors), strict=True)
+    hits = []
+    for images, classes, *limits in batches:
+        options = {"steps": steps, "targeted": targeted, "bounds": limits}
+        attacked = _attack_each(loss, images, classes, epsilons, **options)
+        hits.append(torch.stack([scores(x).argmax(dim=-1) == classes for x in attacked]))
+    return torch.cat(hits, dim=1)
+
+
+def _attack_each(
+    loss: Loss,
+    x: Tensor,
+    target: Tensor,
+    epsilons: Sequence[float],
+    *,
+    steps: int,
+    targeted: bool,
+    bounds: Bounds | None,
+) -> Iterator[Tensor]:
+    """Yield the attacked ``x`` for each ε. A single step takes one gradient for all of them."""
+    if steps == 1:
+        direction = _direction(loss, x, target, targeted)
+        for epsilon in epsilons:
+            yield _clip(x + epsilon * direction, bounds)
+    else:
+        options = {"steps": steps, "targeted": targeted, "bounds": bounds}
+        for epsilon in epsilons:
+            yield bim(loss, x, target, epsilon, **options)
 
 
 def _direction(loss: Loss, x: Tensor, target: Tensor, targeted: bool) -> Tensor:
+    """Return the signs of the changes of ``x`` that an attack makes."""
     sign = input_gradient(loss, x, target).sign()
     return -sign if targeted else sign
 
 
 def _clip(x: Tensor, bounds: Bounds | None) -> Tensor:
-    return (
-        x.clamp(*(torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds))
-        if bounds
-        else x
-    )
+    """Return ``x`` within its bounds."""
+    if not bounds:
+        return x
+    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds)
+    return x.clamp(low, high)

@@ -1,4 +1,4 @@
-"""Errors that mean something to a user of the command line: a message, or a status of their own, instead of a traceback."""
+"""Errors that the command line answers with a message or a status, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ __all__ = ["Interrupted", "NotFinite", "UserError", "check_name", "notify", "unk
 
 
 class UserError(Exception):
-    """Bad input. The message says what is wrong and names the fix; the command line prints it and exits with status 2."""
+    """Bad input: the message says what is wrong and names the fix.
+
+    The command line prints the message and exits with status 2.
+    """
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for a name that is none of ``known``, with the nearest valid one suggested first."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UserError(f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(known)}.")
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
+    """Return the error for a name that is not ``valid``; it suggests the nearest valid name."""
+    valid = list(valid)
+    nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UserError(f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(valid)}.")
 
 
-def check_name(kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise :func:`unknown` unless the name is one of ``known``."""
-    if name not in known:
-        raise unknown(kind, name, known)
+def check_name(kind: str, name: str, valid: Iterable[str]) -> None:
+    """Raise the UserError of :func:`unknown` unless the name is one of ``valid``."""
+    if name not in valid:
+        raise unknown(kind, name, valid)
 
 
 @functools.cache  # a record is read many times
 def notify(message: str) -> None:
-    """Tell the user, once in a process, of something that stops nothing: the logger ``capslib`` logs it as a warning."""
+    """Log a warning to the logger ``capslib``, at most once in a process for each message."""
     logging.getLogger("capslib").warning(message)
 
 
 class NotFinite(ArithmeticError):
-    """Training met a NaN or an infinity. The message names the first layer or parameter that held one, and the step."""
+    """Training met a NaN or an infinity.
+
+    The message names the first layer or parameter that held one, and the step.
+    """
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop, and did, with its checkpoints written. ``signal`` is what asked."""
+    """A run stopped at a ``signal``, with its checkpoints written."""
 
     def __init__(self, signal: int = 2):
         super().__init__(f"stopped by signal {signal}")

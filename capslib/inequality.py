@@ -1,15 +1,13 @@
-"""How unequally a quantity is spread: Gini, Palma and other measures of inequality.
+"""Gini, Palma and other measures of how unequally a quantity is spread.
 
-All take values of at least zero along a dimension and measure their shares: multiplying all
-values by a positive number changes nothing, and neither does their order. Integers and half
-precision are measured, and returned, in float32. Equal values are 0 (the Palma ratio: 1), all
-zeros among them; a dimension without values is a ValueError. See Cowell (2011), *Measuring
-Inequality*, chapters 2, 3.
+Every measure takes values of at least zero along a dimension ``dim``, and returns a tensor
+without that dimension. Multiplying all values by a positive number changes nothing, and neither
+does their order. The measure of equal values is 0 (of the Palma ratio: 1), also where all are
+zero. Integers and half precision are measured, and returned, in float32. A dimension without
+values raises ValueError. See Cowell (2011), *Measuring Inequality*, chapters 2 and 3.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,74 +16,87 @@ __all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "theil"]
 
 
 def gini(x: Tensor, dim: int = -1) -> Tensor:
-    """The Gini coefficient, in [0, (n−1)/n]: half the mean difference of two values, over the mean.
+    """Return the Gini coefficient, in [0, (n−1)/n]: half the mean difference, over the mean.
 
-    G = Σ_i Σ_j |x_i − x_j| / (2n² x̄), computed from sorted values as Σ_k (2k − n − 1) x_(k) / (n Σ x)
-    (Kirillov & Panov 2022, eq. 3, which leaves out the sorting). Returns ``x`` without ``dim``.
+    G = Σ_i Σ_j |x_i − x_j| / (2n² x̄), computed as Σ_k (2k − n − 1) x_(k) / (n Σ x) from sorted
+    values (Kirillov & Panov 2022, eq. 3, which leaves out the sorting).
 
     >>> gini(torch.tensor([0.0, 0.0, 0.0, 1.0])), gini(torch.tensor([5.0, 5.0]))
     (tensor(0.7500), tensor(0.))
     """
-    n, ordered = x.shape[dim], _sorted(x, dim)
+    n = x.shape[dim]
+    ordered = _sorted(x, dim)  # [..., n]
     rank = 2 * torch.arange(1, n + 1, device=x.device) - n - 1
-    apart = ordered - ordered.mean(dim=-1, keepdim=True)  # ranks sum to zero; this keeps digits
-    return _over((rank * apart).sum(dim=-1), n * ordered.sum(dim=-1))
+    # Ranks sum to zero, so the mean can be subtracted first, which keeps digits.
+    deviation = ordered - ordered.mean(dim=-1, keepdim=True)
+    return _ratio((rank * deviation).sum(dim=-1), n * ordered.sum(dim=-1))
 
 
 def palma(x: Tensor, dim: int = -1) -> Tensor:
-    """The ratio of the ninth decile to the fourth, at least 1: what is large over what is common.
+    """Return the ratio of the ninth decile to the fourth, at least 1.
 
-    Q_0.9/Q_0.4 with quantiles interpolated linearly, as the released code of Kirillov & Panov
-    (2022) has it; economists divide the shares of the upper tenth and the lower four (Palma 2011).
-    Where the fourth decile is zero but not the ninth, the ratio is infinite.
+    Q_0.9/Q_0.4 with quantiles interpolated linearly, as in the released code of Kirillov &
+    Panov (2022); economists divide the shares of the upper tenth and the lower four (Palma
+    2011). Where the fourth decile is zero and the ninth is not, the ratio is infinite.
 
     >>> palma(torch.arange(11.0))
     tensor(2.2500)
     """
     ordered = _sorted(x, dim)
-    return _over(_quantile(ordered, 0.9), _quantile(ordered, 0.4), nothing=1.0)
+    return _ratio(_quantile(ordered, 0.9), _quantile(ordered, 0.4), empty=1.0)
 
 
 def theil(x: Tensor, dim: int = -1) -> Tensor:
-    """Theil's index T = Σ_i p_i ln(n p_i) of shares p, in [0, ln n]: ln n minus their entropy (Theil 1967).
+    """Return Theil's index, in [0, ln n]: ln n minus the entropy of the shares (Theil 1967).
+
+    T = Σ_i p_i ln(n p_i) of shares p_i = x_i/Σ x.
 
     >>> theil(torch.tensor([0.0, 1.0]))  # ln 2
     tensor(0.6931)
     """
-    return _of_relative(x, dim, lambda r: torch.xlogy(r, r).mean(dim=dim))
+    relative = _relative(x, dim)
+    return _nonnegative(torch.xlogy(relative, relative).mean(dim=dim), x)
 
 
 def atkinson(x: Tensor, dim: int = -1) -> Tensor:
-    """Atkinson's index, in [0, (n−1)/n]: what share of the total could go for the same welfare.
+    """Return Atkinson's index, in [0, (n−1)/n]: the share of the total that welfare can spare.
 
-    1 − (mean √(x/x̄))², that of an aversion to inequality of 1/2 (Atkinson 1970).
+    1 − (mean √(x/x̄))², for an aversion to inequality of 1/2 (Atkinson 1970).
 
     >>> atkinson(torch.tensor([0.0, 1.0]))
     tensor(0.5000)
     """
-    return _of_relative(x, dim, lambda r: 1 - r.sqrt().mean(dim=dim).square())
+    return _nonnegative(1 - _relative(x, dim).sqrt().mean(dim=dim).square(), x)
 
 
 def hoover(x: Tensor, dim: int = -1) -> Tensor:
-    """Hoover's index, in [0, (n−1)/n]: the share of the total that would have to change hands.
+    """Return Hoover's index, in [0, (n−1)/n]: the share that has to move to make all equal.
 
-    ½ Σ |x_i − x̄| / Σ x_i, the greatest distance of the Lorenz curve from the diagonal (Hoover 1936).
+    ½ Σ |x_i − x̄| / Σ x_i, the greatest distance of the Lorenz curve from the diagonal (Hoover
+    1936).
 
     >>> hoover(torch.tensor([0.0, 0.0, 0.0, 1.0]))
     tensor(0.7500)
     """
     x = _wide(x, dim)
-    return _over((x - x.mean(dim=dim, keepdim=True)).abs().sum(dim=dim) / 2, x.sum(dim=dim))
+    surplus = (x - x.mean(dim=dim, keepdim=True)).abs().sum(dim=dim) / 2
+    return _ratio(surplus, x.sum(dim=dim))
 
 
-MEASURES = {f.__name__: f for f in (gini, palma, theil, atkinson, hoover)}
+MEASURES = {
+    "gini": gini,
+    "palma": palma,
+    "theil": theil,
+    "atkinson": atkinson,
+    "hoover": hoover,
+}
 """All measures by name."""
 
 
 def _wide(x: Tensor, dim: int) -> Tensor:
-    """Return ``x`` in at least float32. Raises ValueError if ``dim`` has no values to measure.
+    """Return ``x`` in at least float32, since float16 overflows and integers have no mean.
 
-    Sums of many values pass the largest float16, and integers have no mean.
+    Raises ValueError if ``dim`` has no values to measure.
     """
     if x.shape[dim] == 0:
         raise ValueError(f"dimension {dim} of {[*x.shape]} has no values to measure")
@@ -93,24 +104,32 @@ def _wide(x: Tensor, dim: int) -> Tensor:
 
 
 def _sorted(x: Tensor, dim: int) -> Tensor:
+    """Return the values of ``x`` in ascending order along the last dimension."""
     return _wide(x, dim).movedim(dim, -1).sort(dim=-1).values
 
 
-def _over(part: Tensor, whole: Tensor, nothing: float = 0.0) -> Tensor:
-    """``part``/``whole``, and ``nothing`` where both are zero."""
-    return torch.where((part == 0) & (whole == 0), nothing, part / whole)
+def _ratio(part: Tensor, whole: Tensor, empty: float = 0.0) -> Tensor:
+    """Return ``part``/``whole``, and ``empty`` where both are zero."""
+    return torch.where((part == 0) & (whole == 0), empty, part / whole)
 
 
-def _of_relative(x: Tensor, dim: int, index: Callable[[Tensor], Tensor]) -> Tensor:
-    """An ``index`` of x/x̄, in double precision: in single, sums over nearly equal values cancel. On the CPU, for mps has none."""
+def _relative(x: Tensor, dim: int) -> Tensor:
+    """Return x/x̄ in float64: in float32, sums over nearly equal values cancel.
+
+    The result lies on the CPU, since mps has no float64.
+    """
     wide = _wide(x, dim).to("cpu", torch.float64)
-    found = index(_over(wide, wide.mean(dim=dim, keepdim=True), nothing=1.0))
-    return found.clamp_min(0).to(x.device, torch.promote_types(x.dtype, torch.float32))
+    return _ratio(wide, wide.mean(dim=dim, keepdim=True), empty=1.0)
+
+
+def _nonnegative(index: Tensor, x: Tensor) -> Tensor:
+    """Return ``index`` of at least zero, on the device of ``x`` and in its dtype or float32."""
+    return index.clamp_min(0).to(x.device, torch.promote_types(x.dtype, torch.float32))
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:
-    """The quantile of sorted values [..., n]; torch's own takes at most 2^24 numbers."""
-    place = q * (ordered.shape[-1] - 1)
-    low = int(place)
+    """Return a quantile of sorted values [..., n]; torch.quantile takes at most 2^24."""
+    rank = q * (ordered.shape[-1] - 1)
+    low = int(rank)
     high = min(low + 1, ordered.shape[-1] - 1)
-    return ordered[..., low].lerp(ordered[..., high], place - low)
+    return ordered[..., low].lerp(ordered[..., high], rank - low)

@@ -12,11 +12,11 @@ __all__ = ["margin_loss", "spread_loss"]
 
 
 def _class_indicators(activation: Tensor, target: Tensor) -> Tensor:
-    """Return T_k [N, C], one for each class that is present, in the dtype of ``activation`` [N, C].
+    """Return T_k [N, C], which is one for each class that is present and zero for the others.
 
-    ``target`` holds class indices [N], or zeros and ones [N, C] where several classes may be
-    present. Raises ValueError for other shapes, and for other numbers in [N, C], and TypeError
-    for indices that are no integers.
+    ``target`` holds class indices [N], or zeros and ones [N, C] if several classes can be
+    present. The result has the dtype of ``activation`` [N, C]. Raises ValueError for other
+    shapes and for other numbers in [N, C], and TypeError for indices that are not integers.
     """
     if target.ndim != 2:
         check_shapes(activation=(activation, "N C"), target=(target, "N"))
@@ -37,11 +37,13 @@ def margin_loss(
     negative: float = 0.1,
     down_weight: float = 0.5,
 ) -> Tensor:
-    """Push present classes above ``positive`` and absent ones below ``negative`` (Sabour et al. 2017, eq. 4).
+    """Return the margin loss (Sabour et al. 2017, eq. 4).
 
-    ``activation`` is [N, C], and ``down_weight`` is λ. ``target`` holds class indices [N], or T_k
-    [N, C] of zeros and ones, for images of several digits. Returns a scalar: the sum over
-    classes, averaged over the batch. Raises ValueError for other shapes.
+    It pushes the activation of present classes above ``positive``, and that of absent ones
+    below ``negative`` with the weight λ = ``down_weight``. ``activation`` is [N, C]. ``target``
+    holds class indices [N], or for images of several digits T_k [N, C] of zeros and ones.
+    Returns a scalar: the sum over classes, averaged over the batch. Raises ValueError for other
+    shapes.
 
     >>> import torch
     >>> margin_loss(torch.tensor([[0.5, 0.3]]), torch.tensor([0]))  # 0.4² + ½·0.2²
@@ -54,14 +56,16 @@ def margin_loss(
 
 
 def spread_loss(activation: Tensor, target: Tensor, margin: float = 0.9) -> Tensor:
-    """Push every wrong class at least ``margin`` below the right one (Hinton et al. 2018, eq. 3).
+    """Return the spread loss (Hinton et al. 2018, eq. 3).
 
-    ``activation`` is [N, C]. ``target`` holds class indices [N], or one-hot classes [N, C]. The
-    paper's ``margin`` grows from 0.2 to 0.9. Returns a scalar: the sum over the wrong classes,
-    averaged over the batch. Raises ValueError for other shapes, or without one right class.
+    It pushes every wrong class at least ``margin`` below the right one; the paper's margin
+    grows from 0.2 to 0.9. ``activation`` is [N, C]. ``target`` holds class indices [N], or
+    one-hot classes [N, C]. Returns a scalar: the sum over the wrong classes, averaged over the
+    batch. Raises ValueError for other shapes, or unless each example has one right class.
 
     >>> import torch
-    >>> spread_loss(torch.tensor([[0.7, 0.6, 0.1]]), torch.tensor([0]), margin=0.2)  # (0.2 − 0.1)²
+    >>> activation = torch.tensor([[0.7, 0.6, 0.1]])
+    >>> spread_loss(activation, torch.tensor([0]), margin=0.2)  # (0.2 − 0.1)²
     tensor(0.0100)
     """
     right = _class_indicators(activation, target)  # [N, C]

@@ -1,8 +1,8 @@
-"""What the book knows by name: routings, networks and losses.
+"""Registries of routings, networks and losses by name.
 
-An entry is an object, or a string ``"module:attribute"`` that is imported when somebody first
-asks for it, so a mistyped name is answered without importing torch. A notebook or a test may add
-an entry of its own, as in ``ROUTINGS["mine"] = MyRouting``.
+An entry is an object, or a string ``"module:attribute"`` that is imported on first use, so that
+a mistyped name raises its error without importing torch. A notebook or a test can add an entry,
+as in ``ROUTINGS["mine"] = MyRouting``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LOSSES", "NETWORKS", "ROUTINGS", "Registry"]
 
 
 class Registry(UserDict[str, Any]):
-    """A mapping from names to objects. ``kind`` is what an error message calls an entry.
+    """A mapping from names to objects. Error messages call an entry by its ``kind``.
 
     >>> constants = Registry("constant", {"pi": "math:pi", "one": 1})
     >>> list(constants), constants["one"], round(constants["pi"], 2)

@@ -1,4 +1,4 @@
-"""Check shapes and numbers before computing, so that broadcasting never hides a wrong one."""
+"""Checks of shapes and numbers, so that broadcasting never hides a wrong one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH_AXES = ("N", "...")
 
 
 class HasShape(Protocol):
-    """A tensor, or what stands for one."""
+    """A tensor, or an object that stands for one."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -34,20 +34,20 @@ Pattern = str | Sequence[str | int]
 def check_shapes(**tensors: tuple[HasShape | None, Pattern]) -> None:
     """Raise ValueError unless all tensors have the axes that their patterns name.
 
-    Each argument is a pair: a tensor, or None for one that is left out, and its pattern. A pattern
-    lists axes. A name has the same size wherever it occurs, a number is a size, and ``...`` stands
-    for any number of axes, the same in all tensors. The message shows every pattern and shape.
-    Code that is compiled, exported or traced is not checked.
+    Each argument is a pair: a tensor, or None for one that is left out, and its pattern. A
+    pattern lists axes. A name has the same size wherever it occurs, a number is a size, and
+    ``...`` stands for any number of axes, the same in all tensors. The message shows every
+    pattern and shape. Code that is compiled, exported or traced is not checked.
 
-    >>> check_shapes(votes=(torch.zeros(8, 5, 3, 4), "... I J D"), bias=(torch.zeros(3, 4), "J D"))
-    >>> check_shapes(votes=(torch.zeros(8, 5, 3, 4), "... I J D"), bias=(torch.zeros(2, 4), "J D"))
+    >>> check_shapes(votes=(torch.zeros(8, 5, 3, 4), "... I J D"), bias=(None, "J D"))
+    >>> check_shapes(x=(torch.zeros(5, 3), "I J"), y=(torch.zeros(2, 4), "J D"))
     Traceback (most recent call last):
         ...
-    ValueError: J is 3 in votes and 2 in bias: votes [..., I, J, D] is [8, 5, 3, 4], bias [J, D] is [2, 4]
+    ValueError: J is 3 in x and 2 in y: x [I, J] is [5, 3], y [J, D] is [2, 4]
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if _is_compiling():
         return
-    known: dict[str, tuple[object, str]] = {}  # the size of an axis, and the tensor that has it
+    seen: dict[str, tuple[object, str]] = {}  # the size of an axis, and the tensor that has it
     for name, (tensor, pattern) in tensors.items():
         if tensor is None:
             continue
@@ -55,13 +55,13 @@ def check_shapes(**tensors: tuple[HasShape | None, Pattern]) -> None:
         if sizes is None:
             raise ValueError(f"{name} has {len(tensor.shape)} axes: {_described(tensors)}")
         for axis, size in sizes:
-            expected, where = known.setdefault(axis, (size, name))
+            expected, first = seen.setdefault(axis, (size, name))
             if axis.isdigit() and size != int(axis):
                 raise ValueError(
                     f"{name} has {size} in the place of {axis}: {_described(tensors)}"
                 )
             if size != expected:
-                fault = f"{axis} is {expected} in {where} and {size} in {name}"
+                fault = f"{axis} is {expected} in {first} and {size} in {name}"
                 raise ValueError(f"{fault}: {_described(tensors)}")
             if size == 0 and axis not in BATCH_AXES:
                 raise ValueError(
@@ -72,12 +72,14 @@ def check_shapes(**tensors: tuple[HasShape | None, Pattern]) -> None:
 def check_positive(**numbers: float) -> None:
     """Raise ValueError unless all numbers are whole and at least 1.
 
+    Code that is compiled, exported or traced is not checked.
+
     >>> check_positive(iterations=3, parents=0)
     Traceback (most recent call last):
         ...
     ValueError: parents has to be a whole number of at least 1, not 0
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if _is_compiling():
         return
     for name, number in numbers.items():
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
@@ -86,12 +88,16 @@ def check_positive(**numbers: float) -> None:
 
 
 def values_can_be_read() -> bool:
-    """Return whether code may look at the numbers in a tensor.
+    """Return whether code can look at the numbers in a tensor.
 
-    It may not while it is compiled, exported, traced, or transformed by torch.func.
+    It cannot while it is compiled, exported, traced, or transformed by torch.func.
     """
-    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return not compiling and not torch._C._are_functorch_transforms_active()
+    return not _is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+def _is_compiling() -> bool:
+    """Return whether the calling code is being compiled, exported or traced."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _axes(pattern: Pattern) -> list[str]:
@@ -111,6 +117,7 @@ def _sizes(shape: torch.Size, axes: list[str]) -> list[tuple[str, object]] | Non
 
 
 def _described(tensors: dict[str, tuple[HasShape | None, Pattern]]) -> str:
+    """Return the pattern and the shape of every tensor, for an error message."""
     parts = []
     for name, (tensor, pattern) in tensors.items():
         if tensor is not None:

@@ -1,4 +1,4 @@
-"""What all routings share: the result that they return, squash, and a note to the compiler."""
+"""What all routings share: their result, the names of their paths, and squash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["PATHS", "Path", "RoutingResult", "materialised", "squash"]
 
 Path = Literal["eager", "fast", "compiled"]
-"""By its definition; in chunks; in chunks that are compiled."""
+"""How a routing is computed: by its definition, in chunks, or in compiled chunks."""
 PATHS: tuple[Path, ...] = get_args(Path)
 
 
@@ -40,9 +40,9 @@ def squash(x: Tensor, dim: int = -1) -> Tensor:
     return (wide * (norm / (1 + norm.square()))).to(x.dtype)
 
 
-def materialised(few: Tensor) -> Tensor:
-    """The same tensor, behind a view that makes a compiler write it to memory.
+def materialised(x: Tensor) -> Tensor:
+    """Return a view of ``x`` that makes a compiler write it to memory.
 
-    Left alone, it recomputes a small tensor for every number of a vote that needs it.
+    Otherwise the compiler recomputes a small tensor for every number of a vote that needs it.
     """
-    return few.as_strided(few.shape, few.stride())
+    return x.as_strided(x.shape, x.stride())
