@@ -1,9 +1,9 @@
-"""Capsule layers. A layer makes votes; the routing that turns them into parents is an argument.
+"""Capsule layers: a layer makes votes, and a routing of your choice makes parents of them.
 
-Between dense layers a capsule is a pose [N, I, D] and an activation [N, I], the length of a
-vector pose. Between convolutional layers capsules form a grid: poses [N, H, W, types, 4, 4] of
+Between dense layers, a capsule is a pose [N, I, D] and an activation [N, I], the length of a
+vector pose. Between convolutional layers, capsules form a grid: poses [N, H, W, types, 4, 4] of
 matrix capsules, or [N, H, W, types, 16] of vector capsules, and activations [N, H, W, types].
-The vote of a vector capsule is W u, and that of a matrix capsule M W, or W M/‖W‖ as "bounded".
+The vote of a vector capsule is W u. That of a matrix capsule is M W, or W M/‖W‖ if "bounded".
 """
 
 from __future__ import annotations
@@ -54,19 +54,22 @@ __all__ = [
 ]
 
 Pose = Literal["matrix", "vector"]
-POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})  # shapes of 16 numbers
-W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})  # what transforms them
+POSE = Registry("pose", {"matrix": (4, 4), "vector": (16,)})
+"""The shape of a pose, of 16 numbers."""
+W = Registry("pose", {"matrix": (4, 4), "vector": (16, 16)})
+"""The shape of a transformation of poses."""
 Transform = Literal["linear", "bounded"]
-"""How W makes votes: as it is, or on the left and divided by its norm (Faria 2019, eq. 1)."""
+"""How W makes votes: as it is, or from the left and divided by its norm (Faria 2019, eq. 1)."""
 
 
 def grid_size(
     size: Sequence[int], windows: Sequence[tuple[int, int]], what: str = "images"
 ) -> tuple[int, int]:
-    """Return the grid (H', W') that windows, one after the other, make of ``what`` of (H, W).
+    """Return the grid (H', W') that windows, one after the other, leave of a ``size`` (H, W).
 
-    ``windows`` are (kernel, stride); each makes H' = ⌊(H − kernel)/stride⌋ + 1. Raises ValueError,
-    with the least size, if a window does not fit, and if ``size`` is not a height and a width.
+    ``windows`` are (kernel, stride); each leaves H' = ⌊(H − kernel)/stride⌋ + 1. Raises
+    ValueError, with the least size, if a window does not fit, and if ``size`` is not a height
+    and a width. ``what`` is the word for the inputs in its message.
 
     >>> grid_size((28, 28), [(9, 1), (9, 2)])
     (6, 6)
@@ -78,17 +81,15 @@ def grid_size(
         check_positive(kernel=kernel, stride=stride)
         least = (least - 1) * stride + kernel
     if min(size) < least:
-        given, needed = f"{size[0]} × {size[1]}", f"{least} × {least}"
-        raise ValueError(
-            f"{what} of {given} are too small for the layers: {needed} is the least"
-        )
+        fault = f"{what} of {size[0]} × {size[1]} are too small for the layers"
+        raise ValueError(f"{fault}: {least} × {least} is the least")
     for kernel, stride in windows:
         size = [(side - kernel) // stride + 1 for side in size]
     return tuple(size)
 
 
 def bounded(weight: Tensor) -> Tensor:
-    """W/‖W‖ of matrices [..., 4, 4], by their Frobenius norms: no vote is longer than its pose.
+    """Return W/‖W‖ of matrices [..., 4, 4], by Frobenius norms: no vote outgrows its pose.
 
     >>> torch.linalg.matrix_norm(bounded(5 * torch.eye(4)))
     tensor(1.0000)
@@ -98,24 +99,29 @@ def bounded(weight: Tensor) -> Tensor:
 
 
 def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
-    """W M/‖W‖ of matrices [I, J, 4, 4] and poses [N, I, 4, 4], transposed: Mᵀ Wᵀ is a product of the usual order."""
+    """Return votes W M/‖W‖ of ``weight`` [I, J, 4, 4] and ``pose`` [N, I, 4, 4], transposed.
+
+    A transposed vote Mᵀ Wᵀ/‖W‖ is a product in the order of lazy votes; :func:`turned`
+    transposes the parents back.
+    """
     return LazyVotes(bounded(weight).mT, pose.mT)
 
 
 def turned(result: RoutingResult) -> RoutingResult:
-    """With poses [..., J, 16] of bounded votes, which are transposed, as they should be."""
+    """Return the result with its poses [..., J, 16], matrices by rows, transposed."""
     return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
 
 
 def near_identity(*shape: int) -> Tensor:
-    """What W [*shape, 4, 4] of bounded votes starts from."""
+    """Return initial weights [*shape, 4, 4] of bounded votes: near the identity."""
     return torch.eye(4) + torch.empty(*shape, 4, 4).uniform_(-0.1, 0.1)
 
 
 def with_coordinates(pose: Tensor) -> Tensor:
-    """Poses [N, H, W, I, 4, 4] whose first three entries have row, column and number in 0…1 added.
+    """Return poses [N, H, W, I, 4, 4] with coordinates in 0…1 added to the first row.
 
-    This is the coordinate addition of Faria's released code, before the transformation.
+    Its first three entries get row, column and number of the capsule, as in Faria's released
+    code, where coordinates are added before the transformation.
 
     >>> with_coordinates(torch.zeros(1, 2, 2, 4, 4, 4))[0, 1, 0, 3, 0]
     tensor([0.7500, 0.2500, 0.8750, 0.0000])
@@ -123,15 +129,17 @@ def with_coordinates(pose: Tensor) -> Tensor:
     check_shapes(pose=(pose, "N H W I 4 4"))
     for entry, axis in enumerate((1, 2, 3)):
         size = pose.shape[axis]
-        place = (torch.arange(size, device=pose.device, dtype=pose.dtype) + 0.5) / size
-        offset = place.new_zeros(size, 4, 4)
-        offset[:, 0, entry] = place
-        pose = pose + offset.view(*(size if a == axis else 1 for a in (1, 2, 3)), 4, 4)
+        coordinate = (torch.arange(size, device=pose.device, dtype=pose.dtype) + 0.5) / size
+        offset = coordinate.new_zeros(size, 4, 4)
+        offset[:, 0, entry] = coordinate
+        shape = [1, 1, 1, 4, 4]
+        shape[axis - 1] = size
+        pose = pose + offset.view(shape)
     return pose
 
 
 def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
-    """Vector capsules [N, I, D] as poses and activations [N, I], their lengths.
+    """Return vector capsules [N, I, D] as poses and activations [N, I], their lengths.
 
     >>> as_capsules(torch.tensor([[[3.0, 4.0]]]))[1]
     tensor([[5.]])
@@ -140,7 +148,7 @@ def as_capsules(pose: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PrimaryCapsules(nn.Module):
-    """Vector capsules out of feature maps: a convolution and squash (Sabour et al. 2017, §4).
+    """Vector capsules of feature maps, by a convolution and squash (Sabour et al. 2017, §4).
 
     Features [N, channels, H, W] become poses [N, types·H'·W', dim] and activations
     [N, types·H'·W'], with H' = ⌊(H − kernel)/stride⌋ + 1.
@@ -161,11 +169,12 @@ class PrimaryCapsules(nn.Module):
     ):
         super().__init__()
         check_positive(channels=channels, types=types, dim=dim, kernel=kernel, stride=stride)
-        self.dim, self.windows = dim, [(kernel, stride)]
+        self.dim = dim
+        self.windows = [(kernel, stride)]
         self.conv = nn.Conv2d(channels, types * dim, kernel, stride, bias=bias)
 
     def check(self, features: Tensor) -> None:
-        """Raise ValueError for features of another shape than [N, channels, H, W], or too small."""
+        """Raise ValueError unless features are [N, channels, H, W] and large enough."""
         check_shapes(features=(features, ("N", self.conv.in_channels, "H", "W")))
         grid_size(features.shape[2:], self.windows, "features")
 
@@ -176,7 +185,7 @@ class PrimaryCapsules(nn.Module):
 
 
 class DenseCapsules(nn.Module):
-    """Every child votes for every parent, û_{j|i} = W_{ij} u_i; then any routing.
+    """A layer where every child votes for every parent, û_{j|i} = W_{ij} u_i.
 
     Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
     starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``.
@@ -205,23 +214,22 @@ class DenseCapsules(nn.Module):
         self.routing = make_routing(routing, parents, parent_dim, **options)
 
     def votes(self, pose: Tensor) -> Tensor:
-        """Votes [N, I, J, D] of poses [N, I, d]."""
+        """Return the votes [N, I, J, D] of poses [N, I, d]."""
         return LazyVotes(self.weight, pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         children, _, _, child_dim = self.weight.shape
-        check_shapes(
-            pose=(pose, ("N", children, child_dim)), activation=(activation, ("N", children))
-        )
+        capsules = ("N", children)
+        check_shapes(pose=(pose, (*capsules, child_dim)), activation=(activation, capsules))
         return self.routing(LazyVotes(self.weight, pose), activation)
 
 
 class MatrixPrimaryCapsules(nn.Module):
-    """Capsules out of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
+    """Capsules of feature maps [N, channels, H, W], by two 1×1 convolutions without bias.
 
-    One gives the poses, the other the activations, the logistic function of logits − 1
-    (Hinton et al. 2018, §4). Standard deviations and shift are those that the released code names;
-    its reshape then gives the larger one to two types only.
+    One convolution gives the poses, the other logits; activations are the logistic function of
+    logits − 1 (Hinton et al. 2018, §4). Standard deviations and shift are those that the
+    released code names; its reshape then gives the larger deviation to two types only.
 
     >>> MatrixPrimaryCapsules(64, 8)(torch.randn(2, 64, 14, 14))[0].shape
     torch.Size([2, 14, 14, 8, 4, 4])
@@ -233,30 +241,31 @@ class MatrixPrimaryCapsules(nn.Module):
         self.pose = POSE[pose]
         self.poses = nn.Conv2d(channels, types * 16, 1, bias=False)
         self.logits = nn.Conv2d(channels, types, 1, bias=False)
-        _start(self.poses.weight, 0.5)
-        _start(self.logits.weight, 3.0)
+        _initialise(self.poses.weight, 0.5)
+        _initialise(self.logits.weight, 3.0)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         check_shapes(features=(features, ("N", self.poses.in_channels, "H", "W")))
         pose = rearrange(self.poses(features), "n (b d) h w -> n h w b d", d=16)
-        logits = rearrange(self.logits(features) - 1, "n b h w -> n h w b")
-        return pose.unflatten(-1, self.pose), logits.sigmoid()
+        logit = rearrange(self.logits(features) - 1, "n b h w -> n h w b")
+        return pose.unflatten(-1, self.pose), logit.sigmoid()
 
 
 class ConvCapsules(nn.Module):
-    """Capsules in a window of ``kernel`` × ``kernel`` vote for its parents; then any routing.
+    """A layer where the capsules in a window of ``kernel`` × ``kernel`` vote for its parents.
 
     A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
     positions share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
     [N, H', W', kernel, kernel, types, parents].
 
-    ``normalise`` says who competes for a child; by default all that see it do. A routing
-    whose couplings sum to one over the children, or whose ``forward`` takes no ``competition``,
-    routes every window on its own, "types-per-position". Raises ValueError if such a routing is
-    given another normaliser, and for a window larger than the grid.
+    ``normalise`` says which parents compete for a child; by default all that see it do. A
+    routing whose couplings sum to one over the children, or whose ``forward`` takes no
+    ``competition``, routes every window on its own, "types-per-position". Raises ValueError for
+    such a routing with another normaliser, and for a window larger than the grid.
 
-    With the ``transform`` "bounded", of matrix capsules, W starts near the identity. With
-    ``coordinates``, children know the place of their window (:func:`with_coordinates`).
+    With the ``transform`` "bounded", for matrix capsules only, W starts near the identity. With
+    ``coordinates``, :func:`with_coordinates` adds to each child its place in the grid of
+    windows.
 
     >>> layer = ConvCapsules(8, 16, kernel=3, stride=2, routing="em")
     >>> layer(torch.randn(2, 14, 14, 8, 4, 4), torch.rand(2, 14, 14, 8)).pose.shape
@@ -280,59 +289,81 @@ class ConvCapsules(nn.Module):
     ):
         super().__init__()
         check_positive(types=types, parents=parents, kernel=kernel, stride=stride)
-        self.kernel, self.stride, self.pose = kernel, stride, POSE[pose]
-        self.transform, self.coordinates = transform, coordinates
-        shape = kernel, kernel, types, parents
-        self.weight = nn.Parameter(_first_weights(transform, pose, shape, weight_std))
+        self.kernel = kernel
+        self.stride = stride
+        self.pose = POSE[pose]
+        self.transform = transform
+        self.coordinates = coordinates
+        shape = (kernel, kernel, types, parents)
+        self.weight = nn.Parameter(_initial_weight(transform, pose, shape, weight_std))
         self.routing = make_routing(routing, parents, 16, **options)
         self.normalise = _normaliser(self.routing, routing, normalise)
 
     def fields(
         self, pose: Tensor, activation: Tensor
     ) -> tuple[LazyVotes, Tensor, Competition | None]:
-        """The routing's arguments for windows [N·H'·W'] of I = kernel²·types children."""
+        """Return votes, activations and competition for the routing of all windows.
+
+        Votes [N·H'·W', I, J, 16] and activations [N·H'·W', I] are those of I = kernel²·types
+        children, ordered by row, column and type.
+        """
         types = self.weight.shape[2]
         capsules = ("N", "H", "W", types)
         check_shapes(pose=(pose, (*capsules, *self.pose)), activation=(activation, capsules))
-        size, window = tuple(pose.shape[1:3]), (self.kernel, self.stride)
-        grid_size(size, [window], "grids")
-        given = pose.flatten(4), activation[..., None]
-        windows = (t.unfold(1, *window).unfold(2, *window) for t in given)
-        pose, activation = (rearrange(t, "n h w b d k l -> n h w (k l b) d") for t in windows)
-        pose = pose.unflatten(-1, self.pose)
-        pose = (with_coordinates(pose) if self.coordinates else pose).flatten(0, 2)
-        rivals = convolutional(size, *window, types, self.normalise, pose.device)
-        make = bounded_votes if self.transform == "bounded" else LazyVotes
-        votes = make(self.weight.flatten(0, 2), pose)
-        return votes, activation.flatten(0, 2).squeeze(-1), rivals
+        size = tuple(pose.shape[1:3])
+        grid_size(size, [(self.kernel, self.stride)], "grids")
+        pose = self._windows(pose.flatten(4)).unflatten(-1, self.pose)
+        if self.coordinates:
+            pose = with_coordinates(pose)
+        pose = pose.flatten(0, 2)  # [N·H'·W', I, *self.pose]
+        activation = self._windows(activation[..., None]).flatten(0, 2).squeeze(-1)
+        competition = convolutional(
+            size, self.kernel, self.stride, types, self.normalise, pose.device
+        )
+        make_votes = bounded_votes if self.transform == "bounded" else LazyVotes
+        return make_votes(self.weight.flatten(0, 2), pose), activation, competition
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """Return the windows [N, H', W', I, D] of a grid [N, H, W, types, D]."""
+        x = x.unfold(1, self.kernel, self.stride).unfold(2, self.kernel, self.stride)
+        return rearrange(x, "n h w b d k l -> n h w (k l b) d")
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
         votes, children, competition = self.fields(pose, activation)
+        if competition is None:
+            result = self.routing(votes, children)
+        else:
+            result = self.routing(votes, children, competition=competition)
+        if self.transform == "bounded":
+            result = turned(result)
         grid = grid_size(pose.shape[1:3], [(self.kernel, self.stride)])
-        rivals = {} if competition is None else {"competition": competition}
-        result = self.routing(votes, children, **rivals)
-        result = turned(result) if self.transform == "bounded" else result
         mu, a, coupling = (t.unflatten(0, (pose.shape[0], *grid)) for t in result)
         coupling = coupling.unflatten(3, self.weight.shape[:3])
         return RoutingResult(mu.unflatten(-1, self.pose), a, coupling)
 
 
-def _normaliser(routing: Routing, name: str, asked: Normalise | None) -> Normalise:
-    """What a convolutional layer normalises over, if ``asked`` for this. Raises ValueError, and UserError for an unknown one."""
-    if asked is not None:
-        check_name("normaliser", asked, get_args(Normalise))
+def _normaliser(routing: Routing, name: str, normalise: Normalise | None) -> Normalise:
+    """Return the normaliser of a convolutional layer, the default if ``normalise`` is None.
+
+    Raises ValueError if the routing ``name`` cannot normalise so, and UserError for an unknown
+    normaliser.
+    """
+    if normalise is not None:
+        check_name("normaliser", normalise, get_args(Normalise))
     over_parents = routing.couplings_sum_over == "parents"
     if over_parents and "competition" in inspect.signature(routing.forward).parameters:
-        return asked or "types+positions"
-    if asked not in (None, "types-per-position"):
-        why = "takes no competition" if over_parents else "normalises over the children"
-        so = f"so parents at other positions cannot compete: leave normalise={asked!r} out"
-        raise ValueError(f"the routing {name!r} {why}, {so}")
+        return normalise or "types+positions"
+    if normalise not in (None, "types-per-position"):
+        reason = "takes no competition" if over_parents else "normalises over the children"
+        raise ValueError(
+            f"the routing {name!r} {reason}, so parents at other positions cannot compete: "
+            f"leave normalise={normalise!r} out"
+        )
     return "types-per-position"
 
 
 class ClassCapsules(nn.Module):
-    """All capsules of a grid vote for every class; all positions share W of a type and class.
+    """A layer where all capsules of a grid vote for every class, and all positions share W.
 
     ``coordinates`` [H, W, 2] (see :func:`field_centres`) are added to the first two entries of
     the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Returns poses
@@ -358,16 +389,18 @@ class ClassCapsules(nn.Module):
         check_positive(types=types, classes=classes)
         self.pose = POSE[pose]
         self.weight = nn.Parameter(torch.empty(types, classes, *W[pose]))
-        _start(self.weight, weight_std)
+        _initialise(self.weight, weight_std)
         self.register_buffer("coordinates", coordinates, persistent=False)
         self.routing = make_routing(routing, classes, 16, **options)
 
     def votes(self, pose: Tensor) -> Tensor:
-        """Votes [N, H·W·types, classes, 16] of a grid."""
+        """Return the votes [N, H·W·types, classes, 16] of a grid of poses."""
         votes = LazyVotes(self.weight, pose.flatten(0, 2)).form().unflatten(0, pose.shape[:3])
         if self.coordinates is not None:
-            offset = votes.new_zeros(*self.coordinates.shape[:2], 1, 1, 16)
-            offset[..., 3], offset[..., 7] = self.coordinates[..., None, None, :].unbind(-1)
+            rows, columns = self.coordinates[..., None, None, :].unbind(-1)  # [H, W, 1, 1]
+            offset = votes.new_zeros(*rows.shape, 16)
+            offset[..., 3] = rows
+            offset[..., 7] = columns
             votes = votes + offset
         return rearrange(votes, "n h w b c d -> n (h w b) c d")
 
@@ -379,14 +412,16 @@ class ClassCapsules(nn.Module):
 
 
 def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -> nn.Sequential:
-    """Dense layers with ReLU from ``numbers`` to the pixels of images of a ``shape``, in 0…1."""
-    widths = [numbers, *hidden, math.prod(shape)]
-    dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(*dense[:-1], nn.Sigmoid())
+    """Return dense layers with ReLU from ``numbers`` to the pixels of a ``shape``, in 0…1."""
+    widths = [numbers, *hidden]
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += nn.Linear(inputs, outputs), nn.ReLU()
+    return nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(shape)), nn.Sigmoid())
 
 
 def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> Tensor:
-    """The centres [H', W', 2], row and column, of a grid's fields of view in an image (H, W).
+    """Return the centres [H', W', 2], row and column, of the fields of view in an image (H, W).
 
     ``windows`` are (kernel, stride) of all layers up to the grid. Coordinates are pixels from
     the middle, times 0.01 as in the released code.
@@ -404,17 +439,17 @@ def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> 
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
 
 
-def _start(weight: Tensor, std: float) -> None:
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+def _initialise(weight: Tensor, std: float) -> Tensor:
+    """Draw the weight from N(0, ``std``²), cut off at two deviations, and return it."""
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
-def _first_weights(
+def _initial_weight(
     transform: Transform, pose: Pose, shape: tuple[int, ...], std: float
 ) -> Tensor:
-    """What W [*shape, …] starts from."""
+    """Return the initial W [*shape, …] of a convolutional layer."""
     if transform == "linear":
-        _start(weight := torch.empty(*shape, *W[pose]), std)
-        return weight
+        return _initialise(torch.empty(*shape, *W[pose]), std)
     check_name("transform", transform, get_args(Transform))
     if pose != "matrix":
         raise ValueError('the transform "bounded" is for matrix capsules')
