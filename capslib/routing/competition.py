@@ -1,4 +1,4 @@
-"""Who competes for a child: parents of one field of view, or of all fields that contain it."""
+"""The parents that compete for a child: those of one field, or of all fields that contain it."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ __all__ = [
 ]
 
 Normalise = Literal["types+positions", "positions-per-type", "types-per-position", "released"]
-"""Over which parents the couplings of a child sum to one.
+"""The parents over which the couplings of a child sum to one.
 
-"types+positions": over all parents that see it (Hinton et al. 2018, Procedure 1).
-"positions-per-type": for each type, over the positions that see it (after the released code).
-"types-per-position": at each position, over the types (a common mistake).
-"released": the E-step of the released code, to the letter. For each type, over positions, with one
-maximum for each pair of child type and parent type in the whole image and ``RELEASED_EPSILON``
-added to each sum. A child that is explained much worse than the best of its type then gives next
-to nothing: for each parent type its couplings sum to less than one. The code's index arithmetic
-takes every window for one that steps by one. Where windows step by two it adds up couplings of
-different children, so those of one child sum to something else.
+"types+positions": all parents that see the child (Hinton et al. 2018, Procedure 1).
+"positions-per-type": for each type, the positions that see it (after the released code).
+"types-per-position": at each position, the types (a common mistake). "released": the E-step of
+the released code, to the letter: for each type, the positions, with one maximum for each pair
+of child type and parent type in the whole image, and ``RELEASED_EPSILON`` added to each sum. A
+child that is explained much worse than the best of its type then gives next to nothing: for
+each parent type its couplings sum to less than one. The code's index arithmetic holds for
+windows that step by one. Where windows step by two, it adds up couplings of different children,
+so those of one child sum to something else.
 """
 
 RELEASED_EPSILON = 1e-7
-"""What the released code adds to the sum of exponentials over positions."""
+"""The number that the released code adds to the sum of exponentials over positions."""
 
 
 class Competition(NamedTuple):
-    """Which slots of P fields of view hold the same child.
+    """The slots of P fields of view that hold the same child.
 
     A field has F places with ``types`` children each, so I = F·types slots, ordered by place
-    and then by type. ``place`` [P·F] is the place in the grid of each place of a field, and
-    ``parts`` [places, V] where in it each place of the grid is found, filled up with P·F.
-    ``seen`` [P, F] is how many fields see it. With ``per_type``, only parents of one type compete
-    with each other. With ``released``, they compete as in the released code (:data:`Normalise`).
-    Couplings [N·P, J, I] have the P fields of an example as neighbours.
+    and then by type. ``place`` [P·F] is the place in the grid that each place of a field shows;
+    ``parts`` [places, V] are the places of fields that show each place of the grid, filled up
+    with P·F. ``seen`` [P, F] is the number of fields that see it. With ``per_type``, only
+    parents of one type compete with each other. With ``released``, they compete as in the
+    released code (:data:`Normalise`). In couplings [N·P, J, I], the P fields of an example are
+    neighbours.
     """
 
     place: Tensor
@@ -61,22 +62,24 @@ class Competition(NamedTuple):
     released: bool = False
 
     def over(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
-        """The maximum or the sum of ``x`` [N·P, J, I] over the rivals for a child.
+        """Return the maximum or the sum of ``x`` [N·P, J, I] over the rivals for a child.
 
         All types of a place are gathered at once, since they are neighbours in memory.
         """
-        nothing = -torch.inf if reduce == "amax" else 0.0
-        x = x if self.per_type else getattr(x, reduce)(dim=1, keepdim=True)
+        padding = -torch.inf if reduce == "amax" else 0.0
+        if not self.per_type:
+            x = getattr(x, reduce)(dim=1, keepdim=True)
         x = rearrange(x, "(n p) j (f t) -> n j (p f) t", p=self.positions, t=self.types)
-        x = materialised(F.pad(x, (0, 0, 0, 1), value=nothing).contiguous())
+        x = materialised(F.pad(x, (0, 0, 0, 1), value=padding).contiguous())
         x = getattr(x[:, :, self.parts], reduce)(dim=3)  # [N, 1 or J, places, types]
         x = materialised(x.contiguous())
         return rearrange(x[:, :, self.place], "n j (p f) t -> (n p) j (f t)", p=self.positions)
 
     def first(self, like: Tensor) -> Tensor:
-        """Equal couplings [N·P, J, I] to start with, that sum to one over all parents.
+        """Return equal couplings in the shape [N·P, J, I] of ``like``, to start from.
 
-        With ``per_type``, as in the released code, they sum to one over the types.
+        They sum to one over all parents that see a child; with ``per_type``, as in the released
+        code, over the types at each position.
         """
         equal = torch.full_like(like, 1 / like.shape[1])
         if self.per_type:
@@ -90,31 +93,29 @@ class Competition(NamedTuple):
         return not self.released
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Return the couplings [N·P, J, I] of such logits."""
+        """Return the couplings of logits, both [N·P, J, I]."""
         if self.released:
-            weight = (logits - self.largest_of_image(logits)).exp()
+            weight = (logits - self._over_image(logits, "amax")).exp()
             return weight / (self.over(weight, "sum") + RELEASED_EPSILON)
         weight = (logits - self.over(logits, "amax")).exp()
         return weight / self.over(weight, "sum")
 
-    def largest_of_image(self, x: Tensor) -> Tensor:
-        """Return the maximum of ``x`` [N·P, J, I] for each example, parent type and child type.
-
-        The shape stays, so that every slot holds the maximum that it is compared with.
-        """
-        return self._of_image(x, "amax")
-
-    def gradient_of_largest(self, logits: Tensor, gradient: Tensor) -> Tensor:
+    def maximum_gradient(self, logits: Tensor, gradient: Tensor) -> Tensor:
         """Return what a shared maximum adds to the ``gradient`` of logits, both [N·P, J, I].
 
         Adding a number to all logits that share a maximum changes no coupling, so the
-        gradients of these logits sum to zero: the largest gets what the others lack.
+        gradients of these logits sum to zero: the largest logit gets what is missing.
         """
-        largest = (logits == self.largest_of_image(logits)).to(logits.dtype)
-        lacking = -self._of_image(gradient, "sum") / self._of_image(largest, "sum")
-        return largest * lacking
+        is_largest = (logits == self._over_image(logits, "amax")).to(logits.dtype)
+        missing = -self._over_image(gradient, "sum") / self._over_image(is_largest, "sum")
+        return is_largest * missing
 
-    def _of_image(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
+    def _over_image(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
+        """Return the maximum or the sum of ``x`` for each example, parent type and child type.
+
+        The shape [N·P, J, I] stays, so that every slot holds the number that it is compared
+        with.
+        """
         fields = rearrange(x, "(n p) j (f t) -> n p j f t", p=self.positions, t=self.types)
         reduced = getattr(fields, reduce)(dim=(1, 3), keepdim=True)
         reduced = materialised(reduced.contiguous()).expand_as(fields)
@@ -122,7 +123,9 @@ class Competition(NamedTuple):
 
 
 def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
-    """Couplings of logits [..., I, J], or with ``dim=1`` [N, J, I]; they sum to one over J.
+    """Return the couplings of logits [..., I, J], or of [N, J, I] with ``dim=1``.
+
+    They sum to one over J, or as the ``competition`` says.
 
     >>> softmax(torch.zeros(5, 2))[0]
     tensor([0.5000, 0.5000])
@@ -133,7 +136,7 @@ def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -
 
 
 def uniform(like: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
-    """Equal couplings to start with, in the same two layouts."""
+    """Return equal couplings to start from, in the shape and layout of ``like``."""
     if competition is None:
         return torch.full_like(like, 1 / like.shape[dim])
     return _in_rows(competition.first, like, dim)
@@ -158,17 +161,17 @@ def softmax_gradient(
     competition: Competition | None = None,
     logits: Tensor | None = None,
 ) -> Tensor:
-    """Return the gradient of the logits, from that of the couplings; all are [N, J, I].
+    """Return the gradient of the logits for a ``gradient`` of the couplings; all are [N, J, I].
 
-    The ``logits`` are read where the couplings were shifted by a maximum of the whole image, which
-    has a gradient since ε is added after it.
+    Where :func:`needs_logits` says so, the maximum of the whole image has a gradient too, since
+    ε is added after it was subtracted.
     """
     weighted = coupling * gradient
     if competition is None:
         return weighted - coupling * weighted.sum(dim=1, keepdim=True)
     to_logits = weighted - coupling * competition.over(weighted, "sum")
     if needs_logits(competition):
-        to_logits = to_logits + competition.gradient_of_largest(logits, to_logits)
+        to_logits = to_logits + competition.maximum_gradient(logits, to_logits)
     return to_logits
 
 
@@ -180,24 +183,26 @@ def convolutional(
     normalise: Normalise,
     device: torch.device,
 ) -> Competition | None:
-    """Return the competition in a convolutional layer over a grid (H, W) of ``types`` child types.
+    """Return the competition in a convolutional layer over a grid (H, W) of child ``types``.
 
-    Slots are ordered (row in the kernel, column, type). Returns None for "types-per-position",
-    where each field is a layer of its own.
+    Slots are ordered by row in the kernel, column and type. Returns None for
+    "types-per-position", where each field is a layer of its own.
     """
     if normalise == "types-per-position":
         return None
-    rows, columns = ((side - kernel) // stride + 1 for side in size)
+    rows = (size[0] - kernel) // stride + 1
+    columns = (size[1] - kernel) // stride + 1
     if normalise == "released":  # its index arithmetic knows no stride
         size, stride = (rows + kernel - 1, columns + kernel - 1), 1
     places = torch.arange(size[0] * size[1], device=device).view(size)
     place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
-    row, y = _windows_of_places(size[0], kernel, stride, rows, device)
-    column, x = _windows_of_places(size[1], kernel, stride, columns, device)
-    row, y = row[:, None, :, None], y[:, None, :, None]
-    field = row * columns + column[:, None]  # [H, W, rows that hold it, columns that hold it]
-    slot = (field * kernel + y) * kernel + x[:, None]
-    slot = slot.where((row >= 0) & (column[:, None] >= 0), place.shape[0])
+    row, y = _windows_of_places(size[0], kernel, stride, rows, device)  # [H, V]
+    column, x = _windows_of_places(size[1], kernel, stride, columns, device)  # [W, V]
+    row = row[:, None, :, None]
+    column = column[:, None]
+    field = row * columns + column  # [H, W, V, V]
+    slot = (field * kernel + y[:, None, :, None]) * kernel + x[:, None]
+    slot = slot.where((row >= 0) & (column >= 0), place.shape[0])
     parts = slot.flatten(2).flatten(0, 1).sort(dim=1).values  # [places, V]
     seen = (parts < place.shape[0]).sum(dim=1)[place].view(rows * columns, -1)
     per_type = normalise in ("positions-per-type", "released")
@@ -208,14 +213,14 @@ def convolutional(
 def _windows_of_places(
     side: int, kernel: int, stride: int, windows: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return which windows hold each place of an axis, and where in them it lies, both [side, V].
+    """Return the windows that hold each place of an axis, and its place in them, [side, V].
 
     A window is -1 where fewer than V hold the place.
     """
-    most = min(windows, -(-kernel // stride))
+    V = min(windows, -(-kernel // stride))
     place = torch.arange(side, device=device)[:, None]
     last = (place // stride).clamp(max=windows - 1)
-    window = last - torch.arange(most, device=device)
+    window = last - torch.arange(V, device=device)
     offset = place - stride * window
     holds = (window >= 0) & (offset < kernel)
     return window.where(holds, -1), offset

@@ -213,41 +213,6 @@ class SimilarityRouting(Routing):
             *(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True))
         )
 
-    def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
-        (I, J, _), floor, width = votes.shape, self.options["floor"], self.width()
-        (l1, l2), share = self.weights.abs().T, self.mixture.softmax(dim=1)
-        c = [[1 / I for _ in range(J)] for _ in range(I)]
-
-        def mean(j: int) -> Tensor:
-            mu = sum(c[i][j] * votes[i, j] for i in range(I))
-            return mu if self.bias is None else mu + self.bias[j]
-
-        def similarity(mu: Tensor, v: Tensor, j: int) -> Tensor:
-            square = ((mu - v) ** 2).sum()
-            return sum(
-                w * torch.exp(-square / (2 * s**2))
-                for w, s in zip(share[j], width[j], strict=True)
-            )
-
-        for _ in range(self.iterations):
-            mu = [mean(j) for j in range(J)]
-            k = [[similarity(mu[j], votes[i, j], j) for j in range(J)] for i in range(I)]
-            for j in range(J):
-                total = l1[j] + l2[j] + 1e-6
-                e = [
-                    (activation[i] + floor) ** (l2[j] / total) * torch.exp(k[i][j] / total)
-                    for i in range(I)
-                ]
-                for i in range(I):
-                    c[i][j] = e[i] / sum(e)
-        a = []
-        for j, (one, two, three) in zip(range(J), self.theta, strict=True):
-            agreement = sum(c[i][j] * k[i][j] for i in range(I))
-            prior = sum(c[i][j] * torch.log(activation[i] + floor) for i in range(I))
-            a.append(torch.sigmoid(one * agreement + three.abs() * prior + two))
-        coupling = torch.stack([torch.stack(row) for row in c])
-        return RoutingResult(torch.stack([mean(j) for j in range(J)]), torch.stack(a), coupling)
-
 
 def _tanh_(x: Tensor) -> Tensor:
     """tanh x = 2 σ(2x) − 1, in place: on a CPU torch's own takes seven times as long."""
@@ -447,43 +412,3 @@ class ConnectionistRouting(Routing):
             path=self.path,
             **self.options,
         )
-
-    def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
-        (I, J, _), H = votes.shape, len(self.gate_bias) // 4
-        c = [[votes.new_tensor(1 / I) for _ in range(J)] for _ in range(I)]
-        h, s = (torch.zeros(I, J, H, dtype=votes.dtype) for _ in range(2))
-
-        def mean(j: int) -> Tensor:
-            mu = sum(c[i][j] * votes[i, j] for i in range(I))
-            return mu if self.bias is None else mu + self.bias[j]
-
-        def dense(x: Tensor, name: Literal["g", "f"]) -> Tensor:
-            for weight, bias in self.layers(name)[:-1]:
-                x = torch.relu(weight @ x + bias)
-            weight, bias = self.layers(name)[-1]
-            return (weight @ x + bias)[0]
-
-        for _ in range(self.iterations):
-            mu, b = [mean(j) for j in range(J)], torch.zeros(I, J, dtype=votes.dtype)
-            for i, j in itertools.product(range(I), range(J)):
-                x = torch.cat(
-                    [mu[j], activation[i : i + 1], votes[i, j], c[i][j][None], h[i, j]]
-                )
-                gate_i, gate_f, gate_o, new = (self.gate_weight @ x + self.gate_bias).split(H)
-                s[i, j] = torch.sigmoid(gate_f) * s[i, j] + torch.sigmoid(gate_i) * torch.tanh(
-                    new
-                )
-                h[i, j] = torch.sigmoid(gate_o) * torch.tanh(s[i, j])
-                b[i, j] = dense(h[i, j] if self.options["reads"] == "paper" else s[i, j], "g")
-            c = [
-                [torch.exp(b[i, j]) / torch.exp(b[:, j]).sum() for j in range(J)]
-                for i in range(I)
-            ]
-        a = []
-        for j in range(J):
-            total = sum(
-                c[i][j] * (s if self.options["reads"] == "paper" else h)[i, j] for i in range(I)
-            )
-            a.append(torch.sigmoid(dense(total, "f")))
-        coupling = torch.stack([torch.stack(row) for row in c])
-        return RoutingResult(torch.stack([mean(j) for j in range(J)]), torch.stack(a), coupling)

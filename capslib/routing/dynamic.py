@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated
 
 import torch
@@ -156,21 +155,3 @@ class DynamicRouting(Routing):
             competition=competition,
             path=self.path,
         )
-
-    def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
-        I, J, D = votes.shape
-        b = [[votes.new_zeros(()) for j in range(J)] for i in range(I)]
-        for _ in range(self.iterations):
-            e = [[b[i][j].exp() for j in range(J)] for i in range(I)]
-            c = [[e[i][j] / sum(e[i]) for j in range(J)] for i in range(I)]
-            v = []
-            for j in range(J):
-                s = sum(c[i][j] * votes[i, j] for i in range(I))
-                if self.bias is not None:
-                    s = s + self.bias[j]
-                length = (s * s).sum().sqrt()
-                v.append(length**2 / (1 + length**2) * s / length)
-            for i, j in itertools.product(range(I), range(J)):
-                b[i][j] = b[i][j] + sum(votes[i, j, h] * v[j][h] for h in range(D))
-        pose, coupling = torch.stack(v), torch.stack([torch.stack(row) for row in c])
-        return RoutingResult(pose, (pose * pose).sum(-1).sqrt(), coupling)

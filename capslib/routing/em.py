@@ -408,40 +408,6 @@ class EMRouting(Routing):
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
 
-    def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
-        I, J, D = votes.shape
-        (beta_u, beta_a), options = self.betas(), self.options
-        V = votes if self.bias is None else votes + self.bias
-        lamda = inverse_temperatures(self.iterations, self.inverse_temperature)
-        smoothing, a_in = options["smoothing"], activation
-        R = [[votes.new_tensor(1 / J) for j in range(J)] for i in range(I)]
-        mu = [votes.new_zeros(D) for j in range(J)]
-
-        def density(v: Tensor, mu: Tensor, var: Tensor) -> Tensor:  # of a normal distribution
-            exponent = ((v - mu) ** 2 / (2 * var)).sum()
-            return torch.exp(-exponent) / torch.sqrt((2 * math.pi * var).prod())
-
-        for t in range(self.iterations):
-            used, before, mu, var, a = R, mu, [], [], []
-            for j in range(J):
-                r = [R[i][j] * a_in[i] for i in range(I)]
-                m = sum(r)
-                mean = sum(r[i] * V[i, j] for i in range(I)) / m
-                mu.append((1 - smoothing) * mean + smoothing * before[j])
-                second = sum(r[i] * (V[i, j] - mu[j]) ** 2 for i in range(I)) / m
-                var.append(second + options["variance_offset"])
-                width = var[j] if options["spread"] == "variance" else var[j].sqrt()
-                cost = sum((beta_u[j] + width[h].log()) * m for h in range(D))
-                mdl = torch.sigmoid(lamda[t] * (beta_a[j] - cost))
-                a.append(m / sum(a_in) if options["mixing"] else mdl)
-            p = [[a[j] * density(V[i, j], mu[j], var[j]) for j in range(J)] for i in range(I)]
-            R = [[p[i][j] / sum(p[i]) for j in range(J)] for i in range(I)]
-        pose, act = torch.stack(mu), torch.stack(a)
-        if options["vector"]:
-            length = (pose * pose).sum(-1, keepdim=True).sqrt()
-            pose = act[:, None] * pose / (length + options["length_offset"])
-        return RoutingResult(pose, act, torch.stack([torch.stack(row) for row in used]))
-
 
 class VectorEMRouting(EMRouting):
     """EM routing between vector capsules, with the constants of Peer et al.'s (2021) code."""

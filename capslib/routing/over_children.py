@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from capslib.routing.base import RoutingResult
@@ -14,33 +13,37 @@ __all__ = ["DynamicRoutingOverChildren", "OverChildren"]
 
 
 class OverChildren:
-    """A competition in which the children compete for a parent, each parent on its own.
+    """A competition of the children for each parent, with couplings [N, J, I].
 
-    It takes the place of :class:`~capslib.routing.competition.Competition` in
-    :func:`~capslib.routing.dynamic_routing`; couplings are [N, J, I] here too.
+    It stands in for a :class:`~capslib.routing.competition.Competition` in
+    :func:`~capslib.routing.dynamic_routing`.
 
+    >>> import torch
     >>> from capslib.routing import dynamic_routing
     >>> votes = torch.randn(8, 100, 2, 16)
-    >>> dynamic_routing(votes, competition=OverChildren()).coupling.sum(dim=1).allclose(torch.ones(8, 2))
+    >>> coupling = dynamic_routing(votes, competition=OverChildren()).coupling
+    >>> coupling.sum(dim=1).allclose(torch.ones(8, 2))
     True
     """
 
     positions = 1
-    """Examples of a batch know nothing of each other."""
+    """The number of fields in an example that compete with each other."""
 
     def over(self, x: Tensor, reduce: Literal["amax", "sum"]) -> Tensor:
+        """Return the maximum or the sum of ``x`` [N, J, I] over the children."""
         return getattr(x, reduce)(dim=2, keepdim=True)
 
     def softmax(self, logits: Tensor) -> Tensor:
+        """Return the couplings of logits, both [N, J, I]."""
         return logits.softmax(dim=2)
 
 
 class DynamicRoutingOverChildren(DynamicRouting):
-    """:func:`dynamic_routing` with c_ij = exp(b_ij)/Σ_k exp(b_kj), as the released code has it.
+    """:func:`dynamic_routing` with c_ij = exp(b_ij)/Σ_k exp(b_kj), as in the released code.
 
-    The parents do not compete. The released logits have a dimension more, that of the votes, and
-    every entry along it gets the same increments; so couplings do not depend on it, and here it is
-    left out (paper, eq. 2, sums over it: M_j = D·c_j).
+    Parents do not compete. The released logits have one more dimension, that of the votes.
+    Every entry along it gets the same increments, so couplings do not depend on it, and here it
+    is left out (eq. 2 of the paper sums over it: M_j = D·c_j).
     """
 
     couplings_sum_over = "children"
@@ -50,16 +53,3 @@ class DynamicRoutingOverChildren(DynamicRouting):
         self, votes: Tensor, activation: Tensor | None = None, *, iterations: int | None = None
     ) -> RoutingResult:
         return super().forward(votes, activation, self.COMPETITION, iterations=iterations)
-
-    def reference(self, votes: Tensor, activation: Tensor | None = None) -> RoutingResult:
-        """The released loop, with logits of the full shape of the votes."""
-        logits = torch.zeros_like(votes)  # [I, J, D]
-        for _ in range(self.iterations):
-            coupling = logits.exp() / logits.exp().sum(dim=0)  # [I, J, D]
-            s = (coupling * votes).sum(dim=0) + (
-                0 if self.bias is None else self.bias
-            )  # [J, D]
-            length = (s * s).sum(dim=-1, keepdim=True).sqrt()
-            pose = length**2 / (1 + length**2) * s / length
-            logits = logits + (votes * pose).sum(dim=-1, keepdim=True)
-        return RoutingResult(pose, (pose * pose).sum(dim=-1).sqrt(), coupling[..., 0])

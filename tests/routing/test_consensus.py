@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from references import connectionist, similarity
 
 from capslib.errors import UserError
 from capslib.layers import ConvCapsules, bounded, with_coordinates
@@ -72,7 +73,7 @@ def test_perceptrons_and_states_are_what_the_plain_loops_say(reads, hidden):
     for parameter in routing.parameters():
         torch.nn.init.normal_(parameter)
     votes, active = VOTES[0, :4, :, :3], ACTIVE[0, :4]
-    for a, b in zip(routing(votes, active), routing.reference(votes, active), strict=True):
+    for a, b in zip(routing(votes, active), connectionist(routing, votes, active), strict=True):
         torch.testing.assert_close(a, b)
     names, parameters = zip(*routing.named_parameters(), strict=True)
 
@@ -102,7 +103,7 @@ def test_every_start_is_what_the_plain_loops_say(start):
     routing = make_routing("similarity", 2, 16, start=start).double()
     for a, b in zip(
         routing(0.1 * VOTES[0], ACTIVE[0]),
-        routing.reference(0.1 * VOTES[0], ACTIVE[0]),
+        similarity(routing, 0.1 * VOTES[0], ACTIVE[0]),
         strict=True,
     ):
         torch.testing.assert_close(a, b)
