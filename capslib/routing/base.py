@@ -26,9 +26,10 @@ def squash(x: Tensor, dim: int = -1) -> Tensor:
     """Shrink vectors to a length below one and keep their direction.
 
     Computes ‖x‖²/(1+‖x‖²) · x/‖x‖ for vectors along ``dim`` (Sabour et al. 2017, eq. 1) and
-    returns the same shape and dtype. The form x·‖x‖/(1+‖x‖²) needs no ε: it is exact, exactly odd,
-    and its gradient at zero is zero. Half precision is computed in float32, since the square
-    of a length beyond 256 is no float16. Lengths may reach 1e19. Raises TypeError for integers.
+    returns the same shape and dtype. The form x·‖x‖/(1+‖x‖²) needs no ε: it is exact and odd to
+    the last bit, and its gradient at zero is zero. Half precision is computed in float32, since
+    the square of a length beyond 256 is no float16. Lengths may reach 1e19. Raises TypeError
+    for integers.
 
     >>> round(squash(torch.tensor([3.0, 4.0])).norm().item(), 4)  # 25/26
     0.9615

@@ -1,4 +1,4 @@
-"""The parents that compete for a child: those of one field, or of all fields that contain it."""
+"""The parents that compete for a child: those of one field, or of all that contain it."""
 
 from __future__ import annotations
 
