@@ -108,9 +108,9 @@ def _sorted(x: Tensor, dim: int) -> Tensor:
     return _wide(x, dim).movedim(dim, -1).sort(dim=-1).values
 
 
-def _ratio(part: Tensor, whole: Tensor, empty: float = 0.0) -> Tensor:
-    """Return ``part``/``whole``, and ``empty`` where both are zero."""
-    return torch.where((part == 0) & (whole == 0), empty, part / whole)
+def _ratio(part: Tensor, total: Tensor, empty: float = 0.0) -> Tensor:
+    """Return ``part``/``total``, and ``empty`` where both are zero."""
+    return torch.where((part == 0) & (total == 0), empty, part / total)
 
 
 def _relative(x: Tensor, dim: int) -> Tensor:

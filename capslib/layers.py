@@ -63,26 +63,28 @@ Transform = Literal["linear", "bounded"]
 
 
 def grid_size(
-    size: Sequence[int], windows: Sequence[tuple[int, int]], what: str = "images"
+    size: Sequence[int], windows: Sequence[tuple[int, int]], inputs: str = "images"
 ) -> tuple[int, int]:
     """Return the grid (H', W') that windows, one after the other, leave of a ``size`` (H, W).
 
     ``windows`` are (kernel, stride); each leaves H' = ⌊(H − kernel)/stride⌋ + 1. Raises
     ValueError, with the least size, if a window does not fit, and if ``size`` is not a height
-    and a width. ``what`` is the word for the inputs in its message.
+    and a width. ``inputs`` is the word for them in its message.
 
     >>> grid_size((28, 28), [(9, 1), (9, 2)])
     (6, 6)
     """
     if len(size) != 2:
-        raise ValueError(f"{what} have a height and a width, not {len(size)} sides: {[*size]}")
-    least = 1
+        raise ValueError(
+            f"{inputs} have a height and a width, not {len(size)} sides: {[*size]}"
+        )
+    minimum = 1
     for kernel, stride in reversed(windows):
         check_positive(kernel=kernel, stride=stride)
-        least = (least - 1) * stride + kernel
-    if min(size) < least:
-        fault = f"{what} of {size[0]} × {size[1]} are too small for the layers"
-        raise ValueError(f"{fault}: {least} × {least} is the least")
+        minimum = (minimum - 1) * stride + kernel
+    if min(size) < minimum:
+        fault = f"{inputs} of {size[0]} × {size[1]} are too small for the layers"
+        raise ValueError(f"{fault}: {minimum} × {minimum} is the least")
     for kernel, stride in windows:
         size = [(side - kernel) // stride + 1 for side in size]
     return tuple(size)

@@ -45,7 +45,7 @@ class Competition(NamedTuple):
     """The slots of P fields of view that hold the same child.
 
     A field has F places with ``types`` children each, so I = F·types slots, ordered by place
-    and then by type. ``place`` [P·F] is the place in the grid that each place of a field shows;
+    and then by type. ``cell`` [P·F] is the place in the grid that each place of a field shows;
     ``parts`` [places, V] are the places of fields that show each place of the grid, filled up
     with P·F. ``seen`` [P, F] is the number of fields that see it. With ``per_type``, only
     parents of one type compete with each other. With ``released``, they compete as in the
@@ -53,7 +53,7 @@ class Competition(NamedTuple):
     neighbours.
     """
 
-    place: Tensor
+    cell: Tensor
     parts: Tensor
     seen: Tensor
     positions: int
@@ -73,18 +73,18 @@ class Competition(NamedTuple):
         x = materialised(F.pad(x, (0, 0, 0, 1), value=padding).contiguous())
         x = getattr(x[:, :, self.parts], reduce)(dim=3)  # [N, 1 or J, places, types]
         x = materialised(x.contiguous())
-        return rearrange(x[:, :, self.place], "n j (p f) t -> (n p) j (f t)", p=self.positions)
+        return rearrange(x[:, :, self.cell], "n j (p f) t -> (n p) j (f t)", p=self.positions)
 
-    def first(self, like: Tensor) -> Tensor:
-        """Return equal couplings in the shape [N·P, J, I] of ``like``, to start from.
+    def first(self, x: Tensor) -> Tensor:
+        """Return equal couplings in the shape [N·P, J, I] of ``x``, to start from.
 
         They sum to one over all parents that see a child; with ``per_type``, as in the released
         code, over the types at each position.
         """
-        equal = torch.full_like(like, 1 / like.shape[1])
+        equal = torch.full_like(x, 1 / x.shape[1])
         if self.per_type:
             return equal
-        N = like.shape[0] // self.positions
+        N = x.shape[0] // self.positions
         return equal / repeat(self.seen, "p f -> (n p) 1 (f t)", n=N, t=self.types)
 
     @property
@@ -135,11 +135,11 @@ def softmax(logits: Tensor, competition: Competition | None = None, dim: int = -
     return _in_rows(competition.softmax, logits, dim)
 
 
-def uniform(like: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
-    """Return equal couplings to start from, in the shape and layout of ``like``."""
+def uniform(x: Tensor, competition: Competition | None = None, dim: int = -1) -> Tensor:
+    """Return equal couplings to start from, in the shape and layout of ``x``."""
     if competition is None:
-        return torch.full_like(like, 1 / like.shape[dim])
-    return _in_rows(competition.first, like, dim)
+        return torch.full_like(x, 1 / x.shape[dim])
+    return _in_rows(competition.first, x, dim)
 
 
 def _in_rows(function: Callable[[Tensor], Tensor], x: Tensor, dim: int) -> Tensor:
@@ -195,19 +195,19 @@ def convolutional(
     if normalise == "released":  # its index arithmetic knows no stride
         size, stride = (rows + kernel - 1, columns + kernel - 1), 1
     places = torch.arange(size[0] * size[1], device=device).view(size)
-    place = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
+    cell = places.unfold(0, kernel, stride).unfold(1, kernel, stride).flatten()  # [P·K·K]
     row, y = _windows_of_places(size[0], kernel, stride, rows, device)  # [H, V]
     column, x = _windows_of_places(size[1], kernel, stride, columns, device)  # [W, V]
     row = row[:, None, :, None]
     column = column[:, None]
     field = row * columns + column  # [H, W, V, V]
     slot = (field * kernel + y[:, None, :, None]) * kernel + x[:, None]
-    slot = slot.where((row >= 0) & (column >= 0), place.shape[0])
+    slot = slot.where((row >= 0) & (column >= 0), cell.shape[0])
     parts = slot.flatten(2).flatten(0, 1).sort(dim=1).values  # [places, V]
-    seen = (parts < place.shape[0]).sum(dim=1)[place].view(rows * columns, -1)
+    seen = (parts < cell.shape[0]).sum(dim=1)[cell].view(rows * columns, -1)
     per_type = normalise in ("positions-per-type", "released")
     released = normalise == "released"
-    return Competition(place, parts, seen, rows * columns, types, per_type, released)
+    return Competition(cell, parts, seen, rows * columns, types, per_type, released)
 
 
 def _windows_of_places(
@@ -218,9 +218,9 @@ def _windows_of_places(
     A window is -1 where fewer than V hold the place.
     """
     V = min(windows, -(-kernel // stride))
-    place = torch.arange(side, device=device)[:, None]
-    last = (place // stride).clamp(max=windows - 1)
+    index = torch.arange(side, device=device)[:, None]
+    last = (index // stride).clamp(max=windows - 1)
     window = last - torch.arange(V, device=device)
-    offset = place - stride * window
+    offset = index - stride * window
     holds = (window >= 0) & (offset < kernel)
     return window.where(holds, -1), offset

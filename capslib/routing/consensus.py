@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import torch
 from einops import rearrange
@@ -34,14 +34,13 @@ __all__ = [
     "kernel",
     "lstm_cell",
     "perceptron",
-    "sigmoid_backward",
     "similarity_routing",
-    "tanh_backward",
 ]
 
-sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-SMALLEST = 1e-4  # of a kernel's width, and far below any distance between votes that matters
-Layers = Sequence[tuple[Tensor, Tensor]]  # weight [out, in] and bias [out] of each layer
+SMALLEST = 1e-4
+"""The least width of a kernel, far below any distance between votes that matters."""
+Layers = Sequence[tuple[Tensor, Tensor]]
+"""The weight [out, in] and bias [out] of each layer of a perceptron."""
 
 
 def consensus(
@@ -51,18 +50,20 @@ def consensus(
     iterations: int,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Any]:
-    """Faria 2019, Algorithm 1, for votes [D, ..., J, I]: each parent weighs its own children.
+    """Route votes [D, ..., J, I] so that each parent weighs its children (Faria 2019, Alg. 1).
 
-    ``compatibility(μ, c, state)`` gives logits of the next couplings [..., J, I], and a state that
-    starts as None. Returns μ [D, ..., J], c and the last state. ``bias`` [J, D] is added to μ.
-    Children are neighbours in memory, and every number of a vote is a row for all of them.
+    ``compatibility(μ, c, state)`` returns the logits of the next couplings [..., J, I], and a
+    state that starts as None. Returns μ [D, ..., J], c and the last state. ``bias`` [J, D] is
+    added to μ. Children are neighbours in memory, so every number of a vote is a row for all of
+    them.
     """
 
     def mean(coupling: Tensor) -> Tensor:
         mu = (coupling * votes).sum(dim=-1)  # [D, ..., J]  Σ_i c_i v_i
         return mu if bias is None else (mu.movedim(0, -1) + bias).movedim(-1, 0)
 
-    coupling, state = torch.full_like(votes[0], 1 / votes.shape[-1]), None
+    coupling = torch.full_like(votes[0], 1 / votes.shape[-1])  # [..., J, I]
+    state = None
     mu = mean(coupling)
     for _ in range(iterations):
         logits, state = compatibility(mu, coupling, state)
@@ -72,20 +73,24 @@ def consensus(
 
 
 def kernel(votes: Tensor, mu: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
-    """k(μ, v) [..., J, I] of eq. (15), between 0 and 1: a mixture of Q Gaussians.
+    """Return k(μ, v) [..., J, I] of eq. (15), in [0, 1]: a mixture of Q Gaussians.
 
-    ``votes`` are [D, ..., J, I], ``mu`` [D, ..., J]; ``mixture`` (logits) and ``width`` ℓ [J, Q].
+    ``votes`` are [D, ..., J, I], ``mu`` is [D, ..., J]; ``mixture`` (logits) and ``width`` ℓ
+    are [J, Q].
     """
     distance = (votes - mu[..., None]).square().sum(dim=0)  # [..., J, I]  ‖μ − v‖²
     precision = 0.5 / width.square().clamp_min(SMALLEST**2)  # [J, Q]
-    parts = zip(mixture.softmax(dim=-1).unbind(-1), precision.unbind(-1), strict=True)
-    return sum(w[:, None] * (-distance * p[:, None]).exp() for w, p in parts)
+    share = mixture.softmax(dim=-1)  # [J, Q]
+    k = 0
+    for w, p in zip(share.unbind(-1), precision.unbind(-1), strict=True):
+        k = k + w[:, None] * (-distance * p[:, None]).exp()
+    return k
 
 
 def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) -> Tensor:
-    """Logits of the couplings that minimise J for a fixed μ, eqs. (8) to (12).
+    """Return the logits of the couplings that minimise J for a fixed μ, eqs. (8) to (12).
 
-    ``k`` and ``log_prior`` = ln a broadcast to [..., J, I], the weights to [J, 1].
+    ``k`` and ``log_prior`` = ln a broadcast to [..., J, I]; the weights λ₁ and λ₂ are [J, 1].
     """
     return (k + lambda2 * log_prior) / (lambda1 + lambda2 + 1e-6)
 
@@ -104,14 +109,15 @@ def similarity_routing(
     floor: float = 0.1,
     logistic: bool = True,
 ) -> RoutingResult:
-    """Route votes [..., I, J, D] of children with activations [..., I] (Faria 2019, eqs. 2–15).
+    """Route votes [..., I, J, D] with activations [..., I] by similarity (Faria 2019, eqs.
+    2–15).
 
-    Couplings maximise the kernel between a mean and its votes, held back by two divergences: from
-    equal couplings, and from the activations. ``mixture`` and ``width`` [J, Q] are of the
-    kernel, ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count, and ``theta`` [J, 3]
-    make the activation, eq. (13). ``floor`` is added to activations before a logarithm. Without
-    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration, and for
-    shapes that do not fit together.
+    Couplings maximise the kernel between a mean and its votes, held back by two divergences:
+    from equal couplings, and from the activations. ``mixture`` and ``width`` [J, Q] belong to
+    the kernel; ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count; ``theta`` [J, 3]
+    belong to the activation, eq. (13). ``floor`` is added to activations before a logarithm.
+    Without ``logistic`` the activation is a logit. Raises ValueError for less than one
+    iteration, and for shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     log_a = (activation + floor).log()[..., None, :]  # [..., 1, I]
@@ -122,24 +128,27 @@ def similarity_routing(
         return closed_form(k, log_a, lambda1, lambda2), k  # eq. (11)
 
     mu, coupling, k = consensus(votes, compatibility, iterations=iterations, bias=bias)
-    agreement, prior = (coupling * k).sum(dim=-1), (coupling * log_a).sum(dim=-1)  # [..., J]
+    agreement = (coupling * k).sum(dim=-1)  # [..., J]
+    prior = (coupling * log_a).sum(dim=-1)  # [..., J]
     logit = theta[:, 0] * agreement + theta[:, 1] + theta[:, 2].abs() * prior  # eq. (13)
-    mu = rearrange(mu, "d ... j -> ... j d")
-    return RoutingResult(mu, logit.sigmoid() if logistic else logit, coupling.mT)
+    pose = rearrange(mu, "d ... j -> ... j d")
+    return RoutingResult(pose, logit.sigmoid() if logistic else logit, coupling.mT)
 
 
 Start = Literal["released", "spread", "steep"]
+"""The initial values of a similarity routing."""
 
 
 class SimilarityRouting(Routing):
     """:func:`similarity_routing` with the widths of its ``kernels``, λ and θ, which it learns.
 
-    ``start`` says what from. "released": λ₁ near 12, λ₂ = 1, θ₁ and θ₃ from N(0, 0.1²), θ₂ = 1, and
-    widths from N(0, 0.1²), so that nearly every kernel is zero or flat. "spread": the same, but
-    widths from 0.5 to 4, kept positive by softplus. "steep", for votes about as long as one: widths
-    from 0.1 to 1, λ₁ near 1, θ₁ = 10 and θ₂ = −5, so that activations tell agreement at once.
-    With ``columns``, as in the released code, θ belongs to the columns of a grid of so many, which
-    the rows of a batch follow, and not to parents.
+    ``start`` names their initial values. "released": λ₁ near 12, λ₂ = 1, θ₁ and θ₃ from N(0,
+    0.1²), θ₂ = 1, and widths from N(0, 0.1²), so that nearly every kernel is zero or flat.
+    "spread": the same, but widths from 0.5 to 4, which softplus keeps positive. "steep", for
+    votes of a length near one: widths from 0.1 to 1, λ₁ near 1, θ₁ = 10 and θ₂ = −5, so that
+    activations show agreement at once. With ``columns``, as in the released code, θ belongs to
+    the columns of a grid and not to parents; the examples of a batch then follow the rows of
+    such grids.
     """
 
     function = similarity_routing
@@ -160,26 +169,31 @@ class SimilarityRouting(Routing):
     ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         check_name("start", start, get_args(Start))
-        self.start, self.columns = start, columns
+        self.start = start
+        self.columns = columns
         self.options = {"floor": floor, "logistic": logistic}
-        least, most = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
-        widths = (
-            torch.linspace(math.log(least), math.log(most), kernels).exp().repeat(parents, 1)
-        )
-        weights, theta = torch.ones(parents, 2), _normal(columns or parents, 3)
-        weights[:, 0] = 1 + _normal(parents) if start == "steep" else 12 + torch.randn(parents)
-        theta[:, 1] = 1
+        weights = torch.ones(parents, 2)
+        theta = _normal(columns or parents, 3)
         if start == "steep":
-            theta[:, 0], theta[:, 1] = 10, -5
-        raw = _normal(parents, kernels) if start == "released" else widths.expm1().log()
-        self.mixture, self.raw_width = (
-            nn.Parameter(torch.ones(parents, kernels)),
-            nn.Parameter(raw),
-        )
-        self.weights, self.theta = nn.Parameter(weights), nn.Parameter(theta)
+            weights[:, 0] = 1 + _normal(parents)
+            theta[:, 0] = 10
+            theta[:, 1] = -5
+        else:
+            weights[:, 0] = 12 + torch.randn(parents)
+            theta[:, 1] = 1
+        if start == "released":
+            raw_width = _normal(parents, kernels)
+        else:
+            narrow, wide = (0.1, 1.0) if start == "steep" else (0.5, 4.0)
+            width = torch.linspace(math.log(narrow), math.log(wide), kernels).exp()
+            raw_width = width.expm1().log().repeat(parents, 1)  # before softplus
+        self.mixture = nn.Parameter(torch.ones(parents, kernels))
+        self.raw_width = nn.Parameter(raw_width)
+        self.weights = nn.Parameter(weights)
+        self.theta = nn.Parameter(theta)
 
     def width(self) -> Tensor:
-        """ℓ [J, Q], the widths of the kernels."""
+        """Return ℓ [J, Q], the widths of the kernels."""
         return self.raw_width if self.start == "released" else F.softplus(self.raw_width)
 
     def forward(
@@ -203,102 +217,119 @@ class SimilarityRouting(Routing):
 
         if self.columns is None:
             return route(votes, activation, self.theta)
-        found = []
-        for x, theta in enumerate(self.theta):
-            rows = slice(x, None, self.columns)
-            lazy = isinstance(votes, LazyVotes)
-            some = votes._replace(pose=votes.pose[rows]) if lazy else votes[rows]
-            found.append(route(some, activation[rows], theta.expand(len(self.weights), 3)))
-        return RoutingResult(
-            *(torch.stack(t, dim=1).flatten(0, 1) for t in zip(*found, strict=True))
-        )
+        results = []
+        for column, theta in enumerate(self.theta):
+            examples = slice(column, None, self.columns)
+            if isinstance(votes, LazyVotes):
+                column_votes = votes._replace(pose=votes.pose[examples])
+            else:
+                column_votes = votes[examples]
+            theta = theta.expand(len(self.weights), 3)
+            results.append(route(column_votes, activation[examples], theta))
+        fields = zip(*results, strict=True)
+        return RoutingResult(*(torch.stack(field, dim=1).flatten(0, 1) for field in fields))
 
 
 def _tanh_(x: Tensor) -> Tensor:
-    """tanh x = 2 σ(2x) − 1, in place: on a CPU torch's own takes seven times as long."""
+    """Compute tanh x = 2 σ(2x) − 1 in place; torch.tanh takes seven times as long on a CPU."""
     return x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 def _normal(*shape: int) -> Tensor:
+    """Draw from N(0, 0.1²), cut off at two standard deviations."""
     return nn.init.trunc_normal_(torch.empty(shape), std=0.1, a=-0.2, b=0.2)
 
 
 class _Cell(torch.autograd.Function):
-    """An LSTM cell: gates [4·H, R] = ``fixed`` + ``weight`` x, for R pairs, with ``of_parent`` [4·H, R/I] added.
+    """The cell of :func:`lstm_cell`, with its gradient by hand.
 
-    Returns the hidden and the cell state [H, R]. By hand, because autograd would go through memory three times as often.
+    Autograd would go through memory three times as often.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        fixed: Tensor,
+        constant: Tensor,
         of_parent: Tensor,
         weight: Tensor,
         x: Tensor,
         cell: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        H = len(fixed) // 4
-        gates = torch.addmm(fixed, weight, x)
+        H = len(constant) // 4
+        gates = torch.addmm(constant, weight, x)
         parents = of_parent.shape[1]  # of all examples; none in an empty batch
         gates.unflatten(1, (parents, x.shape[1] // max(1, parents))).add_(of_parent[..., None])
-        (i, f, o), new = gates[: 3 * H].sigmoid_().unflatten(0, (3, H)), _tanh_(gates[3 * H :])
-        after = i * new if cell is None else torch.addcmul(i * new, f, cell)
-        squashed = _tanh_(after.clone())
+        i, f, o = gates[: 3 * H].sigmoid_().chunk(3)
+        candidate = _tanh_(gates[3 * H :])
+        next_cell = i * candidate
+        if cell is not None:
+            next_cell = torch.addcmul(next_cell, f, cell)
+        squashed = _tanh_(next_cell.clone())
         ctx.save_for_backward(gates, squashed, weight, x, cell)
         ctx.parents = parents
-        return o * squashed, after
+        return o * squashed, next_cell
 
     @staticmethod
-    def backward(ctx: Any, to_hidden: Tensor, to_after: Tensor) -> tuple[Tensor | None, ...]:
-        if (
-            torch.is_grad_enabled()
-        ):  # what is saved is constant to autograd, which would be wrong without a word
+    def backward(ctx: Any, to_hidden: Tensor, to_cell: Tensor) -> tuple[Tensor | None, ...]:
+        # Autograd takes saved tensors for constants: a second derivative would be wrong.
+        if torch.is_grad_enabled():
             raise RuntimeError("Connectionist routing has a first derivative only.")
+        sigmoid_backward = torch.ops.aten.sigmoid_backward
+        tanh_backward = torch.ops.aten.tanh_backward
         gates, squashed, weight, x, cell = ctx.saved_tensors
-        i, f, o, new = gates.chunk(4)
-        to_after = to_after + tanh_backward(to_hidden * o, squashed)
-        past = torch.zeros_like(f) if cell is None else sigmoid_backward(to_after * cell, f)
-        to_i, to_o = (
-            sigmoid_backward(to_after * new, i),
-            sigmoid_backward(to_hidden * squashed, o),
-        )
-        to_gates = torch.cat([to_i, past, to_o, tanh_backward(to_after * i, new)])
+        i, f, o, candidate = gates.chunk(4)
+        to_cell = to_cell + tanh_backward(to_hidden * o, squashed)
+        to_i = sigmoid_backward(to_cell * candidate, i)
+        to_f = torch.zeros_like(f) if cell is None else sigmoid_backward(to_cell * cell, f)
+        to_o = sigmoid_backward(to_hidden * squashed, o)
+        to_candidate = tanh_backward(to_cell * i, candidate)
+        to_gates = torch.cat([to_i, to_f, to_o, to_candidate])
         to_parent = to_gates.unflatten(1, (ctx.parents, -1)).sum(dim=-1)
-        return (
-            to_gates,
-            to_parent,
-            to_gates @ x.T,
-            weight.T @ to_gates,
-            None if cell is None else to_after * f,
-        )
+        to_previous = None if cell is None else to_cell * f
+        return to_gates, to_parent, to_gates @ x.T, weight.T @ to_gates, to_previous
 
 
 def lstm_cell(
-    fixed: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None
+    constant: Tensor, of_parent: Tensor, weight: Tensor, x: Tensor, cell: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return what :class:`_Cell` does, or its formulas where somebody differentiates them."""
+    """Return the hidden and the cell state [H, R] of an LSTM for R pairs of child and parent.
+
+    The gates [4·H, R] are ``constant`` + ``weight`` x, with ``of_parent`` [4·H, R/I] added for
+    all I children of a parent. ``cell`` is the state before, or None at first. Code that a
+    compiler or torch.func reads computes the formulas below; other code computes a faster form
+    of them, which has a first derivative only.
+    """
     if values_can_be_read():
-        return _Cell.apply(fixed, of_parent, weight, x, cell)
-    gates = (
-        torch.addmm(fixed, weight, x).unflatten(1, (of_parent.shape[1], -1))
-        + of_parent[..., None]
-    )
-    i, f, o, new = gates.flatten(1).chunk(4)
-    after = i.sigmoid() * new.tanh() + (0 if cell is None else f.sigmoid() * cell)
-    return o.sigmoid() * after.tanh(), after
+        return _Cell.apply(constant, of_parent, weight, x, cell)
+    gates = torch.addmm(constant, weight, x).unflatten(1, (of_parent.shape[1], -1))
+    i, f, o, candidate = (gates + of_parent[..., None]).flatten(1).chunk(4)
+    next_cell = i.sigmoid() * candidate.tanh()
+    if cell is not None:
+        next_cell = next_cell + f.sigmoid() * cell
+    return o.sigmoid() * next_cell.tanh(), next_cell
 
 
 def perceptron(x: Tensor, layers: Layers) -> Tensor:
-    """Dense layers on features [features, R], with ReLU between them; the last has one unit: [R]."""
+    """Return the output [R] of dense layers on ``x`` [features, R], with ReLU between them.
+
+    The last layer has one unit.
+    """
     for number, (weight, bias) in enumerate(layers):
-        x = torch.addmm(
-            bias.to(x.dtype)[:, None], weight.to(x.dtype), x if number == 0 else x.relu()
-        )
+        if number > 0:
+            x = x.relu()
+        x = torch.addmm(bias.to(x.dtype)[:, None], weight.to(x.dtype), x)
     return x[0]
 
 
 Reads = Literal["paper", "released"]
+"""Which states the perceptrons read: g the hidden and f the cell state (paper), or swapped."""
+
+
+class _State(NamedTuple):
+    """The hidden and the cell state [H, R] of an LSTM."""
+
+    hidden: Tensor
+    cell: Tensor
 
 
 @routing_function
@@ -315,46 +346,55 @@ def connectionist_routing(
     reads: Reads = "paper",
     logistic: bool = True,
 ) -> RoutingResult:
-    """Route votes [..., I, J, D] with activations [..., I] by an LSTM (Faria 2019, Algorithm 2).
+    """Route votes [..., I, J, D] with activations [..., I] by an LSTM (Faria 2019, Algorithm
+    2).
 
-    For each child and parent an LSTM of H units sees x_i = [μ, a_i, v_i, c_i]; ``weight``
-    [4·H, 2·D + 2 + H] and ``gate_bias`` [4·H] are of its input, forget and output gate and of
-    its candidate. The layers ``g`` make the logit of a coupling out of the hidden state h_i, the
-    layers ``f`` the activation out of Σ_i c_i s_i of the cell states, eq. (14). All are shared by
-    all pairs. With ``reads="released"``, g reads the cell state and f the hidden one. Without
-    ``logistic`` the activation is a logit. Raises ValueError for less than one iteration, and for
-    shapes that do not fit together.
+    For each child and parent, an LSTM of H units reads x_i = [μ, a_i, v_i, c_i]. Its ``weight``
+    [4·H, 2·D + 2 + H] and ``gate_bias`` [4·H] belong to input, forget and output gate and to
+    the candidate. The layers ``g`` turn the hidden state h_i into the logit of a coupling, the
+    layers ``f`` turn Σ_i c_i s_i of the cell states into the activation, eq. (14). All pairs
+    share them. With ``reads="released"``, g reads the cell state and f the hidden state.
+    Without ``logistic`` the activation is a logit. Raises ValueError for less than one
+    iteration, and for shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
-    (D, *shape), H = votes.shape, len(gate_bias) // 4  # shape: [..., J, I]
+    D, *shape = votes.shape  # shape: [..., J, I]
+    H = len(gate_bias) // 4
     check_shapes(weight=(weight, f"{4 * H} {2 * D + 2 + H}"))
-    of_mu, of_a, of_v, of_c, of_h = weight.split([D, 1, D, 1, H], dim=1)
     # One product with [μ, a, v, c, h], of which a and v are the same in every iteration.
-    active = activation[..., None, :].expand(shape).reshape(1, -1)  # [1, R]
-    known = torch.cat([active, votes.flatten(1)])  # [1 + D, R]
-    fixed = torch.addmm(gate_bias[:, None], torch.cat([of_a, of_v], dim=1), known)  # [4·H, R]
-    of_state = torch.cat([of_c, of_h], dim=1)
+    of_mu, of_a, of_v, of_c, of_h = weight.split([D, 1, D, 1, H], dim=1)
+    a = activation[..., None, :].expand(shape).reshape(1, -1)  # [1, R]
+    av = torch.cat([a, votes.flatten(1)])  # [1 + D, R]
+    of_av = torch.cat([of_a, of_v], dim=1)
+    constant = torch.addmm(gate_bias[:, None], of_av, av)  # [4·H, R]
+    of_ch = torch.cat([of_c, of_h], dim=1)
 
-    def compatibility(mu: Tensor, coupling: Tensor, state: Any) -> tuple[Tensor, Any]:
-        x, of_x, cell = coupling.reshape(1, -1), of_c, None
-        if state is not None:
-            x, of_x, cell = torch.cat([x, state[0]]), of_state, state[1]  # [1 + H, R]
-        hidden, cell = lstm_cell(fixed, of_mu @ mu.flatten(1), of_x, x, cell)
-        return perceptron(hidden if reads == "paper" else cell, g).view(shape), (hidden, cell)
+    def compatibility(
+        mu: Tensor, coupling: Tensor, state: _State | None
+    ) -> tuple[Tensor, _State]:
+        of_parent = of_mu @ mu.flatten(1)
+        c = coupling.reshape(1, -1)  # [1, R]
+        if state is None:
+            state = _State(*lstm_cell(constant, of_parent, of_c, c, None))
+        else:
+            ch = torch.cat([c, state.hidden])  # [1 + H, R]
+            state = _State(*lstm_cell(constant, of_parent, of_ch, ch, state.cell))
+        logit = perceptron(state.hidden if reads == "paper" else state.cell, g)
+        return logit.view(shape), state
 
-    mu, coupling, (h, s) = consensus(votes, compatibility, iterations=iterations, bias=bias)
-    state = (s if reads == "paper" else h).view(H, *shape)
-    total = (coupling * state).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
+    mu, coupling, state = consensus(votes, compatibility, iterations=iterations, bias=bias)
+    s = state.cell if reads == "paper" else state.hidden
+    total = (coupling * s.view(H, *shape)).sum(dim=-1).flatten(1)  # [H, parents]  Σ_i c_i s_i
     logit = perceptron(total, f).view(shape[:-1])  # [..., J]
-    mu = rearrange(mu, "d ... j -> ... j d")
-    return RoutingResult(mu, logit.sigmoid() if logistic else logit, coupling.mT)
+    pose = rearrange(mu, "d ... j -> ... j d")
+    return RoutingResult(pose, logit.sigmoid() if logistic else logit, coupling.mT)
 
 
 class ConnectionistRouting(Routing):
-    """:func:`connectionist_routing` with an LSTM of ``units`` and two perceptrons, which it learns.
+    """:func:`connectionist_routing` with an LSTM of ``units`` and two perceptrons.
 
-    ``g`` and ``f`` are the sizes of their hidden layers. Weights start uniform as Glorot's, biases
-    at zero, but those of the forget gate at one, as in TensorFlow.
+    ``g`` and ``f`` are the sizes of their hidden layers. Weights start from Glorot's uniform
+    distribution and biases from zero, but those of the forget gate from one, as in TensorFlow.
     """
 
     function = connectionist_routing
@@ -376,26 +416,23 @@ class ConnectionistRouting(Routing):
     ):
         super().__init__(parents, dim, iterations=iterations, bias=bias)
         self.options = {"reads": reads, "logistic": logistic}
-        self.gate_weight = nn.Parameter(
-            nn.init.xavier_uniform_(torch.empty(4 * units, 2 * dim + 2 + units))
-        )
+        self.gate_weight = _glorot(4 * units, 2 * dim + 2 + units)
         self.gate_bias = nn.Parameter((torch.arange(4 * units) // units == 1).float())
         self.depth = {"g": len(g) + 1, "f": len(f) + 1}
         for name, hidden in (("g", g), ("f", f)):
-            for k, (a, b) in enumerate(itertools.pairwise([units, *hidden, 1])):
-                self.register_parameter(
-                    f"{name}_weight{k}",
-                    nn.Parameter(nn.init.xavier_uniform_(torch.empty(b, a))),
-                )
-                self.register_parameter(f"{name}_bias{k}", nn.Parameter(torch.zeros(b)))
+            sizes = itertools.pairwise([units, *hidden, 1])
+            for layer, (inputs, outputs) in enumerate(sizes):
+                bias = nn.Parameter(torch.zeros(outputs))
+                self.register_parameter(f"{name}_weight{layer}", _glorot(outputs, inputs))
+                self.register_parameter(f"{name}_bias{layer}", bias)
 
     def layers(self, name: Literal["g", "f"]) -> Layers:
-        """Weights and biases of a perceptron."""
-        found = range(self.depth[name])
-        return tuple(
-            (getattr(self, f"{name}_weight{k}"), getattr(self, f"{name}_bias{k}"))
-            for k in found
-        )
+        """Return weights and biases of a perceptron."""
+        layers = []
+        for layer in range(self.depth[name]):
+            weight = getattr(self, f"{name}_weight{layer}")
+            layers.append((weight, getattr(self, f"{name}_bias{layer}")))
+        return tuple(layers)
 
     def forward(
         self, votes: Tensor, activation: Tensor, *, iterations: int | None = None
@@ -412,3 +449,8 @@ class ConnectionistRouting(Routing):
             path=self.path,
             **self.options,
         )
+
+
+def _glorot(outputs: int, inputs: int) -> nn.Parameter:
+    """Draw a weight [outputs, inputs] from Glorot's uniform distribution."""
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(outputs, inputs)))

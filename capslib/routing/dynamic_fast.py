@@ -55,7 +55,7 @@ def _forward(
 def _backward(
     votes: Tensor,
     outputs: Tensors,
-    kept: Tensors,
+    residuals: Tensors,
     gradients: Tensors,
     *,
     iterations: int,
@@ -67,7 +67,9 @@ def _backward(
     That of the votes is a sum of outer products.
     """
     size = len(_Step._fields)
-    steps = [_Step(*kept[start : start + size]) for start in range(0, len(kept), size)]
+    steps = [
+        _Step(*residuals[start : start + size]) for start in range(0, len(residuals), size)
+    ]
     steps[-1] = steps[-1]._replace(coupling=outputs[1])
     steps[0] = steps[0]._replace(coupling=_initial_coupling(votes, competition))
     to_pose, to_coupling = gradients
@@ -90,8 +92,8 @@ def _backward(
             to_coupling = to_coupling + (to_s[:, :, None] @ votes).squeeze(2)
             change = softmax_gradient(coupling, to_coupling, competition, logits)
             to_logits = materialised(change if to_logits is None else to_logits + change)
-    others = {} if bias is None else {"bias": to_bias.sum(dim=0)}
-    return rearrange(to_votes, "n i j d -> n j d i"), others
+    to_arguments = {} if bias is None else {"bias": to_bias.sum(dim=0)}
+    return rearrange(to_votes, "n i j d -> n j d i"), to_arguments
 
 
 def _initial_coupling(votes: Tensor, competition: Competition | None) -> Tensor:

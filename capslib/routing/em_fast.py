@@ -91,11 +91,13 @@ def _forward(
     return (mu, logit, coupling), tuple(chain(*steps))
 
 
-def _steps(kept: Tensors, outputs: Tensors, uniform_coupling: Tensor) -> list[_Step]:
+def _steps(residuals: Tensors, outputs: Tensors, uniform_coupling: Tensor) -> list[_Step]:
     """Return the steps of all iterations, completed."""
     mu, logit, coupling = outputs
     size = len(_Step._fields)
-    steps = [_Step(*kept[start : start + size]) for start in range(0, len(kept), size)]
+    steps = [
+        _Step(*residuals[start : start + size]) for start in range(0, len(residuals), size)
+    ]
     steps[-1] = steps[-1]._replace(coupling=coupling, mu=mu, logit=logit)
     steps[0] = steps[0]._replace(coupling=uniform_coupling)
     return steps
@@ -104,7 +106,7 @@ def _steps(kept: Tensors, outputs: Tensors, uniform_coupling: Tensor) -> list[_S
 def _backward(
     votes: Tensor,
     outputs: Tensors,
-    kept: Tensors,
+    residuals: Tensors,
     gradients: Tensors,
     *,
     activation: Tensor,
@@ -122,7 +124,7 @@ def _backward(
     """Return the gradients, going through the loop from its end to its start."""
     D = votes.shape[2]
     lamdas = schedule(iterations, inverse_temperature)
-    steps = _steps(kept, outputs, uniform(votes[:, :, 0], competition, dim=1))
+    steps = _steps(residuals, outputs, uniform(votes[:, :, 0], competition, dim=1))
     to_votes = torch.zeros_like(votes)
     to_activation = torch.zeros_like(activation)
     to_beta_u = torch.zeros_like(beta_u)
@@ -163,10 +165,10 @@ def _backward(
         to_variance = (to_log_variance * precision).masked_fill(variance < VARIANCE_FLOOR, 0)
         to_variance = materialised(to_variance)
         # M-step: the mean. Σ_i s_ij (V_ij − μ_j) is zero, but if μ is smoothed or without mass.
-        residual = mu * (1 - share.sum(dim=-1, keepdim=True))
+        offset = mu * (1 - share.sum(dim=-1, keepdim=True))
         if smoothing:
-            residual = (deviation @ share[..., None]).squeeze(-1)
-        to_mu = to_mu + from_next_mu - 2 * to_variance * residual
+            offset = (deviation @ share[..., None]).squeeze(-1)
+        to_mu = to_mu + from_next_mu - 2 * to_variance * offset
         to_mean = materialised((1 - smoothing) * to_mu)
         from_next_mu = smoothing * to_mu
         # M-step: the shares, the votes and the couplings
@@ -180,10 +182,10 @@ def _backward(
         to_r = to_r + to_mass[..., None]
         to_activation += (to_r * coupling).sum(dim=1)
         to_coupling = materialised(to_r * activation[:, None] + (to_coupling if is_last else 0))
-    others = {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
+    to_arguments = {"activation": to_activation, "beta_u": to_beta_u, "beta_a": to_beta_a}
     if bias is not None and smoothing:  # the means start at −bias
-        others["bias"] = -from_next_mu.sum(dim=0)
-    return to_votes, others
+        to_arguments["bias"] = -from_next_mu.sum(dim=0)
+    return to_votes, to_arguments
 
 
 def _shares(coupling: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:

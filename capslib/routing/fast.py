@@ -88,11 +88,11 @@ class Core(NamedTuple):
     """The loop of a routing for one chunk, and its gradient, as functions unseen by autograd.
 
     ``forward(votes, **arguments)`` takes votes [n, J, D, I] and the arguments of the
-    definition. It returns ``(outputs, kept)``, two tuples of tensors [n, …] (or None in
-    ``kept``); the last output is the couplings [n, J, I]. ``backward(votes, outputs, kept,
-    gradients, **arguments)`` returns the gradient of the votes, and those of other tensors by
-    name. ``finish(*outputs, **arguments)``, which autograd sees and which gets couplings [n, I,
-    J], makes a :class:`RoutingResult`.
+    definition. It returns ``(outputs, residuals)``, two tuples of tensors [n, …] (or None in
+    ``residuals``); the last output is the couplings [n, J, I]. ``backward(votes, outputs,
+    residuals, gradients, **arguments)`` returns the gradient of the votes, and those of other
+    tensors by name. ``finish(*outputs, **arguments)``, which autograd sees and which gets
+    couplings [n, I, J], makes a :class:`RoutingResult`.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
@@ -195,12 +195,12 @@ def float32_products(device: torch.device, precision: str = "highest") -> Iterat
     if device.type != "cuda" or torch.compiler.is_compiling():
         yield
         return
-    before = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
 
 
 def _formed(weight: Tensor | None, source: Tensor) -> Tensor:
@@ -259,7 +259,9 @@ def _in_chunks(
     activations: list[dict[str, Tensor]] = [{} for _ in parts]
     if "activation" in arguments:
         activations = [{"activation": part} for part in arguments["activation"].split(sizes)]
-    return _joined([route(rows, own) for rows, own in zip(parts, activations, strict=True)])
+    return _joined(
+        [route(rows, activation) for rows, activation in zip(parts, activations, strict=True)]
+    )
 
 
 def _by_core(
@@ -283,11 +285,11 @@ def _by_core(
     return core.finish(*outputs[:-1], outputs[-1].mT, **arguments)
 
 
-def _without_numbers(option: object, like: Tensor) -> object:
+def _without_numbers(option: object, votes: Tensor) -> object:
     """Return a tensor for a sequence of numbers, and any other option as it is."""
     is_sequence = isinstance(option, (list, tuple))
     if is_sequence and all(isinstance(number, (int, float)) for number in option):
-        return like.new_tensor(option)
+        return votes.new_tensor(option)
     return option
 
 
@@ -301,8 +303,8 @@ def _in_blocks(plan: _Plan, lazy: LazyVotes, tensors: dict[str, Tensor]) -> Tens
     for block in _slices(len(pose), max(1, fitting) * neighbours):
         lazy = LazyVotes(weight, pose[block])
         detached = LazyVotes(weight.detach(), lazy.pose.detach())
-        own = _of_chunk(tensors, block).values()
-        results.append(_Chunked.apply(plan, detached, None, lazy.form(), *own))
+        block_tensors = _of_chunk(tensors, block).values()
+        results.append(_Chunked.apply(plan, detached, None, lazy.form(), *block_tensors))
     return _joined(results)
 
 
@@ -327,8 +329,8 @@ def _vote_numbers(weight: Tensor | None, source: Tensor) -> int:
     return weight[..., 0].numel() * rows
 
 
-def _bytes(like: Tensor, numbers: int) -> int:
-    return numbers * like.element_size()
+def _bytes(x: Tensor, numbers: int) -> int:
+    return numbers * x.element_size()
 
 
 def _joined(parts: list[Tensors]) -> Tensors:
@@ -382,17 +384,17 @@ def _run_backward(
     **arguments: Any,
 ) -> dict[str, Tensor]:
     """Write the gradient of the rows, add that of the weight, return those of the others."""
-    gradient, others = backward(_votes(weight, rows), *saved, **arguments)
+    gradient, to_arguments = backward(_votes(weight, rows), *saved, **arguments)
     if weight is None:
         to_rows.copy_(rearrange(gradient, "n j d i -> n i j d"))
-        return others
+        return to_arguments
     gradient = gradient.unflatten(2, (rows.shape[1], weight.shape[2]))  # [n, J, A, B, I]
     for k in range(rows.shape[2]):
         if to_rows is not None:
             to_rows[:, :, k] = (gradient * weight[:, k, None]).sum(dim=(1, 3))
         if to_weight is not None:
             to_weight[:, k] += (gradient * rows[:, None, :, k, None]).sum(dim=(0, 2))
-    return others
+    return to_arguments
 
 
 class _Plan(NamedTuple):
@@ -425,8 +427,8 @@ class _Plan(NamedTuple):
 
     def arguments(self, tensors: Tensors, chunk: slice) -> dict[str, Any]:
         """Return the arguments of the core for a chunk."""
-        named = dict(zip(self.names, tensors, strict=True))
-        return _of_chunk({**named, **self.options}, chunk)
+        tensors_by_name = dict(zip(self.names, tensors, strict=True))
+        return _of_chunk({**tensors_by_name, **self.options}, chunk)
 
 
 def _hashable(option: Any) -> Hashable:
@@ -462,8 +464,8 @@ class _Chunked(torch.autograd.Function):
         results: list[Tensors] = []
         for chunk, run in plan.runs(_run_forward, weight, rows):
             arguments = plan.arguments(tensors, chunk)
-            outputs, kept = run(plan.core.forward, weight, rows[chunk], **arguments)
-            results.append((*outputs, *kept) if plan.differentiable else outputs)
+            outputs, residuals = run(plan.core.forward, weight, rows[chunk], **arguments)
+            results.append((*outputs, *residuals) if plan.differentiable else outputs)
         joined = _joined(results)
         ctx.plan = plan
         ctx.is_lazy = lazy is not None
@@ -491,7 +493,7 @@ def _gradients(ctx: Any, gradients: Tensors) -> tuple[Tensor | None, ...]:
     weight, rows = saved[:2]
     tensors = saved[2 : ctx.tensors_end]
     outputs = saved[ctx.tensors_end : ctx.outputs_end]
-    kept = saved[ctx.outputs_end :]
+    residuals = saved[ctx.outputs_end :]
     if ctx.is_lazy:
         weight, rows = None, LazyVotes(weight, rows).form()
     _, _, weight_needed, rows_needed, *tensors_needed = ctx.needs_input_grad
@@ -505,19 +507,19 @@ def _gradients(ctx: Any, gradients: Tensors) -> tuple[Tensor | None, ...]:
         to_rows = _on_large_pages(rows.new_empty(rows.shape))
     for chunk, run in plan.runs(_run_backward, weight, rows):
         to_chunk = None if to_rows is None else to_rows[chunk]
-        others = run(
+        to_chunk_arguments = run(
             plan.core.backward,
             weight,
             rows[chunk],
             to_weight,
             to_chunk,
             _part(outputs, chunk),
-            _part(kept, chunk),
+            _part(residuals, chunk),
             _part(gradients, chunk),
             **plan.arguments(tensors, chunk),
         )
-        for name in to_tensors.keys() & others.keys():
-            to_tensors[name][chunk if name == "activation" else ...] += others[name]
+        for name in to_tensors.keys() & to_chunk_arguments.keys():
+            to_tensors[name][chunk if name == "activation" else ...] += to_chunk_arguments[name]
     to_arguments = (to_tensors.get(name) for name in plan.names)
     return to_weight, to_rows if rows_needed else None, *to_arguments
 
