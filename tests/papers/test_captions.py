@@ -106,7 +106,7 @@ def test_what_an_untrained_stack_loses():
     assert min(cosines["no bias, W near identity"]) > floor
     assert min(cosines["bias 0.1"]) > 0.99
     for name in ("no bias", "no bias, W 0.3", "no bias, unit length", "bias from 0"):
-        assert abs(cosines[name][-1]) < 0.05 < 0.95 < cosines[arm][0]
+        assert abs(cosines[name][-1]) < 0.05 < 0.95 < cosines[name][0]
     assert "with a bias of 0.1 and with one iteration it stays at one" in told
     assert min(cosines["bias 0.1"] + cosines[found["ONCE"]]) > 0.99
     lengths = {line.get_label(): line.get_ydata() for line in found["axes"][0].lines}
