@@ -1,7 +1,8 @@
 """The one training loop of the book.
 
-The data are on the device, a batch is a slice of a permutation, and everything random is a function of seed, epoch and step. So
-a run that is killed and started again ends with the same numbers to the last bit (on the CPU with the same number of threads).
+The data are on the device, a batch is a slice of a permutation, and everything random is a
+function of seed, epoch and step. So a run that is killed and started again ends with the same
+numbers to the last bit (on the CPU with the same number of threads).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from capslib.checkpoints import Run
-from capslib.errors import NotFinite
+from capslib.errors import Interrupted, NotFinite, notify
 from capslib.routing import use_path
 from capslib.routing.fast import float32_products
 
@@ -48,71 +49,70 @@ class Examples(NamedTuple):
     inputs: Tensor
     labels: Tensor | None = None
 
-    def some(self, most: int) -> Examples:
-        """At most ``most`` of them, the same ones in every call; all of them if ``most`` is 0."""
-        return self[subset(len(self.inputs), most)] if most else self
+    def some(self, limit: int) -> Examples:
+        """Return at most ``limit`` examples, always the same ones; all of them if it is 0."""
+        return self[subset(len(self.inputs), limit)] if limit else self
 
-    def __getitem__(self, rows: Any) -> Examples:  # by rows, and not by field
-        return Examples(*(None if t is None else t[rows] for t in (self.inputs, self.labels)))
+    def __getitem__(self, rows: Any) -> Examples:
+        """Return these rows: an index selects examples, not fields."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Examples(self.inputs[rows], labels)
 
     def batches(self, size: int) -> Iterator[Examples]:
-        """Consecutive batches of ``size``; the last one may be smaller."""
-        return (self[start : start + size] for start in range(0, len(self.inputs), size))
+        """Yield consecutive batches of ``size``; the last one may be smaller."""
+        for start in range(0, len(self.inputs), size):
+            yield self[start : start + size]
 
 
 Loss = Callable[[nn.Module, Examples], Mapping[str, Tensor]]
-"""``loss(model, batch)`` → named scalars. Training minimises the one called ``loss`` and logs all of them at every step."""
+"""``loss(model, batch)`` returns named scalars. Training minimises ``loss`` and logs all."""
+
+
+def _checkpoint_seconds() -> float:
+    return float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60"))
 
 
 @dataclass
 class Context:
-    """Where and how a training runs. But for the seed, and a rehearsal's end, it changes nothing of what is learned."""
+    """Where and how a training runs. Of its fields only the seed changes what is learned."""
 
     seed: int
     device: str = "cpu"
     data_dir: Path | None = None
-    folder: Path | None = (
-        None  # for checkpoints and final weights of the trainings; None: keep none
-    )
-    checkpoint: Path | None = (
-        None  # of the training that `fit` runs now: its last checkpoint, in the end its final weights
-    )
-    doubles: bool = False  # whether the training with half the epochs is wanted, too
-    milestones: Mapping[int, Path] = field(
-        default_factory=dict
-    )  # steps after which `fit` leaves the shorter training that ends there
-    checkpoint_seconds: float = field(
-        default_factory=lambda: float(os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60"))
-    )
-    code: str = (
-        ""  # names the code that runs this training; a checkpoint of other code is set aside
-    )
-    code_of: Callable[[str], str] | None = (
-        None  # names the code that a module of recipes runs, for `code`
-    )
-    stop: Callable[[], bool] = lambda: (
-        False
-    )  # asked every `guard_every` steps; if so, a checkpoint is left, and `Interrupted`
-    progress: Callable[[int, int, str], None] | None = (
-        None  # called as progress(step, steps, note)
-    )
-    max_steps: int | None = (
-        None  # a rehearsal: each training ends after so many steps, and neither reads nor leaves a checkpoint
-    )
-    resumed_from: list[int] = field(
-        default_factory=list
-    )  # the steps at which a training was taken up again
-    seconds_before: float = 0.0  # wall time that other runs spent on the trainings that this one took up or found finished
+    # Folder for the checkpoints and final weights of trainings; None keeps none.
+    folder: Path | None = None
+    # File for the checkpoint, in the end the final weights, of the training that `fit` runs.
+    checkpoint: Path | None = None
+    # Whether to leave the training with half the epochs, too.
+    doubles: bool = False
+    # Numbers of steps after which `fit` writes the shorter training that ends there, to a file.
+    milestones: Mapping[int, Path] = field(default_factory=dict)
+    checkpoint_seconds: float = field(default_factory=_checkpoint_seconds)
+    # Name of the code that runs this training; a checkpoint of other code is set aside.
+    code: str = ""
+    # Returns the name of the code that a module of recipes runs, for `code`.
+    code_of: Callable[[str], str] | None = None
+    # Asked where losses are checked; if true, `fit` writes a checkpoint and raises Interrupted.
+    stop: Callable[[], bool] = lambda: False
+    # Called after each epoch as progress(step, steps, note).
+    progress: Callable[[int, int, str], None] | None = None
+    # For a rehearsal: end each training after so many steps, and read and write no checkpoint.
+    max_steps: int | None = None
+    # Steps at which a training was taken up again.
+    resumed_from: list[int] = field(default_factory=list)
+    # Seconds that other processes spent on the trainings that were taken up or found finished.
+    seconds_before: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("data_dir", "folder", "checkpoint"):
-            if (place := getattr(self, name)) is not None:
-                setattr(self, name, Path(place))
+            path = getattr(self, name)
+            if path is not None:
+                setattr(self, name, Path(path))
 
 
 @dataclass
 class History:
-    """What training leaves behind: every term of the loss at every step, and the metrics of every epoch, by name."""
+    """Every term of the loss at every step, and the metrics of every epoch, by name."""
 
     terms: dict[str, list[float]]
     epochs: dict[str, list[float]] = field(default_factory=dict)
@@ -120,7 +120,10 @@ class History:
 
 
 class Patience(NamedTuple):
-    """Stop when ``metric`` has not fallen for ``epochs`` epochs, and keep the weights of the best epoch, or of the ``last``."""
+    """Stop when ``metric`` has not fallen for ``epochs`` epochs.
+
+    ``keep`` says whether the weights of the best or of the last epoch stay.
+    """
 
     metric: str
     epochs: int
@@ -128,12 +131,15 @@ class Patience(NamedTuple):
 
 
 def path_of(steps: int) -> Literal["compiled", "fast"]:
-    """The path of the routings in a run of so many steps: a long one repays the seconds that ``torch.compile`` takes."""
+    """Return the path of the routings in a run of so many steps.
+
+    A long run repays the seconds that ``torch.compile`` takes.
+    """
     return "compiled" if steps >= 1000 else "fast"
 
 
 def permutation(n: int, seed: int, epoch: int) -> Tensor:
-    """The order in which epoch ``epoch`` visits ``n`` examples, int64 [n]: the same in every arm of an experiment.
+    """Return the order of ``n`` examples in an epoch, int64 [n], the same for every network.
 
     >>> permutation(5, seed=0, epoch=1).tolist() == permutation(5, seed=0, epoch=1).tolist()
     True
@@ -141,38 +147,53 @@ def permutation(n: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def subset(n: int, most: int) -> Tensor:
-    """At most ``most`` of ``n`` rows in their order (all if ``most`` is 0), drawn at random but the same in every call.
+def subset(n: int, limit: int) -> Tensor:
+    """Return at most ``limit`` of ``n`` row numbers, in order; all of them if it is 0.
+
+    They are drawn at random, because equal steps through a sorted set would miss some factors,
+    but they are the same in every call.
 
     >>> subset(4, 0)
     tensor([0, 1, 2, 3])
     """
-    return (
-        permutation(n, 0, 0)[: most or n].sort().values
-    )  # equal steps through a sorted set would miss some factors
+    return permutation(n, 0, 0)[: limit or n].sort().values
 
 
 def augmentation(
     seed: int, step: int, device: torch.device, *, shared: bool = False
 ) -> torch.Generator:
-    """The generator of the augmentation at one step. With ``shared`` its stream is one that permutations draw from too."""
-    mixed = int.from_bytes(hashlib.sha256(f"augmentation {seed} {step}".encode()).digest()[:7])
-    return torch.Generator(device).manual_seed(seed * 1_000_003 + step if shared else mixed)
+    """Return the generator of the augmentation at a step.
+
+    With ``shared`` it draws from the stream that permutations draw from, as it once did.
+    """
+    mixed = seed * 1_000_003 + step
+    if not shared:
+        digest = hashlib.sha256(f"augmentation {seed} {step}".encode()).digest()
+        mixed = int.from_bytes(digest[:7])
+    return torch.Generator(device).manual_seed(mixed)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw weights and dropout from ``seed``, and leave the caller's random state as it was."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 def accuracy(
     scores: Callable[[Tensor], Tensor], examples: Examples, batch_size: int = 1000
 ) -> float:
-    """The share of ``examples`` whose label is the arg max of ``scores(inputs)`` [N, C], between 0 and 1.
+    """Return the share, 0 to 1, of examples whose label is the arg max of the scores [N, C].
 
     >>> accuracy(lambda x: x, Examples(torch.eye(2), torch.tensor([0, 0])))
     0.5
     """
+    correct = 0
     with torch.no_grad():
-        right = sum(
-            (scores(x).argmax(dim=-1) == y).sum() for x, y in examples.batches(batch_size)
-        )
-    return float(right) / len(examples.inputs)
+        for inputs, labels in examples.batches(batch_size):
+            correct += (scores(inputs).argmax(dim=-1) == labels).sum()
+    return float(correct) / len(examples.inputs)
 
 
 def fit(
@@ -191,127 +212,158 @@ def fit(
     patience: Patience | None = None,
     guard_every: int | None = None,
 ) -> History:
-    """Train ``model`` for ``epochs`` passes over ``examples``, which are on the context's device, with or without labels.
+    """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
-    ``evaluate(model)`` gives metrics after every epoch, and where ``context.max_steps`` ends the run. With ``patience`` the run
-    stops early and the model ends with the weights that it keeps. ``transform(inputs, generator)`` augments a batch with a
-    generator of its own step (``shared_stream``: see :func:`augmentation`). ``before_step(step)``, from 0, may set a rate in
-    ``optimizer.param_groups`` or fill, in place, a tensor that the loss reads: a captured CUDA step sees no other change.
+    ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends
+    the run. With ``patience`` the run stops early. ``transform(inputs, generator)`` augments a
+    batch with a generator of its own step (``shared_stream``: see :func:`augmentation`).
+    ``before_step(step)``, from 0, may set a rate in ``optimizer.param_groups`` or fill, in
+    place, a tensor that the loss reads: a captured CUDA step sees no other change.
 
-    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it holds the final weights and the
-    history, and the same call then reads them instead of training. The loop looks for losses that are not finite every
-    ``guard_every`` steps (1 on the CPU; 50 on a GPU, where looking means waiting). Raises :class:`NotFinite`, naming the step and
-    the first layer, where the loss or a gradient is not finite, and :class:`Interrupted` when ``context.stop()`` says so.
+    Checkpoints go to ``context.checkpoint`` every ``context.checkpoint_seconds``; in the end it
+    holds the final weights and the history, and the same call then reads them instead of
+    training. Losses are checked every ``guard_every`` steps (1 on the CPU; 50 on a GPU, where
+    checking means waiting). Raises :class:`NotFinite`, naming the step and the first layer,
+    where the loss or a gradient is not finite, and :class:`Interrupted` when ``context.stop()``
+    returns true.
 
+    >>> def square_error(model, batch):
+    ...     return {"loss": (model(batch.inputs) - 3 * batch.inputs).square().mean()}
     >>> line, x = nn.Linear(1, 1), torch.linspace(-1, 1, 64)[:, None]
-    >>> square = lambda model, batch: {"loss": (model(batch.inputs) - 3 * batch.inputs).square().mean()}
-    >>> options = dict(optimizer=torch.optim.SGD(line.parameters(), lr=0.3), epochs=40, batch_size=32, context=Context(seed=0))
-    >>> history = fit(line, Examples(x), loss=square, **options)
+    >>> sgd = torch.optim.SGD(line.parameters(), lr=0.3)
+    >>> options = dict(epochs=40, batch_size=32, context=Context(seed=0))
+    >>> history = fit(line, Examples(x), loss=square_error, optimizer=sgd, **options)
     >>> round(line.weight.item(), 2)
     3.0
     """
-    device, n = examples.inputs.device, len(examples.inputs)
-    if min(n, epochs, batch_size) < 1:
+    device, size = examples.inputs.device, len(examples.inputs)
+    if min(size, epochs, batch_size) < 1:
         raise ValueError(
-            f"a training needs examples, epochs and a batch size, not {n}, {epochs} and {batch_size}"
+            "a training needs examples, epochs and a batch size, "
+            f"not {size}, {epochs} and {batch_size}"
         )
-    per_epoch = -(-n // batch_size)
-    whole = epochs * per_epoch
-    steps = min(whole, context.max_steps or whole)
+    epoch_steps = math.ceil(size / batch_size)
+    all_steps = epochs * epoch_steps
+    steps = min(all_steps, context.max_steps or all_steps)
     guard = guard_every or (1 if device.type == "cpu" else 50)
-    if (
-        device.type == "cuda"
-    ):  # convolutions (torch's default) and dense layers in TF32; routings keep float32
+    if device.type == "cuda":
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(memory_format=torch.channels_last)
+    # Dense layers in TF32, as convolutions are by default; routings keep float32.
     with seeded(context.seed), float32_products(device, "high"):
-        run = Run(model, optimizer, steps, device, context)
-        path = use_path(model, path_of(whole))  # a rehearsal takes that of the run
+        file = context.checkpoint if context.max_steps is None else None
+        run = Run(model, optimizer, steps, device, path=file, code=context.code)
+        path = use_path(model, path_of(all_steps))  # a rehearsal takes that of the whole run
         gradients = _Gradients(model, loss, batch_size if device.type == "cuda" else None)
         run.resume()
         if guard > 1:
             run.remember()
+        order = None
 
         while not run.finished:
-            step, (epoch, within) = run.step, divmod(run.step, per_epoch)
+            step = run.step
+            epoch, position = divmod(step, epoch_steps)
             if before_step is not None:
                 before_step(step)
-            if within == 0 or run.order is None:
-                run.order = permutation(n, context.seed, epoch).to(device)
-            batch = examples[run.order[within * batch_size : (within + 1) * batch_size]]
+            if position == 0 or order is None:
+                order = permutation(size, context.seed, epoch).to(device)
+            batch = examples[order[position * batch_size : (position + 1) * batch_size]]
             if transform is not None:
                 generator = augmentation(context.seed, step, device, shared=shared_stream)
                 batch = batch._replace(inputs=transform(batch.inputs, generator))
             model.train()
-            run.log(gradients(batch), gradients.names)
+            terms = gradients(batch)
+            run.log_step(gradients.names, terms)
 
-            last = within == per_epoch - 1 or step == steps - 1
-            looked = (step + 1) % guard == 0 or last
-            if looked and not run.finite(guard):
+            ends_epoch = position == epoch_steps - 1 or step == steps - 1
+            checks = ends_epoch or (step + 1) % guard == 0
+            if checks and not run.is_finite(guard):
                 if guard == 1:
                     culprit = blame(model, functools.partial(loss, model, batch))
                     raise NotFinite(f"step {step + 1}: {culprit}")
-                run.rewind()  # the weights are spoilt already: go back to where they were not, and look at every step
-                guard = 1
+                # The weights are spoilt. Go back to sound ones, then check every step.
+                run.rewind()
+                order, guard = None, 1
                 continue
             optimizer.step()
             run.step += 1
 
-            if last:
+            if ends_epoch:
                 if evaluate is not None:
                     model.eval()
-                    for name, metric in evaluate(model).items():
-                        run.epochs.setdefault(name, []).append(metric)
-                stop_now = patience is not None and run.out_of_patience(patience)
-                run.finished = stop_now or run.step == steps
-                for milestone, weights in context.milestones.items():
-                    if run.step == milestone or (stop_now and run.step < milestone):
-                        run.leave(weights)
+                    run.log_epoch(evaluate(model))
+                stops_early = patience is not None and _is_over(patience, run)
+                run.finished = stops_early or run.step == steps
+                for milestone, shorter in context.milestones.items():
+                    if run.step == milestone or (stops_early and run.step < milestone):
+                        run.save_shorter(shorter)
                 if guard > 1:
                     run.remember()
                 if context.progress is not None:
                     context.progress(run.step, steps, f"loss {run.terms['loss'][step]:.3f}")
-            if (
-                looked and not run.finished
-            ):  # a state that nobody has looked at may be spoilt already
-                run.save_if_due()
-        run.finish()
-        terms = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
-        return History(terms, run.epochs, path)
+            # Only a state whose losses were checked is known to be sound.
+            if checks and not run.finished:
+                stop = context.stop()
+                if stop or run.seconds_since_save() >= context.checkpoint_seconds:
+                    run.save()
+                if stop:
+                    raise Interrupted
+        context.resumed_from += run.resumed_from
+        context.seconds_before += run.seconds_before
+        run.save()
+        curves = {name: curve[: run.step].tolist() for name, curve in run.terms.items()}
+        return History(curves, run.epochs, path)
+
+
+def _is_over(patience: Patience, run: Run) -> bool:
+    """Return whether the best epoch lies too far back. Keep its weights if patience does."""
+    values = run.epochs[patience.metric]
+    since_best = (
+        len(values) - 1 - values.index(min(values))
+    )  # of equal epochs the first is best
+    over = since_best >= patience.epochs
+    if patience.keep == "best":
+        if since_best == 0:
+            run.keep_best()
+        if over or run.step == run.steps:
+            run.model.load_state_dict(run.best)
+    return over
 
 
 class _Gradients:
     """The terms of the loss of a batch, and its gradients.
 
-    With ``capture`` they are recorded once, as a CUDA graph for batches of that size: launching the hundreds of short kernels of a
-    small network takes longer than running them. Other batches, and what cannot be captured, run step by step.
+    Batches of the size ``capture`` are recorded once, as a CUDA graph: launching the hundreds
+    of short kernels of a small network takes longer than running them. Other batches, and what
+    cannot be captured, run kernel by kernel.
     """
 
-    WARM_UP = 3  # batches before the recording: compilers and libraries have to be through with what they do once
+    WARM_UP = 3  # batches before the recording, in which libraries do what they do once
 
     def __init__(self, model: nn.Module, loss: Loss, capture: int | None):
-        self.model, self.loss, self.capture, self.seen = model, loss, capture, 0
+        self.model, self.loss, self.capture = model, loss, capture
+        self.batches = 0  # of the size that is captured
         self.names: tuple[str, ...] = ()
         self.replay: Callable[[], None] | None = None
 
     def __call__(self, batch: Examples) -> Tensor:
-        """The terms of the batch [terms], by ``names``; the gradients are in the parameters."""
+        """Return the terms of the batch [terms], called ``names``, and set the gradients."""
         if len(batch.inputs) != self.capture:
             return self._run(batch)
-        self.seen += 1
-        if self.replay is None and (self.seen <= self.WARM_UP or not self._record(batch)):
+        self.batches += 1
+        if self.replay is None and self.batches > self.WARM_UP:
+            self._record(batch)
+        if self.replay is None:
             return self._run(batch)
-        for kept, given in zip(self.batch, batch, strict=True):
-            if kept is not None:
-                kept.copy_(given)
+        self.batch.inputs.copy_(batch.inputs)
+        if batch.labels is not None:
+            self.batch.labels.copy_(batch.labels)
         self.replay()
-        for (
-            parameter,
-            gradient,
-        ) in self.recorded:  # an uncaptured batch in between has put its own there
+        # A batch of another size, which ran in between, has set gradients of its own.
+        for parameter, gradient in self.recorded:
             parameter.grad = gradient
-        return self.result
+        return self.terms
 
     def _run(self, batch: Examples) -> Tensor:
         self.model.zero_grad(set_to_none=True)
@@ -320,23 +372,20 @@ class _Gradients:
         terms["loss"].backward()
         return torch.stack([term.detach().float() for term in terms.values()])
 
-    def _record(self, batch: Examples) -> bool:
-        self.batch = Examples(*(None if t is None else t.clone() for t in batch))
+    def _record(self, batch: Examples) -> None:
+        labels = None if batch.labels is None else batch.labels.clone()
+        self.batch = Examples(batch.inputs.clone(), labels)
         try:
-            self.result, self.replay = _captured(lambda: self._run(self.batch))
+            self.terms, self.replay = _captured(lambda: self._run(self.batch))
         except RuntimeError as error:
-            warnings.warn(
-                f"This training step cannot be captured, and runs uncaptured: {error}",
-                stacklevel=2,
-            )
+            notify(f"This training step cannot be captured, and runs uncaptured: {error}")
             self.capture = None
-            return False
+            return
         self.recorded = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
-        return True
 
 
 def _captured(function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-    """Record what ``function`` launches as a CUDA graph: the tensor that it returns, and what fills it anew."""
+    """Record what ``function`` launches as a CUDA graph. Return its result, and the replay."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = function()
@@ -344,31 +393,25 @@ def _captured(function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None
 
 
 def blame(model: nn.Module, forward: Callable[[], object]) -> str:
-    """Run ``forward`` once more and name the first module of ``model`` whose output is not finite, else the first gradient."""
-    found = []
+    """Run ``forward`` again and say what of ``model`` is not finite: an output, or a gradient.
 
-    def look(name: str, module: nn.Module, _: object, output: object) -> None:
-        if not all(t.isfinite().all() for t in tree_leaves(output) if isinstance(t, Tensor)):
-            found.append(
-                f"the output of {name or 'the network'} ({type(module).__name__}) is not finite"
-            )
+    Of several, the first is named; if there is none, it is the loss.
+    """
+    culprits = []
+
+    def check(name: str, module: nn.Module, _: object, output: object) -> None:
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        if not all(tensor.isfinite().all() for tensor in tensors):
+            layer = f"{name or 'the network'} ({type(module).__name__})"
+            culprits.append(f"the output of {layer} is not finite")
 
     with torch.no_grad(), contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_hook(functools.partial(look, name)))
+            hook = module.register_forward_hook(functools.partial(check, name))
+            hooks.enter_context(hook)
         forward()
-    gradients = ((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
-    found += [
-        f"the gradient of {name} is not finite"
-        for name, gradient in gradients
-        if not gradient.isfinite().all()
-    ]
-    return [*found, "the loss is not finite"][0]
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw weights and dropout from ``seed``, and leave the caller's random state as it was."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            culprits.append(f"the gradient of {name} is not finite")
+    culprits.append("the loss is not finite")
+    return culprits[0]

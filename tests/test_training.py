@@ -9,7 +9,6 @@ import json
 import math
 import os
 import random
-import re
 import resource
 import signal
 import subprocess
@@ -658,17 +657,13 @@ def test_a_checkpoint_that_makes_no_sense_is_set_aside(tmp_path, undisturbed, wh
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
-def test_what_is_no_file_in_the_place_of_a_checkpoint_is_set_aside(
-    tmp_path, undisturbed, make, caplog
-):
-    make(tmp_path / "run.pt")
-    assert (
-        asdict(train(Context(seed=0, checkpoint=tmp_path / "run.pt"), evaluate=evaluation))
-        == undisturbed
-    )
-    assert re.search(
-        r"run.pt cannot be used \(.*no regular file.*set aside as run.pt.damaged-", caplog.text
-    )
+def test_what_is_no_file_in_the_place_of_a_checkpoint_is_set_aside(tmp_path, undisturbed, make):
+    path = tmp_path / "run.pt"
+    make(path)
+    with notified(r"run.pt cannot be used \(.*no regular file.*set aside as run.pt.damaged-"):
+        assert (
+            asdict(train(Context(seed=0, checkpoint=path), evaluate=evaluation)) == undisturbed
+        )
 
 
 def test_a_checkpoint_with_code_in_it_is_not_run(tmp_path, undisturbed):
@@ -807,11 +802,7 @@ def test_a_captured_step_changes_no_number(undisturbed, monkeypatch, breaks):
     """Whole batches are replayed after a warm-up, the short one at the end of an epoch is not."""
     model, training_warm_up = network(), training._Gradients.WARM_UP
     recorder = Recorder(model, monkeypatch, breaks)
-    with (
-        pytest.warns(UserWarning, match="cannot be captured")
-        if breaks
-        else contextlib.nullcontext()
-    ):
+    with notified("cannot be captured") if breaks else contextlib.nullcontext():
         history = train(Context(seed=0), model=model, evaluate=evaluation)
     assert (history.terms["loss"], history.epochs) == (
         undisturbed["terms"]["loss"],
