@@ -209,8 +209,9 @@ class DenseCapsules(nn.Module):
         **options: object,
     ):
         super().__init__()
-        check_positive(children=children, child_dim=child_dim)
-        check_positive(parents=parents, parent_dim=parent_dim)
+        check_positive(
+            children=children, child_dim=child_dim, parents=parents, parent_dim=parent_dim
+        )
         weight = torch.randn(children, parents, parent_dim, child_dim)
         self.weight = nn.Parameter(weight * weight_std)
         self.routing = make_routing(routing, parents, parent_dim, **options)

@@ -51,11 +51,11 @@ variance, and with β and λ from a first batch (:meth:`MatrixCapsNet.start_at_h
 class MatrixCapsNet(nn.Module):
     """Convolution, primary capsules, two convolutional capsule layers, class capsules (Fig. 1).
 
-    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are the paper's A
-    (filters), B, C, D (capsule types): (32, 32, 32, 32) has 316 650 parameters for pairs of
-    images and five classes. ``preset`` and ``mixing`` are for EM routing only; other ``options``
-    go to every routing. Raises ValueError if an image is too small, or if the routing cannot
-    normalise as asked (:class:`capslib.layers.ConvCapsules`).
+    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are the paper's
+    A (filters), B, C, D (capsule types): (32, 32, 32, 32) has 316 650 parameters for pairs of
+    images and five classes. ``preset`` and ``mixing`` are for EM routing only; other
+    ``options`` go to every routing. Raises ValueError if an image is too small, or if the
+    routing cannot normalise as asked (:class:`capslib.layers.ConvCapsules`).
 
     >>> MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16))(torch.randn(3, 2, 32, 32)).shape
     torch.Size([3, 5])
@@ -81,38 +81,36 @@ class MatrixCapsNet(nn.Module):
         super().__init__()
         A, B, C, D = sizes
         channels, *size = image_shape
-        grid_size(size, self.WINDOWS)
+        centres = field_centres(tuple(size), self.WINDOWS)
         self.image_axes = ("N", *image_shape)
-        inner, last = {}, {}
-        kind = ROUTINGS[routing]
-        if isinstance(kind, type) and issubclass(kind, EMRouting):
-            inner, last = PRESETS[preset]
         self.conv = nn.Conv2d(channels, A, *self.WINDOWS[0])
         nn.init.trunc_normal_(self.conv.weight, std=0.05, a=-0.1, b=0.1)
         nn.init.constant_(self.conv.bias, 0.1)
         self.primary = MatrixPrimaryCapsules(A, B, pose=pose)
-        shared = dict(pose=pose, routing=routing, iterations=iterations)
+        of_windows, of_classes = {}, {}
+        kind = ROUTINGS[routing]
+        if isinstance(kind, type) and issubclass(kind, EMRouting):
+            of_windows, of_classes = PRESETS[preset]
+        options |= dict(pose=pose, routing=routing, iterations=iterations)
         std = 0.3 if pose == "matrix" else 0.15  # W u sums four times as many products as M W
-        inner = dict(normalise=normalise, weight_std=std, **shared, **{**inner, **options})
-        self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, **inner)
-        self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, **inner)
-        centres = field_centres(tuple(size), self.WINDOWS)
-        last = dict(
-            coordinates=centres if coordinates else None, **shared, **{**last, **options}
-        )
-        self.classes = ClassCapsules(D, classes, **last)
+        windows = dict(kernel=3, normalise=normalise, weight_std=std, **of_windows | options)
+        self.capsules1 = ConvCapsules(B, C, stride=2, **windows)
+        self.capsules2 = ConvCapsules(C, D, stride=1, **windows)
+        if not coordinates:
+            centres = None
+        self.classes = ClassCapsules(D, classes, coordinates=centres, **of_classes | options)
 
     @classmethod
     def reach(cls, side: int) -> int:
-        """How many of ``side`` pixels, from the first, some class capsule can see.
+        """Return how many of ``side`` pixels, from the first, some class capsule can see.
 
         >>> [MatrixCapsNet.reach(side) for side in (17, 18, 24, 32)]
         [17, 17, 21, 29]
         """
-        places, _ = grid_size((side, side), cls.WINDOWS)
+        size, _ = grid_size((side, side), cls.WINDOWS)
         for kernel, stride in reversed(cls.WINDOWS):
-            places = (places - 1) * stride + kernel
-        return places
+            size = (size - 1) * stride + kernel
+        return size
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""
@@ -120,26 +118,26 @@ class MatrixCapsNet(nn.Module):
         return self.primary(F.relu(self.conv(images)))
 
     def layers(self, images: Tensor) -> dict[str, RoutingResult]:
-        """The results of all capsule layers, by name."""
+        """Return the results of all capsule layers, by name."""
         pose, activation = self.primary_capsules(images)
-        found = {}
+        results = {}
         for name in ("capsules1", "capsules2", "classes"):
-            found[name] = getattr(self, name)(pose, activation)
-            pose, activation, _ = found[name]
-        return found
+            results[name] = getattr(self, name)(pose, activation)
+            pose, activation, _ = results[name]
+        return results
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)["classes"].activation
 
     @torch.no_grad()
     def start_at_half(self, images: Tensor) -> None:
-        """Set β and λ so that half of the capsules are active; of EM routing only."""
+        """Set β and λ so that half of the capsules are active, if the routing is EM."""
         if not hasattr(self.classes.routing, "start_at_half"):
             return
         pose, activation = self.primary_capsules(images)
         for layer in (self.capsules1, self.capsules2):
-            votes, of_field, competition = layer.fields(pose, activation)
-            layer.routing.start_at_half(votes.form(), of_field, competition)
+            votes, child_activation, competition = layer.fields(pose, activation)
+            layer.routing.start_at_half(votes.form(), child_activation, competition)
             pose, activation, _ = layer(pose, activation)
         self.classes.routing.start_at_half(self.classes.votes(pose), activation.flatten(1))
 
@@ -162,11 +160,11 @@ class BaselineCNN(nn.Module):
         super().__init__()
         (channels, height, width), (first, second, hidden) = image_shape, sizes
         check_positive(classes=classes)
-        grid_size((height, width), [(2, 2), (2, 2)])  # the poolings
+        rows, columns = grid_size((height, width), [(2, 2), (2, 2)])  # of the poolings
         self.image_axes = ("N", *image_shape)
         self.conv1 = nn.Conv2d(channels, first, 5, padding="same")
         self.conv2 = nn.Conv2d(first, second, 5, padding="same")
-        self.hidden = nn.Linear(second * (height // 4) * (width // 4), hidden)
+        self.hidden = nn.Linear(second * rows * columns, hidden)
         self.dropout = nn.Dropout()
         self.classes = nn.Linear(hidden, classes)
 

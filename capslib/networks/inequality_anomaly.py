@@ -1,4 +1,4 @@
-"""The network of Kirillov & Panov (2022): two class capsules, for normal inputs and anomalies."""
+"""The network of Kirillov & Panov (2022): class capsules for normal inputs and anomalies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NORMAL, ANOMALY = 0, 1
 
 
 class AnomalyOutput(NamedTuple):
-    """Activations [N, 2] and couplings [N, I, 2] of the class capsules, reconstructions [N, pixels]."""
+    """Activations [N, 2] and couplings [N, I, 2] of class capsules, and images [N, pixels]."""
 
     activation: Tensor
     coupling: Tensor
@@ -26,15 +26,16 @@ class AnomalyOutput(NamedTuple):
 
 
 class AnomalyCapsNet(nn.Module):
-    """Convolution, primary capsules, a capsule for normal inputs and one for anomalies, decoder.
+    """Convolution, primary capsules, class capsules for normal and for anomalous, decoder.
 
-    Inputs [N, *shape] in 0…1. Both convolutions have the ``kernel``, the second the ``stride``. The
-    paper's parallel convolutions, one for each dimension of a primary capsule, are one here. The
-    decoder sees the longer class capsule. ``options`` go to the ``routing``. For 1 × 28 × 28 the
-    paper's sizes make 1,152 primary capsules and 23,781,136 parameters. Raises ValueError for
-    inputs that are smaller than the convolutions need.
+    Inputs [N, *shape] in 0…1. Both convolutions have the ``kernel``, the second the
+    ``stride``. The paper's parallel convolutions, one for each dimension of a primary
+    capsule, are one here. The decoder sees the longer class capsule. ``options`` go to the
+    ``routing``. For 1 × 28 × 28 the paper's sizes make 1,152 primary capsules and 23,781,136
+    parameters. Raises ValueError for inputs that are smaller than the convolutions need.
 
-    >>> output = AnomalyCapsNet((1, 28, 28), filters=8, primary_types=2)(torch.rand(4, 1, 28, 28))
+    >>> network = AnomalyCapsNet((1, 28, 28), filters=8, primary_types=2)
+    >>> output = network(torch.rand(4, 1, 28, 28))
     >>> output.activation.shape, output.coupling.shape, output.reconstruction.shape
     (torch.Size([4, 2]), torch.Size([4, 72, 2]), torch.Size([4, 784]))
     """

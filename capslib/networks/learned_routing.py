@@ -33,7 +33,7 @@ SIZES: Mapping[str, tuple[dict[str, Any], ...]] = {
 
 
 class FlatCapsules(nn.Module):
-    """Class capsules for a grid: each capsule [N, H, W, types, 4, 4] has matrices of its own."""
+    """Class capsules of a grid [N, H, W, types, 4, 4], each capsule with its own matrices."""
 
     def __init__(
         self,
@@ -51,11 +51,12 @@ class FlatCapsules(nn.Module):
         self.routing = make_routing(routing, parents, 16, **options)
 
     def lazy_votes(self, pose: Tensor) -> LazyVotes:
-        pose = with_coordinates(pose) if self.coordinates else pose
+        if self.coordinates:
+            pose = with_coordinates(pose)
         return bounded_votes(self.weight, pose.flatten(1, 3))
 
     def votes(self, pose: Tensor) -> Tensor:
-        """Votes [N, I, J, 16], transposed, of a grid."""
+        """Return the votes [N, I, J, 16], transposed, of a grid of poses."""
         return self.lazy_votes(pose).form()
 
     def forward(self, pose: Tensor, activation: Tensor) -> RoutingResult:
@@ -65,15 +66,15 @@ class FlatCapsules(nn.Module):
 class ConsensusCapsNet(MatrixCapsNet):
     """Convolution, primary capsules, two convolutional capsule layers, flat class capsules.
 
-    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are filters and the
-    capsule types of the three layers; (64, 8, 16, 16) has 86,344 parameters besides those of
-    routing for 1 × 32 × 32 and five classes. Votes are W M/‖W‖, and ``coordinates`` are added to
-    poses. Primary poses are those of the released code, which lets them through a ReLU and
-    divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that learns
-    leaves the logistic function of the classes out; the loss then has it. ``options`` are for the
-    routings. Without ``trained`` the parameters of a routing stay as they start; with
-    ``theta="columns"`` θ of similarity routing belongs to the columns of a grid, as released.
-    Raises ValueError for images that are too small.
+    Images [N, *image_shape] become class activations [N, classes]. ``sizes`` are filters and
+    the capsule types of the three layers; (64, 8, 16, 16) has 86,344 parameters besides those
+    of routing for 1 × 32 × 32 and five classes. Votes are W M/‖W‖, and ``coordinates`` are
+    added to poses. Primary poses are those of the released code, which lets them through a
+    ReLU and divides them by their norms, unless ``raw_poses``. With ``logits`` a routing that
+    learns leaves the logistic function of the classes out; the loss then has it. ``options``
+    are for the routings. Without ``trained`` the parameters of a routing stay as they start;
+    with ``theta="columns"`` θ of similarity routing belongs to the columns of a grid, as
+    released. Raises ValueError for images that are too small.
 
     >>> network = ConsensusCapsNet((1, 32, 32), routing="connectionist")
     >>> network(torch.randn(3, 1, 32, 32)).shape, network.of_routing()
@@ -110,24 +111,27 @@ class ConsensusCapsNet(MatrixCapsNet):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
         nn.init.trunc_normal_(self.logits.bias, mean=0.8, std=0.1, a=0.6, b=1.0)
-        learns = routing in ("similarity", "connectionist")
         shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
-        sizes_of = SIZES.get(routing, ({},) * 3)
-        one, two, last = ({**shared, **own, **options} for own in sizes_of)
+        layers = [shared | preset | options for preset in SIZES.get(routing, ({}, {}, {}))]
         if theta == "columns":
-            one["columns"], two["columns"], last["columns"] = columns1, columns2, 1
-        last |= {"logistic": False} if logits and learns else {}
-        self.capsules1 = ConvCapsules(B, C, kernel=3, stride=2, transform="bounded", **one)
-        self.capsules2 = ConvCapsules(C, D, kernel=3, stride=1, transform="bounded", **two)
-        self.classes = FlatCapsules(rows2 * columns2 * D, classes, **last)
+            for layer, columns in zip(layers, (columns1, columns2, 1), strict=True):
+                layer["columns"] = columns
+        options1, options2, class_options = layers
+        if logits and routing in ("similarity", "connectionist"):
+            class_options["logistic"] = False
+        bounded = dict(kernel=3, transform="bounded")
+        self.capsules1 = ConvCapsules(B, C, stride=2, **bounded, **options1)
+        self.capsules2 = ConvCapsules(C, D, stride=1, **bounded, **options2)
+        self.classes = FlatCapsules(rows2 * columns2 * D, classes, **class_options)
         if not trained:
             for layer in (self.capsules1, self.capsules2, self.classes):
                 layer.routing.requires_grad_(False)
 
     def of_routing(self) -> int:
-        """How many parameters the three routings have."""
+        """Return how many parameters the three routings have."""
         layers = (self.capsules1, self.capsules2, self.classes)
-        return sum(p.numel() for layer in layers for p in layer.routing.parameters())
+        routings = nn.ModuleList(layer.routing for layer in layers)
+        return sum(parameter.numel() for parameter in routings.parameters())
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return primary capsules: poses [N, H, W, B, 4, 4] and activations [N, H, W, B]."""

@@ -40,7 +40,7 @@ class CapsuleStack(nn.Module):
 
     @torch.no_grad()
     def start_at_unit_length(self, pose: Tensor) -> None:
-        """Scale W, layer by layer, until s_j = Σ_i û_{j|i}/J has mean length one for them."""
+        """Scale W, layer by layer, until s_j = Σ_i û_{j|i}/J of these poses has mean norm 1."""
         pose, activation = as_capsules(pose)
         for layer in self.layers:
             s = layer.votes(pose).sum(dim=1) / layer.weight.shape[1]
@@ -49,10 +49,10 @@ class CapsuleStack(nn.Module):
 
     @torch.no_grad()
     def start_near_identity(self) -> None:
-        """Add the identity to every W_ij, so that a layer passes on the mean pose of its children.
+        """Add the identity to every W_ij: a layer then passes on the mean pose of its children.
 
-        Without a bias the stack stays odd. Where dimensions differ, the last ones are dropped or
-        start empty.
+        Without a bias the stack stays odd. Where dimensions differ, the last ones are dropped
+        or start empty.
         """
         for layer in self.layers:
             layer.weight += torch.eye(*layer.weight.shape[2:], device=layer.weight.device)
@@ -121,15 +121,14 @@ class DeepCapsNet(nn.Module):
         super().__init__()
         if depth < 2:
             raise ValueError(f"depth counts primary and class layer: at least 2, not {depth}")
-        grid_size(image_shape[1:], [(kernel, 1), (primary_kernel, 2)])
+        rows, columns = grid_size(image_shape[1:], [(kernel, 1), (primary_kernel, 2)])
+        children = primary_types * rows * columns
         self.image_axes = ("N", *image_shape)
         self.conv = nn.Conv2d(image_shape[0], filters, kernel, bias=not odd)
         self.nonlinearity = nn.Tanh() if odd else nn.ReLU()
         convolution = dict(kernel=primary_kernel, stride=2, bias=not odd)
         self.primary = PrimaryCapsules(filters, primary_types, 8, **convolution)
-        with torch.no_grad():
-            shapes = self.primary(self.conv(torch.zeros(1, *image_shape)))[0].shape  # [1, I, 8]
-        capsules = [shapes[1:], *[hidden] * (depth - 2), (classes, 16)]
+        capsules = [(children, 8), *[hidden] * (depth - 2), (classes, 16)]
         self.capsules = CapsuleStack(capsules, **options)
         self.decoder = dense_decoder(classes * 16, decoder, image_shape)
         for module in self.modules():

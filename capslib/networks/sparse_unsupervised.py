@@ -1,4 +1,4 @@
-"""The networks of Rawlinson et al. (2018): capsules that learn without labels, sparse or dense."""
+"""The networks of Rawlinson et al. (2018): capsules that learn without labels."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ __all__ = [
 ]
 
 Mask = Literal["none", "label", "longest", "winner", "ranks"]
-"""What the decoder sees: all latent capsules; that of the label (of the longest, where there is none);
-the longest; the one with the most support; or all by their rank, eq. 4 (SPARSECAPS)."""
+"""What the decoder sees: all latent capsules; that of the label, or the longest without a
+label; the longest; the one with the most support; or all by their rank, eq. 4
+(SPARSECAPS)."""
 Grouping = Literal["position", "released"]
 
 
 class SparseOutput(NamedTuple):
-    """What the network says of N images, for L latent capsules of D dimensions."""
+    """The output for N images and L latent capsules of D dimensions."""
 
     pose: Tensor  # [N, L, D]  v
     activation: Tensor  # [N, L]  ‖v‖
@@ -57,7 +58,8 @@ def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position
     mixes types and positions up: it takes the best of ``types`` consecutive children, most of
     them neighbours of one type.
 
-    >>> coupling = torch.tensor([0.75, 0.25, 0.5, 0.125]).reshape(1, 4, 1)  # 2 types, 2 positions
+    >>> coupling = torch.tensor([0.75, 0.25, 0.5, 0.125])  # 2 types, 2 positions
+    >>> coupling = coupling.reshape(1, 4, 1)
     >>> routing_support(coupling, 2).item(), routing_support(coupling, 2, "released").item()
     (1.0, 1.25)
     """
@@ -65,12 +67,15 @@ def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position
     if coupling.shape[1] % types:
         children = coupling.shape[1]
         raise ValueError(f"{children} children are not of {types} types at every position")
-    groups = (types, -1) if grouping == "position" else (-1, types)
-    return coupling.unflatten(1, groups).amax(1 if grouping == "position" else 2).sum(dim=1)
+    if grouping == "position":
+        best = coupling.unflatten(1, (types, -1)).amax(dim=1)
+    else:
+        best = coupling.unflatten(1, (-1, types)).amax(dim=2)
+    return best.sum(dim=1)
 
 
 def ranks(strength: Tensor) -> Tensor:
-    """Return the rank [..., L] of each capsule, 0 for the strongest; of equal ones the first is stronger.
+    """Return the rank [..., L] of each capsule: 0 for the strongest, of equal ones the first.
 
     >>> ranks(torch.tensor([[0.3, 0.9, 0.3]])).tolist()
     [[1, 0, 2]]
@@ -80,9 +85,10 @@ def ranks(strength: Tensor) -> Tensor:
 
 
 def rank_mask(strength: Tensor, gamma: float = 12.0) -> Tensor:
-    """Return the mask m = exp(−γ·r/(L − 1)) of ranks r [..., L] (§2.2, eqs. 2–4); below 0.01 it is zero.
+    """Return the mask m = exp(−γ·r/(L − 1)) of ranks r [..., L] (§2.2, eqs. 2–4).
 
-    Of 16 capsules and γ = 12, six keep something. No gradient flows through a rank.
+    Below 0.01 it is zero: of 16 capsules and γ = 12, six are left. No gradient flows through a
+    rank.
 
     >>> rank_mask(-torch.arange(16.0))[:7]
     tensor([1.0000, 0.4493, 0.2019, 0.0907, 0.0408, 0.0183, 0.0000])
@@ -125,7 +131,7 @@ class LifetimeBoost(nn.Module):
 
     @torch.no_grad()
     def _update(self, strength: Tensor) -> None:
-        """In place and without a branch, so that a captured CUDA step does it too."""
+        """Update μ and g in place and without branches: a captured CUDA step does so, too."""
         first = F.one_hot(strength.argmax(dim=-1), strength.shape[-1]).float()  # [N, L]
         keep = torch.where(self.batches == 0, 0.0, self.DECAY)
         self.frequency.copy_(keep * self.frequency + (1 - keep) * first.mean(dim=0))  # φ
@@ -133,9 +139,14 @@ class LifetimeBoost(nn.Module):
         due = (self.batches % self.EVERY == 0).float()
         low = (self.frequency < self.band[0]).float()
         high = (self.frequency > self.band[1]).float()
-        gain = self.gain + due * self.step * (low - high) * (self.gain if self.relative else 1)
+        step = due * self.step * (low - high)
+        if self.relative:
+            step = step * self.gain
+        gain = self.gain + step
         gain = torch.where((due * high).bool(), gain.clamp_min(1), gain)
-        self.gain.copy_(gain * (1 / gain.min() if self.relative else 1))
+        if self.relative:
+            gain = gain * (1 / gain.min())
+        self.gain.copy_(gain)
 
 
 class ReleasedPrimaryCapsules(PrimaryCapsules):
@@ -162,7 +173,8 @@ class SparseCapsNet(nn.Module):
     ``boost`` evens out. ``options`` go to the ``routing``. For 1 × 40 × 40 the paper's sizes
     make 4,608 primary capsules. Convolutions and decoder start as released.
 
-    >>> network = SparseCapsNet((1, 20, 20), filters=8, kernel=5, primary_types=4, primary_kernel=5)
+    >>> small = dict(filters=8, kernel=5, primary_types=4, primary_kernel=5)
+    >>> network = SparseCapsNet((1, 20, 20), **small)
     >>> network(torch.rand(3, 1, 20, 20)).mask.sum(dim=1)
     tensor([1.8010, 1.8010, 1.8010])
     """
@@ -225,17 +237,22 @@ class SparseCapsNet(nn.Module):
         return pose, activation, routing_support(coupling, self.types, self.grouping)
 
     def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
-        """The mask m [N, L]."""
-        check_shapes(activation=(activation, "N L"), support=(support, "N L"))
-        check_shapes(support=(support, "N L"), labels=(labels, "N"))
+        """Return the mask m [N, L]."""
+        check_shapes(
+            activation=(activation, "N L"), support=(support, "N L"), labels=(labels, "N")
+        )
         strength = support if self.boost is None else self.boost(support)
         if self.mask == "none":
             return torch.ones_like(support)
         if self.mask == "ranks":
             return rank_mask(strength, self.gamma)
-        chosen = (strength if self.mask == "winner" else activation).argmax(dim=-1)
-        chosen = labels if self.mask == "label" and labels is not None else chosen
-        return torch.zeros_like(support).scatter(1, chosen[:, None], 1)
+        if self.mask == "label" and labels is not None:
+            visible = labels
+        elif self.mask == "winner":
+            visible = strength.argmax(dim=-1)
+        else:
+            visible = activation.argmax(dim=-1)
+        return torch.zeros_like(support).scatter(1, visible[:, None], 1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
         pose, activation, support = self.latent(images)
@@ -249,9 +266,10 @@ class SparseCapsNet(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Dense encoder and decoder with as many numbers between them as the capsules have: a control.
+    """Dense encoder and decoder, with as many numbers between them as the capsules have.
 
-    It gives what :class:`SparseCapsNet` gives: ``capsules`` × ``dim`` numbers, none of them masked.
+    It gives what :class:`SparseCapsNet` gives: ``capsules`` × ``dim`` numbers, none of them
+    masked.
 
     >>> Autoencoder((1, 12, 12), capsules=4, dim=2)(torch.rand(3, 1, 12, 12)).pose.shape
     torch.Size([3, 4, 2])
@@ -270,15 +288,16 @@ class Autoencoder(nn.Module):
         check_positive(capsules=capsules, dim=dim)
         self.capsules, self.image_axes = capsules, ("N", *shape)
         widths = [shape[0] * shape[1] * shape[2], *reversed(decoder), capsules * dim]
-        dense = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
-        self.encoder = nn.Sequential(*dense[:-1])
+        self.encoder = nn.Sequential()
+        for sizes in itertools.pairwise(widths):
+            self.encoder.extend([nn.Linear(*sizes), nn.ReLU()])
+        del self.encoder[-1]
         self.decoder = dense_decoder(capsules * dim, decoder, shape)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
         check_shapes(images=(images, self.image_axes))
-        pose, activation = as_capsules(
-            self.encoder(images.flatten(1)).unflatten(1, (self.capsules, -1))
-        )
+        numbers = self.encoder(images.flatten(1))
+        pose, activation = as_capsules(numbers.unflatten(1, (self.capsules, -1)))
         ones = torch.ones_like(activation)
         return SparseOutput(pose, activation, activation, ones, self.decode(pose, ones))
 
