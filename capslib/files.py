@@ -17,10 +17,11 @@ __all__ = ["check_writable", "folder", "leftovers", "locked", "set_aside", "writ
 
 
 def folder(name: Any) -> Any:
-    """Return the folder of this name, which may also be None or a path already.
+    """Return the folder of this name. None, or a path, is returned as it is.
 
-    Raises :class:`UserError` for a name that is empty (which would stand for the working folder), that is no Unicode text (no
-    record could hold it), or that begins with an unknown user, ``~somebody``.
+    Raises :class:`UserError` for a name that is empty (which would stand for the working
+    folder), that is no Unicode text (no record could hold it), or that begins with an unknown
+    user, ``~somebody``.
     """
     if not isinstance(name, str):
         return name
@@ -31,28 +32,32 @@ def folder(name: Any) -> Any:
         path = None
     if path is None or not name.strip() or "\0" in name:
         raise UserError(
-            f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, or leave it out."
+            f"{name!r} names no folder: give one to --data-dir, --results-dir or its variable, "
+            "or leave it out."
         )
     return path
 
 
 @contextlib.contextmanager
-def locked(path: Path, **how: Any) -> Iterator[None]:
-    """Hold the lock file at ``path``, which any user may take; ``how`` is for :meth:`filelock.FileLock.acquire`, which may raise Timeout.
+def locked(path: Path, **options: Any) -> Iterator[None]:
+    """Hold the lock file at ``path``, which any user may take.
 
-    The system releases it if the process dies. Raises :class:`UserError` where it cannot be opened.
+    ``options`` go to :meth:`filelock.FileLock.acquire`, which may raise Timeout. The system
+    releases the lock if the process dies. Raises :class:`UserError` where the file cannot be
+    opened.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, mode=0o666)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(**how)
+        lock.acquire(**options)
+    except Timeout:
+        raise
     except OSError as error:
-        if isinstance(error, Timeout):
-            raise
         raise UserError(
-            f"{path} cannot be locked: {error.strerror or error}. Let it be written, or name another folder."
+            f"{path} cannot be locked: {error.strerror or error}. "
+            "Let it be written, or name another folder."
         ) from None
     try:
         yield
@@ -61,28 +66,30 @@ def locked(path: Path, **how: Any) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: beside its place, flushed to the disk, then moved there.
+    """Write a file whole or not at all: beside its place, flushed to disk, then moved there.
 
-    Removes what killed processes left of writes of the same file an hour ago or earlier. Raises :class:`UserError` where the file cannot be
-    written; what was at ``path`` before is still there then.
+    Removes what processes that were killed an hour ago or earlier left of writes of this file.
+    Raises :class:`UserError` where the file cannot be written; what was at ``path`` before is
+    then still there.
     """
     try:
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # someone cleans up around us: once more, and then it is an error
+        # Somebody may clean up around us: then try once more.
+        with contextlib.suppress(FileNotFoundError):
             return _write(path, data)
         _write(path, data)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror or error}. What was there before is untouched. Make room there, or see to it "
-            "that the folder can be written; then give the same command again, and it goes on from what it finds."
+            f"{path} cannot be written: {error.strerror or error}. "
+            "What was there before is untouched. Make room there, or see to it that the "
+            "folder can be written; then give the same command again, and it goes on from what "
+            "it finds."
         ) from None
 
 
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in leftovers(path.parent, path.name):
-        left.unlink(missing_ok=True)
+    for leftover in leftovers(path.parent, path.name):
+        leftover.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -96,48 +103,55 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
-def check_writable(folder: Path, what: str, fix: str) -> None:
-    """Raise :class:`UserError` unless files can be written in a folder that is there or can be made. Leaves nothing behind."""
+def check_writable(folder: Path, content: str, advice: str) -> None:
+    """Raise :class:`UserError` unless files can be written in a folder, there or to be made.
+
+    The message says that the ``content`` cannot be written there, and gives the ``advice``.
+    Leaves nothing behind.
+    """
     try:
         with contextlib.suppress(FileNotFoundError):
             folder.lstat()  # raises OSError for a name that is too long
-        there = next(
-            place
-            for place in (folder.absolute(), *folder.absolute().parents)
-            if os.path.lexists(place)
-        )
-        with tempfile.TemporaryFile(
-            dir=there
-        ) as file:  # only trying it gives a reliable answer
-            file.write(bytes(65_536))  # a full disk still accepts an empty file
+        parent = folder.absolute()
+        while not os.path.lexists(parent):
+            parent = parent.parent
+        # Only trying it gives a reliable answer, and a full disk still accepts an empty file.
+        with tempfile.TemporaryFile(dir=parent) as file:
+            file.write(bytes(65_536))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise UserError(
-            f"{what} cannot be written to {folder}: {error.strerror}. {fix}"
+            f"{content} cannot be written to {folder}: {error.strerror}. {advice}"
         ) from None
 
 
 def leftovers(folder: Path, name: str = "") -> list[Path]:
-    """The temporary files that killed processes left in a folder, of the file ``name`` or of all: no write takes an hour."""
-    found = []
+    """Return the temporary files that killed processes left of the file ``name``, or of all.
+
+    They are an hour old: no write takes as long.
+    """
+    paths = []
     for path in folder.glob(f".{glob.escape(name) or '*'}.*.part"):
-        with contextlib.suppress(FileNotFoundError):  # it is in its place by now
+        with contextlib.suppress(FileNotFoundError):  # it has been moved into place
             if time.time() - path.stat().st_mtime > 3_600:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
-def set_aside(path: Path, why: str) -> Path | None:
-    """Move a damaged file out of the way, never over an earlier one, and notify the user. Return its place, or None where it cannot
-    be moved."""
-    place = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    what = f"it was set aside as {place.name} and is not used"
+def set_aside(path: Path, reason: str) -> Path | None:
+    """Move a damaged file out of the way, never over an earlier one, and notify the user.
+
+    Return where it is, or None if it could not be moved.
+    """
+    target = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    result = f"it was set aside as {target.name} and is not used"
     try:
-        os.replace(path, place)
+        os.replace(path, target)
     except FileNotFoundError:
-        place, what = None, "another process has set it aside"
+        target, result = None, "another process has set it aside"
     except OSError as error:
-        place, what = None, f"it is not used, and could not be set aside: {error.strerror}"
-    notify(f"{path} cannot be used ({why}); {what}.")
-    return place
+        target = None
+        result = f"it is not used, and could not be set aside: {error.strerror}"
+    notify(f"{path} cannot be used ({reason}); {result}.")
+    return target
