@@ -1,15 +1,17 @@
 """Named data sets as memory-mapped arrays.
 
-Each real set has a prepared folder in the data folder, which is ``data_dir``, else ``$CAPSLIB_DATA``, else the user's cache. If it
-holds the publishers' own files instead, the first use checks and prepares them. Nothing is downloaded unless asked for, and a
-stand-in never replaces a real set. Nothing here imports torch, except :mod:`capslib.data.transforms` and :mod:`capslib.data.affnist`.
+Each real set has a prepared folder in the data folder, which is ``data_dir``, else
+``$CAPSLIB_DATA``, else the user's cache. If it holds the publishers' own files instead, the
+first use checks and prepares them. Nothing is downloaded unless asked for, and a stand-in
+never replaces a real set. Only :mod:`capslib.data.transforms` and :mod:`capslib.data.affnist`
+import torch.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +42,10 @@ __all__ = [
 
 
 class DataFingerprint(BaseModel):
-    """The data that a trial saw. ``sha256`` is that of the set's manifest, or of the arrays of a stand-in."""
+    """The data that a trial saw.
+
+    ``sha256`` is that of the set's manifest, or of the arrays of a stand-in.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
@@ -52,7 +57,7 @@ class DataFingerprint(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """One split of a set: arrays of equal length. Arrays of a real set are memory-mapped and read-only."""
+    """One split of a set: read-only arrays of equal length. A real set's are memory-mapped."""
 
     name: str
     split: str
@@ -62,7 +67,7 @@ class DataSplit:
 
     @property
     def images(self) -> np.ndarray:
-        """uint8 [N, C, H, W]. Reading images of ``toys`` renders them: index them, or take ``np.asarray``."""
+        """uint8 [N, C, H, W]. Reading images of ``toys`` renders those that are read."""
         return self["images"]
 
     @property
@@ -71,7 +76,7 @@ class DataSplit:
         return self["labels"]
 
     def __getitem__(self, array: str) -> np.ndarray:
-        """Any array of the split by name, such as ``instance``. Raises UserError for an unknown name."""
+        """Return the array of this name, or raise UserError for an unknown one."""
         check_name(f"array of {self.name}/{self.split}", array, self.arrays)
         return self.arrays[array]
 
@@ -80,11 +85,11 @@ class DataSplit:
 
 
 class Row(NamedTuple):
-    """One line of ``capslib data list``, in words. ``folder`` is empty if the set is not here."""
+    """One line of ``capslib data list``. ``folder`` is empty if there is no folder."""
 
     name: str
     kind: str  # real, stand-in
-    here: str  # yes, in part, damaged, to prepare (the publishers' files are there), no
+    state: str  # yes, in part, damaged, to prepare (the publishers' files are there), no
     splits: str
     licence: str
     folder: str
@@ -95,30 +100,30 @@ def load(
 ) -> DataSplit:
     """Load one split of a named set, whose arrays have the SHA-256 that its manifest gives.
 
-    An array is read for that once, and again when its file has changed; :func:`verify` reads all of them again.
-    ``download`` allows (True) or forbids (False) fetching a missing set; None leaves this to ``$CAPSLIB_DOWNLOAD``.
-    Raises :class:`~capslib.errors.UserError` for an unknown name or split and for missing or damaged data.
+    For that an array is read once, and again when its file has changed; :func:`verify` always
+    reads all of them. ``download`` allows (True) or forbids (False) fetching a missing set;
+    None leaves this to ``$CAPSLIB_DOWNLOAD``. Raises :class:`~capslib.errors.UserError` for
+    an unknown name or split and for missing or damaged data.
 
     >>> train = load("digits", "train")
     >>> train.images.shape, train.images.dtype  # [N, C, H, W]
     ((1433, 1, 8, 8), dtype('uint8'))
     >>> train.labels[:5]
     array([0, 1, 2, 3, 4])
-    >>> train.fingerprint.stand_in  # the fingerprint goes into the record of every run on this data
+    >>> train.fingerprint.stand_in  # the fingerprint goes into the record of every run
     True
     """
     spec = SETS[name]
     check_name(f"split of {name}", split, spec.splits)  # before any file is looked for
     if spec.stand_in:
         splits = standins.splits(name)
-        mark = DataFingerprint(
-            name=name, sha256=standins.sha256(splits), stand_in=True, complete=True
-        )
-        return DataSplit(name, split, splits[split], spec.classes, mark)
+        sha256 = standins.sha256(splits)
+        fingerprint = DataFingerprint(name=name, sha256=sha256, stand_in=True, complete=True)
+        return DataSplit(name, split, splits[split], spec.classes, fingerprint)
     folder = _folder(spec, data_dir, download)
     manifest, sha256 = prepared.read_manifest(folder)
     check_name(f"split of {name}", split, manifest.splits)
-    mark = DataFingerprint(
+    fingerprint = DataFingerprint(
         name=name,
         sha256=sha256,
         stand_in=False,
@@ -129,16 +134,13 @@ def load(
     classes = tuple(manifest.classes) or spec.classes
     prepared.check_contents(folder, manifest, split)
     prepared.check_labels(folder, split, arrays, len(classes))
-    return DataSplit(name, split, arrays, classes, mark)
+    return DataSplit(name, split, arrays, classes, fingerprint)
 
 
 def require(
     name: str, data_dir: str | Path | None = None, *, download: bool | None = None
 ) -> None:
-    """Check that :func:`load` will give every split of a set, before starting anything long.
-
-    Raises the same UserErrors.
-    """
+    """Raise UserError unless :func:`load` will give every split of a set."""
     for split in SETS[name].splits:
         if not SETS[name].stand_in:
             load(name, split, data_dir=data_dir, download=download)
@@ -147,7 +149,8 @@ def require(
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     """Download the publishers' missing files of a set, prepare it, and return its folder.
 
-    Raises UserError if the download fails (the message says what to do by hand) or the folder holds only a part of the set.
+    Raises UserError if the download fails (the message says what to do by hand) or the folder
+    holds only a part of the set.
     """
     spec = SETS[name]
     if spec.stand_in:
@@ -155,8 +158,10 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     folder = _folder(spec, data_dir, download=True)
     manifest = prepared.check(folder)
     if spec.files and not manifest.complete:
+        deviations = "; ".join(manifest.deviations)
         raise UserError(
-            f"{folder} holds only part of {name} ({'; '.join(manifest.deviations)}). Delete it to fetch the whole set."
+            f"{folder} holds only part of {name} ({deviations}). "
+            "Delete it to fetch the whole set."
         )
     require(name, data_dir, download=False)
     return folder
@@ -165,15 +170,18 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
 def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
     """Read all arrays of a set again, and compare them with its manifest.
 
-    A manifest that calls a set complete is compared with the one that is known. Returns one line for
-    each problem. Raises UserError if the set is missing.
+    A manifest that calls a set complete is compared with the one that is known. Returns one
+    line for each problem. Raises UserError if the set is missing.
     """
     spec = SETS[name]
     return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))
 
 
 def describe(data_dir: str | Path | None = None) -> list[Row]:
-    """All sets, here or not. Reads headers only, but hashes publishers' files that are not prepared yet."""
+    """Return a row for every set, reading headers only.
+
+    It hashes publishers' files that are not prepared yet.
+    """
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
 
 
@@ -182,37 +190,39 @@ def _root(data_dir: str | Path | None) -> Path:
 
 
 def _folder(spec: DataSet, data_dir: str | Path | None, download: bool | None) -> Path:
-    """The prepared folder of a set. Prepares it if the publishers' files are there or may be downloaded."""
+    """Return the prepared folder of a set, prepared now if it has to be."""
     if download is None:
         download = os.environ.get("CAPSLIB_DOWNLOAD", "").lower() in ("1", "true", "yes")
     root = _root(data_dir)
-    return (
-        root / spec.name
-        if prepared.exists(root / spec.name)
-        else publishers.prepare(spec, root, download)
-    )
+    if prepared.exists(root / spec.name):
+        return root / spec.name
+    return publishers.prepare(spec, root, download)
 
 
 def _row(spec: DataSet, root: Path) -> Row:
-    folder, here, shapes = root / spec.name, "no", spec.splits
     if spec.stand_in:
-        here = "yes"
-    elif prepared.exists(folder):
+        return Row(spec.name, "stand-in", "yes", _sizes(spec.splits), spec.licence, "")
+    folder, state, shapes = root / spec.name, "no", spec.splits
+    if prepared.exists(folder):
         try:
             manifest = prepared.check(folder)
-            here = "yes" if manifest.complete else "in part"
-            shapes = {
-                k: (a.get("images") or next(iter(a.values()))).shape
-                for k, a in manifest.splits.items()
-            }
+            state = "yes" if manifest.complete else "in part"
+            shapes = {}
+            for split, arrays in manifest.splits.items():
+                array = arrays.get("images") or next(iter(arrays.values()))
+                shapes[split] = array.shape
         except UserError:
-            here = "damaged"
+            state = "damaged"
     elif spec.files and not publishers.survey(spec, root):
-        here = "to prepare"
-    place = "" if spec.stand_in or here == "no" else str(folder)
-    splits = ", ".join(
-        f"{split} {'×'.join(f'{n:,}' for n in shape)}" for split, shape in shapes.items()
-    )
-    return Row(
-        spec.name, "stand-in" if spec.stand_in else "real", here, splits, spec.licence, place
-    )
+        state = "to prepare"
+    path = "" if state == "no" else str(folder)
+    return Row(spec.name, "real", state, _sizes(shapes), spec.licence, path)
+
+
+def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return for example "train 60,000×1×28×28, test 10,000×1×28×28"."""
+    sizes = []
+    for split, shape in shapes.items():
+        size = "×".join(f"{n:,}" for n in shape)
+        sizes.append(f"{split} {size}")
+    return ", ".join(sizes)

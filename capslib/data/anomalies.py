@@ -1,7 +1,8 @@
 """Two classes out of several: normal examples and few anomalies (Kirillov & Panov 2022).
 
-A *setup* is "outliers" (diverse outliers: one class is normal, all others are anomalies), "inliers" (diverse inliers: one
-class is the anomaly), or one of the lesion setups of HAM10000. Everything here is numpy on labels; nothing looks at an image.
+A *setup* is "outliers" (diverse outliers: one class is normal, all others are anomalies),
+"inliers" (diverse inliers: one class is the anomaly), or one of the lesion setups of HAM10000.
+Everything here is numpy on labels; nothing looks at an image.
 """
 
 from __future__ import annotations
@@ -40,30 +41,37 @@ LESION_SETUPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = Registry(
         "D": (("mel",), ("nv",)),
     },
 )
-"""Anomalies and normal lesions, by the released code. The caption of Table 4 permutes B, C and D."""
+"""Anomalies and normal lesions, by the released code. Table 4's caption permutes B, C and D."""
 MISMATCHES = 6
-"""Pairs of guide and site with fewer mismatches are kept; the paper says "not more than", but its 615 positives are these."""
+"""Pairs of guide and site with fewer mismatches are kept.
+
+The paper says "not more than", but its 615 positives are these.
+"""
 
 
 def one_against_all(labels: np.ndarray, kind: int, setup: str) -> np.ndarray:
-    """1 for anomalies and 0 for normal examples, int64 [N]: in "outliers" class ``kind`` is normal, in "inliers" the anomaly."""
+    """Return 1 for anomalies and 0 for normal examples, int64 [N].
+
+    In "outliers" class ``kind`` is normal, in "inliers" it is the anomaly.
+    """
     check_name("setup", setup, DIVERSE)
-    of_kind = labels == kind
-    if not of_kind.any():
-        raise UserError(
-            f"There is no example of class {kind}; there are {', '.join(map(str, np.unique(labels)))}."
-        )
-    anomaly = ~of_kind if setup == "outliers" else of_kind
+    classes = np.unique(labels)
+    if kind not in classes:
+        names = ", ".join(map(str, classes))
+        raise UserError(f"There is no example of class {kind}; there are {names}.")
+    anomaly = labels != kind if setup == "outliers" else labels == kind
     return anomaly.astype(np.int64)
 
 
 def few_anomalies(
     anomaly: np.ndarray, percent: float, rng: np.random.Generator, normals: int = 0
 ) -> np.ndarray:
-    """The rows of a training set, in order: at most ``normals`` normal ones (0: all) and as many anomalies as make ``percent``.
+    """Return the rows of a training set, in order, of which ``percent`` are anomalies.
 
-    That is round(n·p/(100 − p)) anomalies for n normal examples, or all where there are fewer; both are drawn by ``rng``, a
-    smaller share out of a larger one. Raises UserError where that is no anomaly, and says from which percentage on there is one.
+    At most ``normals`` of its rows are normal (0: all). For n normal rows it has
+    round(n·p/(100 − p)) anomalies, or all where there are fewer. Both are drawn by ``rng``, a
+    smaller share out of a larger one. Raises UserError where that is no anomaly, and says
+    from which percentage on there is one.
 
     >>> rows = few_anomalies(np.arange(70_000) >= 6000, 10, np.random.default_rng(0))
     >>> int((rows < 6000).sum()), int((rows >= 6000).sum())
@@ -76,31 +84,36 @@ def few_anomalies(
     if 0 < percent < 100:
         count = min(len(unusual), round(len(usual) * percent / (100 - percent)))
     if count == 0:
-        least = math.ceil(5e5 / (len(usual) + 0.5) + 1e-9) / 1e4  # half an anomaly is none
-        fix = (
-            f"take at least {least:g} % and less than 100 %"
-            if len(unusual)
-            else "the data have none"
-        )
+        advice = "the data have none"
+        if len(unusual):
+            smallest = math.ceil(5e5 / (len(usual) + 0.5) + 1e-9) / 1e4  # half of one is none
+            advice = f"take at least {smallest:g} % and less than 100 %"
         raise UserError(
-            f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no anomaly to learn from: {fix}."
+            f"{percent:g} % of anomalies beside {len(usual):,} normal examples leaves no "
+            f"anomaly to learn from: {advice}."
         )
     return np.sort(np.concatenate([usual, rng.permutation(unusual)[:count]]))
 
 
 def lesions(split: DataSplit, setup: str) -> np.ndarray:
-    """1 for anomalies, 0 for normal lesions and −1 for images that the setup leaves out, int64 [N], of HAM10000 or its stand-in."""
+    """Return 1 for anomalies, 0 for normal lesions and −1 for the remaining images, int64 [N].
+
+    The split is that of HAM10000 or its stand-in.
+    """
     unusual, usual = LESION_SETUPS[setup]
-    if missing := {*unusual, *usual} - set(split.classes):
-        raise UserError(
-            f"{split.name} has no class {' or '.join(sorted(missing))}: its manifest names {', '.join(split.classes)}."
-        )
+    missing = " or ".join(sorted({*unusual, *usual} - set(split.classes)))
+    if missing:
+        classes = ", ".join(split.classes)
+        raise UserError(f"{split.name} has no class {missing}: its manifest names {classes}.")
     names = np.array(split.classes)[split.labels]
     return np.select([np.isin(names, unusual), np.isin(names, usual)], [1, 0], -1)
 
 
 def held_out_groups(groups: Sequence[int] | np.ndarray, seed: int = 1010) -> np.ndarray:
-    """Mark the test examples, bool [N]: a quarter of the groups, so that no lesion is in training and in test."""
+    """Return a mask of the test examples, bool [N], which are a quarter of the groups.
+
+    So no lesion is in training and in test.
+    """
     from sklearn.model_selection import train_test_split
 
     _, test = train_test_split(np.unique(groups), test_size=0.25, random_state=seed)
@@ -111,15 +124,16 @@ LETTERS = 4
 
 
 def one_hot_pairs(guide: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Pairs of sequences of letters 0…3 (A, C, G, T), [N, 23] each, as uint8 [N, 2, 4, 23] with rows A, G, C, T (§2.1).
+    """Return pairs of sequences [N, 23] as uint8 [N, 2, 4, 23] with rows A, G, C, T (§2.1).
 
-    Raises UserError for sequences of another length or with other letters.
+    Letters are 0…3 (A, C, G, T). Raises UserError for sequences of another length or with other
+    letters.
     """
     pair = np.stack([guide, target], axis=1)
     if pair.shape[2:] != (23,) or pair.max(initial=0) >= LETTERS:
         raise UserError(
-            f"Guides and sites are 23 letters long, 20 and the PAM, and letters are 0 to 3; these have {pair.shape[-1]} letters"
-            f" up to {pair.max(initial=0)}."
+            "Guides and sites are 23 letters long, 20 and the PAM, and letters are 0 to 3; "
+            f"these have {pair.shape[-1]} letters up to {pair.max(initial=0)}."
         )
     rows = np.array([0, 2, 1, 3])[:, None]  # A, G, C, T among the letters ACGT
     return (pair[:, :, None] == rows).astype(np.uint8)

@@ -1,6 +1,7 @@
-"""Small generated stand-ins for CIFAR-10, HAM10000 and the CRISPR pairs: their arrays and factors, and nothing of their difficulty.
+"""Small generated stand-ins for CIFAR-10, HAM10000 and the CRISPR pairs.
 
-All numbers come from ``RandomState``, whose draws are the same in every release of numpy.
+They have their arrays and factors, and nothing of their difficulty. All numbers come from
+``RandomState``, whose draws are the same in every release of numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ PER_LESION = (20, 20, 40, 20, 40, 140, 20)
 
 
 def tints() -> Splits:
-    """A disc of one of ten colours on grey, as ``{split: {"images": uint8 [N, 3, 16, 16], "labels": int64 [N]}}``."""
+    """Draw a disc of one of ten colours on grey.
+
+    Each split has ``images``, uint8 [N, 3, 16, 16], and ``labels``, int64 [N].
+    """
     draw = np.random.RandomState(0)
 
     def split(n: int) -> dict[str, np.ndarray]:
@@ -30,64 +34,60 @@ def tints() -> Splits:
 
 
 def moles() -> Splits:
-    """Dark spots on skin, as ``{"all": {"images": uint8 [N, 3, 18, 24], "labels": int64 [N], "lesion": int64 [N]}}``.
+    """Draw dark spots on skin. Malignant ones are larger, bluer and less regular.
 
-    Two images show each lesion. Malignant ones are larger, bluer and less regular.
+    The split ``all`` has ``images``, uint8 [N, 3, 18, 24], ``labels``, int64 [N], and
+    ``lesion``, int64 [N]. Two images show each lesion.
     """
     draw = np.random.RandomState(1)
     labels = np.repeat(np.arange(len(PER_LESION)), PER_LESION)
     n, malignant = len(labels), np.isin(labels, [0, 1, 4])
-    spot = _ellipse(draw, n, (18, 24), (3, 5)) | (
-        malignant[:, None, None] & _ellipse(draw, n, (18, 24), (3, 4))
-    )
-    skin, dark = (
-        np.array([0.8, 0.6, 0.55]),
-        np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1]),
-    )
-    images = np.where(
-        spot[:, None], dark[:, :, None, None], skin[:, None, None]
-    ) + 0.05 * draw.randn(n, 3, 18, 24)
+    spot = _ellipse(draw, n, (18, 24), (3, 5))
+    bulge = _ellipse(draw, n, (18, 24), (3, 4))
+    spot |= malignant[:, None, None] & bulge
+    skin = np.array([0.8, 0.6, 0.55])
+    dark = np.array([0.45, 0.25, 0.2]) + 0.15 * malignant[:, None] * np.array([-1, 0, 1])
+    images = np.where(spot[:, None], dark[:, :, None, None], skin[:, None, None])
+    images = images + 0.05 * draw.randn(n, 3, 18, 24)
     return {"all": {"images": _bytes(images), "labels": labels, "lesion": np.arange(n) // 2}}
 
 
 def guides() -> Splits:
-    """Pairs of guide and site with letters 0…3 (A, C, G, T), and what the prepared CRISPR set has besides, as ``{"all": …}``.
+    """Draw pairs of guide and site, uint8 [N, 23] with letters 0…3 (A, C, G, T).
 
-    An off-target (label 1) differs from its guide in few letters, far from the PAM; most other sites differ anywhere.
+    The split ``all`` has the arrays of the prepared CRISPR set. An off-target (label 1) differs
+    from its guide in few letters, far from the PAM; most sites differ anywhere.
     """
     draw, n, length = np.random.RandomState(2), 800, 23
     guide = draw.randint(4, size=(20, length))[draw.randint(20, size=n)]
     guide[:, -2:] = 2
     labels = (np.arange(n) % 10 == 0).astype(np.int64)
-    places = draw.rand(n, length)
-    places[:, -2:] = np.where(
-        draw.rand(n, 1) < 0.5, 2.0, places[:, -2:]
-    )  # half of the sites keep their PAM
-    places[labels == 1, 10:] = 2.0
+    order = draw.rand(n, length)  # letters with the smallest numbers change
+    keeps_pam = draw.rand(n, 1) < 0.5
+    order[:, -2:] = np.where(keeps_pam, 2.0, order[:, -2:])
+    order[labels == 1, 10:] = 2.0
     count = np.where(labels == 1, 1 + draw.randint(3, size=n), 3 + draw.randint(4, size=n))
-    chosen = (
-        places.argsort(axis=1).argsort(axis=1) < count[:, None]
-    )  # the places with the smallest numbers
-    target = np.where(chosen, (guide + 1 + draw.randint(3, size=guide.shape)) % 4, guide)
+    changes = order.argsort(axis=1).argsort(axis=1) < count[:, None]
+    target = np.where(changes, (guide + 1 + draw.randint(3, size=guide.shape)) % 4, guide)
     pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))
     arrays = {
         "guide": guide.astype(np.uint8),
         "target": target.astype(np.uint8),
         "labels": labels,
     }
-    return {"all": {**arrays, "mismatches": chosen.sum(axis=1), "nrg_pam": pam}}
+    return {"all": {**arrays, "mismatches": changes.sum(axis=1), "nrg_pam": pam}}
 
 
 def _ellipse(
     draw: np.random.RandomState, n: int, size: tuple[int, int], radii: tuple[float, float]
 ) -> np.ndarray:
-    """Random ellipses near the middle, bool [N, H, W]."""
+    """Draw ellipses near the middle, bool [N, H, W]."""
     y, x = np.mgrid[: size[0], : size[1]]
     middle = np.array(size) / 2 + draw.uniform(-2, 2, (n, 2))
     a, b = draw.uniform(*radii, (2, n, 1, 1))
-    return ((y - middle[:, 0, None, None]) / a) ** 2 + (
-        (x - middle[:, 1, None, None]) / b
-    ) ** 2 <= 1
+    rows = (y - middle[:, 0, None, None]) / a
+    columns = (x - middle[:, 1, None, None]) / b
+    return rows**2 + columns**2 <= 1
 
 
 def _bytes(images: np.ndarray) -> np.ndarray:

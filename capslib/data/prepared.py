@@ -1,6 +1,7 @@
-"""Prepared folders: ``NAME/SPLIT/ARRAY.npy`` and ``NAME/manifest.json``, memory-mapped and shared by all processes.
+"""Prepared folders: ``NAME/SPLIT/ARRAY.npy``, memory-mapped, and ``NAME/manifest.json``.
 
-Writing moves the manifest into place last, so a folder is complete if and only if it has a manifest.
+All processes share them. Writing moves the manifest into place last, so a folder is complete
+if and only if it has a manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import pooch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from capslib.data.registry import SETS
+from capslib.data.registry import SETS, DataSet
 from capslib.errors import UserError
 from capslib.files import write_atomically
 
@@ -40,11 +41,10 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-FORM = {
-    "images": ("uint8", 4),
-    "labels": ("int64", 1),
-}  # dtype and number of dimensions, if a set has this array
-HEADERS = {  # the readers of the headers of .npy files that numpy writes for numbers, by version
+# dtype and number of dimensions, if a set has this array
+FORM = {"images": ("uint8", 4), "labels": ("int64", 1)}
+# The readers of the headers of .npy files that numpy writes for numbers, by version
+HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
@@ -58,7 +58,7 @@ class Array(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a prepared folder says about itself. A set may add fields of its own, such as its letters."""
+    """What a prepared folder says about itself. A set may add fields of its own."""
 
     model_config = ConfigDict(strict=True)
     name: str
@@ -73,30 +73,32 @@ class Manifest(BaseModel):
     @property
     def splits(self) -> dict[str, dict[str, Array]]:
         """``{split: {array: entry}}``."""
-        found: dict[str, dict[str, Array]] = {}
+        splits: dict[str, dict[str, Array]] = {}
         for path, entry in self.arrays.items():
             split, key = path.removesuffix(".npy").split("/")
-            found.setdefault(split, {})[key] = entry
-        return found
+            splits.setdefault(split, {})[key] = entry
+        return splits
 
 
 def exists(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def _damaged(folder: Path, what: str) -> UserError:
-    how = (
-        f", for example with `capslib data fetch {folder.name}`"
-        if folder.name in SETS and SETS[folder.name].files
-        else ""
-    )
+def _damaged(folder: Path, reason: str) -> UserError:
+    command = ""
+    if folder.name in SETS and SETS[folder.name].files:
+        command = f", for example with `capslib data fetch {folder.name}`"
     return UserError(
-        f"The prepared data in {folder} is damaged: {what}. Delete {folder / MANIFEST} and prepare the set again{how}."
+        f"The prepared data in {folder} is damaged: {reason}. "
+        f"Delete {folder / MANIFEST} and prepare the set again{command}."
     )
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Read a manifest; return it with the SHA-256 of its bytes. Raises UserError if it is damaged, or not of the set that we know."""
+    """Read a manifest; return it with the SHA-256 of its bytes.
+
+    Raises UserError if it is damaged, or contradicts what the registry knows of the set.
+    """
     try:
         raw = (folder / MANIFEST).read_bytes()
         manifest = Manifest.model_validate_json(raw)
@@ -104,49 +106,49 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         raise UserError(f"{folder / MANIFEST} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        raise _damaged(
-            folder,
-            f"{MANIFEST} is not valid: {'.'.join(map(str, first['loc']))} {first['msg']}",
-        ) from None
+        field = ".".join(map(str, first["loc"]))
+        reason = f"{MANIFEST} is not valid: {field} {first['msg']}"
+        raise _damaged(folder, reason) from None
     if manifest.name != folder.name:
         raise _damaged(folder, f"{MANIFEST} belongs to {manifest.name!r}")
-    known = SETS.get(manifest.name)
-    for split, shape in known.splits.items() if known else ():
-        found = manifest.splits.get(split, {})
-        if not found and not manifest.complete:
-            continue
-        if lacks := [name for name in known.arrays if name not in found]:
-            raise _damaged(folder, f"{split} lacks {', '.join(lacks)}")
-        ours, theirs = (
-            found[known.arrays[0]].shape,
-            list(shape),
-        )  # of a part, the first dimension may be smaller
-        if (
-            known.arrays[0] != "images"
-        ):  # what is no picture is prepared in another form than a network sees
-            theirs[1:] = ours[1:]
-        if (
-            ours[1:] != theirs[1:]
-            or ours[:1] > theirs[:1]
-            or (manifest.complete and ours != theirs)
-        ):
-            raise _damaged(
-                folder,
-                f"{split}/{known.arrays[0]} has the shape {ours}; {manifest.name} has {theirs}",
-            )
+    if manifest.name in SETS:
+        _check_shapes(folder, manifest, SETS[manifest.name])
     return manifest, hashlib.sha256(raw).hexdigest()
 
 
-def open_array(path: Path, entry: Array) -> np.ndarray:
-    """Memory-map one array read-only, once its file, its header and its entry in the manifest agree.
+def _check_shapes(folder: Path, manifest: Manifest, spec: DataSet) -> None:
+    """Raise UserError unless a manifest names the arrays of the set, in its shapes.
 
-    Opens nothing but a regular file, and maps nothing that is not wholly there. Raises ValueError that says
-    what contradicts what, and OSError for a file that cannot be read.
+    A set that is not complete may lack splits and examples.
+    """
+    for split, shape in spec.splits.items():
+        arrays = manifest.splits.get(split, {})
+        if not arrays and not manifest.complete:
+            continue
+        missing = [name for name in spec.arrays if name not in arrays]
+        if missing:
+            raise _damaged(folder, f"{split} lacks {', '.join(missing)}")
+        array = spec.arrays[0]
+        actual, expected = arrays[array].shape, list(shape)
+        if array != "images":  # it is prepared in another form than a network sees
+            expected[1:] = actual[1:]
+        fits = actual == expected
+        if not manifest.complete:
+            fits = actual[1:] == expected[1:] and actual[:1] <= expected[:1]
+        if not fits:
+            reason = f"{split}/{array} has the shape {actual}; {spec.name} has {expected}"
+            raise _damaged(folder, reason)
+
+
+def open_array(path: Path, entry: Array) -> np.ndarray:
+    """Memory-map an array read-only, once its file, header and entry in the manifest agree.
+
+    Opens nothing but a regular file, and maps nothing that is not wholly there. Raises
+    ValueError that says what contradicts what, and OSError for a file that cannot be read.
     """
     if not path.is_file():
-        raise ValueError(
-            "there is no such file" if not path.exists() else "it is no regular file"
-        )
+        reason = "it is no regular file" if path.exists() else "there is no such file"
+        raise ValueError(reason)
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
@@ -192,7 +194,7 @@ def open_split(folder: Path, manifest: Manifest, split: str) -> dict[str, np.nda
 
 
 def check(folder: Path) -> Manifest:
-    """Run the checks of :func:`open_split` on all splits. Raises UserError for the first problem."""
+    """Check all splits as :func:`open_split` does. Raises UserError for the first problem."""
     manifest, _ = read_manifest(folder)
     for split in manifest.splits:
         open_split(folder, manifest, split)
@@ -221,7 +223,8 @@ def check_labels(folder: Path, split: str, arrays: dict[str, np.ndarray], classe
     if low < 0 or high >= classes:
         raise _damaged(
             folder,
-            f"{split}/labels.npy has labels from {low} to {high}, and there are {classes} classes",
+            f"{split}/labels.npy has labels from {low} to {high}, "
+            f"and there are {classes} classes",
         )
 
 
@@ -252,8 +255,8 @@ def _matches(path: Path, sha256: str) -> bool:
 def problems(folder: Path) -> list[str]:
     """Read and hash everything in a prepared folder. Return one line for each problem.
 
-    Where the registry knows the manifest that :func:`write` makes of the publisher's files, a set
-    that calls itself complete must have that one.
+    Where the registry knows the manifest that :func:`write` makes of the publisher's files, a
+    set that calls itself complete must have that one.
     """
     try:
         manifest = check(folder)
@@ -264,23 +267,25 @@ def problems(folder: Path) -> list[str]:
     for path, entry in manifest.arrays.items():
         if pooch.file_hash(folder / path) != entry.sha256:
             lines.append(str(_differs(folder, path)))
-    known = SETS[folder.name].manifest if folder.name in SETS else ""
-    if known and manifest.complete and not manifest.deviations and sha256 != known:
-        fetch = f"`capslib data fetch {folder.name}`"
+    expected = SETS[folder.name].manifest if folder.name in SETS else ""
+    if expected and manifest.complete and not manifest.deviations and sha256 != expected:
+        command = f"`capslib data fetch {folder.name}`"
         lines.append(
-            f"{folder / MANIFEST} calls the set complete, but it is not the one that {fetch} writes. "
-            f"Delete it and use {fetch}, or let it name what differs from the publisher's set."
+            f"{folder / MANIFEST} calls the set complete, but it is not the one that {command} "
+            f"writes. Delete it and use {command}, or let it name what differs from the "
+            "publisher's set."
         )
     return lines
 
 
 def write(
-    folder: Path, about: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]
+    folder: Path, fields: dict, splits: Iterable[tuple[str, dict[str, np.ndarray]]]
 ) -> None:
-    """Write a prepared folder completely or not at all. Other files in it stay. Only one process may write at a time.
+    """Write a prepared folder completely or not at all. Other files in it stay.
 
-    ``about`` holds the manifest's ``source``, ``licence``, ``complete`` and ``deviations``. The manifest names no date and no
-    machine, so equal arrays give equal bytes.
+    Only one process may write at a time. ``fields`` are the manifest's ``source``, ``licence``,
+    ``complete`` and ``deviations``. The manifest names no date and no machine, so equal arrays
+    give equal bytes.
     """
     new = folder / ".unfinished"
     shutil.rmtree(new, ignore_errors=True)  # a killed process may have left it
@@ -296,10 +301,8 @@ def write(
                     "dtype": str(array.dtype),
                     "sha256": pooch.file_hash(new / path),
                 }
-        (new / MANIFEST).write_text(
-            json.dumps({"name": folder.name, **about, "arrays": arrays}, indent=1),
-            encoding="utf-8",
-        )
+        manifest = {"name": folder.name, **fields, "arrays": arrays}
+        (new / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for split in {path.split("/")[0] for path in arrays}:
             shutil.rmtree(folder / split, ignore_errors=True)
             (new / split).rename(folder / split)

@@ -18,77 +18,85 @@ __all__ = ["STALL_BYTES", "STALL_SECONDS", "prepare", "survey"]
 
 
 def survey(spec: DataSet, root: Path) -> dict[str, str]:
-    """One line for each file that is missing or damaged in the set's folder below ``root``, by name."""
+    """Return a line for each file that is missing or damaged below ``root``, by its name."""
     problems = {}
-    for name, known in spec.files.items():
-        algorithm, _, expected = known.partition(":")
+    for name, published in spec.files.items():
         path = root / spec.name / name
-        if not path.is_file():
-            problems[name] = (
-                f"{path} is no regular file: remove it"
-                if path.exists()
-                else f"{name} is missing"
-            )
-        elif known and (found := pooch.file_hash(path, algorithm)) != expected:
-            size = f"{path.stat().st_size:,} bytes"
-            problems[name] = (
-                f"{path} is truncated or corrupted: expected {algorithm} {expected}, found {found} ({size})"
-            )
+        if not path.exists():
+            problems[name] = f"{name} is missing"
+        elif not path.is_file():
+            problems[name] = f"{path} is no regular file: remove it"
+        elif published:
+            algorithm, expected = published.split(":")
+            actual = pooch.file_hash(path, algorithm)
+            if actual != expected:
+                problems[name] = (
+                    f"{path} is truncated or corrupted: expected {algorithm} {expected}, "
+                    f"found {actual} ({path.stat().st_size:,} bytes)"
+                )
     return problems
 
 
 def prepare(spec: DataSet, root: Path, download: bool) -> Path:
     """Prepare a set from the publishers' files below ``root`` and return its folder.
 
-    ``download`` allows fetching missing files. Raises UserError if files are missing or damaged or nothing can be written; the
-    message says which files, where they come from, how to get them and where to put them.
+    ``download`` allows fetching missing files. Raises UserError if files are missing or damaged
+    or nothing can be written; the message says which files, where they come from, how to get
+    them and where to put them.
     """
-    place = root / spec.name
+    folder = root / spec.name
     if not spec.files:
         raise UserError(
-            f"The data set {spec.name} is not in {root}, and `capslib data fetch` cannot get it yet. "
-            f"Put a prepared folder (SPLIT/ARRAY.npy and manifest.json) at {place}; the set comes from {spec.source}."
+            f"The data set {spec.name} is not in {root}, and `capslib data fetch` cannot get "
+            "it yet. Put a prepared folder (SPLIT/ARRAY.npy and manifest.json) at "
+            f"{folder}; the set comes from {spec.source}."
         )
     try:
         problems = survey(spec, root)
         if problems and not (download and spec.mirrors):
-            lines = "".join(f"\n  {line}" for line in problems.values())
-            how = (
-                f"Run `capslib data fetch {spec.name}`, or put them"
-                if spec.mirrors
-                else "Get them by hand, and put them"
-            )
-            raise UserError(
-                f"The data set {spec.name} is missing from {root}, or incomplete.{lines}\n"
-                f"The files come from {' or '.join(spec.mirrors or [spec.source])}\n"
-                f"{how} into {place}. Name another data folder with --data-dir or $CAPSLIB_DATA."
-            )
-        place.mkdir(parents=True, exist_ok=True)
+            raise _incomplete(spec, root, problems)
+        folder.mkdir(parents=True, exist_ok=True)
         with locked(root / f".{spec.name}.lock"):
-            if not prepared.exists(place):  # another process may have been quicker
+            if not prepared.exists(folder):  # another process may have been quicker
                 for name in problems:
-                    _download(spec, name, place)
-                about = {
+                    _download(spec, name, folder)
+                fields = {
                     "source": spec.source,
                     "licence": spec.licence,
                     "complete": True,
                     "deviations": list(spec.deviations),
                 }
-                prepared.write(place, about, _read(spec, place))
+                prepared.write(folder, fields, _read(spec, folder))
     except OSError as error:
         raise UserError(
-            f"{spec.name} cannot be prepared in {place}: {error}. Choose another data folder with --data-dir or $CAPSLIB_DATA."
+            f"{spec.name} cannot be prepared in {folder}: {error}. "
+            "Choose another data folder with --data-dir or $CAPSLIB_DATA."
         ) from None
-    return place
+    return folder
 
 
-def _read(spec: DataSet, place: Path) -> Splits:
-    """The arrays of one split after another. Raises UserError where the files have another form than the publishers'."""
+def _incomplete(spec: DataSet, root: Path, problems: dict[str, str]) -> UserError:
+    lines = "\n  ".join(problems.values())
+    sources = " or ".join(spec.mirrors or [spec.source])
+    advice = "Get them by hand, and put them"
+    if spec.mirrors:
+        advice = f"Run `capslib data fetch {spec.name}`, or put them"
+    return UserError(
+        f"The data set {spec.name} is missing from {root}, or incomplete.\n  {lines}\n"
+        f"The files come from {sources}\n"
+        f"{advice} into {root / spec.name}. "
+        "Name another data folder with --data-dir or $CAPSLIB_DATA."
+    )
+
+
+def _read(spec: DataSet, folder: Path) -> Splits:
+    """Yield the arrays of each split. Raises UserError where the files have another form."""
     try:
-        yield from spec.read([place / name for name in spec.files], spec.splits)
+        yield from spec.read([folder / name for name in spec.files], spec.splits)
     except Exception as error:  # whatever the bytes of a foreign file happen to break
+        reason = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"The files of {spec.name} in {place} cannot be read: {type(error).__name__}: {error}"
+            f"The files of {spec.name} in {folder} cannot be read: {reason}"
         ) from error
 
 
@@ -108,16 +116,15 @@ def _transfer(address: str, path: str, largest: int) -> None:
         if response.is_redirect:  # whose body requests would read to its end
             response.close()
 
-    # Without this header a server may compress in transit, and the client would unpack the .gz itself.
+    # Without it a server may compress in transit, and the client would unpack the .gz itself.
     headers = {"Accept-Encoding": "identity"}
     timeouts = 5, STALL_SECONDS  # to connect, and between two parts
     hooks = {"response": leave_body}
-    with requests.get(
-        address, headers=headers, timeout=timeouts, stream=True, hooks=hooks
-    ) as response:
+    options = dict(headers=headers, timeout=timeouts, stream=True, hooks=hooks)
+    with requests.get(address, **options) as response:
         response.raise_for_status()
         promised = int(response.headers.get("Content-Length", 0))
-        received, wanted = 0, STALL_BYTES
+        received, required = 0, STALL_BYTES
         deadline = time.monotonic() + STALL_SECONDS
         bar = tqdm(total=promised, unit="B", unit_scale=True, ncols=79)
         with open(path, "wb") as file, bar:
@@ -130,13 +137,17 @@ def _transfer(address: str, path: str, largest: int) -> None:
                         f"it has more than {largest:,} bytes, so it is not the publisher's file"
                     )
                 if time.monotonic() > deadline:
-                    if received < wanted:
+                    if received < required:
                         raise OSError(f"the transfer has stalled after {received:,} bytes")
-                    deadline, wanted = time.monotonic() + STALL_SECONDS, received + STALL_BYTES
+                    required = received + STALL_BYTES
+                    deadline = time.monotonic() + STALL_SECONDS
 
 
 def _download(spec: DataSet, name: str, folder: Path) -> None:
-    """Download one file from the first mirror that delivers it intact. Raises UserError if none does, and keeps no damaged file."""
+    """Download one file from the first mirror that delivers it intact.
+
+    Raises UserError if none does, and keeps no damaged file.
+    """
     from urllib3.exceptions import HTTPError
 
     def transfer(address: str, path: str, _: object) -> None:
@@ -145,7 +156,8 @@ def _download(spec: DataSet, name: str, folder: Path) -> None:
     path = folder / name
     if path.exists() and not path.is_file():
         raise UserError(
-            f"{path} is no regular file: remove it, and run `capslib data fetch {spec.name}` again."
+            f"{path} is no regular file: remove it, and run `capslib data fetch {spec.name}` "
+            "again."
         )
     failures = ""
     for base in spec.mirrors:
@@ -155,14 +167,12 @@ def _download(spec: DataSet, name: str, folder: Path) -> None:
                 address, spec.files[name], fname=name, path=folder, downloader=transfer
             )
             return
-        except (
-            OSError,
-            ValueError,
-            HTTPError,
-        ) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        # requests' errors are OSErrors; a wrong hash is a ValueError
+        except (OSError, ValueError, HTTPError) as error:
             failures += f"\n  {address}\n    {error}"
+    algorithm, published = spec.files[name].split(":")
     raise UserError(
         f"{name} of {spec.name} could not be downloaded:{failures}\n"
-        f"Get it another way, put it into {folder}, and run `capslib data fetch {spec.name}` again; "
-        f"its {spec.files[name].replace(':', ' must be ')}."
+        f"Get it another way, put it into {folder}, and run `capslib data fetch {spec.name}` "
+        f"again; its {algorithm} must be {published}."
     )

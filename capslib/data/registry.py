@@ -1,4 +1,4 @@
-"""What we know about each data set before opening a file: its authors, its terms, its sources."""
+"""What is known about each data set before opening a file: authors, terms, sources."""
 
 from __future__ import annotations
 
@@ -26,33 +26,31 @@ class DataSet:
     """A named data set. ``files`` is empty if it can be loaded from a prepared folder only."""
 
     name: str
-    source: str  # goes into the manifest, as ``licence`` does
+    # Source, licence and deviations go into the manifest.
+    source: str
     licence: str
     classes: tuple[str, ...] = ()
     stand_in: bool = False
-    splits: Shapes = field(default_factory=dict)  # split: [N, C, H, W]
-    arrays: tuple[str, ...] = (
-        "images",
-        "labels",
-    )  # what each split has at least; the first has those shapes
-    files: dict[str, str] = field(
-        default_factory=dict
-    )  # the publishers' files and the hashes that they publish, or ""
-    read: Callable[[list[Path], Shapes], Splits] = idx_splits  # turns the files into splits
-    deviations: tuple[str, ...] = ()  # what that changes; goes into the manifest
-    mirrors: tuple[
-        str, ...
-    ] = ()  # base addresses, tried in this order; none if the files are got by hand
-    paths: dict[str, str] = field(
-        default_factory=dict
-    )  # what stands behind them for a file, where that is not its name
-    largest: int = (
-        2**32
-    )  # bytes: no file of the publisher has more, so a download of more is broken off
-    manifest: str = ""  # SHA-256 of the manifest that ``fetch`` writes, if known
-    whole: tuple[
-        str, ...
-    ] = ()  # SHA-256 of manifests of derived forms that hold every example, made smaller
+    # Shapes [N, C, H, W] by split, which the first of the arrays has.
+    splits: Shapes = field(default_factory=dict)
+    # Arrays that each split has at least.
+    arrays: tuple[str, ...] = ("images", "labels")
+    # The publishers' files and the hashes that they publish, or "".
+    files: dict[str, str] = field(default_factory=dict)
+    # Turns the files into splits.
+    read: Callable[[list[Path], Shapes], Splits] = idx_splits
+    # What ``read`` changes.
+    deviations: tuple[str, ...] = ()
+    # Base addresses, tried in this order; none if the files are got by hand.
+    mirrors: tuple[str, ...] = ()
+    # What follows a base address for a file, where that is not its name.
+    paths: dict[str, str] = field(default_factory=dict)
+    # Bytes: no file of the publisher has more, so a download of more is broken off.
+    largest: int = 2**32
+    # SHA-256 of the manifest that ``fetch`` writes, if known.
+    manifest: str = ""
+    # SHA-256 of manifests of derived forms that hold every example, made smaller.
+    whole: tuple[str, ...] = ()
 
     @property
     def train(self) -> tuple[int, ...]:
@@ -65,18 +63,26 @@ class DataSet:
 
 
 def _like_mnist(*hashes: str) -> dict:
-    """Sizes and files of MNIST and of the sets in its format."""
-    names = [
-        f"{split}-{kind}-ubyte.gz"
-        for split in ("train", "t10k")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
-    splits = {"train": (60_000, 1, 28, 28), "test": (10_000, 1, 28, 28)}
+    """Return the fields that MNIST and the sets in its format share, but for the hashes."""
+    names = (
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    )
     return {
-        "splits": splits,
+        "splits": {"train": (60_000, 1, 28, 28), "test": (10_000, 1, 28, 28)},
         "files": dict(zip(names, hashes, strict=True)),
         "largest": 30_000_000,
     }
+
+
+def _norb_files(*hashes: str) -> dict[str, str]:
+    names = []
+    for split in ("5x46789x9x18x6x2x96x96-training", "5x01235x9x18x6x2x96x96-testing"):
+        for content in ("dat", "cat", "info"):
+            names.append(f"smallnorb-{split}-{content}.mat.gz")
+    return dict(zip(names, hashes, strict=True))
 
 
 _TINTS = tuple(f"colour {k}" for k in range(10))
@@ -109,7 +115,8 @@ _ALL = (
         mirrors=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            "http://yann.lecun.com/exdb/mnist/",  # the authors' own page, last because it often refuses
+            # The authors' own page is the last one, because it often refuses.
+            "http://yann.lecun.com/exdb/mnist/",
         ),
         manifest="fcbc4156c943e1f26ec116f95592d1c88813b8f76466008e1fadcefdcb4e3bf3",
     ),
@@ -136,7 +143,8 @@ _ALL = (
             "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
         mirrors=(
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/"
+            "data/fashion/",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
         manifest="4c7b77f0c01cdc27c3c1e59241d2581b7dea4f8230936b83739a4e2ba04d70e4",
@@ -145,18 +153,8 @@ _ALL = (
         name="kmnist",
         source="http://codh.rois.ac.jp/kmnist/",
         licence="CC BY-SA 4.0",
-        classes=(
-            "o",
-            "ki",
-            "su",
-            "tsu",
-            "na",
-            "ha",
-            "ma",
-            "ya",
-            "re",
-            "wo",
-        ),  # romanised: few plotting fonts have hiragana
+        # Romanised: few plotting fonts have hiragana.
+        classes=("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
         **_like_mnist(
             "md5:bdb82020997e1d708af4cf47b453dcf7",
             "md5:e144d726b3acfaa3e44228e80efcd344",
@@ -167,7 +165,8 @@ _ALL = (
     ),
     DataSet(  # Alpaydin, Kaynak; see sklearn.datasets.load_digits
         name="digits",
-        source="https://archive.ics.uci.edu/ml/datasets/Optical+Recognition+of+Handwritten+Digits",
+        source="https://archive.ics.uci.edu/ml/datasets/"
+        "Optical+Recognition+of+Handwritten+Digits",
         licence="see its page; ships with scikit-learn",
         classes=tuple("0123456789"),
         stand_in=True,
@@ -180,18 +179,20 @@ _ALL = (
         classes=("animal", "human", "airplane", "truck", "car"),
         splits={"train": (24_300, 2, 48, 48), "test": (24_300, 2, 48, 48)},
         arrays=("images", "labels", "instance", "elevation", "azimuth", "lighting"),
-        files={
-            "smallnorb-5x46789x9x18x6x2x96x96-training-dat.mat.gz": "sha256:5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873",
-            "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat.gz": "sha256:2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa",
-            "smallnorb-5x46789x9x18x6x2x96x96-training-info.mat.gz": "sha256:de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32",
-            "smallnorb-5x01235x9x18x6x2x96x96-testing-dat.mat.gz": "sha256:cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474",
-            "smallnorb-5x01235x9x18x6x2x96x96-testing-cat.mat.gz": "sha256:ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff",
-            "smallnorb-5x01235x9x18x6x2x96x96-testing-info.mat.gz": "sha256:16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2",
-        },
+        files=_norb_files(
+            "sha256:5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873",
+            "sha256:2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa",
+            "sha256:de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32",
+            "sha256:cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474",
+            "sha256:ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff",
+            "sha256:16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2",
+        ),
         read=norb_splits,
-        # TensorFlow 1 resizes bilinearly about the upper left corner: at half the size it samples at 0, 2, 4, …, between no pixels.
+        # TensorFlow 1 resizes bilinearly about the upper left corner: at half the size it
+        # samples at 0, 2, 4, …, between no pixels.
         deviations=(
-            "96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every second row and column",
+            "96×96 pixels averaged over 2×2 to 48×48, where the released code keeps every "
+            "second row and column",
         ),
         mirrors=("https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/",),
         largest=300_000_000,
@@ -203,9 +204,8 @@ _ALL = (
         licence="none stated; cite Krizhevsky 2009",
         classes=_CIFAR,
         splits={"train": (50_000, 3, 32, 32), "test": (10_000, 3, 32, 32)},
-        files={
-            "cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"
-        },  # not the Python version: that is a pickle
+        # Not the Python version: that is a pickle.
+        files={"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
         read=cifar_splits,
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
         largest=200_000_000,

@@ -1,4 +1,4 @@
-"""Stand-ins need no files, so everything runs without real data. Every result made with one says so."""
+"""Stand-ins need no files: everything runs without real data. Results with one say so."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["STAND_INS", "digits", "sha256", "splits"]
 
 
 def digits() -> dict[str, dict[str, np.ndarray]]:
-    """Scikit-learn's 1,797 scans as ``{split: {"images": uint8 [N, 1, 8, 8], "labels": int64 [N]}}``.
+    """Return scikit-learn's 1,797 scans: images uint8 [N, 1, 8, 8] and labels int64 [N].
 
-    Grey values 0…16 become 0…255. Every fifth scan of a class, from the first, is a test image. The same 13 people wrote both
-    parts, so test accuracy says nothing about other people's handwriting.
+    Grey values 0…16 become 0…255. Every fifth scan of a class, from the first, is a test image.
+    The same 13 people wrote both splits, so test accuracy says nothing about the handwriting of
+    anybody else.
     """
     from sklearn.datasets import load_digits  # heavy, and only this stand-in needs it
 
@@ -28,8 +29,8 @@ def digits() -> dict[str, dict[str, np.ndarray]]:
     for k in range(10):
         test[np.flatnonzero(labels == k)[::5]] = True
     return {
-        s: {"images": images[rows], "labels": labels[rows]}
-        for s, rows in (("train", ~test), ("test", test))
+        "train": {"images": images[~test], "labels": labels[~test]},
+        "test": {"images": images[test], "labels": labels[test]},
     }
 
 
@@ -44,21 +45,30 @@ STAND_INS = {
 
 @functools.cache
 def splits(name: str) -> dict[str, dict[str, Any]]:
-    """All splits of a stand-in, in the types of a prepared folder and read-only: all callers share them, as those of a real set."""
-    found = STAND_INS[name]()
-    for group in found.values():
-        for key, array in group.items():
+    """Return all splits of a stand-in, in the types of a prepared folder.
+
+    They are read-only, as those of a real set: all callers share them.
+    """
+    arrays_by_split = STAND_INS[name]()
+    for arrays in arrays_by_split.values():
+        for key, array in arrays.items():
             if isinstance(array, np.ndarray):  # the images of toys are read-only as they are
-                group[key] = array.astype(np.int64) if array.dtype.kind == "i" else array
-                group[key].flags.writeable = False
-    return found
+                if array.dtype.kind == "i":
+                    array = array.astype(np.int64)
+                array.flags.writeable = False
+                arrays[key] = array
+    return arrays_by_split
 
 
 def sha256(splits: dict[str, dict[str, np.ndarray]]) -> str:
-    """One hash over names, types, shapes and bytes of all arrays, in a fixed order. Images of toys count by their recipe."""
+    """Return a hash of names, types, shapes and bytes of all arrays, in a fixed order.
+
+    Images of toys count by their recipe.
+    """
     digest = hashlib.sha256()
     for split, arrays in sorted(splits.items()):
-        for key, a in sorted(arrays.items()):
-            content = a.tobytes() if isinstance(a, np.ndarray) else a.recipe()
-            digest.update(f"{split}/{key} {a.dtype.str} {list(a.shape)}\n".encode() + content)
+        for key, array in sorted(arrays.items()):
+            content = array.tobytes() if isinstance(array, np.ndarray) else array.recipe()
+            header = f"{split}/{key} {array.dtype.str} {list(array.shape)}\n"
+            digest.update(header.encode() + content)
     return digest.hexdigest()

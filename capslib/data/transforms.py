@@ -1,7 +1,8 @@
-"""Tensor functions between a data set and a network. Each takes a whole batch [B, C, H, W] on any device."""
+"""Tensor functions between a data set and a network, each of a whole batch [B, C, H, W]."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,9 @@ __all__ = [
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 0…255 to float32 0…1. Raises TypeError for any other type, which would be scaled twice.
+    """Convert uint8 0…255 to float32 0…1.
+
+    Raises TypeError for any other type, which would be scaled twice.
 
     >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
@@ -34,11 +37,11 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
-    """Subtract the mean of each image and divide by its standard deviation, over its own pixels and channels.
+    """Subtract from each image the mean of its pixels and divide by their standard deviation.
 
-    The deviation counts as at least 1/√(C·H·W), so an image of one grey becomes zeros. With ``of`` [B, C, h, w], both are of these
-    images instead. Black and white pixels, standardised so, are the valid range of an attack: the ``bounds`` of
-    :mod:`capslib.attacks`.
+    The deviation counts as at least 1/√(C·H·W), so an image of one grey becomes zeros. With
+    ``of`` [B, C, h, w], both are of these images instead. Black and white pixels, standardised
+    so, are the valid range of an attack: the ``bounds`` of :mod:`capslib.attacks`.
 
     >>> x = torch.tensor([[[[0.0, 0.0, 1.0, 1.0]]]])
     >>> standardise(x), standardise(torch.ones(1, 1, 1, 1), of=x)
@@ -52,18 +55,18 @@ def standardise(x: Tensor, of: Tensor | None = None) -> Tensor:
 
 
 def downsample(x: Tensor, factor: int) -> Tensor:
-    """Average over ``factor`` × ``factor`` pixels: float [B, C, H, W] to [B, C, H/factor, W/factor].
+    """Average over blocks of ``factor`` × ``factor`` pixels.
 
-    Raises ValueError if ``factor`` does not divide both sides.
+    Takes float [B, C, H, W] and returns [B, C, H/factor, W/factor]. Raises ValueError if
+    ``factor`` does not divide both sides.
 
     >>> downsample(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2)
     tensor([[[[2.5000]]]])
     """
     check_shapes(x=(x, "N C H W"))
     if factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
-        raise ValueError(
-            f"factor {factor} does not divide images of {x.shape[-2]} × {x.shape[-1]} pixels"
-        )
+        size = f"{x.shape[-2]} × {x.shape[-1]} pixels"
+        raise ValueError(f"factor {factor} does not divide images of {size}")
     return F.avg_pool2d(x, factor)
 
 
@@ -78,55 +81,57 @@ def random_crop(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
     check_shapes(x=(x, "N C H W"))
     if size > min(x.shape[2:]):
         raise ValueError(
-            f"no crop of {size} × {size} lies within images of {x.shape[2]} × {x.shape[3]} pixels"
+            f"no crop of {size} × {size} lies within images of "
+            f"{x.shape[2]} × {x.shape[3]} pixels"
         )
-    windows = x.unfold(2, size, 1).unfold(
-        3, size, 1
-    )  # [B, C, places, places, size, size], a view
-    images = torch.arange(len(x), device=x.device)
-    top, left = (
-        torch.randint(n, (len(x),), generator=generator, device=x.device)
-        for n in windows.shape[2:4]
-    )
-    return windows[images, :, top, left]
+    windows = x.unfold(2, size, 1).unfold(3, size, 1)  # [B, C, rows, columns, size, size]
+    _, _, rows, columns, _, _ = windows.shape
+    draw = functools.partial(torch.randint, generator=generator, device=x.device)
+    row, column = draw(rows, (len(x),)), draw(columns, (len(x),))
+    return windows[torch.arange(len(x), device=x.device), :, row, column]
 
 
 CENTRE_AND_DIAGONALS = (
     (0, 0),
-    *((k * a, k * b) for k in (1, 2, 3) for a in (1, -1) for b in (1, -1)),
+    *[(1, 1), (1, -1), (-1, 1), (-1, -1)],
+    *[(2, 2), (2, -2), (-2, 2), (-2, -2)],
+    *[(3, 3), (3, -3), (-3, 3), (-3, -3)],
 )
-"""Offsets of the 13 crops over which the released code of EM routing averages (rows down, columns to the right).
+"""Offsets (rows down, columns to the right) of 13 crops that the released EM routing averages.
 
-Its TensorFlow halves them and drops the fraction, so it uses only the rows and columns −2, −1, 0 and 1 from the centre.
+Its TensorFlow halves them and drops the fraction, so it uses only the rows and columns −2,
+−1, 0 and 1 from the centre.
 """
 
 
 def crops(
     x: Tensor, size: int, offsets: Sequence[tuple[int, int]] = CENTRE_AND_DIAGONALS
 ) -> Tensor:
-    """Crop ``size`` × ``size`` pixels at each offset from the centre: [B, C, H, W] to [offsets, B, C, size, size].
+    """Crop ``size`` × ``size`` pixels of x [B, C, H, W] at each offset from the centre.
 
-    Raises ValueError if a crop leaves the image.
+    Returns [offsets, B, C, size, size]. Raises ValueError if a crop leaves the image.
 
     >>> crops(torch.rand(4, 1, 48, 48), 32).shape
     torch.Size([13, 4, 1, 32, 32])
     """
     check_shapes(x=(x, "N C H W"))
-    top, left = ((n - size) // 2 for n in x.shape[-2:])
-    if any(
-        not (0 <= top + a <= x.shape[-2] - size and 0 <= left + b <= x.shape[-1] - size)
-        for a, b in offsets
-    ):
-        raise ValueError(
-            f"not all crops of {size} × {size} lie within images of {x.shape[-2]} × {x.shape[-1]} pixels"
-        )
-    return torch.stack(
-        [x[..., top + a : top + a + size, left + b : left + b + size] for a, b in offsets]
-    )
+    height, width = x.shape[-2:]
+    images = []
+    for down, right in offsets:
+        row, column = (height - size) // 2 + down, (width - size) // 2 + right
+        if min(row, column) < 0 or row + size > height or column + size > width:
+            raise ValueError(
+                f"not all crops of {size} × {size} lie within images of "
+                f"{height} × {width} pixels"
+            )
+        images.append(x[..., row : row + size, column : column + size])
+    return torch.stack(images)
 
 
 def center_crop(x: Tensor, size: int) -> Tensor:
-    """Crop the middle ``size`` × ``size`` pixels: [B, C, H, W] to [B, C, size, size]. Raises ValueError if x is smaller.
+    """Crop the middle ``size`` × ``size`` pixels: [B, C, H, W] to [B, C, size, size].
+
+    Raises ValueError if x is smaller.
 
     >>> center_crop(torch.arange(4.0).reshape(1, 1, 1, 4).expand(1, 1, 4, 4), 2)
     tensor([[[[1., 2.],
@@ -141,11 +146,12 @@ def jitter(
     brightness: float = 63 / 255,
     contrast: tuple[float, float] = (0.2, 1.8),
 ) -> Tensor:
-    """Shift the brightness of each image by up to ``brightness``, then multiply its contrast by a factor within ``contrast``.
+    """Shift brightness by up to ``brightness``, then multiply contrast by one of ``contrast``.
 
-    Takes and returns float [B, C, H, W], grey values 0…1; it does not clip. Each image draws both numbers once, uniformly.
-    Contrast is how far the pixels of a channel differ from that channel's mean. :func:`standardise` removes the brightness; of the
-    contrast it keeps only a change in the weight of the difference between the channels' means.
+    Takes and returns float [B, C, H, W], grey values 0…1; it does not clip. Each image draws
+    both numbers once, uniformly. Contrast is how far the pixels of a channel differ from that
+    channel's mean. :func:`standardise` removes the brightness; of the contrast it keeps only
+    a change in the weight of the difference between the channels' means.
 
     >>> x = torch.full((1, 1, 2, 2), 0.5)
     >>> bool((jitter(x, torch.Generator().manual_seed(0)) - x).abs().max() <= 63 / 255)

@@ -375,7 +375,7 @@ def data_list(data_dir: DataDir = None) -> None:
     )
     for row in data.describe(data_dir):
         table.add_row(
-            *map(escape, (row.name, row.kind, row.here, row.splits, row.licence, row.folder))
+            *map(escape, (row.name, row.kind, row.state, row.splits, row.licence, row.folder))
         )
     out.print(table)
 

@@ -203,10 +203,10 @@ def test_fetch_prepares_the_file_without_a_network_and_says_where_it_comes_from(
             assert part in str(caught.value)
         assert "data fetch" not in str(caught.value)
     rows = {row.name: row for row in data.describe(tmp_path)}
-    assert (rows["affnist"].here, rows["affnist"].folder) == ("no", "")
+    assert (rows["affnist"].state, rows["affnist"].folder) == ("no", "")
     tiny_affnist.put(tmp_path / "affnist")
     rows = {row.name: row for row in data.describe(tmp_path)}
-    assert (rows["affnist"].here, rows["affnist"].folder) == (
+    assert (rows["affnist"].state, rows["affnist"].folder) == (
         "to prepare",
         str(tmp_path / "affnist"),
     )

@@ -176,7 +176,7 @@ def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_pa
             UserError, match=r"train-labels-idx1-ubyte.gz is no regular file: remove it"
         ):
             call("mnist", tmp_path)
-    assert data.describe(tmp_path)[0].here == "no"
+    assert data.describe(tmp_path)[0].state == "no"
     assert mirror.asked == ["train-images-idx3-ubyte.gz"]
 
 

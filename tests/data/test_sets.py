@@ -180,20 +180,20 @@ def test_describe(tiny, folder, tmp_path):
         "yes",
         "train 1,433×1×8×8, test 364×1×8×8",
     )
-    assert (rows["kmnist"].here, rows["kmnist"].folder) == ("no", "")
+    assert (rows["kmnist"].state, rows["kmnist"].folder) == ("no", "")
     assert all(row.licence for row in rows.values())
     assert present(folder.parent) == ["mnist"]
 
     reshaped(folder, (19, 1, 4, 5))
     change_manifest(folder, complete=False, deviations=["a few"])
-    assert data.describe(folder.parent)[0].here == "in part"
+    assert data.describe(folder.parent)[0].state == "in part"
     assert len(data.load("mnist", "train", data_dir=folder.parent)) == 19
     tiny.put(tmp_path / "two" / "mnist", without=["train-labels-idx1-ubyte.gz"])
-    assert data.describe(tmp_path / "two")[0].here == "no"
+    assert data.describe(tmp_path / "two")[0].state == "no"
     assert present(tmp_path / "two") == []
     tiny.put(tmp_path / "two" / "mnist")
     row = data.describe(tmp_path / "two")[0]
-    assert (row.here, row.folder) == ("to prepare", str(tmp_path / "two" / "mnist"))
+    assert (row.state, row.folder) == ("to prepare", str(tmp_path / "two" / "mnist"))
     assert not (
         tmp_path / "two" / "mnist" / "manifest.json"
     ).exists()  # describe changes nothing
@@ -547,7 +547,7 @@ def test_a_manifest_that_may_not_be_read_is_an_error_with_its_reason(folder, mon
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UserError, match=r"manifest.json cannot be read: Permission denied"):
         data.load("mnist", "train", data_dir=folder.parent)
-    assert data.describe(folder.parent)[0].here == "damaged"
+    assert data.describe(folder.parent)[0].state == "damaged"
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -564,7 +564,7 @@ def test_damaged_prepared_folder(folder, damage):
         assert what in str(caught.value)
         assert "capslib data fetch mnist" in str(caught.value)
     assert what in " ".join(data.verify("mnist", folder.parent))
-    assert data.describe(folder.parent)[0].here == "damaged"
+    assert data.describe(folder.parent)[0].state == "damaged"
     assert present(folder.parent) == ["mnist"]
     (
         folder / "manifest.json"
