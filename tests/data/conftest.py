@@ -1,4 +1,4 @@
-"""Tiny sets: publishers' files with their real names, a few small images, and hashes that the registry knows."""
+"""Tiny sets: publishers' files with their real names, few small images, and known hashes."""
 
 import dataclasses
 import gzip
@@ -16,7 +16,7 @@ from capslib.errors import UserError
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path) -> Path:
-    """The user's cache, which is the default data folder and notes which arrays were read."""
+    """The user's cache: the default data folder, with notes of the arrays that were read."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "capslib"
 
@@ -24,9 +24,7 @@ def cache(monkeypatch, tmp_path) -> Path:
 @dataclasses.dataclass
 class Tiny:
     spec: registry.DataSet
-    arrays: dict[
-        str, tuple[np.ndarray, ...]
-    ]  # split: the content of its files, images and labels first
+    arrays: dict[str, tuple[np.ndarray, ...]]  # of each split: images and labels first
     files: dict[str, bytes]  # name: content as published
 
     def put(self, folder: Path, *, without=()) -> Path:
@@ -39,47 +37,44 @@ class Tiny:
 
 @pytest.fixture
 def publish(monkeypatch, tmp_path):
-    """``publish(name, splits, arrays, files)`` replaces the real set of that name by a tiny one."""
+    """``publish(name, splits, arrays, files)`` replaces a real set by a tiny one."""
 
     def use(name, splits, arrays, files):
-        real = registry.SETS[name]
-        spec = dataclasses.replace(
-            real,
-            splits=splits,
-            files={
-                name: known and f"sha256:{hashlib.sha256(files[name]).hexdigest()}"
-                for name, known in real.files.items()
-            },
-            mirrors=real.mirrors and ("http://127.0.0.1:9/nobody-listens/",),
-            manifest="",
-        )
+        real, hashes = registry.SETS[name], {}
         assert list(files) == list(real.files)
+        for file, content in files.items():
+            hashes[file] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            if not real.files[file]:
+                hashes[file] = ""
+        mirrors = ("http://127.0.0.1:9/nobody-listens/",) if real.mirrors else ()
+        changes = dict(splits=splits, files=hashes, mirrors=mirrors, manifest="")
+        spec = dataclasses.replace(real, **changes)
         monkeypatch.setitem(registry.SETS, name, spec)
         return Tiny(spec, arrays, files)
 
-    for variable in ("CAPSLIB_DATA", "CAPSLIB_DOWNLOAD"):
+    # The mirrors of these tests run on this machine.
+    proxies = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+    for variable in ("CAPSLIB_DATA", "CAPSLIB_DOWNLOAD", *proxies):
         monkeypatch.delenv(variable, raising=False)
-    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(
-            variable, raising=False
-        )  # the mirrors of these tests run on this machine
     return use
 
 
 @pytest.fixture
 def refused(publish, tmp_path):
-    """``refused(tiny, changed)``: files of another form with the right hashes are an error that says what broke, and leave nothing."""
+    """``refused(tiny, changes)``: files of another form, with the right hashes, are an error.
 
-    def use(tiny, changed):
-        name, place = tiny.spec.name, tmp_path / tiny.spec.name
-        publish(name, tiny.spec.splits, {}, tiny.files | changed).put(place)
+    It says what broke, and nothing half-written or extracted is left.
+    """
+
+    def use(tiny, changes):
+        name, folder = tiny.spec.name, tmp_path / tiny.spec.name
+        publish(name, tiny.spec.splits, {}, tiny.files | changes).put(folder)
         with pytest.raises(UserError) as caught:
             data.require(name, tmp_path)
-        assert str(caught.value).startswith(f"The files of {name} in {place} cannot be read: ")
-        assert {p.name for p in place.iterdir()} == set(
-            tiny.files
-        )  # nothing half-written, nothing extracted
-        return str(caught.value)
+        message = str(caught.value)
+        assert message.startswith(f"The files of {name} in {folder} cannot be read: ")
+        assert {path.name for path in folder.iterdir()} == set(tiny.files)
+        return message
 
     return use
 
@@ -100,13 +95,11 @@ def tiny(publish):
 
 @pytest.fixture
 def tiny_norb(publish):
-    """smallNORB with 1,010 + 7 pairs of 8 × 6 pixels: more than two slabs of the reader, and less than one."""
+    """smallNORB with 1,010 + 7 pairs of 8 × 6 pixels: over two slabs of the reader; under one."""
     rng = np.random.default_rng(0)
+    training, testing = "5x46789x9x18x6x2x96x96-training", "5x01235x9x18x6x2x96x96-testing"
     arrays, files = {}, {}
-    for split, stem, n in (
-        ("train", "5x46789x9x18x6x2x96x96-training", 1010),
-        ("test", "5x01235x9x18x6x2x96x96-testing", 7),
-    ):
+    for split, stem, n in (("train", training, 1010), ("test", testing, 7)):
         images = rng.integers(0, 256, (n, 2, 8, 6), dtype=np.uint8)
         labels = rng.integers(0, 5, n, dtype=np.int32)
         info = rng.integers(0, 10, (n, 4), dtype=np.int32)
@@ -118,21 +111,21 @@ def tiny_norb(publish):
 
 @pytest.fixture
 def tiny_cifar(publish):
-    """CIFAR-10 with five batches of 4 and one of 3 images of 2 × 3 pixels, in an archive with another order and with other files."""
+    """CIFAR-10 with five batches of 4 and one of 3 images of 2 × 3 pixels.
+
+    They stand in the archive in another order, with a file that is none of them.
+    """
     rng = np.random.default_rng(0)
-    arrays = {
-        split: (rng.integers(0, 256, (n, 3, 2, 3), dtype=np.uint8), rng.integers(0, 10, n))
-        for split, n in (("train", 20), ("test", 3))
-    }
-    batches = {"test_batch": cifar_records(*arrays["test"])}
-    for k in range(5):
-        batches[f"data_batch_{k + 1}"] = cifar_records(
-            *(a[4 * k : 4 * k + 4] for a in arrays["train"])
-        )
-    members = [
-        (f"cifar-10-batches-bin/{name}.bin", batches[name])
-        for name in sorted(batches, reverse=True)
-    ]
+    arrays = {}
+    for split, n in (("train", 20), ("test", 3)):
+        images = rng.integers(0, 256, (n, 3, 2, 3), dtype=np.uint8)
+        arrays[split] = images, rng.integers(0, 10, n)
+    images, labels = arrays["train"]
+    members = [("cifar-10-batches-bin/test_batch.bin", cifar_records(*arrays["test"]))]
+    for k in reversed(range(5)):
+        rows = slice(4 * k, 4 * k + 4)
+        content = cifar_records(images[rows], labels[rows])
+        members.append((f"cifar-10-batches-bin/data_batch_{k + 1}.bin", content))
     members.insert(3, ("cifar-10-batches-bin/batches.meta.txt", b"airplane\n"))
     splits = {"train": (20, 3, 2, 3), "test": (3, 3, 2, 3)}
     return publish("cifar10", splits, arrays, {"cifar-10-binary.tar.gz": tar_gz(members)})

@@ -10,23 +10,24 @@ import time
 from pathlib import Path
 
 import pytest
+from writers import write_part
 
 from capslib import data
-from capslib.data import prepared, publishers
+from capslib.data import publishers
 from capslib.errors import UserError
+
+LABELS = "train-labels-idx1-ubyte.gz"
 
 
 class Mirror:
-    """Serves a dictionary of files, changed by ``spoil(name, content)``, and remembers every request.
+    """Serves a dictionary of files, changed by ``spoil(content)``, and logs the requests.
 
-    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes. With ``moved`` it sends to
-    another address first, in an answer without an end.
+    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes. With
+    ``moved`` it sends to another address first, in an answer without an end.
     """
 
-    def __init__(
-        self, files, spoil=lambda name, content: content, promise=None, pause=0.0, moved=False
-    ):
-        self.asked = asked = []
+    def __init__(self, files, spoil=bytes, promise=None, pause=0.0, moved=False):
+        self.requests = requests = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
@@ -35,25 +36,24 @@ class Mirror:
                     self.send_response(302)
                     self.send_header("Location", f"/moved/{name}")
                     self.end_headers()
-                    with contextlib.suppress(ConnectionError):
-                        while True:
-                            self.wfile.write(bytes(2**16))
-                    return
-                asked.append(name)
-                content = spoil(name, files[name]) if name in files else None
-                if content is None:
+                    while True:
+                        self.wfile.write(bytes(2**16))
+                requests.append(name)
+                if name not in files:
                     self.send_error(404)
                     return
+                content = spoil(files[name])
                 self.send_response(200)
                 self.send_header("Content-Length", str(promise or len(content)))
                 self.end_headers()
-                parts = (
-                    [content[k : k + 1] for k in range(len(content))] if pause else [content]
-                )
+                size = 1 if pause else len(content)
+                for start in range(0, len(content), size):
+                    self.wfile.write(content[start : start + size])
+                    time.sleep(pause)
+
+            def handle(self):
                 with contextlib.suppress(ConnectionError):  # the other side has had enough
-                    for part in parts:
-                        self.wfile.write(part)
-                        time.sleep(pause)
+                    super().handle()
 
             def log_message(self, *_):
                 pass
@@ -62,102 +62,79 @@ class Mirror:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.address = f"http://127.0.0.1:{self.server.server_port}/files/"
 
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
 
 @pytest.fixture
 def mirrors(tiny, monkeypatch):
-    """``mirrors(Mirror(…), …)`` gives the tiny set these addresses."""
+    """``mirrors(Mirror(…), …)`` gives the tiny set these addresses, and other changes."""
     started = []
 
-    def use(*given):
-        started.extend(given)
-        spec = dataclasses.replace(tiny.spec, mirrors=tuple(m.address for m in given))
+    def use(*mirrors, **changes):
+        started.extend(mirrors)
+        addresses = tuple(mirror.address for mirror in mirrors)
+        spec = dataclasses.replace(tiny.spec, mirrors=addresses, **changes)
         monkeypatch.setitem(data.SETS, "mnist", spec)
-        return given
+        return mirrors
 
     yield use
     for mirror in started:
-        mirror.server.shutdown()
-        mirror.server.server_close()
+        mirror.close()
 
 
 def test_fetch(tiny, mirrors, tmp_path, capfd):
     [mirror] = mirrors(Mirror(tiny.files))
     assert data.fetch("mnist", tmp_path) == tmp_path / "mnist"
-    assert mirror.asked == list(tiny.files)
-    assert capfd.readouterr().err.count("100%") == 4  # one bar for each file
+    assert mirror.requests == list(tiny.files)
+    assert capfd.readouterr().err.count("100%") == 4  # a bar for each file
     assert data.verify("mnist", tmp_path) == []
-    assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     data.fetch("mnist", tmp_path)
-    assert len(mirror.asked) == 4  # no second request
+    assert len(mirror.requests) == 4
 
 
 def test_nothing_is_downloaded_unless_it_is_allowed(tiny, mirrors, tmp_path, monkeypatch):
     [mirror] = mirrors(Mirror(tiny.files))
-    for call in (data.require, lambda n, d: data.load(n, "train", data_dir=d)):
-        with pytest.raises(UserError, match="capslib data fetch mnist"):
-            call("mnist", tmp_path)
+    with pytest.raises(UserError, match="capslib data fetch mnist"):
+        data.require("mnist", tmp_path)
     monkeypatch.setenv("CAPSLIB_DOWNLOAD", "1")
     with pytest.raises(UserError, match="capslib data fetch mnist"):
         data.load("mnist", "train", data_dir=tmp_path, download=False)
-    assert mirror.asked == []
+    assert mirror.requests == []
     assert len(data.load("mnist", "train", data_dir=tmp_path)) == 20
     monkeypatch.delenv("CAPSLIB_DOWNLOAD")
     data.require("mnist", tmp_path / "other", download=True)
-    assert len(data.load("mnist", "train", data_dir=tmp_path / "other")) == 20
+    assert len(mirror.requests) == 8
 
 
-SPOILT = {
-    "404": lambda name, content: None,
-    "cut": lambda name, content: content[:-9],
-    "corrupted": lambda name, content: content[:-9] + bytes(9),
-    "a page of excuses": lambda name, content: b"<html>Please log in</html>",
+BROKEN = {
+    "cut": dict(spoil=lambda content: content[:-9]),
+    "corrupted": dict(spoil=lambda content: content[:-9] + bytes(9)),
+    "a page of excuses": dict(spoil=lambda content: b"<html>Please log in</html>"),
+    "hangs up early": dict(promise=10_000),
+    # It sends a byte now and then, so that no wait for the next one is long.
+    "stalls": dict(promise=1000, pause=0.02),
 }
 
 
-@pytest.mark.parametrize("how", SPOILT)
-def test_a_broken_mirror_is_skipped(tiny, mirrors, tmp_path, how):
-    bad, good = mirrors(Mirror(tiny.files, SPOILT[how]), Mirror(tiny.files))
+@pytest.mark.parametrize("options", BROKEN.values(), ids=BROKEN)
+def test_a_broken_mirror_is_skipped(tiny, mirrors, tmp_path, monkeypatch, options):
+    monkeypatch.setattr(publishers, "STALL_SECONDS", 0.2)
+    broken, sound = mirrors(Mirror(tiny.files, **options), Mirror(tiny.files))
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
-    assert bad.asked == good.asked == list(tiny.files)
-
-
-def test_a_mirror_that_hangs_up_early(tiny, mirrors, tmp_path):
-    mirrors(Mirror(tiny.files, promise=10_000), Mirror(tiny.files))
-    data.fetch("mnist", tmp_path)
-    assert data.verify("mnist", tmp_path) == []
+    assert broken.requests == sound.requests == list(tiny.files)
 
 
 @pytest.mark.parametrize("promise", [None, 10**15])
-def test_a_mirror_that_sends_more_than_the_publisher_has(
-    tiny, mirrors, tmp_path, monkeypatch, promise
-):
+def test_a_mirror_that_sends_more_than_the_publisher_has(tiny, mirrors, tmp_path, promise):
     largest = max(len(content) for content in tiny.files.values())
-    endless = Mirror(tiny.files, lambda name, content: content * 1000, promise)
-    mirrors(endless)
-    monkeypatch.setitem(
-        data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest)
-    )
-    with pytest.raises(
-        UserError, match=f"it has more than {largest:,} bytes, so it is not the publisher's"
-    ):
+    mirrors(Mirror(tiny.files, lambda content: content * 1000, promise), largest=largest)
+    message = f"it has more than {largest:,} bytes, so it is not the publisher's"
+    with pytest.raises(UserError, match=message):
         data.fetch("mnist", tmp_path)
     assert list((tmp_path / "mnist").iterdir()) == []
-    mirrors(endless, Mirror(tiny.files))
-    monkeypatch.setitem(
-        data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], largest=largest)
-    )
-    data.fetch("mnist", tmp_path)
-    assert data.verify("mnist", tmp_path) == []
-
-
-def test_a_mirror_that_stalls_is_left(tiny, mirrors, tmp_path, monkeypatch):
-    """It sends a byte now and then, so that no wait for the next one is long."""
-    monkeypatch.setattr(publishers, "STALL_SECONDS", 0.2)
-    slow, good = mirrors(Mirror(tiny.files, promise=1000, pause=0.02), Mirror(tiny.files))
-    data.fetch("mnist", tmp_path)
-    assert data.verify("mnist", tmp_path) == []
-    assert slow.asked == good.asked == list(tiny.files)
 
 
 def test_a_mirror_that_has_moved(tiny, mirrors, tmp_path):
@@ -170,51 +147,41 @@ def test_a_mirror_that_has_moved(tiny, mirrors, tmp_path):
 def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_path, make):
     [mirror] = mirrors(Mirror(tiny.files))
     (tmp_path / "mnist").mkdir()
-    make(tmp_path / "mnist" / "train-labels-idx1-ubyte.gz")
+    make(tmp_path / "mnist" / LABELS)
     for call in (data.fetch, data.require, data.verify):
-        with pytest.raises(
-            UserError, match=r"train-labels-idx1-ubyte.gz is no regular file: remove it"
-        ):
+        with pytest.raises(UserError, match=f"{LABELS} is no regular file: remove it"):
             call("mnist", tmp_path)
     assert data.describe(tmp_path)[0].state == "no"
-    assert mirror.asked == ["train-images-idx3-ubyte.gz"]
+    assert mirror.requests == ["train-images-idx3-ubyte.gz"]
 
 
 def test_all_mirrors_fail_and_the_file_is_put_there_by_hand(tiny, mirrors, tmp_path):
-    wrong = "train-labels-idx1-ubyte.gz"
-    place, good = tmp_path / "mnist", tiny.files[wrong]
-    one, two = mirrors(
-        Mirror(tiny.files, lambda name, content: content[::-1] if name == wrong else content),
-        Mirror({}),
-    )
+    content, folder = tiny.files[LABELS], tmp_path / "mnist"
+    spoilt = Mirror(tiny.files | {LABELS: content[::-1]})
+    empty = Mirror({})
+    mirrors(spoilt, empty)
     with pytest.raises(UserError) as caught:
         data.fetch("mnist", tmp_path)
-    hashes = [hashlib.sha256(content).hexdigest() for content in (good, good[::-1])]
-    for part in (
-        one.address + wrong,
-        two.address + wrong,
-        str(place),
-        *hashes,
-        "404",
-        "capslib data fetch mnist",
-    ):
-        assert part in str(caught.value)
-    assert [p.name for p in place.iterdir()] == [
-        "train-images-idx3-ubyte.gz"
-    ]  # the intact file stays, the damaged one is gone
+    message = str(caught.value)
+    for part in (spoilt.address + LABELS, empty.address + LABELS, str(folder), "404"):
+        assert part in message
+    assert hashlib.sha256(content).hexdigest() in message
+    assert "capslib data fetch mnist" in message
+    # The intact file stays, the damaged one is gone.
+    assert [path.name for path in folder.iterdir()] == ["train-images-idx3-ubyte.gz"]
 
-    (place / wrong).write_bytes(good)
-    one.asked.clear()
+    (folder / LABELS).write_bytes(content)
+    spoilt.requests.clear()
     data.fetch("mnist", tmp_path)
-    assert one.asked == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+    assert spoilt.requests == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
     assert data.verify("mnist", tmp_path) == []
 
 
 def test_a_damaged_file_is_fetched_again(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
-    (tiny.put(tmp_path / "mnist") / "train-images-idx3-ubyte.gz").write_bytes(b"half")
+    (tiny.put(tmp_path / "mnist") / LABELS).write_bytes(b"half")
     data.fetch("mnist", tmp_path)
-    assert mirror.asked == ["train-images-idx3-ubyte.gz"]
+    assert mirror.requests == [LABELS]
     assert data.verify("mnist", tmp_path) == []
 
 
@@ -226,28 +193,12 @@ def test_offline_is_quick(tiny, tmp_path):
     assert not any(row.folder for row in data.describe(tmp_path))
 
 
-def test_right_hash_but_wrong_shape(tiny, mirrors, tmp_path, monkeypatch):
-    mirrors(Mirror(tiny.files))
-    monkeypatch.setitem(
-        data.SETS,
-        "mnist",
-        dataclasses.replace(data.SETS["mnist"], splits={"train": (20, 1, 28, 28)}),
-    )
-    with pytest.raises(
-        UserError,
-        match=r"files of mnist in .* cannot be read: ValueError: .*400 into shape \(20,1,28,28\)",
-    ):
-        data.fetch("mnist", tmp_path)
-    assert not (tmp_path / "mnist" / "manifest.json").exists()
-
-
-def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path, monkeypatch):
-    mirrors(Mirror(tiny.files, lambda name, content: content[:-1] + b"x"), Mirror(tiny.files))
-
-    md5 = {
-        name: "md5:" + hashlib.md5(content).hexdigest() for name, content in tiny.files.items()
-    }
-    monkeypatch.setitem(data.SETS, "mnist", dataclasses.replace(data.SETS["mnist"], files=md5))
+def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path):
+    hashes = {}
+    for name, content in tiny.files.items():
+        hashes[name] = f"md5:{hashlib.md5(content).hexdigest()}"
+    spoilt = Mirror(tiny.files, lambda content: content[:-1] + b"x")
+    mirrors(spoilt, Mirror(tiny.files), files=hashes)
     data.fetch("mnist", tmp_path)
     assert data.verify("mnist", tmp_path) == []
 
@@ -255,32 +206,26 @@ def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path, monkeypatch
 def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
     images, labels = tiny.arrays["train"]
-    part = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
-    about = {
-        "source": "a test",
-        "licence": "none",
-        "complete": False,
-        "deviations": ["the first 7"],
-    }
-    prepared.write(tmp_path / "mnist", about, [("train", part)])
+    arrays = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
+    write_part(tmp_path / "mnist", "train", arrays, deviations=["the first 7"])
     assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
     with pytest.raises(UserError, match=r"only part of mnist \(the first 7\)"):
         data.fetch("mnist", tmp_path)
-    assert mirror.asked == []
+    assert mirror.requests == []
 
 
 def test_two_fetches_at_once(tiny, mirrors, tmp_path):
-    def slowly(name, content):
+    def slowly(content):
         time.sleep(0.1)
         return content
 
     [mirror] = mirrors(Mirror(tiny.files, slowly))
-    both = [threading.Thread(target=data.fetch, args=("mnist", tmp_path)) for _ in range(2)]
-    for thread in both:
+    threads = [threading.Thread(target=data.fetch, args=("mnist", tmp_path)) for _ in range(2)]
+    for thread in threads:
         thread.start()
-    for thread in both:
+    for thread in threads:
         thread.join(30)
-    assert sorted(mirror.asked) == sorted(tiny.files)  # each file once
+    assert sorted(mirror.requests) == sorted(tiny.files)  # each file once
     assert data.verify("mnist", tmp_path) == []
 
 

@@ -15,14 +15,13 @@ from capslib.data.readers import halve, norb_splits
 from capslib.errors import UserError
 from capslib.papers.em_routing.recipe import familiar
 
-# ---------------------------------------------------------------------------------------------------------- the images
+# ---------------------------------------------------------------------------------- the images
 
 
-@given(
-    hnp.arrays(
-        np.uint8, st.tuples(st.integers(1, 3), st.just(2), st.integers(1, 4), st.integers(1, 4))
-    )
-)
+SIDES = st.integers(1, 4)
+
+
+@given(hnp.arrays(np.uint8, st.tuples(SIDES, st.just(2), SIDES, SIDES)))
 def test_halve_rounds_half_up(quarters):
     wide = np.repeat(np.repeat(quarters, 2, axis=-2), 2, axis=-1)
     np.testing.assert_array_equal(halve(wide), quarters, strict=True)
@@ -38,14 +37,10 @@ def test_halve_at_the_ends_of_the_range():
 
 def test_a_split_is_never_held_at_full_size(tmp_path):
     images = np.zeros((5_000, 2, 16, 16), np.uint8)
-    paths = []
-    for kind, array in (
-        ("dat", images),
-        ("cat", np.zeros(5_000, np.int32)),
-        ("info", np.zeros((5_000, 4), np.int32)),
-    ):
-        paths.append(tmp_path / kind)
-        paths[-1].write_bytes(gzip.compress(norb_bytes(array)))
+    factors = np.zeros((5_000, 4), np.int32)
+    paths = [tmp_path / "dat", tmp_path / "cat", tmp_path / "info"]
+    for path, array in zip(paths, (images, factors[:, 0], factors), strict=True):
+        path.write_bytes(gzip.compress(norb_bytes(array)))
     tracemalloc.start()
     [(_, arrays)] = norb_splits(paths, {"train": (5_000, 2, 8, 8)})
     _, peak = tracemalloc.get_traced_memory()
@@ -53,74 +48,47 @@ def test_a_split_is_never_held_at_full_size(tmp_path):
     assert sum(a.nbytes for a in arrays.values()) < peak < images.nbytes
 
 
-# ------------------------------------------------------------------------------------------------------------- the set
+# ------------------------------------------------------------------------------------- the set
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_publishers_files_become_pairs_with_their_factors(tiny_norb, tmp_path, split):
     tiny_norb.put(tmp_path / "smallnorb")
-    found = data.load("smallnorb", split, data_dir=tmp_path)
+    loaded = data.load("smallnorb", split, data_dir=tmp_path)
     images, labels, info = tiny_norb.arrays[split]
-    np.testing.assert_array_equal(
-        found.images, np.floor(images.reshape(-1, 2, 4, 2, 3, 2).mean(axis=(3, 5)) + 0.5)
-    )
-    np.testing.assert_array_equal(found.labels, labels)
-    for name, column in zip(
-        ("instance", "elevation", "azimuth", "lighting"), info.T, strict=True
-    ):
-        np.testing.assert_array_equal(found[name], column.astype(np.int64), strict=True)
-    assert set(found.arrays) == {
-        "images",
-        "labels",
-        "instance",
-        "elevation",
-        "azimuth",
-        "lighting",
-    }
-    assert found.fingerprint.complete
-    [deviation] = found.fingerprint.deviations
-    assert "averaged" in deviation
+    np.testing.assert_array_equal(loaded.images, halve(images))
+    np.testing.assert_array_equal(loaded.labels, labels)
+    factors = ("instance", "elevation", "azimuth", "lighting")
+    for name, column in zip(factors, info.T, strict=True):
+        np.testing.assert_array_equal(loaded[name], column.astype(np.int64), strict=True)
+    assert set(loaded.arrays) == {"images", "labels", *factors}
+    assert loaded.fingerprint.complete
+    assert "averaged" in loaded.fingerprint.deviations[0]
     assert data.verify("smallnorb", tmp_path) == []
-    assert (
-        data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"
-    )  # complete, in spite of its deviation
+    # It is complete, in spite of its deviation.
+    assert data.fetch("smallnorb", tmp_path) == tmp_path / "smallnorb"
 
 
-OTHER = norb_bytes(np.arange(120, dtype=np.uint8).reshape(3, 2, 4, 5))
+SHAPE = norb_bytes(np.arange(120, dtype=np.uint8).reshape(3, 2, 4, 5))
+FACTORS = norb_bytes(np.zeros((7, 4), np.int32))
 REFUSED = {
-    "another shape": gzip.compress(OTHER),
-    "header only": gzip.compress(OTHER[:24]),
-    "half a header": gzip.compress(OTHER[:10]),
-    "gzip cut": gzip.compress(OTHER)[:-20],
-    "not packed": OTHER,
-    "empty": b"",
-    "a page": b"<html>",
+    "images of another shape": ("dat", gzip.compress(SHAPE)),
+    "half a header": ("dat", gzip.compress(SHAPE[:10])),
+    "images whose gzip is cut": ("dat", gzip.compress(SHAPE)[:-20]),
+    "images that are not packed": ("dat", SHAPE),
+    "factors that are cut": ("info", gzip.compress(FACTORS[:-7])),
+    "factors that are too long": ("info", gzip.compress(FACTORS + b"four")),
+    "labels of bytes": ("cat", gzip.compress(norb_bytes(np.zeros(7, np.uint8)))),
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.parametrize("kind", ["dat", "cat", "info"])
-def test_refused(tiny_norb, refused, kind, what):
-    refused(
-        tiny_norb,
-        {name: REFUSED[what] for name in tiny_norb.files if f"testing-{kind}" in name},
-    )
+@pytest.mark.parametrize(("kind", "content"), REFUSED.values(), ids=REFUSED)
+def test_refused(tiny_norb, refused, kind, content):
+    [name] = [name for name in tiny_norb.files if f"testing-{kind}" in name]
+    refused(tiny_norb, {name: content})
 
 
-@pytest.mark.parametrize("what", ["cut", "too long", "of bytes"])
-@pytest.mark.parametrize("kind", ["cat", "info"])
-def test_labels_and_factors_of_another_size_are_refused(tiny_norb, refused, kind, what):
-    [name] = [name for name in tiny_norb.files if f"training-{kind}" in name]
-    whole = gzip.decompress(tiny_norb.files[name])
-    other = {
-        "cut": whole[:-7],
-        "too long": whole + b"four",
-        "of bytes": norb_bytes(np.zeros(1010, np.uint8)),
-    }
-    refused(tiny_norb, {name: gzip.compress(other[what])})
-
-
-# ------------------------------------------------------------------------------------------------------- the viewpoints
+# ------------------------------------------------------------------------------ the viewpoints
 
 
 def test_familiar_viewpoints():
