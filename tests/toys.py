@@ -1,4 +1,7 @@
-"""An experiment whose trials do what a test wants. Workers load this file too, as dask's ``preload``, so they know it as well."""
+"""An experiment whose trials do what a test wants.
+
+Workers load this file, too, as dask's ``preload``.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,12 @@ class ToyConfig(Config):
 
 
 def run_toy(config: ToyConfig, context: Context) -> Outcome:
-    folder, me = Path(config.folder), f"{config.does} {config.size} {context.seed}"
-    with (folder / f"ran {me}").open("a", encoding="utf-8") as ran:
-        ran.write(f"{os.getpid()}\n")
-    times = len((folder / f"ran {me}").read_text(encoding="utf-8").split())
+    """Note in ``config.folder`` that the trial ran, then do what the configuration says."""
+    folder = Path(config.folder)
+    log = folder / f"ran {config.does} {config.size} {context.seed}"
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+    runs = len(log.read_text(encoding="utf-8").split())
     if config.does == "raises":
         raise RuntimeError("out of luck")
     if config.does == "nan":
@@ -61,74 +66,77 @@ def run_toy(config: ToyConfig, context: Context) -> Outcome:
     if config.does == "compiles":
         compile_under_observation()
     if config.does == "dies further on":
-        context.folder.mkdir(exist_ok=True)
-        training(config, context.seed).path(context.folder).write_text(
-            str(times), encoding="utf-8"
-        )
-    if (
-        config.does == "dies"
-        or (config.does == "dies once" and times == 1)
-        or (config.does == "dies further on" and times < 6)
-    ):
+        checkpoint(config, context).write_text(str(runs), encoding="utf-8")
+    runs_that_die = {"dies": sys.maxsize, "dies once": 1, "dies further on": 5}
+    if runs <= runs_that_die.get(config.does, 0):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.progress:
         context.progress(1, 2, "half way")
-    for _ in range(6000) if config.does == "waits" else ():
-        if context.stop():
-            context.folder.mkdir(exist_ok=True)
-            training(config, context.seed).path(context.folder).touch()
-            raise Interrupted
-        if (folder / "go").exists():
-            break
-        time.sleep(0.01)
+    if config.does == "waits":
+        wait_for_go(folder, config, context)
     return measured(config, context)
 
 
-def compile_under_observation() -> None:
-    """Compile without gradients, as a routing is, while dask's profiler, if it runs here, holds the frame that it looks at.
+def wait_for_go(folder: Path, config: ToyConfig, context: Context) -> None:
+    """Wait for a file ``go``, for a minute at most. Asked to stop, leave a checkpoint."""
+    for _ in range(6000):
+        if context.stop():
+            checkpoint(config, context).touch()
+            raise Interrupted
+        if (folder / "go").exists():
+            return
+        time.sleep(0.01)
 
-    It takes frames of this thread from another one, and in between this thread may go on. If the frame is the one that ends
-    the compiler's own mode, the mode lives on with it. That is rare; here it comes every time.
+
+def checkpoint(config: ToyConfig, context: Context) -> Path:
+    """Return the path of the training's checkpoint, in a folder that exists."""
+    context.folder.mkdir(exist_ok=True)
+    return training(config, context.seed).path(context.folder)
+
+
+def compile_under_observation() -> None:
+    """Compile without gradients, as a routing is, while dask's profiler holds a frame.
+
+    The profiler takes frames of this thread from another one, and in between this thread may go
+    on. If the frame ends the compiler's own mode, the mode lives on with it. That
+    is rare; here it comes every time.
     """
     import torch
     from distributed import get_worker
 
-    profiler, held = get_worker().periodic_callbacks.get("profile"), []
-    mode, code = (
-        torch._C._InferenceMode,
-        (lambda x: x + 1).__code__.replace(),
-    )  # new to the compiler, each time
+    profiler, frames = get_worker().periodic_callbacks.get("profile"), []
+    mode = torch._C._InferenceMode
+    code = (lambda x: x + 1).__code__.replace()  # new to the compiler, each time
 
     class Observed(mode):
         def __enter__(self):
             if profiler is not None and profiler.is_running():
-                held.append(sys._getframe(1))
+                frames.append(sys._getframe(1))
             return super().__enter__()
 
     torch._C._InferenceMode = Observed
     try:
         with torch.no_grad():
             try:
-                torch.compile(types.FunctionType(code, globals()), backend="eager")(
-                    torch.zeros(1)
-                )
+                function = types.FunctionType(code, globals())
+                torch.compile(function, backend="eager")(torch.zeros(1))
             finally:
-                held.clear()  # here, not where a collector finds it: a mode that ends switches gradients off in the thread it ends in
+                # A mode that ends switches gradients off in its thread: end it in this one.
+                frames.clear()
     finally:
         torch._C._InferenceMode = mode
 
 
 def measured(config: Any, context: Context) -> Outcome:
-    """What a toy finds out: its own size."""
-    return Outcome(
-        metrics={"size": Metric(value=config.size + context.seed, n=1, unit="things")}
-    )
+    """Measure the size of a toy."""
+    size = Metric(value=config.size + context.seed, n=1, unit="things")
+    return Outcome(metrics={"size": size})
 
 
 def experiment(
     config: type[Config], run: Callable[[Any, Context], Outcome], name: str = "toy"
 ) -> Experiment:
-    """Three configurations, of sizes 1, 2 and 3."""
+    """Return an experiment of three configurations, of sizes 1, 2 and 3."""
     return Experiment(
         name=name,
         paper=STEM,
@@ -142,22 +150,22 @@ def experiment(
 
 
 def training(config: Any, seed: int) -> Training:
-    """The training that a toy says it does; it only leaves a file in its place."""
+    """Return the training of a toy, which only leaves a file in its place."""
     return Training(SignRecipe(routing="dynamic", bias=True, points=config.size + 1), seed)
 
 
 TOY = experiment(ToyConfig, run_toy)
 
 
-def until(true: Callable[[], object], seconds: float = 300) -> None:
-    """Wait for something that has to come; how long it takes depends on the machine."""
+def until(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Wait until a condition is true; how long it takes depends on the machine."""
     for _ in range(int(seconds * 200)):
-        if true():
+        if condition():
             return
         time.sleep(0.005)
     raise AssertionError("it did not come")
 
 
 def dask_setup(worker: object) -> None:
-    """What dask calls in a worker that loads this file."""
+    """Register the toy in a worker that loads this file, for dask calls this function."""
     papers.experiments(STEM)[TOY.name] = TOY

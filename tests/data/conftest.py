@@ -95,7 +95,7 @@ def tiny(publish):
 
 @pytest.fixture
 def tiny_norb(publish):
-    """smallNORB with 1,010 + 7 pairs of 8 × 6 pixels: over two slabs of the reader; under one."""
+    """smallNORB with 1,010 + 7 pairs of 8 × 6 pixels: over two slabs, and under one."""
     rng = np.random.default_rng(0)
     training, testing = "5x46789x9x18x6x2x96x96-training", "5x01235x9x18x6x2x96x96-testing"
     arrays, files = {}, {}
