@@ -277,8 +277,8 @@ def fit(
             run.log_step(gradients.names, terms)
 
             ends_epoch = position == epoch_steps - 1 or step == steps - 1
-            checks = ends_epoch or (step + 1) % guard == 0
-            if checks and not run.is_finite(guard):
+            checks_losses = ends_epoch or (step + 1) % guard == 0
+            if checks_losses and not run.is_finite(guard):
                 if guard == 1:
                     culprit = blame(model, functools.partial(loss, model, batch))
                     raise NotFinite(f"step {step + 1}: {culprit}")
@@ -303,7 +303,7 @@ def fit(
                 if context.progress is not None:
                     context.progress(run.step, steps, f"loss {run.terms['loss'][step]:.3f}")
             # Only a state whose losses were checked is known to be sound.
-            if checks and not run.finished:
+            if checks_losses and not run.finished:
                 stop = context.stop()
                 if stop or run.seconds_since_save() >= context.checkpoint_seconds:
                     run.save()
@@ -319,9 +319,8 @@ def fit(
 def _is_over(patience: Patience, run: Run) -> bool:
     """Return whether the best epoch lies too far back. Keep its weights if patience does."""
     values = run.epochs[patience.metric]
-    since_best = (
-        len(values) - 1 - values.index(min(values))
-    )  # of equal epochs the first is best
+    best = values.index(min(values))  # of equal epochs the first one
+    since_best = len(values) - 1 - best
     over = since_best >= patience.epochs
     if patience.keep == "best":
         if since_best == 0:

@@ -222,13 +222,6 @@ def autoencoder(model, batch):
     return {"loss": error.sum(), "largest": error.max()}
 
 
-def test_a_loss_without_labels_logs_its_terms():
-    history = train(examples=Examples(blobs().inputs), loss=autoencoder)
-    losses, largest = history.terms["loss"], history.terms["largest"]
-    assert len(losses) == len(largest) == STEPS
-    assert all(error <= loss for error, loss in zip(largest, losses, strict=True))
-
-
 @pytest.mark.parametrize("loss", [cross_entropy, autoencoder])
 @pytest.mark.parametrize("works", [True, False])
 def test_a_captured_step_changes_no_number(monkeypatch, loss, works):

@@ -51,6 +51,8 @@ HEADERS = {
 
 
 class Array(BaseModel):
+    """What the manifest says of an array."""
+
     model_config = ConfigDict(strict=True)
     shape: list[int]
     dtype: str
@@ -81,6 +83,7 @@ class Manifest(BaseModel):
 
 
 def exists(folder: Path) -> bool:
+    """Return whether a folder is prepared: its manifest is written last."""
     return (folder / MANIFEST).is_file()
 
 

@@ -87,18 +87,18 @@ class MatrixCapsNet(nn.Module):
         nn.init.trunc_normal_(self.conv.weight, std=0.05, a=-0.1, b=0.1)
         nn.init.constant_(self.conv.bias, 0.1)
         self.primary = MatrixPrimaryCapsules(A, B, pose=pose)
-        of_windows, of_classes = {}, {}
+        window_preset, class_preset = {}, {}
         kind = ROUTINGS[routing]
         if isinstance(kind, type) and issubclass(kind, EMRouting):
-            of_windows, of_classes = PRESETS[preset]
+            window_preset, class_preset = PRESETS[preset]
         options |= dict(pose=pose, routing=routing, iterations=iterations)
         std = 0.3 if pose == "matrix" else 0.15  # W u sums four times as many products as M W
-        windows = dict(kernel=3, normalise=normalise, weight_std=std, **of_windows | options)
+        windows = dict(kernel=3, normalise=normalise, weight_std=std, **window_preset | options)
         self.capsules1 = ConvCapsules(B, C, stride=2, **windows)
         self.capsules2 = ConvCapsules(C, D, stride=1, **windows)
         if not coordinates:
             centres = None
-        self.classes = ClassCapsules(D, classes, coordinates=centres, **of_classes | options)
+        self.classes = ClassCapsules(D, classes, coordinates=centres, **class_preset | options)
 
     @classmethod
     def reach(cls, side: int) -> int:

@@ -51,6 +51,7 @@ class FlatCapsules(nn.Module):
         self.routing = make_routing(routing, parents, 16, **options)
 
     def lazy_votes(self, pose: Tensor) -> LazyVotes:
+        """Return the votes of a grid of poses, not yet formed."""
         if self.coordinates:
             pose = with_coordinates(pose)
         return bounded_votes(self.weight, pose.flatten(1, 3))
@@ -112,11 +113,11 @@ class ConsensusCapsNet(MatrixCapsNet):
             nn.init.zeros_(layer.bias)
         nn.init.trunc_normal_(self.logits.bias, mean=0.8, std=0.1, a=0.6, b=1.0)
         shared = dict(routing=routing, iterations=iterations, coordinates=coordinates)
-        layers = [shared | preset | options for preset in SIZES.get(routing, ({}, {}, {}))]
+        presets = SIZES.get(routing, ({}, {}, {}))
+        options1, options2, class_options = (shared | preset | options for preset in presets)
         if theta == "columns":
-            for layer, columns in zip(layers, (columns1, columns2, 1), strict=True):
-                layer["columns"] = columns
-        options1, options2, class_options = layers
+            options1["columns"], options2["columns"] = columns1, columns2
+            class_options["columns"] = 1
         if logits and routing in ("similarity", "connectionist"):
             class_options["logistic"] = False
         bounded = dict(kernel=3, transform="bounded")

@@ -52,11 +52,11 @@ class SparseOutput(NamedTuple):
 
 
 def routing_support(coupling: Tensor, types: int, grouping: Grouping = "position") -> Tensor:
-    """Support ψ [N, L] of latent capsules by couplings [N, types·H·W, L] (§2.2, eq. 1).
+    """Return the support ψ [N, L] of latent capsules by their couplings (§2.2, eq. 1).
 
-    At every position the best of the ``types`` counts, and positions add up. The released code
-    mixes types and positions up: it takes the best of ``types`` consecutive children, most of
-    them neighbours of one type.
+    Couplings are [N, types·H·W, L]. At every position the best of the ``types`` counts, and
+    positions add up. The released code mixes types and positions up: it takes the best of
+    ``types`` consecutive children, most of them neighbours of one type.
 
     >>> coupling = torch.tensor([0.75, 0.25, 0.5, 0.125])  # 2 types, 2 positions
     >>> coupling = coupling.reshape(1, 4, 1)
