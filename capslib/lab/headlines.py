@@ -1,4 +1,4 @@
-"""Headlines: what a paper claims in its abstract and conclusion, and what the verdicts on the rows behind it come to, in words."""
+"""Headlines: what a paper claims in its abstract and conclusion, and our verdict in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from capslib.lab.words import (
     ERRATA,
     EXACT,
     IN_PART,
-    NOT_RUN,
     OTHER_DATA,
     REDUCED,
     Group,
@@ -32,8 +31,9 @@ from capslib.papers import queries
 class Headline:
     """A claim of a paper's abstract or conclusion, in a sentence that a newcomer understands.
 
-    ``rows`` are ids of the ledger: ``NEG-T1-*`` stands for all that start so, ``LR-W-1[LSTM]`` for the parts of a claim whose
-    names have this word. ``verdict`` is empty until :func:`judged` has computed it.
+    ``rows`` names rows of the ledger: ``NEG-T1-*`` stands for all ids that start so, and
+    ``LR-W-1[LSTM]`` for the parts of a claim whose names contain this word. ``verdict`` is
+    empty until :func:`judged` has computed it.
     """
 
     id: str
@@ -45,73 +45,79 @@ class Headline:
 
 @functools.cache
 def headlines() -> tuple[Headline, ...]:
-    """Read the headlines of all papers, in their order. Raises :class:`UserError` for a row that names no claim of its paper."""
+    """Read the headlines of all papers, in their order.
+
+    Raises :class:`UserError` for a row that names no claim of its paper.
+    """
     path = LEDGER / "headlines.csv"
-    found = []
+    headlines: list[Headline] = []
     with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, strict=True):
-            headline = Headline(
-                row["id"], row["paper"], row["sentence"], tuple(row["rows"].split("|"))
-            )
-            for name in headline.rows:
-                if not any(
-                    _names(name, claim) and _has_part(name, headline.paper, claim)
-                    for claim in ledger(headline.paper)
-                ):
+        for fields in csv.DictReader(file, strict=True):
+            paper = fields["paper"]
+            rows = tuple(fields["rows"].split("|"))
+            for row in rows:
+                if not _names_a_claim(row, paper):
                     raise UserError(
-                        f"{path}: {headline.id} names {name!r}, which is no claim of {headline.paper}."
+                        f"{path}: {fields['id']} names {row!r}, which is no claim of {paper}."
                     )
-            found.append(headline)
-    return tuple(found)
+            headlines.append(Headline(fields["id"], paper, fields["sentence"], rows))
+    return tuple(headlines)
 
 
 def of_claim(claim: str) -> list[str]:
-    """Return the ids of the headlines that a claim carries."""
-    return [
-        headline.id
-        for headline in headlines()
-        if any(_names(name, claim) for name in headline.rows)
-    ]
+    """Return the ids of the headlines that rest on a claim."""
+    ids: list[str] = []
+    for headline in headlines():
+        if any(_names(row, claim) for row in headline.rows):
+            ids.append(headline.id)
+    return ids
 
 
 def judged(verdicts: Iterable[Verdict]) -> list[Headline]:
-    """Return the headlines of the papers that these verdicts are on, each with its verdict in words."""
-    found = {verdict.claim.id: verdict for verdict in verdicts}
-    papers = {verdict.claim.paper for verdict in found.values()}
+    """Return the headlines of the papers that these verdicts are on, each with its verdict."""
+    by_claim = {verdict.claim.id: verdict for verdict in verdicts}
+    papers = {verdict.claim.paper for verdict in by_claim.values()}
     return [
-        replace(headline, verdict=in_words(rows_of(headline, found)))
+        replace(headline, verdict=in_words(rows_of(headline, by_claim)))
         for headline in headlines()
         if headline.paper in papers
     ]
 
 
-def rows_of(headline: Headline, found: Mapping[str, Verdict]) -> list[Verdict]:
-    """Return the verdicts on the rows of a headline; of a row that names some parts, those parts."""
+def rows_of(headline: Headline, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
+    """Return the verdicts on the rows of a headline; of a row that names parts, those parts.
+
+    ``verdicts`` maps the ids of claims to the verdicts on them.
+    """
     rows: list[Verdict] = []
-    for name in headline.rows:
-        for claim, verdict in found.items():
-            if not _names(name, claim):
-                continue
-            word = _part(name)
-            rows += [part for part in verdict.parts if word in part.name] if word else [verdict]
+    for row in headline.rows:
+        word = _word_of_parts(row)
+        for claim, verdict in verdicts.items():
+            if _names(row, claim):
+                rows += [p for p in verdict.parts if word in p.name] if word else [verdict]
     return rows
 
 
-def _part(row: str) -> str:
-    """The word in brackets, that the names of the parts have which a row asks for; empty if it asks for the whole claim."""
-    return row.partition("[")[2].removesuffix("]")
-
-
 def _names(row: str, claim: str) -> bool:
+    """Whether a row of a headline stands for a claim."""
     return fnmatchcase(claim, row.partition("[")[0])
 
 
-def _has_part(row: str, paper: str, claim: str) -> bool:
-    """Whether a claim has parts of the name that a row asks for, if it asks for some."""
-    word = _part(row)
-    return not word or any(
-        word in name for name in getattr(queries(paper).get(claim), "parts", ())
-    )
+def _word_of_parts(row: str) -> str:
+    """Return the word in brackets behind a row, or nothing if it stands for whole claims."""
+    return row.partition("[")[2].removesuffix("]")
+
+
+def _names_a_claim(row: str, paper: str) -> bool:
+    """Whether a row stands for a claim of a paper that has the parts which the row names."""
+    word = _word_of_parts(row)
+    for claim in ledger(paper):
+        if not _names(row, claim):
+            continue
+        parts = getattr(queries(paper).get(claim), "parts", ())
+        if not word or any(word in part for part in parts):
+            return True
+    return False
 
 
 def in_words(rows: Sequence[Verdict]) -> str:
@@ -123,67 +129,89 @@ def in_words(rows: Sequence[Verdict]) -> str:
     by_group: dict[Group, list[Verdict]] = {}
     for verdict in rows:
         by_group.setdefault(verdict.group, []).append(verdict)
-    told: list[str] = []
+    sentences: list[str] = []
     if CAPSULES in by_group:
-        told.append(_at_full_size(by_group[CAPSULES], rows))
-    elif any(
-        v.status == "waiting" or (v.group == REDUCED and v.scale != "paper") for v in rows
-    ):
-        told.append("Not yet tested at full size")
+        sentences.append(_at_full_size(by_group[CAPSULES], rows))
+    elif any(map(_lacks_full_size, rows)):
+        sentences.append("Not yet tested at full size")
     if BASELINES in by_group:
         baselines = by_group[BASELINES]
-        told.append(
-            f"{'Its baseline' if len(baselines) == 1 else 'Its baselines'} at full size: {_listed(baselines)}"
-        )
+        subject = "Its baseline" if len(baselines) == 1 else "Its baselines"
+        sentences.append(f"{subject} at full size: {_listed(baselines)}")
     if EXACT in by_group:
-        told.append(f"By a test: {_listed(by_group[EXACT])}")
+        sentences.append(f"By a test: {_listed(by_group[EXACT])}")
     if REDUCED in by_group:
-        orders = [verdict for verdict in by_group[REDUCED] if verdict.status != "measured"]
-        on_other_data = all(verdict.scale == "paper" for verdict in by_group[REDUCED])
-        setting = f"At full size, {OTHER_DATA}" if on_other_data else "In a reduced setting"
-        told.append(
-            f"{setting}: {_listed(orders) if orders else 'measured, which decides nothing'}"
-        )
+        sentences.append(_reduced(by_group[REDUCED]))
     if ERRATA in by_group:
-        told.append("The paper contradicts itself in one of the numbers")
-    if (by_group.keys() == {NOT_RUN} and not told) or not rows:
-        told.append("Not run")
-    return ". ".join(told) + "."
+        sentences.append("The paper contradicts itself in one of the numbers")
+    return ". ".join(sentences or ["Not run"]) + "."
+
+
+def _lacks_full_size(verdict: Verdict) -> bool:
+    """Whether a claim could be tested at the paper's scale, and is not yet."""
+    return verdict.status == "waiting" or (
+        verdict.group == REDUCED and verdict.scale != "paper"
+    )
 
 
 def _at_full_size(verdicts: Sequence[Verdict], rows: Sequence[Verdict]) -> str:
-    """``At full size: all 4 numbers reproduced``; ``At full size, 8 of 24 numbers: 7 reproduced, 1 better``."""
-    able = [
-        row
-        for row in rows
-        if row.group not in (BASELINES, ERRATA)
-        and row.status not in ("quoted", "not to be had")
-    ]
-    if all(row.claim.kind == "value" for row in verdicts):
-        able = [row for row in able if row.claim.kind == "value"]
-    if len(able) == len(verdicts):
+    """Return what capsule networks at full size decide of the rows of a headline.
+
+    ``At full size: all 4 numbers reproduced``, or, where other rows can be tested as well,
+    ``At full size, 8 of 24 numbers: 7 reproduced, 1 better``.
+    """
+    testable = []
+    for row in rows:
+        never_run = row.status in ("quoted", "not to be had")
+        if row.group not in (BASELINES, ERRATA) and not never_run:
+            testable.append(row)
+    if _are_numbers(verdicts):
+        testable = [row for row in testable if row.claim.kind == "value"]
+    if len(testable) == len(verdicts):
         return f"At full size: {_listed(verdicts)}"
-    noun = "numbers" if all(row.claim.kind == "value" for row in able) else "claims"
-    words = Counter(row.status for row in verdicts).most_common()
-    return f"At full size, {len(verdicts)} of {len(able)} {noun}: {', '.join(f'{n} {_plural(word, n)}' for word, n in words)}"
+    noun = "numbers" if _are_numbers(testable) else "claims"
+    counts = Counter(verdict.status for verdict in verdicts).most_common()
+    words = ", ".join(f"{number} {_plural(word, number)}" for word, number in counts)
+    return f"At full size, {len(verdicts)} of {len(testable)} {noun}: {words}"
+
+
+def _reduced(verdicts: Sequence[Verdict]) -> str:
+    """Return what runs in a reduced setting come to: ``In a reduced setting: same order``."""
+    of_paper_scale = all(verdict.scale == "paper" for verdict in verdicts)
+    setting = f"At full size, {OTHER_DATA}" if of_paper_scale else "In a reduced setting"
+    orders = [verdict for verdict in verdicts if verdict.status != "measured"]
+    outcome = _listed(orders) if orders else "measured, which decides nothing"
+    return f"{setting}: {outcome}"
 
 
 def _listed(verdicts: Sequence[Verdict]) -> str:
-    """``44 of 48 numbers reproduced, 3 better``; of one claim, its word, or how many of its parts hold and fail."""
-    if len(verdicts) == 1:
+    """Return how many of these verdicts have each word.
+
+    For example ``44 of 48 numbers reproduced, 3 better``. A single verdict gives its word, or
+    how many of its parts hold and fail.
+    """
+    total = len(verdicts)
+    if total == 1:
         (verdict,) = verdicts
         return tally(verdict.parts) if verdict.status in IN_PART else verdict.word
-    (first, number), *others = Counter(verdict.status for verdict in verdicts).most_common()
-    total = len(verdicts)
-    noun = "numbers " if all(verdict.claim.kind == "value" for verdict in verdicts) else ""
-    if not others:
-        return f"{'both' if total == 2 else f'all {total}'} {noun}{_plural(first, total)}"
-    told = [f"{number} of {total} {noun}{_plural(first, number)}"]
-    return ", ".join(told + [f"{n} {_plural(word, n)}" for word, n in others])
+    noun = "numbers " if _are_numbers(verdicts) else ""
+    counts = Counter(verdict.status for verdict in verdicts).most_common()
+    first, number = counts[0]
+    if number == total:
+        amount = "both" if total == 2 else f"all {total}"
+        return f"{amount} {noun}{_plural(first, total)}"
+    phrases = [f"{number} of {total} {noun}{_plural(first, number)}"]
+    phrases += [f"{number} {_plural(word, number)}" for word, number in counts[1:]]
+    return ", ".join(phrases)
+
+
+def _are_numbers(verdicts: Iterable[Verdict]) -> bool:
+    return all(verdict.claim.kind == "value" for verdict in verdicts)
 
 
 def _plural(word: Status, number: int) -> str:
-    """``holds in part`` of one, ``hold in part`` of several."""
-    verb, _, rest = word.partition(" ")
-    takes_a_verb = word in (*IN_PART, "holds", "fails")
-    return f"{verb.removesuffix('s')} {rest}".strip() if takes_a_verb and number > 1 else word
+    """Return a word for so many claims: ``holds in part`` of one, ``hold in part`` of two."""
+    if number == 1 or word not in (*IN_PART, "holds", "fails"):
+        return word
+    verb, blank, phrase = word.partition(" ")
+    return verb.removesuffix("s") + blank + phrase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from capslib.papers.experiment import Scale
 from capslib.papers.query import Decision
 
 Status = str
+"""The word of a verdict, such as ``reproduced``."""
 Group = str
+"""The weight of a word. Verdicts of one group are never added to those of another."""
 
 CAPSULES: Group = "capsule networks at the papers’ own size"
 BASELINES: Group = "the papers’ baselines at their own size"
@@ -25,7 +28,7 @@ NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 OTHER_DATA = "on data that are a part of the paper's or stand in for them"
 """Why a run at paper scale may still be one of a reduced setting."""
 IN_PART: tuple[Status, ...] = ("holds in part", "fails in part")
-"""Of a claim of several parts, in the group of its runs; :attr:`Verdict.word` says how many."""
+"""Words for a claim of several parts; :attr:`Verdict.word` says how many of them."""
 _OWN_SIZE: tuple[Status, ...] = (
     "reproduced",
     "better",
@@ -42,10 +45,9 @@ GROUPS: Mapping[Group, tuple[Status, ...]] = {
     ERRATA: ("erratum",),
     NOT_RUN: ("waiting", "quoted", "not to be had"),
 }
-"""The words of each group. Verdicts of one group are never added to those of another."""
-STATUSES: tuple[Status, ...] = tuple(
-    dict.fromkeys(word for words in GROUPS.values() for word in words)
-)
+"""The words of each group."""
+STATUSES: tuple[Status, ...] = tuple(dict.fromkeys(itertools.chain(*GROUPS.values())))
+"""Every word once."""
 
 _OWN_SIZE_WORDS: Mapping[Decision, Status] = {
     "for": "reproduced",
@@ -66,15 +68,22 @@ OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the records say about a claim.
+    """What the records say about a claim. Raises ValueError for a word that its group lacks.
 
-    ``ours`` and ``interval`` are in ``unit``: for a value the mean, for a comparison what ``measures`` says (of percentages in
-    points; a lead is that of the side that the claim puts first), for a property the worst record. ``listed`` has the values seed
-    by seed in the place of a mean, where a network did not learn. ``n`` counts replicates (seeds; for a property runs). ``reason``
-    explains the status in one sentence. ``records`` holds the keys of the records used, ``shares`` the other claims that use some
-    of them; ``derived`` says how their data differ from the originals. ``partial`` data are a part of the paper's, or stand in for
-    them. ``baseline`` runs train no capsule network. An ``exact`` question is one of a theorem or a count. ``parts`` holds the
-    named decisions behind a claim of several parts; it is ``lost`` if too many of them fail for it to hold. Raises :class:`ValueError` for a word that the :attr:`group` does not have.
+    ``ours`` is our value in ``unit``: the mean of a ``value`` claim, what ``measures`` says for
+    a comparison (percentages in points; a lead is that of the side that the claim puts first),
+    and the worst record for a property. ``interval`` is its 95 % interval. Where a network did
+    not learn, ``listed`` has the values seed by seed instead of a mean. ``n`` counts
+    replicates: seeds, or the runs of a property. ``reason`` explains the status in one
+    sentence.
+
+    ``records`` holds the keys of the records used, and ``shares`` the other claims that use
+    some of them. ``derived`` says how their data differ from the originals; ``partial`` data
+    are a part of the paper's, or stand in for them. ``baseline`` runs train no capsule network.
+    ``exact`` marks a theorem or a count.
+
+    ``parts`` holds the verdicts, by ``name``, behind a claim of several parts, which is
+    ``lost`` if too many of them fail for it to hold.
     """
 
     claim: Claim
@@ -99,9 +108,8 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.status not in GROUPS[self.group]:
-            raise ValueError(
-                f"{self.claim.id}: {self.status!r} cannot be said of scale {self.scale}, {self.group}."
-            )
+            place = f"scale {self.scale}, {self.group}"
+            raise ValueError(f"{self.claim.id}: {self.status!r} cannot be said of {place}.")
 
     @property
     def group(self) -> Group:
@@ -124,14 +132,13 @@ class Verdict:
     @property
     def word(self) -> str:
         """The status as a reader sees it: ``reproduced``, ``holds in part (6 of 18)``."""
-        if self.status not in IN_PART:
+        if self.status == "holds in part":
+            number = number_of(HELD, self.parts)
+        elif self.status == "fails in part":
+            number = number_failing(self.parts)
+        else:
             return self.status
-        count = (
-            number_of(HELD, self.parts)
-            if self.status == "holds in part"
-            else number_failing(self.parts)
-        )
-        return f"{self.status} ({count} of {len(self.parts)})"
+        return f"{self.status} ({number} of {len(self.parts)})"
 
     @property
     def fails(self) -> bool:
@@ -139,58 +146,57 @@ class Verdict:
         return self.lost or self.status in AGAINST
 
 
-def number_failing(parts: Iterable[Verdict]) -> int:
+def number_failing(verdicts: Iterable[Verdict]) -> int:
     """Return how many of these verdicts speak against the claim that they are parts of."""
-    return sum(part.fails for part in parts)
+    return sum(verdict.fails for verdict in verdicts)
 
 
-def number_of(words: Sequence[Status], parts: Iterable[Verdict]) -> int:
+def number_of(words: Sequence[Status], verdicts: Iterable[Verdict]) -> int:
     """Return how many of these verdicts have one of these words."""
-    return sum(part.status in words for part in parts)
+    return sum(verdict.status in words for verdict in verdicts)
 
 
 def tally(parts: Sequence[Verdict]) -> str:
-    """Return how many parts of a claim hold, fail and are open: ``2 of 4 parts hold, 1 fails, 1 is undecided``."""
-    total, held, failed = len(parts), number_of(HELD, parts), number_failing(parts)
+    """Return how many parts of a claim hold, fail, are open and are not run.
+
+    For example ``2 of 4 parts hold, 1 fails, 1 is undecided``.
+    """
+    total = len(parts)
+    held = number_of(HELD, parts)
+    failed = number_failing(parts)
     waiting = number_of(GROUPS[NOT_RUN], parts)
     if held == total:
         return "its only part holds" if total == 1 else f"all {total} parts hold"
-    pieces = {
-        "hold": held,
-        "fail": failed,
-        "undecided": total - held - failed - waiting,
-        "not run": waiting,
-    }
-    told: list[str] = []
-    for verb, count in pieces.items():
-        if not count:
-            continue
-        one = count == 1
-        subject = str(count) if told else f"{count} of {total} parts"
-        if verb in ("hold", "fail"):
-            told.append(f"{subject} {verb}{'s' if one else ''}")
-        else:
-            told.append(f"{subject} {'is' if one else 'are'} {verb}")
-    return ", ".join(told)
-
-
-def count_text(found: Iterable[Verdict], group: Group, status: Status) -> str:
-    """Return how many verdicts of a group have a word: ``44``, ``44 (23 only in the authors’ notebooks)``."""
-    chosen = [
-        verdict for verdict in found if (verdict.group, verdict.status) == (group, status)
-    ]
-    unprinted = sum(verdict.claim.unprinted for verdict in chosen)
-    beside = status in ("reproduced", "better", "not reproduced") and unprinted
-    return (
-        f"{len(chosen)} ({unprinted} only in the authors’ notebooks)"
-        if beside
-        else str(len(chosen))
+    counts_and_verbs = (
+        (held, "holds", "hold"),
+        (failed, "fails", "fail"),
+        (total - held - failed - waiting, "is undecided", "are undecided"),
+        (waiting, "is not run", "are not run"),
     )
+    phrases: list[str] = []
+    for count, singular, plural in counts_and_verbs:
+        if count:
+            subject = f"{count}" if phrases else f"{count} of {total} parts"
+            phrases.append(f"{subject} {singular if count == 1 else plural}")
+    return ", ".join(phrases)
 
 
-def counts(found: Iterable[Verdict]) -> dict[Group, dict[Status, int]]:
-    """Count the verdicts of each word in each group, all groups and words in their fixed order."""
-    counted = Counter((v.group, v.status) for v in found)
-    return {
-        group: {word: counted[group, word] for word in words} for group, words in GROUPS.items()
-    }
+def count_text(verdicts: Iterable[Verdict], group: Group, status: Status) -> str:
+    """Return how many verdicts of a group have a word, and how many of them are unprinted.
+
+    For example ``44``, or ``44 (23 only in the authors’ notebooks)``.
+    """
+    chosen = [v for v in verdicts if v.group == group and v.status == status]
+    unprinted = sum(verdict.claim.unprinted for verdict in chosen)
+    if unprinted and status in ("reproduced", "better", "not reproduced"):
+        return f"{len(chosen)} ({unprinted} only in the authors’ notebooks)"
+    return str(len(chosen))
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[Group, dict[Status, int]]:
+    """Count the verdicts of each group and word, in the order of :data:`GROUPS`."""
+    counter = Counter((verdict.group, verdict.status) for verdict in verdicts)
+    numbers: dict[Group, dict[Status, int]] = {}
+    for group, words in GROUPS.items():
+        numbers[group] = {word: counter[group, word] for word in words}
+    return numbers
