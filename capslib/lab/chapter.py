@@ -1,10 +1,10 @@
-"""What the page of a paper says of its claims: the verdict box, and the tables of verdicts."""
+"""What the page of a paper says of its claims: the verdict box and the tables of verdicts."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,18 +32,24 @@ BOX = dict(
 
 
 class Chapter:
-    """The records and claims of a paper in the results folder that its notebook names; None: the committed ones.
+    """The records of a paper and the verdicts on its claims, for the page of the paper.
 
-    Each property and method reads the folder anew, so that a table knows the trials that the cell above it has run.
+    ``results_dir`` is the folder of records, by default that of the committed ones. Each
+    property and method reads it anew, so that a table knows the trials that the cell above it
+    has run.
     """
 
     def __init__(self, stem: str, results_dir: str | os.PathLike[str] | None = None):
-        self.stem, self.store = stem, Store(results_dir)
+        self.stem = stem
+        self.store = Store(results_dir)
 
     @property
     def records(self) -> list[Record]:
-        """The records of the grid of each scale, which figures show: not those of twice the budget, which would count a seed twice."""
-        return [r for r in self.every if papers.budget(r.trial) == 1]
+        """The records that figures show: those of the grid of each scale.
+
+        Those of twice the budget would count a seed twice.
+        """
+        return [record for record in self.every if papers.budget(record.trial) == 1]
 
     @property
     def every(self) -> list[Record]:
@@ -52,126 +58,159 @@ class Chapter:
 
     @property
     def told(self) -> dict[str, Verdict]:
-        """The verdict on each claim."""
-        return {v.claim.id: v for v in claims.verdicts(self.stem, store=self.store)}
+        """The verdict on each claim, by its id."""
+        verdicts = claims.verdicts(self.stem, store=self.store)
+        return {verdict.claim.id: verdict for verdict in verdicts}
 
     def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> HTML:
-        """The table of an experiment: row, paper, ours with interval, n and scale, and the verdict with its square and link.
+        """Return a table of claims: row, paper, ours with interval, n and scale, and verdict.
 
-        An id that ends in a dash stands for all claims that start with it. ``names`` names rows by claim (their statement by
-        default), ``beside`` puts more from the records under our value. What is not run stands below in one line that unfolds.
-        Raises :class:`UserError` for an id that is not in the ledger.
+        An id that ends in a dash stands for all claims that start with it. ``names`` names rows
+        by claim (their statement by default), ``beside`` puts more from the records under our
+        value. Claims that no run was held against stand below, in one line that unfolds. Raises
+        :class:`UserError` for an id that is not in the ledger.
         """
-        found, rows, left, all_rest_on = self.told, [], [], set()
-        for name in (
-            n
-            for of in ids
-            for n in ([i for i in found if of.endswith("-") and i.startswith(of)] or [of])
-        ):
-            check_name("claim", name, found)
-            v, code = found[name], f'<a href="#claim-{name}"><code>{name}</code></a>'
-            seal, label = claims.seal(v), escape(names.get(name) or v.claim.statement)
-            if v.group in claims.UNJUDGED:
-                told = f"({code}; paper: {escape(claims.theirs(v))}). {escape(v.reason)}"
-                left.append((v, f'<li id="at-{name}">{seal} {label} {told}</li>'))
-                continue
-            all_rest_on.add(small := escape(claims.basis(v)))
-            values = (
-                escape(claims.theirs(v)),
-                escape(claims.ours(v)),
-                small,
-                escape(beside.get(name, "")),
-            )
-            rows.append(_ROW.format(name, label, code, *values, f"{seal} {v.word}"))
-        same = len(all_rest_on) == 1 < len(rows)
-        head = _HEAD.format(f"<br><small>{small}</small>" if same else "")
-        html = (
-            f'<table class="claims{" same" * same}">{head}<tbody>{"".join(rows)}</tbody></table>'
-            if rows
-            else ""
-        )
-        if left:
-            counted = Counter(v.status for v, _ in left)
-            told = ", ".join(
-                f"{counted[status]} {status}" for status in STATUSES if counted[status]
-            )
-            title = "Not judged" if counted["erratum"] else "Not run"
-            html += f"<details><summary>{title}: {told}</summary><ul>{''.join(text for _, text in left)}</ul></details>"
+        verdicts = self.told
+        judged: list[Verdict] = []
+        unjudged: list[Verdict] = []
+        for claim in _expanded(ids, verdicts):
+            check_name("claim", claim, verdicts)
+            verdict = verdicts[claim]
+            group = unjudged if verdict.group in claims.UNJUDGED else judged
+            group.append(verdict)
+        html = _table(judged, names, beside) + _fold(unjudged, names)
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
-        """A table of the paper, cell by cell: its value, ours, the square of the verdict; ``ids`` has a claim in each cell.
+        """Return a table of the paper: its value, ours and the square of the verdict in a cell.
 
-        Between the values stands = where they differ by the claim's tolerance at most, else < or > (paper < ours). Where a network
-        did not learn there is no mean, and ours stand seed by seed after a dot.
+        ``ids`` has a claim in each cell. Between the values stands = where they differ by at
+        most the claim's tolerance, else < or > (paper < ours). Where a network did not learn
+        there is no mean, and ours stand seed by seed after a dot.
         """
-        found = self.told
-
-        def cell(name: str) -> str:
-            v = found[name]
-            theirs, seal = v.claim.value, claims.seal(v, f"../scorecard.html#claim-{name}")
-            if v.ours is None:
-                each = " / ".join(f"{value:.{digits}f}" for value in v.listed)
-                return f'<span id="at-{name}">{theirs:.{digits}f}{each and f" · {each}"} {seal}</span>'
-            near = abs(v.ours - theirs) <= (v.claim.tolerance or 0)
-            sign, kind = (
-                ("=", "near")
-                if near
-                else ("&lt;", "above")
-                if v.ours > theirs
-                else ("&gt;", "below")
-            )
-            return f'<span id="at-{name}" class="cell-{kind}">{theirs:.{digits}f} {sign} {v.ours:.{digits}f} {seal}</span>'
-
-        return (
-            frames.styled(ids)
-            .format(cell, na_rep="")
-            .set_properties(**{"white-space": "nowrap"})
+        verdicts = self.told
+        table = frames.styled(ids).format(
+            lambda claim: _cell(verdicts[claim], digits), na_rep=""
         )
+        return table.set_properties(**{"white-space": "nowrap"})
 
-    def verdict_box(self, numbers: Mapping[str, object] = {}, **said: str) -> HTML:
-        """The answer of the chapter in five short paragraphs, one for each of ``BOX``, for the top of its page, and the links to paper and code.
+    def verdict_box(self, numbers: Mapping[str, object] = {}, **texts: str) -> HTML:
+        """Return the answer of the chapter: a short paragraph for each of ``BOX``, and links.
 
-        A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict, ``{EM-W-14:ours}``, ``:theirs``,
-        ``:basis`` or ``:verdict`` what tables say of it, ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how
-        many claims have that verdict, and other names are of ``numbers``, where None is a number that is missing.
+        A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict,
+        ``{EM-W-14:ours}``, ``:theirs``, ``:basis`` or ``:verdict`` what tables say of it,
+        ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how many claims have
+        that verdict, and other names are of ``numbers``, where None is a number that is
+        missing.
 
-        A sentence whose number is missing is left out. So is one that shows the verdict of a claim that waits for a run, except
-        where the box says what would settle the rest. Raises :class:`UserError` for a name that is none of these, and
-        :class:`TypeError` where a sentence is missing.
+        A sentence whose number is missing is left out. So is one that shows the verdict of a
+        claim that waits for a run, except where the box says what would settle the rest. Raises
+        :class:`UserError` for a name that is none of these, and :class:`TypeError` where a
+        paragraph is missing.
         """
-        if list(said) != list(BOX):
+        if list(texts) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
         verdicts = self.told
-        values = dict.fromkeys(STATUSES, 0) | Counter(
-            verdict.status for verdict in verdicts.values()
-        )
-        values |= {
-            name: frames.MISSING if value in (None, "") else escape(str(value))
-            for name, value in numbers.items()
-        }
-        paragraphs = []
-        for part, text in said.items():
-            named = {
-                name: _Told(verdict, may_wait=part == "settles")
-                for name, verdict in verdicts.items()
-            }
+        statuses = Counter(verdict.status for verdict in verdicts.values())
+        values: dict[str, object] = {status: statuses[status] for status in STATUSES}
+        for name, number in numbers.items():
+            missing = number is None or number == ""
+            values[name] = frames.MISSING if missing else escape(str(number))
+        html = ""
+        for part, text in texts.items():
+            for claim, verdict in verdicts.items():
+                values[claim] = _Told(verdict, may_wait=part == "settles")
+            sentences = frames.sentences(escape(text, quote=False))
             try:
-                told = [
-                    text.format_map(named | values)
-                    for text in frames.sentences(escape(text, quote=False))
-                ]
+                filled = [sentence.format_map(values) for sentence in sentences]
             except KeyError as error:
-                raise unknown("name in a verdict box", error.args[0], named | values) from None
-            shown = frames.whole(told) or "No record here tells."
-            paragraphs.append(f'<p class="box-{part}"><b>{BOX[part]}.</b> {shown}</p>')
-        places = papers.PAPERS[self.stem].links.items()
-        links = " · ".join(
-            f'<a href="{url}">{name}</a>' if url else f"no {name}" for name, url in places
+                raise unknown("name in a verdict box", error.args[0], values) from None
+            paragraph = frames.whole(filled) or "No record here tells."
+            html += f'<p class="box-{part}"><b>{BOX[part]}.</b> {paragraph}</p>'
+        links: list[str] = []
+        for name, address in papers.PAPERS[self.stem].links.items():
+            links.append(f'<a href="{address}">{name}</a>' if address else f"no {name}")
+        html += f"<p><small>{' · '.join(links)}</small></p>"
+        return HTML(f'<div class="masthead verdict-box">{html}</div>')
+
+
+def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
+    """Return ids, those that end in a dash replaced by the claims that start so, if any do."""
+    expanded: list[str] = []
+    for name in ids:
+        matching = [claim for claim in ledger if claim.startswith(name)]
+        expanded += matching if name.endswith("-") and matching else [name]
+    return expanded
+
+
+def _table(verdicts: Sequence[Verdict], names: Mapping, beside: Mapping) -> str:
+    """Return the HTML of a table of judged claims; nothing where there are none.
+
+    What all rows rest on stands in the head, too, and style sheets show one of them.
+    """
+    if not verdicts:
+        return ""
+    rows = ""
+    for verdict in verdicts:
+        name, label = _name(verdict, names)
+        rows += (
+            f'<tr id="at-{verdict.claim.id}">'
+            f'<td data-label="Row">{label} <small class="claim-id">{name}</small></td>'
+            f'<td data-label="Paper">{escape(claims.theirs(verdict))}</td>'
+            f'<td data-label="Ours">{escape(claims.ours(verdict))}'
+            f' <small class="basis">{escape(claims.basis(verdict))}</small>'
+            f" <small>{escape(beside.get(verdict.claim.id, ''))}</small></td>"
+            f'<td data-label="Verdict">{claims.seal(verdict)} {verdict.word}</td></tr>'
         )
-        return HTML(
-            f'<div class="masthead verdict-box">{"".join(paragraphs)}<p><small>{links}</small></p></div>'
+    bases = {claims.basis(verdict) for verdict in verdicts}
+    kind, basis = "claims", ""
+    if len(verdicts) > 1 and len(bases) == 1:
+        kind, basis = "claims same", f"<br><small>{escape(*bases)}</small>"
+    head = f"<tr><th>Row<th>Paper<th>Ours (95 % interval){basis}<th>Verdict</tr>"
+    return f'<table class="{kind}">{_WIDTHS}<thead>{head}</thead><tbody>{rows}</tbody></table>'
+
+
+def _name(verdict: Verdict, names: Mapping) -> tuple[str, str]:
+    """Return the HTML of a claim's id, with a link to its row, and of its name in ``names``."""
+    claim = verdict.claim
+    link = f'<a href="#claim-{claim.id}"><code>{claim.id}</code></a>'
+    return link, escape(names.get(claim.id) or claim.statement)
+
+
+def _fold(verdicts: Sequence[Verdict], names: Mapping) -> str:
+    """Return the HTML of a line that unfolds to claims that were not judged, and why."""
+    if not verdicts:
+        return ""
+    items = ""
+    for verdict in verdicts:
+        name, label = _name(verdict, names)
+        items += (
+            f'<li id="at-{verdict.claim.id}">{claims.seal(verdict)} {label} ({name}; paper: '
+            f"{escape(claims.theirs(verdict))}). {escape(verdict.reason)}</li>"
         )
+    counts = Counter(verdict.status for verdict in verdicts)
+    title = "Not judged" if counts["erratum"] else "Not run"
+    total = ", ".join(f"{counts[word]} {word}" for word in STATUSES if counts[word])
+    return f"<details><summary>{title}: {total}</summary><ul>{items}</ul></details>"
+
+
+def _cell(verdict: Verdict, digits: int) -> str:
+    """Return the HTML of the paper's value, ours, and the square of the verdict."""
+    claim, ours = verdict.claim, verdict.ours
+    seal = claims.seal(verdict, f"../scorecard.html#claim-{claim.id}")
+    printed = f"{claim.value:.{digits}f}"
+    if ours is None:
+        seeds = " / ".join(f"{value:.{digits}f}" for value in verdict.listed)
+        values = f"{printed} · {seeds}" if seeds else printed
+        return f'<span id="at-{claim.id}">{values} {seal}</span>'
+    if abs(ours - claim.value) <= (claim.tolerance or 0):
+        sign, side = "=", "near"
+    elif ours > claim.value:
+        sign, side = "&lt;", "above"
+    else:
+        sign, side = "&gt;", "below"
+    values = f"{printed} {sign} {ours:.{digits}f}"
+    return f'<span id="at-{claim.id}" class="cell-{side}">{values} {seal}</span>'
 
 
 class _Told(NamedTuple):
@@ -205,11 +244,8 @@ class _Told(NamedTuple):
         )
 
 
-_WIDTHS = "".join(
-    f"<col style=width:{w}%>" for w in (39, 18, 25, 18)
-)  # the page's own are for tables whose verdicts say more
-_HEAD = f"<colgroup>{_WIDTHS}</colgroup><thead><tr><th>Row<th>Paper<th>Ours (95 % interval){{}}<th>Verdict</tr></thead>"
-_ROW = (
-    '<tr id="at-{}"><td data-label="Row">{} <small class="claim-id">{}</small></td><td data-label="Paper">{}</td>'
-    '<td data-label="Ours">{} <small class="basis">{}</small> <small>{}</small></td><td data-label="Verdict">{}</td></tr>'
+_WIDTHS = (
+    # the page's own are for tables whose verdicts say more
+    "<colgroup><col style=width:39%><col style=width:18%>"
+    "<col style=width:25%><col style=width:18%></colgroup>"
 )
