@@ -1,13 +1,14 @@
 """Records: the one JSON file that a trial leaves behind.
 
-Claims are judged from records alone, so a record says everything that a doubting reader would ask: what was run, on which data,
-by which code, on which machine, and how it differs from the paper.
+Claims are judged from records alone, so a record says everything that a doubting reader would
+ask: what was run, on which data, by which code, on which machine, and how it differs from the
+paper.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
@@ -28,7 +29,7 @@ Exit = Literal["ok", "nan", "oom", "interrupted", "error", "cut"]
 UNFINISHED: tuple[Exit, ...] = ("interrupted", "cut")
 """Ends that count for nothing: the trial still has to run."""
 RoutingPath = Literal["eager", "fast", "compiled", "none"]
-"""Which implementation of a routing ran: its definition, the fast path, the fast path compiled, or there was none."""
+"""Which implementation of a routing ran: the definition, the fast one, or that compiled."""
 ABSCISSAS = (
     "epochs",
     "steps",
@@ -40,9 +41,16 @@ ABSCISSAS = (
     "log_shares",
     "ranks",
 )
-"""Series that curves are drawn over: every curve of a record is as long as one of them, and belongs to the first that fits."""
+"""Series that curves are drawn over.
+
+Every curve of a record is as long as one of them, and belongs to the first that fits.
+"""
 LISTS = ("picture", "turned", "rank_shares", "by_", "lambda", "width", "theta")
-"""How the names of series begin that are no curves: grids of numbers, row by row, or one number for each tenth of the children or for each parent."""
+"""How the names of series begin that are no curves.
+
+They are grids of numbers, row by row, or one number for each tenth of the children, or for each
+parent.
+"""
 
 RANGES = {
     "fraction": (0, 1),
@@ -52,9 +60,9 @@ RANGES = {
     "bytes of an image": (0, LARGEST),
     "seconds of one core": (0, LARGEST),
 }
-"""The values that a metric can have, by its unit.
+"""The lowest and the highest value of a metric, by its unit.
 
-Of other units they are not known: a count may be one of orders of magnitude.
+Those of other units are not known: a count may be one of orders of magnitude.
 """
 
 
@@ -92,7 +100,8 @@ class Record(Model):
     deviations: list[Deviation]
     metrics: dict[str, Metric]
     series: dict[str, list[Number]] = Field(
-        description="curves, by name; `steps`, `epochs` or another of the abscissas has their places"
+        description="curves, by name; "
+        "`steps`, `epochs` or another of the abscissas has their places"
     )
     data: list[DataFingerprint]
     code: Code
@@ -106,7 +115,8 @@ class Record(Model):
     started: AwareDatetime
     finished: AwareDatetime
     exit: Exit = Field(
-        description="how it ended; `cut` is by --max-steps: a rehearsal, whatever came of it, and no result"
+        description="how it ended; `cut` is by --max-steps: "
+        "a rehearsal, whatever came of it, and no result"
     )
     message: str = ""
     resumed_from: list[Count] = Field(
@@ -115,13 +125,15 @@ class Record(Model):
 
     @property
     def real(self) -> bool:
-        """Whether every data set that the trial saw was a real one. A trial that needs no data is real too."""
-        return not any(d.stand_in for d in self.data)
+        """Whether no data set that the trial saw is a stand-in."""
+        return not any(data.stand_in for data in self.data)
 
     @property
     def failed(self) -> bool:
-        """Whether it did not come to its end. A rehearsal that failed says so in its message."""
-        return self.exit != "ok" and not (self.exit == "cut" and not self.message)
+        """Whether it did not come to its end; a rehearsal that failed has a message."""
+        if self.exit == "cut":
+            return bool(self.message)
+        return self.exit != "ok"
 
 
 def faults(record: Record) -> Iterator[str]:
@@ -132,21 +144,36 @@ def faults(record: Record) -> Iterator[str]:
     if record.exit == "cut":
         return
     if record.finished < record.started:
-        yield "finished before it started: set the clock, delete the file, and run its trial again"
+        yield (
+            "finished before it started: "
+            "set the clock, delete the file, and run its trial again"
+        )
     if record.exit == "ok" and not record.metrics:
         yield "ended well but holds no metric: delete the file, and run its trial again"
     if record.exit != "ok" and (record.metrics or not record.message):
-        yield f"ended in {record.exit}, so it needs a message and no metric: delete the file, and run its trial again"
+        yield (
+            f"ended in {record.exit}, so it needs a message and no metric: "
+            "delete the file, and run its trial again"
+        )
     for name, metric in record.metrics.items():
         if metric.n < 1:
             yield f"metric {name} was measured on nothing: fix the experiment"
         low, high = RANGES.get(metric.unit, (-LARGEST, LARGEST))
         if not low <= metric.value <= high:
-            yield f"metric {name} = {metric.value:g} is out of the range of its unit, {metric.unit}: fix the experiment"
-    lengths = {name: len(record.series[name]) for name in ABSCISSAS if name in record.series}
-    for name, curve in record.series.items():
-        if lengths and len(curve) not in lengths.values() and not name.startswith(LISTS):
+            yield (
+                f"metric {name} = {metric.value:g} is out of the range of its unit, "
+                f"{metric.unit}: fix the experiment"
+            )
+    yield from _faults_of_series(record.series)
+
+
+def _faults_of_series(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Yield which curves do not fit what they are drawn over, and which abscissas fall."""
+    lengths = {name: len(series[name]) for name in ABSCISSAS if name in series}
+    for name, values in series.items():
+        is_curve = not name.startswith(LISTS)
+        if is_curve and lengths and len(values) not in lengths.values():
             axes = " and ".join(f"{length} {axis}" for axis, length in lengths.items())
-            yield f"curve {name} has {len(curve)} points over {axes}: fix the experiment"
-        if name in lengths and any(a >= b for a, b in itertools.pairwise(curve)):
+            yield f"curve {name} has {len(values)} points over {axes}: fix the experiment"
+        if name in lengths and any(a >= b for a, b in itertools.pairwise(values)):
             yield f"{name} do not rise: fix the experiment"

@@ -5,20 +5,27 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Bounds = tuple[float, float]
+"""The lowest and the highest value that a metric can have."""
+Interval = tuple[float, float]
 
 
 def interval(
     values: Iterable[float], bounds: Bounds | None = None, level: float = 0.95
-) -> tuple[float, float] | None:
-    """The confidence interval of the mean: Student's t for fewer than ten values, BCa bootstrap (fixed seed) from ten on.
+) -> Interval | None:
+    """Return the confidence interval of the mean, or None for fewer than two values.
 
-    Inside ``bounds`` the t interval is that of the logit of the mean, taken back (Korn and Graubard 1998): with x the mean and s its
-    standard error on the scale from 0 to 1, logit(x) ± t·s/(x(1 − x)). It cannot leave the bounds, and far from them it is the plain
-    one. A bootstrapped mean never leaves them. Bounds that a value has left are none. The order of the values does not matter. Fewer
-    than two values have no interval: one run says nothing about the spread.
+    One run says nothing about the spread. Fewer than ten values have the interval of Student's
+    t, ten and more that of a BCa bootstrap with a fixed seed. The order of the values does not
+    matter.
+
+    ``bounds`` are limits that the mean cannot leave; those that a value has left count for
+    nothing. Inside them the t interval is that of the logit of the mean, taken back (Korn and
+    Graubard 1998): with x the mean and s its standard error on the scale from 0 to 1, logit(x)
+    ± t·s/(x(1 − x)). It cannot leave the bounds, and far from them it is the plain one. A
+    bootstrapped mean never leaves them.
     """
     return _interval(tuple(sorted(map(float, values))), bounds, level)
 
@@ -26,43 +33,60 @@ def interval(
 @functools.lru_cache(maxsize=4096)
 def _interval(
     values: tuple[float, ...], bounds: Bounds | None, level: float
-) -> tuple[float, float] | None:
-    n = len(values)
-    if n < 2:
+) -> Interval | None:
+    """Return the interval of values in ascending order."""
+    if len(values) < 2:
         return None
-    if values[0] == values[-1]:  # neither has an interval of equal values
+    if values[0] == values[-1]:  # neither method has an interval of equal values
         return values[0], values[0]
-    import numpy as np
-    from scipy import special, stats
-
-    if n >= 10:
-        random = np.random.default_rng(0)
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # where rounding removes the spread; the check below catches that
-            found = stats.bootstrap(
-                (np.array(values),),
-                np.mean,
-                confidence_level=level,
-                n_resamples=4999,
-                method="BCa",
-                rng=random,
-            )
-        low, high = map(float, found.confidence_interval)
+    if len(values) >= 10:
+        low, high = _bootstrap(values, level)
         if math.isfinite(low) and math.isfinite(high):
             return low, high
-    mean, half = (
-        math.fsum(values) / n,
-        float(special.stdtrit(n - 1, (1 + level) / 2) * stats.sem(values)),
-    )
-    if bounds is None or not bounds[0] <= values[0] <= values[-1] <= bounds[1]:
+    mean, half = _student(values, level)
+    if bounds is None or values[0] < bounds[0] or values[-1] > bounds[1]:
         return mean - half, mean + half
+    return _bounded(mean, half, bounds)
+
+
+def _bootstrap(values: Sequence[float], level: float) -> Interval:
+    """Return the BCa bootstrap interval. Its ends are not finite if the spread rounds to 0."""
+    import numpy as np
+    from scipy import stats
+
+    with warnings.catch_warnings(action="ignore"):
+        result = stats.bootstrap(
+            (np.array(values),),
+            np.mean,
+            confidence_level=level,
+            n_resamples=4999,
+            method="BCa",
+            rng=np.random.default_rng(0),
+        )
+    low, high = result.confidence_interval
+    return float(low), float(high)
+
+
+def _student(values: Sequence[float], level: float) -> tuple[float, float]:
+    """Return the mean and half the width of Student's t interval."""
+    import numpy as np
+    from scipy import special
+
+    n = len(values)
+    quantile = special.stdtrit(n - 1, (1 + level) / 2)
+    standard_error = np.std(values, ddof=1) / np.sqrt(n)
+    return math.fsum(values) / n, float(quantile * standard_error)
+
+
+def _bounded(mean: float, half: float, bounds: Bounds) -> Interval:
+    """Return the interval of the logit of the mean, taken back to the scale of ``bounds``."""
+    from scipy import special
+
     low, high = bounds
-    share, wide = (mean - low) / (high - low), half / (high - low)
+    share = (mean - low) / (high - low)
     if not 0 < share < 1:  # rounding has taken the mean to a bound
         return max(low, mean - half), min(high, mean + half)
-    left, right = (
-        special.expit(special.logit(share) + sign * wide / (share * (1 - share)))
-        for sign in (-1, 1)
-    )
+    logit = special.logit(share)
+    half_of_logit = half / (high - low) / (share * (1 - share))
+    left, right = special.expit([logit - half_of_logit, logit + half_of_logit])
     return low + (high - low) * float(left), low + (high - low) * float(right)
