@@ -2,17 +2,21 @@
 
 Tolerances, fixed before any result was seen:
 
-====================================  ==================================================================================
-accuracy, error (percent)             0.5 points; 0.3 where the paper's error is under 3 or its accuracy over 97;
-                                      1 for the two arms of NEG-T1 without bias, whose printed numbers are running means
-AUROC, average precision              0.02, and at most half the distance from the paper's value to 1
-exact counts                          0 (kind ``property``: one count decides, no seeds are needed)
-numbers of parameters, rounded        one unit of the last printed digit (the papers cut off: 68 618 is printed as 68K)
-factors, orders of magnitude          0.5 (printed as whole numbers)
-relative reduction of errors          5 points (a tolerance of 0.3 points in a small error moves the ratio by more)
-reconstruction error                  5 % of the paper's value, to two decimals
-settings, surveys, hours              not computed: the row says why
-====================================  ==================================================================================
+==================================  ========================================================
+accuracy, error (percent)           0.5 points; 0.3 where the paper's error is under 3 or its
+                                    accuracy over 97; 1 for the two arms of NEG-T1 without
+                                    bias, whose printed numbers are running means
+AUROC, average precision            0.02, and at most half the distance from the paper's value
+                                    to 1
+exact counts                        0 (kind ``property``: one count decides, no seeds needed)
+numbers of parameters, rounded      one unit of the last printed digit (the papers cut off:
+                                    68 618 is printed as 68K)
+factors, orders of magnitude        0.5 (printed as whole numbers)
+relative reduction of errors        5 points (a tolerance of 0.3 points in a small error moves
+                                    the ratio by more)
+reconstruction error                5 % of the paper's value, to two decimals
+settings, surveys, hours            not computed: the row says why
+==================================  ========================================================
 """
 
 from __future__ import annotations
@@ -30,21 +34,25 @@ from capslib.errors import UserError
 from capslib.papers import PAPERS, module
 
 LEDGER = Path(__file__).parent
-_UP = (
-    "test accuracy",
-    "training accuracy",
-    "AUROC",
-    "average precision",
-    "relative reduction of test errors",
-    "relative reduction of error",
-)
-_DOWN = ("test error", "reconstruction error (called batch mean square error)")
-HIGHER_IS_BETTER = dict.fromkeys(_UP, True) | dict.fromkeys(_DOWN, False)
-"""Direction of the ledger's metrics. A metric that is missing here (a count, a ratio) has no better side."""
+HIGHER_IS_BETTER = {
+    "test accuracy": True,
+    "training accuracy": True,
+    "AUROC": True,
+    "average precision": True,
+    "relative reduction of test errors": True,
+    "relative reduction of error": True,
+    "test error": False,
+    "reconstruction error (called batch mean square error)": False,
+}
+"""The direction of metrics. One that is missing here (a count, a ratio) has no better side."""
 
 
 class Claim(Model):
-    """One row of the ledger. ``value``, ``std`` and ``tolerance`` are in ``unit``; ``printed`` is the value as the paper prints it."""
+    """One row of the ledger.
+
+    ``value``, ``std`` and ``tolerance`` are in ``unit``; ``printed`` is the value as the paper
+    prints it.
+    """
 
     id: str = Field(pattern=r"^(EM|NEG|SP|LR|INQ)-[A-Za-z0-9.-]+$")
     paper: str
@@ -64,12 +72,15 @@ class Claim(Model):
 
     @property
     def quoted(self) -> bool:
-        """Whether it is not run because the paper quotes it. What else is not run has no data, or nothing that a run could measure."""
+        """Whether it is not run because the paper quotes it.
+
+        Whatever else is not run has no data, or nothing that a run could measure.
+        """
         return self.not_run.startswith("Quoted from other literature")
 
     @property
     def unprinted(self) -> bool:
-        """Whether only the authors' notebooks have the value, and the article just refers to it."""
+        """Whether only the authors' notebooks have the value, to which the article refers."""
         return self.notes.startswith("Taken from the authors' notebook")
 
     @model_validator(mode="after")
@@ -85,26 +96,33 @@ COLUMNS = tuple(name for name in Claim.model_fields if name not in ("paper", "pr
 
 
 def grouped(digits: str) -> str:
-    """Group the digits of a whole number in threes from five digits on, ``316 650``. Leaves any other text as it is."""
-    return (
-        f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}")
-        if re.fullmatch(r"-?\d{5,}", digits)
-        else digits
-    )
+    """Group the digits of a whole number in threes from five digits on: ``316 650``.
+
+    Leaves any other text as it is.
+    """
+    if not re.fullmatch(r"-?\d{5,}", digits):
+        return digits
+    return f"{int(digits):,}".replace(",", "\N{NO-BREAK SPACE}")
 
 
 def raised(text: str) -> str:
-    """Write the power of ten of a number for readers: ``6.1e-05`` is ``6.1·10⁻⁵``. Leaves a number without one as it is."""
+    """Write the power of ten of a number for readers: ``6.1e-05`` is ``6.1·10⁻⁵``.
+
+    Leaves a number without one as it is.
+    """
     digits, _, power = text.partition("e")
-    return (
-        f"{digits}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-        if power
-        else text
-    )
+    if not power:
+        return text
+    superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"{digits}·10{str(int(power)).translate(superscript)}"
 
 
 def number(value: float) -> str:
-    """A number for readers: two decimals from ten on, four significant digits below, whole numbers in groups of three digits."""
+    """Return a number for readers.
+
+    It has two decimals from ten on and four significant digits below. Whole numbers have none,
+    and stand in groups of three digits.
+    """
     if value < 0:
         return f"−{number(-value)}"
     if value == int(value) and value < 1e9:
@@ -113,15 +131,21 @@ def number(value: float) -> str:
 
 
 def plural(n: int, word: str) -> str:
+    """Return a number of things: ``1 seed``, ``3 seeds``."""
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def span(found: tuple[float, float]) -> str:
-    return f"[{number(found[0])}, {number(found[1])}]"
+def span(interval: tuple[float, float]) -> str:
+    """Return an interval for readers: ``[99.6, 99.9]``."""
+    low, high = interval
+    return f"[{number(low)}, {number(high)}]"
 
 
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
-    """Read the claims of one CSV file by id, in its order. Raises :class:`UserError`, which names the file and the line."""
+    """Read the claims of one CSV file by id, in its order.
+
+    Raises :class:`UserError`, which names the file and the line.
+    """
     claims: dict[str, Claim] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -130,20 +154,7 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
                 raise UserError(f"{path}, line 1: the columns must be {', '.join(COLUMNS)}.")
             for row in rows:
                 place = f"{path}, line {rows.line_num}"
-                if None in row or None in row.values():
-                    raise UserError(f"{place}: a row needs {len(COLUMNS)} fields.")
-                printed = grouped(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
-                numbers = {name: row[name] or None for name in ("value", "std", "tolerance")}
-                try:
-                    claim = Claim.model_validate(
-                        {**row, **numbers, "paper": stem, "printed": printed}
-                    )
-                except ValidationError as error:
-                    what = "; ".join(
-                        f"{'.'.join(map(str, e['loc'])) or row['id']}: {e['msg']}"
-                        for e in error.errors()
-                    )
-                    raise UserError(f"{place}: {what}.") from None
+                claim = _read_claim(row, stem, place)
                 if claim.id in claims:
                     raise UserError(f"{place}: the id {claim.id} occurs twice.")
                 claims[claim.id] = claim
@@ -152,18 +163,39 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
     return claims
 
 
+def _read_claim(row: dict[str, str], stem: str, place: str) -> Claim:
+    """Return the claim of a row. Raises :class:`UserError`, which names its ``place``."""
+    if None in row or None in row.values():
+        raise UserError(f"{place}: a row needs {len(COLUMNS)} fields.")
+    printed = grouped(row["value"])
+    if row["std"]:
+        printed += f" ± {row['std']}"
+    fields = {**row, "paper": stem, "printed": printed}
+    for name in ("value", "std", "tolerance"):
+        fields[name] = row[name] or None
+    try:
+        return Claim.model_validate(fields)
+    except ValidationError as error:
+        reasons: list[str] = []
+        for fault in error.errors():
+            field = ".".join(map(str, fault["loc"]))
+            reasons.append(f"{field or row['id']}: {fault['msg']}")
+        raise UserError(f"{place}: {'; '.join(reasons)}.") from None
+
+
 @functools.cache
 def _ledger(stem: str) -> dict[str, Claim]:
     return read_ledger(LEDGER / f"{stem}.csv", stem)
 
 
 def ledger(stem: str | None = None) -> dict[str, Claim]:
-    """All claims of a paper (of all papers) by id, in the order of the ledger.
+    """Return the claims of a paper, or of all papers, by id, in the order of the ledger.
 
     Raises :class:`UserError` for an unknown paper, or for a bad row with its file and line.
     """
     if stem is not None:
         module(stem)  # raises for an unknown stem
-    return {
-        name: claim for s in ([stem] if stem else PAPERS) for name, claim in _ledger(s).items()
-    }
+    claims: dict[str, Claim] = {}
+    for paper in [stem] if stem else PAPERS:
+        claims |= _ledger(paper)
+    return claims

@@ -1,8 +1,9 @@
-"""How experiments differ from their papers: one CSV file each, beside the ledger, and the budgets of the scales.
+"""How experiments differ from their papers: one CSV file each, and the budgets of the scales.
 
-A row holds for the ``experiments`` that it names (all of them if it names none), and where the configuration is as ``where``
-says: ``field=value`` or ``field!=value``, with a blank between conditions, none in a value, and ``|`` between values. ``ours`` may
-name fields in braces. A row where a field is to be nothing (``routing=``) holds nowhere: it has the former words of records.
+A row holds for the ``experiments`` that it names (all of them if it names none), and where the
+configuration is as ``where`` says: ``field=value`` or ``field!=value``, with a blank between
+conditions, none in a value, and ``|`` between values. ``ours`` may name fields in braces. A row
+where a field is to be nothing (``routing=``) holds nowhere: it has the former words of records.
 """
 
 from __future__ import annotations
@@ -64,19 +65,21 @@ def _of_size(arm: Arm | Config) -> list[Deviation]:
 
 
 def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> bool:
+    """Whether a row holds for an experiment with these fields of its configuration."""
     if row["experiments"] and experiment not in row["experiments"].split("|"):
         return False
     for condition in row["where"].split():
         name, _, values = condition.partition("=")
-        if (
-            str(fields[name.rstrip("!")]).replace(" ", "") in values.split("|")
-        ) is name.endswith("!"):
+        value = str(fields[name.rstrip("!")]).replace(" ", "")
+        is_listed = value in values.split("|")
+        if is_listed == name.endswith("!"):
             return False
     return True
 
 
 @functools.cache
 def _rows(stem: str) -> list[dict[str, str]]:
+    """Read the rows of a paper. Raises :class:`UserError` for a file with other columns."""
     path = Path(__file__).parent / f"{stem}.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, strict=True)
