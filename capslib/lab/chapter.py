@@ -71,8 +71,8 @@ class Chapter:
         :class:`UserError` for an id that is not in the ledger.
         """
         verdicts = self.told
-        judged: list[Verdict] = []
-        unjudged: list[Verdict] = []
+        judged = []
+        unjudged = []
         for claim in _expanded(ids, verdicts):
             check_name("claim", claim, verdicts)
             verdict = verdicts[claim]
@@ -127,7 +127,7 @@ class Chapter:
                 raise unknown("name in a verdict box", error.args[0], values) from None
             paragraph = frames.whole(filled) or "No record here tells."
             html += f'<p class="box-{part}"><b>{BOX[part]}.</b> {paragraph}</p>'
-        links: list[str] = []
+        links = []
         for name, address in papers.PAPERS[self.stem].links.items():
             links.append(f'<a href="{address}">{name}</a>' if address else f"no {name}")
         html += f"<p><small>{' · '.join(links)}</small></p>"
@@ -136,7 +136,7 @@ class Chapter:
 
 def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
     """Return ids, those that end in a dash replaced by the claims that start so, if any do."""
-    expanded: list[str] = []
+    expanded = []
     for name in ids:
         matching = [claim for claim in ledger if claim.startswith(name)]
         expanded += matching if name.endswith("-") and matching else [name]

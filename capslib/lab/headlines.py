@@ -19,7 +19,6 @@ from capslib.lab.words import (
     IN_PART,
     OTHER_DATA,
     REDUCED,
-    Group,
     Status,
     Verdict,
     tally,
@@ -50,7 +49,7 @@ def headlines() -> tuple[Headline, ...]:
     Raises :class:`UserError` for a row that names no claim of its paper.
     """
     path = LEDGER / "headlines.csv"
-    headlines: list[Headline] = []
+    headlines = []
     with path.open(encoding="utf-8", newline="") as file:
         for fields in csv.DictReader(file, strict=True):
             paper = fields["paper"]
@@ -66,7 +65,7 @@ def headlines() -> tuple[Headline, ...]:
 
 def of_claim(claim: str) -> list[str]:
     """Return the ids of the headlines that rest on a claim."""
-    ids: list[str] = []
+    ids = []
     for headline in headlines():
         if any(_names(row, claim) for row in headline.rows):
             ids.append(headline.id)
@@ -89,7 +88,7 @@ def rows_of(headline: Headline, verdicts: Mapping[str, Verdict]) -> list[Verdict
 
     ``verdicts`` maps the ids of claims to the verdicts on them.
     """
-    rows: list[Verdict] = []
+    rows = []
     for row in headline.rows:
         word = _word_of_parts(row)
         for claim, verdict in verdicts.items():
@@ -126,10 +125,10 @@ def in_words(rows: Sequence[Verdict]) -> str:
     >>> in_words([])
     'Not run.'
     """
-    by_group: dict[Group, list[Verdict]] = {}
+    by_group = {}
     for verdict in rows:
         by_group.setdefault(verdict.group, []).append(verdict)
-    sentences: list[str] = []
+    sentences = []
     if CAPSULES in by_group:
         sentences.append(_at_full_size(by_group[CAPSULES], rows))
     elif any(map(_lacks_full_size, rows)):

@@ -1,4 +1,4 @@
-"""The figure style of the whole book: SVG, drawn for a white page (a dark one inverts it), one colour for one meaning."""
+"""The figure style of the book: SVG for a white page, which a dark page inverts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from capslib.lab.statistics import interval
 
 if TYPE_CHECKING:
     from IPython.display import HTML
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
     from capslib.lab.words import Verdict
 
@@ -32,13 +35,16 @@ ROUTING_COLORS = {
     "connectionist": "#9048b8",
     "cnn": "#7d5a2e",
 }
-"""Colours of the book's routings, of Wong's colour-blind safe hues. Text in any colour of the book has a contrast above 4.5:1."""
+"""Colours of the book's routings, of Wong's colour-blind safe hues.
+
+Text in any colour of the book has a contrast above 4.5:1.
+"""
 
 ROLE_COLORS = {"printed": "#c22f45", "released": "#15737f", "mistake": "#6f6a00"}
-"""What is done as the paper prints it, as its code does it, and as a common mistake does it, in every chapter."""
+"""What is done as the paper prints it, as its code does it, and as a common mistake does it."""
 
 ARM_COLORS = ("#5654c4", "#a83a7c", "#4c6f14", "#7a1f1f", "#2a2d33", "#d0006f")
-"""Colours of the arms of one figure that are no routings, and of routings that the book does not know."""
+"""Colours of arms of a figure that are no routings, and of routings that are not the book's."""
 
 ROUTING_NAMES = {
     "dynamic": "RBA",
@@ -54,26 +60,30 @@ PHONE = 3.6
 """Width of the form that a figure has on a phone, in inches."""
 
 NARROW = "capslib_narrow"
-"""Where a cell leaves that form: in the metadata of its output, below the MIME type of the wide one."""
+"""The key of that form in the metadata of an output, below the MIME type of the wide one."""
 
 
 def routing_color(name: str) -> str:
-    """The colour of a routing. A routing that the book does not know gets one of ``ARM_COLORS``, always the same."""
-    return ROUTING_COLORS.get(name) or ARM_COLORS[zlib.crc32(name.encode()) % len(ARM_COLORS)]
-
-
-def ordered(n: int, color: str = INK) -> list[str]:
-    """``n`` shades for a series that has an order, such as depths or iterations: from the colour itself to nearly black."""
-    from matplotlib.colors import to_hex, to_rgb
-
-    return [
-        to_hex([c * (1 - 0.75 * k / max(1, n - 1)) for c in to_rgb(color)]) for k in range(n)
-    ]
+    """Return the colour of a routing; of an unknown one, always the same of ``ARM_COLORS``."""
+    number = zlib.crc32(name.encode()) % len(ARM_COLORS)
+    return ROUTING_COLORS.get(name, ARM_COLORS[number])
 
 
 def routing_name(name: str) -> str:
-    """The name of a routing on a figure. A routing that the book does not know keeps its own."""
+    """Return the name of a routing on a figure, its own for a routing that the book lacks."""
     return ROUTING_NAMES.get(name, name.replace("_", " "))
+
+
+def ordered(n: int, color: str = INK) -> list[str]:
+    """Return ``n`` shades of a colour, from itself to nearly black.
+
+    They are for a series that has an order, such as depths or iterations.
+    """
+    from matplotlib.colors import to_hex, to_rgb
+
+    rgb = np.array(to_rgb(color))
+    brightness = [1 - 0.75 * k / max(1, n - 1) for k in range(n)]
+    return [to_hex(share * rgb) for share in brightness]
 
 
 def use_style() -> None:
@@ -118,109 +128,129 @@ def use_style() -> None:
     )
     mpl.rcParams["figure.dpi"] = 96
     set_matplotlib_formats("svg", metadata={"Date": None})
-    if shell := get_ipython():
-        bundle = shell.display_formatter.mimebundle_formatter
-        bundle.for_type(
+    shell = get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.mimebundle_formatter
+        formatter.for_type(
             mpl.figure.Figure,
             lambda figure, **_: ({}, {"image/svg+xml": {NARROW: svg(narrow(figure))}}),
         )
 
 
 def svg(figure: Figure) -> str:
-    """A figure as SVG. The same figure gives the same text."""
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", bbox_inches="tight", metadata={"Date": None})
-    return drawn.getvalue()
+    """Return a figure as SVG. The same figure gives the same text."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return text.getvalue()
 
 
 def narrow(figure: Figure) -> Figure:
-    """The figure for a phone: its panels stand one under the other, each with its own scales. Panels without scales stay in
-    their rows, but a single row of more than three becomes rows of two.
+    """Return the form of a figure for a phone.
 
-    A figure that cannot be rearranged so brings a function ``narrow`` that draws it.
+    Its panels stand one under the other, each with its own scales. Panels without scales stay
+    in their rows, but a single row of more than three becomes rows of two. A figure that cannot
+    be rearranged so brings a function ``narrow`` that draws it.
     """
     import matplotlib.pyplot as plt
 
     if hasattr(figure, "narrow"):
-        other = figure.narrow()
-        plt.close(other)
-        return other
-    other = pickle.loads(pickle.dumps(figure))
-    plt.close(other)
-    width, height = other.get_size_inches()
-    panels = [axes for axes in other.axes if axes.get_subplotspec()]
-    rows, columns = (
-        panels[0].get_subplotspec().get_gridspec().get_geometry() if panels else (1, 1)
-    )
-    for legend in list(other.legends):
-        names = [text.get_text() for text in legend.get_texts()]
-        columns_of_names = max(1, 44 // (max(map(len, names)) + 5))
-        other.legend(
-            legend.legend_handles,
-            names,
-            loc="outside lower center",
-            ncols=columns_of_names,
-            fontsize=8.5,
-        )
-        legend.remove()
+        small = figure.narrow()
+    else:
+        small = pickle.loads(pickle.dumps(figure))
+        _rearrange(small)
+    plt.close(small)
+    return small
+
+
+def _rearrange(figure: Figure) -> None:
+    """Give a figure the width of a phone."""
+    for legend in list(figure.legends):
+        _wrap_legend(figure, legend)
+    panels = [axes for axes in figure.axes if axes.get_subplotspec()]
+    rows, columns = 1, 1
+    if panels:
+        rows, columns = panels[0].get_subplotspec().get_gridspec().get_geometry()
+    width, height = figure.get_size_inches()
     if columns == 1:
-        other.set_size_inches(min(width, PHONE), height)
-        return other
-    if not any(len(axes.get_xticks()) or len(axes.get_yticks()) for axes in panels):
-        across = 2 if rows == 1 and columns > 3 else columns
-        more = -(-columns // across)
-        for axes, place in zip(panels, other.add_gridspec(rows * more, across), strict=False):
+        figure.set_size_inches(min(width, PHONE), height)
+    elif any(len(axes.get_xticks()) or len(axes.get_yticks()) for axes in panels):
+        _stack_panels(panels, rows, columns)
+        figure.set_size_inches(PHONE, height * columns)
+    else:
+        pictures_a_row = 2 if rows == 1 and columns > 3 else columns
+        rows_a_row = math.ceil(columns / pictures_a_row)
+        places = figure.add_gridspec(rows * rows_a_row, pictures_a_row)
+        for axes, place in zip(panels, places, strict=False):
             axes.set_subplotspec(place)
             axes.set_title(axes.get_title(loc="left"), fontsize=8)
-        other.set_size_inches(PHONE, height * PHONE / width * columns / across * more)
-        return other
-    left, below = {}, {}
+        row_height = height * PHONE / width * columns / pictures_a_row
+        figure.set_size_inches(PHONE, row_height * rows_a_row)
+
+
+def _wrap_legend(figure: Figure, legend: Legend) -> None:
+    """Put the names of a figure's legend into as many columns as a phone has room for."""
+    names = [text.get_text() for text in legend.get_texts()]
+    longest = max(map(len, names))
+    figure.legend(
+        legend.legend_handles,
+        names,
+        loc="outside lower center",
+        ncols=max(1, 44 // (longest + 5)),
+        fontsize=8.5,
+    )
+    legend.remove()
+
+
+def _stack_panels(panels: Sequence[Axes], rows: int, columns: int) -> None:
+    """Put panels under each other, row by row, and label each as its row and column were."""
+    labels_of_rows = {}
+    labels_of_columns = {}
     for axes in panels:
         place = axes.get_subplotspec()
         if place.is_first_col():
-            left[place.rowspan.start] = axes.get_ylabel()
+            labels_of_rows[place.rowspan.start] = axes.get_ylabel()
         if place.is_last_row():
-            below[place.colspan.start] = axes.get_xlabel()
-    grid = other.add_gridspec(rows * columns, 1)
+            labels_of_columns[place.colspan.start] = axes.get_xlabel()
+    places = panels[0].figure.add_gridspec(rows * columns, 1)
     for axes in panels:
-        row, column = axes.get_subplotspec().rowspan.start, axes.get_subplotspec().colspan.start
-        axes.set_subplotspec(grid[row * columns + column])
+        place = axes.get_subplotspec()
+        row, column = place.rowspan.start, place.colspan.start
+        axes.set_subplotspec(places[row * columns + column])
         axes.tick_params(labelleft=True, labelbottom=True)
-        axes.set(
-            xlabel=axes.get_xlabel() or below.get(column, ""),
-            ylabel=axes.get_ylabel() or left.get(row, ""),
-        )
-    other.set_size_inches(PHONE, height * columns)
-    return other
+        axes.set_xlabel(axes.get_xlabel() or labels_of_columns.get(column, ""))
+        axes.set_ylabel(axes.get_ylabel() or labels_of_rows.get(row, ""))
 
 
 def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> None:
-    """Say what colours mean, in these colours: in a row at the right above the axes, or stacked in a corner ``inside`` ("upper left")."""
+    """Say what colours mean, in these colours.
+
+    The names stand in a row at the right above the axes, or, stacked, in a corner ``inside``
+    them, such as ``"upper left"``.
+    """
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
 
-    words = [
-        TextArea(name, textprops={"color": color, "size": 9.5})
-        for name, color in colors.items()
-    ]
+    names = []
+    for name, color in colors.items():
+        names.append(TextArea(name, textprops={"color": color, "size": 9.5}))
     if inside:
-        packed, place = (
-            VPacker(children=words, pad=0, sep=4, align=inside.split()[1]),
-            {"loc": inside, "borderpad": 0.5},
-        )
+        side = inside.split()[1]
+        box = VPacker(children=names, pad=0, sep=4, align=side)
+        place = {"loc": inside, "borderpad": 0.5}
     else:
-        packed, place = (
-            HPacker(children=words, pad=0, sep=6),
-            {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3},
-        )
+        box = HPacker(children=names, pad=0, sep=6)
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3}
     axes.add_artist(
-        AnchoredOffsetbox(child=packed, frameon=False, bbox_transform=axes.transAxes, **place)
+        AnchoredOffsetbox(child=box, frameon=False, bbox_transform=axes.transAxes, **place)
     )
 
 
 def panels(
     columns: int, *, height: float = 2.8, rows: int = 1, **options: object
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Small multiples in the book's width, each row ``height`` inches high."""
+    """Return small multiples in the book's width, each row ``height`` inches high.
+
+    ``options`` are those of :func:`matplotlib.pyplot.subplots`.
+    """
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **options)
@@ -231,33 +261,30 @@ def dots(
     unit: str = "%",
     end: float = 100,
 ) -> Figure:
-    """A small figure for the front page: a row has a verdict, or our seeds, or only the paper's value; and a colour.
+    """Return a small figure for the front page, from 0 to ``end`` in ``unit``.
 
-    Our mean is filled, with its interval, and the paper's value open, in ``unit``, from 0 to ``end``. A row may lack a value.
+    A row has a verdict, or our seeds, or only the paper's value; and a colour. Our mean is
+    filled, with its interval, and the paper's value open. A row may lack a value.
     """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(2.6, 0.4 + 0.42 * len(rows)))
-    for y, (name, (told, color)) in enumerate(rows.items()):
-        if isinstance(told, float):
-            ours, between, theirs = None, None, told
-        elif isinstance(told, Sequence):
-            ours, between, theirs = (
-                fmean(told) if told else None,
-                interval(told, (0, 100) if unit == "%" else None),
-                None,
-            )
+    for y, (name, (source, color)) in enumerate(rows.items()):
+        mean, ends, printed = None, None, None
+        if isinstance(source, float):
+            printed = source
+        elif isinstance(source, Sequence):
+            mean = fmean(source) if source else None
+            ends = interval(source, (0, 100) if unit == "%" else None)
         else:
-            ours, between, theirs = told.ours, told.interval, told.claim.value
+            mean, ends, printed = source.ours, source.interval, source.claim.value
         axes.text(0, y - 0.48, name, fontsize=8.5, va="center")
-        if between:
-            axes.plot(
-                between, (y, y), color=color, linewidth=5, alpha=0.35, solid_capstyle="butt"
-            )
-        if theirs is not None:
-            axes.plot(theirs, y, "o", color=INK, fillstyle="none", markersize=8, clip_on=False)
-        if ours is not None:
-            axes.plot(ours, y, "o", color=color, markersize=4.5, clip_on=False)
+        if ends is not None:
+            axes.plot(ends, (y, y), color=color, lw=5, alpha=0.35, solid_capstyle="butt")
+        if printed is not None:
+            axes.plot(printed, y, "o", color=INK, fillstyle="none", ms=8, clip_on=False)
+        if mean is not None:
+            axes.plot(mean, y, "o", color=color, ms=4.5, clip_on=False)
     axes.set(xlim=(0, end), ylim=(len(rows) - 0.65, -0.8), yticks=[], xticks=[0, end / 2, end])
     axes.set_xticklabels(["0", f"{end / 2:g}", f"{end:g}{unit}"], fontsize=8.5)
     axes.grid(axis="x")
@@ -267,40 +294,49 @@ def dots(
 
 def rows(
     axes: Axes,
-    of: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]],
-    guessed: float = math.inf,
+    rows: Mapping[str, tuple[str, float | None, Sequence[float], Sequence[float]]],
+    guessing: float = math.inf,
 ) -> None:
-    """A row each of colour, the paper's value (open), our seeds (small) with their mean (large), and its interval or nothing (a band).
+    """Draw a row for each name: colour, the paper's value, our seeds, and their interval.
 
-    Where a seed reaches what counts as ``guessed``, there is no mean.
+    The paper's value is open, seeds are small, their mean is large, and the interval, which may
+    be empty, is a band. Where a seed reaches what counts as ``guessing``, there is no mean.
     """
-    for y, (color, paper, ours, between) in enumerate(of.values()):
-        axes.plot(
-            between, [y] * len(between), color=color, lw=5, alpha=0.3, solid_capstyle="butt"
-        )
-        axes.plot(ours, [y] * len(ours), "o", color=color, ms=3.5, alpha=0.6, mew=0)
-        if ours and max(ours) < guessed:
-            axes.plot(fmean(ours), y, "o", color=color, ms=5.5)
-        if paper is not None:
-            axes.plot(paper, y, "o", color=color, mfc="none", ms=9)
-    axes.set_yticks(range(len(of)), of)
-    axes.set_ylim(max(len(of), 1) - 0.5, -0.5)
+    for y, (color, printed, seeds, ends) in enumerate(rows.values()):
+        axes.plot(ends, [y] * len(ends), color=color, lw=5, alpha=0.3, solid_capstyle="butt")
+        axes.plot(seeds, [y] * len(seeds), "o", color=color, ms=3.5, alpha=0.6, mew=0)
+        if seeds and max(seeds) < guessing:
+            axes.plot(fmean(seeds), y, "o", color=color, ms=5.5)
+        if printed is not None:
+            axes.plot(printed, y, "o", color=color, mfc="none", ms=9)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     axes.grid(True, axis="both")
 
 
 def errors(
-    axes: Axes, of: Mapping[str, tuple[str, float | None, Sequence[float]]], chance: float = 80
+    axes: Axes,
+    errors: Mapping[str, tuple[str, float | None, Sequence[float]]],
+    chance: float = 80,
 ) -> None:
-    """The :func:`rows` of test errors in percent, without intervals, on a logarithmic scale; who guesses errs as ``chance`` does."""
-    rows(axes, {name: (*row, ()) for name, row in of.items()}, guessed=0.95 * chance)
+    """Draw the :func:`rows` of test errors (%), without intervals, on a logarithmic scale.
+
+    A network that guesses errs as ``chance`` does.
+    """
+    without_intervals = {name: (*row, ()) for name, row in errors.items()}
+    rows(axes, without_intervals, guessing=0.95 * chance)
     axes.axvline(chance, color=INK, lw=1, ls=":")
     axes.set(xscale="log", xlim=(1, 100), xlabel="test error (%), logarithmic")
-    axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], map(str, ticks))
+    ticks = [1, 2, 5, 10, 20, 50, 100]
+    axes.set_xticks(ticks, map(str, ticks))
     axes.minorticks_off()
 
 
 def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:
-    """Draw a network, for each layer its name, its shape and what leads to the next; layers of capsules have ``color``."""
+    """Draw a network: the name of each layer, its shape, and what leads to the next.
+
+    Layers of capsules have ``color``.
+    """
     figure = _network(layers, color, len(layers), WIDTH)
     figure.narrow = functools.partial(_network, layers, color, 3, PHONE)
     return figure
@@ -309,44 +345,33 @@ def network(layers: Sequence[tuple[str, str, str]], color: str) -> Figure:
 def _network(
     layers: Sequence[tuple[str, str, str]], color: str, columns: int, width: float
 ) -> Figure:
+    """Draw a network in rows of so many layers."""
     import matplotlib.pyplot as plt
 
-    rows = -(-len(layers) // columns)
+    rows = math.ceil(len(layers) / columns)
     figure, axes = plt.subplots(figsize=(width, 1.5 * rows - 0.18))
-    for n, (name, shape, leads) in enumerate(layers):
+    for n, (name, shape, operation) in enumerate(layers):
         x, y = n % columns, -2.5 * (n // columns)
+        middle = (x + 0.33, y + 0.5)
         ink = color if "capsules" in name else INK
+        text = {"fontsize": 9, "ha": "center"}
         axes.add_patch(plt.Rectangle((x, y), 0.66, 1, fill=False, ec=ink, lw=1.8))
-        axes.text(
-            x + 0.33,
-            y + 0.5,
-            name.replace(" ", "\n"),
-            color=ink,
-            ha="center",
-            va="center",
-            fontsize=9,
-        )
-        axes.text(x + 0.33, y - 0.15, shape, ha="center", va="top", fontsize=9)
-        axes.text(x + 0.83, y + 1.12, leads, ha="center", va="bottom", fontsize=9)
+        axes.text(*middle, name.replace(" ", "\n"), color=ink, va="center", **text)
+        axes.text(x + 0.33, y - 0.15, shape, va="top", **text)
+        axes.text(x + 0.83, y + 1.12, operation, va="bottom", **text)
         if n + 1 < len(layers):
-            axes.annotate(
-                "",
-                (x + 1, y + 0.5),
-                (x + 0.66, y + 0.5),
-                arrowprops={"arrowstyle": "->", "color": INK},
-            )
-    axes.set(
-        xlim=(-0.1, columns - 0.24),
-        ylim=(1.75 - 2.5 * rows, 1.45),
-        frame_on=False,
-        xticks=[],
-        yticks=[],
-    )
+            arrow = {"arrowstyle": "->", "color": INK}
+            axes.annotate("", (x + 1, y + 0.5), (x + 0.66, y + 0.5), arrowprops=arrow)
+    axes.set(xlim=(-0.1, columns - 0.24), ylim=(1.75 - 2.5 * rows, 1.45))
+    axes.set(frame_on=False, xticks=[], yticks=[])
     return figure
 
 
 def widget(page: str, data: object) -> HTML:
-    """HTML whose script reads ``DATA``, as JSON in which no text can end the script: records may come from anybody."""
+    """Return a page of HTML with data, as JSON, in the place of ``DATA`` in its script.
+
+    No text in the data can end the script: records may come from anybody.
+    """
     from IPython.display import HTML
 
     return HTML(page.replace("DATA", json.dumps(data).replace("<", "\\u003c")))
@@ -357,7 +382,7 @@ def show_pixels(figure: Figure) -> None:
     import matplotlib.pyplot as plt
     from IPython.display import Image, display
 
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=2 * figure.dpi)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=2 * figure.dpi)
     plt.close(figure)
-    display(Image(drawn.getvalue(), width=round(figure.get_figwidth() * figure.dpi)))
+    display(Image(png.getvalue(), width=round(figure.get_figwidth() * figure.dpi)))

@@ -31,9 +31,9 @@ def review(store: Store, paper: str | None = None) -> Review:
 
     Each is checked by itself, against the others, and against experiments, data and code.
     """
-    problems: list[str] = []
-    notes: list[str] = []
-    records: dict[str, Record] = {}
+    problems = []
+    notes = []
+    records = {}
     for path in store.paths(paper):
         name = str(path.relative_to(store.root))
         try:
@@ -63,11 +63,11 @@ def review(store: Store, paper: str | None = None) -> Review:
 
 def together(notes: list[str]) -> list[str]:
     """Return the notes, those that say the same of several records of an experiment as one."""
-    names_of_notes: dict[tuple[PurePosixPath, str], list[str]] = {}
+    names_of_notes = {}
     for note in notes:
         name, _, text = note.partition(": ")
         names_of_notes.setdefault((PurePosixPath(name).parent, text), []).append(name)
-    lines: list[str] = []
+    lines = []
     for (folder, text), names in names_of_notes.items():
         subject = names[0]
         if len(names) > 1:
@@ -112,8 +112,8 @@ def _problems(record: Record) -> Iterator[str]:
 
 def _problems_between(records: Mapping[str, Record]) -> Iterator[str]:
     """Yield which records have the same trial, or are not measured like another seed."""
-    first_of_trial: dict[str, str] = {}
-    first_of_arm: dict[str, str] = {}
+    first_of_trial = {}
+    first_of_arm = {}
     for name, record in records.items():
         first = first_of_trial.setdefault(record.key, name)
         if first != name:
@@ -144,7 +144,7 @@ def _differences(record: Record, reference: Record) -> list[str]:
 
 def _measures(record: Record) -> dict[str, tuple[int, str]]:
     """Return what is the same for all seeds: the number of parameters, units, and ``n``."""
-    measures: dict[str, tuple[int, str]] = {}
+    measures = {}
     for name, metric in record.metrics.items():
         # n of a change over the last quarter counts steps, and a seed may stop early
         n = 0 if name.endswith("_last_quarter") else metric.n

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from capslib.lab.ledger import Claim
 from capslib.papers.experiment import Scale
-from capslib.papers.query import Decision
 
 Status = str
 """The word of a verdict, such as ``reproduced``."""
 Group = str
 """The weight of a word. Verdicts of one group are never added to those of another."""
 
-CAPSULES: Group = "capsule networks at the papers’ own size"
-BASELINES: Group = "the papers’ baselines at their own size"
-REDUCED: Group = "in a reduced setting"
-EXACT: Group = "theorems and counts"
-ERRATA: Group = "errata of the papers"
-NOT_RUN: Group = "not run"
+CAPSULES = "capsule networks at the papers’ own size"
+BASELINES = "the papers’ baselines at their own size"
+REDUCED = "in a reduced setting"
+EXACT = "theorems and counts"
+ERRATA = "errata of the papers"
+NOT_RUN = "not run"
 
 NONE_TRAINED = "no capsule network of this paper has been trained at its size"
 """What a total says of a paper whose capsule networks are all reduced."""
 OTHER_DATA = "on data that are a part of the paper's or stand in for them"
 """Why a run at paper scale may still be one of a reduced setting."""
-IN_PART: tuple[Status, ...] = ("holds in part", "fails in part")
+IN_PART = ("holds in part", "fails in part")
 """Words for a claim of several parts; :attr:`Verdict.word` says how many of them."""
-_OWN_SIZE: tuple[Status, ...] = (
+_OWN_SIZE = (
     "reproduced",
     "better",
     "not reproduced",
@@ -37,7 +36,7 @@ _OWN_SIZE: tuple[Status, ...] = (
     *IN_PART,
     "inconclusive",
 )
-GROUPS: Mapping[Group, tuple[Status, ...]] = {
+GROUPS = {
     CAPSULES: _OWN_SIZE,
     BASELINES: _OWN_SIZE,
     EXACT: ("holds", "fails", *IN_PART, "undecided"),
@@ -46,24 +45,24 @@ GROUPS: Mapping[Group, tuple[Status, ...]] = {
     NOT_RUN: ("waiting", "quoted", "not to be had"),
 }
 """The words of each group."""
-STATUSES: tuple[Status, ...] = tuple(dict.fromkeys(itertools.chain(*GROUPS.values())))
+STATUSES = tuple(dict.fromkeys(itertools.chain(*GROUPS.values())))
 """Every word once."""
 
-_OWN_SIZE_WORDS: Mapping[Decision, Status] = {
+_OWN_SIZE_WORDS = {
     "for": "reproduced",
     "against": "contradicted",
     "open": "inconclusive",
 }
-WORDS: Mapping[Group, Mapping[Decision, Status]] = {
+WORDS = {
     CAPSULES: _OWN_SIZE_WORDS,
     BASELINES: _OWN_SIZE_WORDS,
     REDUCED: {"for": "same order", "against": "opposite order", "open": "undecided"},
     EXACT: {"for": "holds", "against": "fails", "open": "undecided"},
 }
 """The word of each decision."""
-HELD: tuple[Status, ...] = ("reproduced", "same order", "holds")
-AGAINST: tuple[Status, ...] = ("contradicted", "opposite order", "fails")
-OPEN: tuple[Status, ...] = ("inconclusive", "undecided")
+HELD = ("reproduced", "same order", "holds")
+AGAINST = ("contradicted", "opposite order", "fails")
+OPEN = ("inconclusive", "undecided")
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def tally(parts: Sequence[Verdict]) -> str:
         (total - held - failed - waiting, "is undecided", "are undecided"),
         (waiting, "is not run", "are not run"),
     )
-    phrases: list[str] = []
+    phrases = []
     for count, singular, plural in counts_and_verbs:
         if count:
             subject = f"{count}" if phrases else f"{count} of {total} parts"
@@ -196,7 +195,7 @@ def count_text(verdicts: Iterable[Verdict], group: Group, status: Status) -> str
 def counts(verdicts: Iterable[Verdict]) -> dict[Group, dict[Status, int]]:
     """Count the verdicts of each group and word, in the order of :data:`GROUPS`."""
     counter = Counter((verdict.group, verdict.status) for verdict in verdicts)
-    numbers: dict[Group, dict[Status, int]] = {}
+    numbers = {}
     for group, words in GROUPS.items():
         numbers[group] = {word: counter[group, word] for word in words}
     return numbers

@@ -146,7 +146,7 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
 
     Raises :class:`UserError`, which names the file and the line.
     """
-    claims: dict[str, Claim] = {}
+    claims = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file, strict=True)
@@ -176,7 +176,7 @@ def _read_claim(row: dict[str, str], stem: str, place: str) -> Claim:
     try:
         return Claim.model_validate(fields)
     except ValidationError as error:
-        reasons: list[str] = []
+        reasons = []
         for fault in error.errors():
             field = ".".join(map(str, fault["loc"]))
             reasons.append(f"{field or row['id']}: {fault['msg']}")
@@ -195,7 +195,7 @@ def ledger(stem: str | None = None) -> dict[str, Claim]:
     """
     if stem is not None:
         module(stem)  # raises for an unknown stem
-    claims: dict[str, Claim] = {}
+    claims = {}
     for paper in [stem] if stem else PAPERS:
         claims |= _ledger(paper)
     return claims
