@@ -1,8 +1,9 @@
-"""``python -m benchmarks [--device cuda] [--only WORDS]``: measure, print, and write the machine's table.
+"""``python -m benchmarks [--device cuda] [--only WORDS]``: measure, print, and write a table.
 
-Every measurement runs in a process of its own, so that none inherits the memory of another. The machine's rates are measured
-before and after the cases, and the higher ones count. A time is the median of several steps after a first one. Only a whole run
-writes the machine's table; with ``--only`` the figures are printed, and written where ``--out`` says.
+Every measurement runs in a process of its own, so that none inherits the memory of another. The
+machine's rates are measured before and after the cases, and the higher ones count. A time is
+the median of several steps after a first one. Only a whole run writes the machine's table; with
+``--only`` the figures are printed, and written where ``--out`` says.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.cases import Layer
+    from benchmarks.cases import Layer, Step
 
 MEASURED = ("kind", "name", "path", "milliseconds", "peak_mib", "faster", "memory_share")
 COLUMNS = (*MEASURED, "times_limit", "bound_by", "gflop", "gigabytes")
@@ -30,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure every case on every path. The first path of a case is the one that the others are compared with."""
+    """Measure every case on every path. A case is compared with its first path."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of the CPU; default: all")
@@ -43,112 +45,109 @@ def main() -> None:
     parser.add_argument(
         "--measure", nargs=3, metavar=("KIND", "NUMBER", "PATH"), help=argparse.SUPPRESS
     )
-    given = parser.parse_args()
-    if given.measure:
-        kind, number, path = given.measure
-        print(json.dumps(measure(kind, int(number), path, given.device, given.threads)))
+    options = parser.parse_args()
+    if options.measure:
+        kind, number, path = options.measure
+        print(json.dumps(measure(kind, int(number), path, options.device, options.threads)))
         return
 
     from benchmarks.cases import LAYERS, STEPS
 
-    chosen = [
-        (kind, number, case)
-        for kind, cases in (("layer", LAYERS), ("step", STEPS))
-        for number, case in enumerate(cases)
-        if given.only in case.name
-    ]
-    if not chosen:
-        parser.error(
-            f"no case is called {given.only!r}: {', '.join(case.name for case in (*LAYERS, *STEPS))}"
-        )
-    before = _in_a_process("rates", 0, "-", given)
-    rows: list[dict[str, object]] = []
-    for kind, number, case in chosen:
-        first: dict[str, float] | None = None
-        for path in case.paths:
-            found = _in_a_process(kind, number, path, given)
-            first = first or found
-            rows.append(
-                {
-                    "kind": kind,
-                    "name": case.name,
-                    "path": path,
-                    "milliseconds": round(1e3 * found["seconds"], 2),
-                    "peak_mib": round(found["bytes"] / 2**20, 1),
-                    "faster": round(first["seconds"] / found["seconds"], 2),
-                    "memory_share": round(found["bytes"] / max(1, first["bytes"]), 3),
-                }
-            )
-            print(
-                "  ".join(
-                    f"{rows[-1][c]!s:>10}" if c != "name" else f"{rows[-1][c]:<58}"
-                    for c in MEASURED
-                ),
-                flush=True,
-            )
-    after = _in_a_process("rates", 0, "-", given)
-    rates = {name: max(before[name], after[name]) for name in before}
-    add_limits(rows, {case.name: case for kind, _, case in chosen if kind == "layer"}, rates)
+    cases = [("layer", number, case) for number, case in enumerate(LAYERS)]
+    cases += [("step", number, case) for number, case in enumerate(STEPS)]
+    names = [case.name for _, _, case in cases]
+    if not any(options.only in name for name in names):
+        parser.error(f"no case is called {options.only!r}: {', '.join(names)}")
+    rates = _in_a_process("rates", 0, "-", options)
+    rows = []
+    for kind, number, case in cases:
+        if options.only in case.name:
+            rows += _measure_paths(kind, number, case, options)
+    for name, rate in _in_a_process("rates", 0, "-", options).items():
+        rates[name] = max(rate, rates[name])
+    add_limits(rows, {layer.name: layer for layer in LAYERS}, rates)
     print(
-        f"copy {rates['bytes_per_second'] / 1e9:.1f} GB/s, vectors {rates['vector_flops_per_second'] / 1e9:.0f} GFLOP/s, "
+        f"copy {rates['bytes_per_second'] / 1e9:.1f} GB/s, "
+        f"vectors {rates['vector_flops_per_second'] / 1e9:.0f} GFLOP/s, "
         f"matrix products {rates['matrix_flops_per_second'] / 1e9:.0f} GFLOP/s"
     )
     for row in rows:
         if "times_limit" in row:
-            print(
-                f"{row['name']:<58}  {row['path']:>10}  {row['times_limit']:>8} times the limit, which {row['bound_by']} sets"
-            )
-    if folder := given.out or (None if given.only else RESULTS):
-        print(f"written to {_write(rows, rates, given, folder)}")
+            ratio = f"{row['times_limit']:>8} times the limit, which {row['bound_by']} sets"
+            print(f"{row['name']:<58}  {row['path']:>10}  {ratio}")
+    folder = options.out
+    if folder is None and not options.only:
+        folder = RESULTS
+    if folder is not None:
+        print(f"written to {_write(rows, rates, options, folder)}")
+
+
+def _measure_paths(
+    kind: str, number: int, case: Layer | Step, options: argparse.Namespace
+) -> list[dict[str, object]]:
+    """Measure a case on each path, print it, and return a row of the table for each."""
+    rows = []
+    first = None
+    for path in case.paths:
+        cost = _in_a_process(kind, number, path, options)
+        first = first or cost
+        row = {
+            "kind": kind,
+            "name": case.name,
+            "path": path,
+            "milliseconds": round(1e3 * cost["seconds"], 2),
+            "peak_mib": round(cost["bytes"] / 2**20, 1),
+            "faster": round(first["seconds"] / cost["seconds"], 2),
+            "memory_share": round(cost["bytes"] / max(1, first["bytes"]), 3),
+        }
+        cells = [f"{value!s:>10}" for value in row.values()]
+        cells[1] = f"{case.name:<58}"
+        print("  ".join(cells), flush=True)
+        rows.append(row)
+    return rows
 
 
 def add_limits(
     rows: list[dict[str, object]], layers: dict[str, Layer], rates: dict[str, float]
 ) -> None:
-    """Compare each row of a layer with the layer's roofline. A whole training step has none, nor has a routing without textbook form."""
+    """Compare each row of a layer with the layer's roofline.
+
+    A whole training step has none, nor has a routing without textbook form.
+    """
     from benchmarks.cases import TEXTBOOK, limit
 
-    counted = {
-        name: (layer.flops, layer.bytes)
-        for name, layer in layers.items()
-        if layer.routing in TEXTBOOK
-    }
     for row in rows:
-        if row["name"] in counted:
-            flops, moved = counted[row["name"]]
-            seconds, bound = limit(flops, moved, rates)
-            row |= {
-                "times_limit": round(row["milliseconds"] / 1e3 / seconds, 1),
-                "bound_by": bound,
-            }
-            row |= {"gflop": round(flops / 1e9, 3), "gigabytes": round(moved / 1e9, 4)}
+        layer = layers.get(row["name"])
+        if layer is None or layer.routing not in TEXTBOOK:
+            continue
+        seconds, bound = limit(layer.flops, layer.bytes, rates)
+        row["times_limit"] = round(row["milliseconds"] / 1e3 / seconds, 1)
+        row["bound_by"] = bound
+        row["gflop"] = round(layer.flops / 1e9, 3)
+        row["gigabytes"] = round(layer.bytes / 1e9, 4)
 
 
 def _in_a_process(
-    kind: str, number: int, path: str, given: argparse.Namespace
+    kind: str, number: int, path: str, options: argparse.Namespace
 ) -> dict[str, float]:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "--device",
-        given.device,
-        "--measure",
-        kind,
-        str(number),
-        path,
-    ]
-    command += ["--threads", str(given.threads)] if given.threads else []
-    done = subprocess.run(command, capture_output=True, encoding="utf-8")
-    if done.returncode:
-        raise SystemExit(f"{kind} {number} on the path {path} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    """Return what :func:`measure` measures in a new process."""
+    command = [sys.executable, "-m", "benchmarks", "--device", options.device]
+    command += ["--measure", kind, str(number), path]
+    if options.threads:
+        command += ["--threads", str(options.threads)]
+    process = subprocess.run(command, capture_output=True, encoding="utf-8")
+    if process.returncode:
+        raise SystemExit(f"{kind} {number} on the path {path} failed:\n{process.stderr}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def measure(
     kind: str, number: int, path: str, device: str, threads: int | None
 ) -> dict[str, float]:
-    """The seconds and peak bytes of one case, or with the kind ``rates`` those of the machine."""
+    """Return the seconds and peak bytes of one case, or the rates of the machine.
+
+    ``kind`` is ``layer``, ``step`` or ``rates``.
+    """
     import torch
 
     from benchmarks.cases import LAYERS, STEPS
@@ -156,15 +155,17 @@ def measure(
     torch.set_num_threads(threads or torch.get_num_threads())
     if kind == "rates":
         return _rates(device)
-    step = {"layer": LAYERS, "step": STEPS}[kind][number].prepare(path, device)
+    cases = LAYERS if kind == "layer" else STEPS
+    step = cases[number].prepare(path, device)
     step()  # compiles, warms up, and allocates what stays
-    seconds: list[float] = []
+    seconds = []
     while len(seconds) < 3 or (sum(seconds) < 3 and len(seconds) < 20):
         seconds.append(_timed(step, device))
     return {"seconds": statistics.median(seconds), "bytes": _peak(step, device)}
 
 
-def _timed(function, device: str) -> float:
+def _timed(function: Callable[[], object], device: str) -> float:
+    """Return the seconds of a call, the work that it leaves to a GPU included."""
     import torch
 
     wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
@@ -175,8 +176,8 @@ def _timed(function, device: str) -> float:
     return time.perf_counter() - start
 
 
-def _peak(step, device: str) -> int:
-    """The most bytes that one step holds beyond those held before it."""
+def _peak(step: Callable[[], object], device: str) -> int:
+    """Return the most bytes that one step holds beyond those held before it."""
     import torch
 
     if device.startswith("cuda"):
@@ -190,9 +191,8 @@ def _peak(step, device: str) -> int:
 
     if sys.platform != "linux":
         return 0
-    ctypes.CDLL(None).malloc_trim(
-        0
-    )  # memory that the allocator kept from earlier steps would hide this one's
+    # memory that the allocator kept from earlier steps would hide this one's
+    ctypes.CDLL(None).malloc_trim(0)
     before = psutil.Process().memory_info().rss
     with PeakMemory(device) as memory:
         step()
@@ -200,23 +200,24 @@ def _peak(step, device: str) -> int:
 
 
 def _rates(device: str) -> dict[str, float]:
-    """The machine's rates: bytes read and written by a copy, and operations in float32 of vectors and of a matrix product.
+    """Return the machine's rates: bytes moved by a copy, and operations in float32.
 
-    The vector rate is that of a compiled chain of multiplications and additions on data in cache: the best that element-wise
+    Operations are those of vectors and of a matrix product. The vector rate is that of a
+    compiled chain of multiplications and additions on data in cache: the best that element-wise
     code reaches. Matrix products run faster, but routing has none.
     """
     import torch
 
     cuda = device.startswith("cuda")
-    a = torch.randn(1 << 26, device=device)
-    b = torch.empty_like(a)
-    copy = min(_timed(lambda: b.copy_(a), device) for _ in range(7))
-    m = torch.randn((4096, 4096) if cuda else (2048, 2048), device=device)
-    product = min(_timed(lambda: m @ m, device) for _ in range(7))
-    size, length, repeats = (
-        (1 << 24, 256, 1) if cuda else (1 << 18, 16, 30)
-    )  # a GPU needs much work per call, a CPU small data
-    x, factor, term = (torch.rand(size, device=device) / 2 for _ in range(3))
+    source = torch.randn(1 << 26, device=device)
+    target = torch.empty_like(source)
+    copy = min(_timed(lambda: target.copy_(source), device) for _ in range(7))
+    side = 4096 if cuda else 2048
+    matrix = torch.randn(side, side, device=device)
+    product = min(_timed(lambda: matrix @ matrix, device) for _ in range(7))
+    # a GPU needs much work per call, a CPU small data
+    size, length, repeats = (1 << 24, 256, 1) if cuda else (1 << 18, 16, 30)
+    x, factor, term = torch.rand(3, size, device=device) / 2
 
     @torch.compile
     def chain(x: torch.Tensor) -> torch.Tensor:
@@ -224,33 +225,37 @@ def _rates(device: str) -> dict[str, float]:
             x = x * factor + term
         return x
 
+    def chains() -> None:
+        for _ in range(repeats):
+            chain(x)
+
     chain(x)
-    vectors = min(_timed(lambda: [chain(x) for _ in range(repeats)], device) for _ in range(15))
+    vectors = min(_timed(chains, device) for _ in range(15))
     return {
-        "bytes_per_second": 2 * 4 * a.numel() / copy,
+        "bytes_per_second": 2 * 4 * source.numel() / copy,
         "vector_flops_per_second": 2 * length * size * repeats / vectors,
-        "matrix_flops_per_second": 2 * m.shape[0] ** 3 / product,
+        "matrix_flops_per_second": 2 * side**3 / product,
     }
 
 
 def _write(
     rows: list[dict[str, object]],
     rates: dict[str, float],
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     folder: Path,
 ) -> Path:
+    """Write the table of this machine, and return its path."""
     import torch
 
-    cuda = given.device.startswith("cuda")
-    threads = given.threads or torch.get_num_threads()
-    machine = (
-        torch.cuda.get_device_name(given.device)
-        if cuda
-        else f"{platform.machine()}, {threads} threads"
-    )
+    if options.device.startswith("cuda"):
+        machine = torch.cuda.get_device_name(options.device)
+    else:
+        threads = options.threads or torch.get_num_threads()
+        machine = f"{platform.machine()}, {threads} threads"
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.csv"
-    about = {
+    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    path = folder / f"{name}.csv"
+    conditions = {
         "machine": machine,
         "torch": torch.__version__,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -258,11 +263,11 @@ def _write(
         "vector_gflop_per_second": round(rates["vector_flops_per_second"] / 1e9),
         "matrix_gflop_per_second": round(rates["matrix_flops_per_second"] / 1e9),
     }
-    with place.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [*COLUMNS, *about], lineterminator="\n")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, [*COLUMNS, *conditions], lineterminator="\n")
         table.writeheader()
-        table.writerows({**row, **about} for row in rows)
-    return place
+        table.writerows({**row, **conditions} for row in rows)
+    return path
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What is measured: routing layers of the papers at their sizes, on every path, and whole training steps."""
+"""What is measured: routing layers of the papers at their sizes, and whole training steps."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from capslib.networks.negation_limitation import DeepCapsNet
 from capslib.routing import RoutingResult, make_routing, squash, use_path
 from capslib.routing.em import inverse_temperatures
 
-# ------------------------------------------------------------------------------------------ the plain form of the papers' lines
+# ---------------------------------------------------------- the plain form of the papers' lines
 
 
 def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
@@ -33,7 +34,7 @@ def textbook_dynamic(votes: Tensor, *, iterations: int = 3) -> RoutingResult:
 def textbook_em(
     votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor, *, iterations: int = 3
 ) -> RoutingResult:
-    """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of log-densities."""
+    """Hinton et al. 2018, Procedure 1, in the same way. The E-step is a softmax of logs."""
     J = votes.shape[-2]
     coupling = torch.full_like(votes[..., 0], 1 / J)
     for iteration, lamda in enumerate(inverse_temperatures(iterations)):
@@ -45,10 +46,9 @@ def textbook_em(
         cost = (beta_u[..., None] + variance.log() / 2) * mass[..., None]
         logit = lamda * (beta_a - cost.sum(dim=-1))
         if iteration < iterations - 1:
-            log_p = (
-                -(square / (2 * variance[..., None, :, :])).sum(dim=-1)
-                - (variance.log() / 2).sum(dim=-1)[..., None, :]
-            )
+            exponent = (square / (2 * variance[..., None, :, :])).sum(dim=-1)
+            log_norm = (variance.log() / 2).sum(dim=-1)
+            log_p = -exponent - log_norm[..., None, :]
             coupling = (F.logsigmoid(logit)[..., None, :] + log_p).softmax(dim=-1)
     return RoutingResult(mu, logit.sigmoid(), coupling)
 
@@ -58,9 +58,9 @@ TEXTBOOK = {
     "em": lambda votes, activation, betas: textbook_em(votes, activation, *betas),
 }
 PATHS = ("textbook", "eager", "fast", "compiled")
-"""The plain form above, the book's definition, the fast path, and the fast path after ``torch.compile``."""
+"""The plain form above, the book's definition, the fast path, and the fast path compiled."""
 
-# ------------------------------------------------------------------------------------------------- what bounds a layer from below
+# --------------------------------------------------------------- what bounds a layer from below
 
 
 SOFTMAX = {"_softmax": 5, "_softmax_backward_data": 4}
@@ -71,8 +71,9 @@ MOVES = ("clone", "copy_", "_to_copy", "fill", "fill_")
 class Arithmetic(TorchDispatchMode):
     """Counts the floating-point operations of whatever runs inside, in ``flops``.
 
-    An element-wise operation counts one per element that it writes, a reduction one per element that it reads. A softmax counts
-    five (maximum, difference, exponential, sum, quotient), its gradient four. Moving data counts nothing.
+    An element-wise operation counts one per element that it writes, a reduction one per element
+    that it reads. A softmax counts five (maximum, difference, exponential, sum, quotient), its
+    gradient four. Moving data counts nothing.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,8 @@ class Arithmetic(TorchDispatchMode):
         self.flops = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
         if name in SOFTMAX:
             self.flops += SOFTMAX[name] * args[0].numel()
         elif torch.Tag.reduction in func.tags:
@@ -91,21 +93,23 @@ class Arithmetic(TorchDispatchMode):
 
 
 def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, str]:
-    """The roofline: the least seconds for these operations and bytes, and what sets them.
+    """Return the least seconds for these operations and bytes, and what sets them (roofline).
 
     ``rates`` holds ``vector_flops_per_second`` and ``bytes_per_second``.
     """
     arithmetic = flops / rates["vector_flops_per_second"]
     memory = moved / rates["bytes_per_second"]
-    return max(arithmetic, memory), "arithmetic" if arithmetic > memory else "memory"
+    if arithmetic > memory:
+        return arithmetic, "arithmetic"
+    return memory, "memory"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Routing of votes [N, I, J, D] given as a tensor, forward and backward, by any registered routing.
+    """Routing of votes [N, I, J, D] by any registered routing, forward and backward.
 
-    N counts images times positions. Another routing than those in ``TEXTBOOK`` has only the paths "eager" and "fast", and with
-    a core "compiled"; it is compared with no limit.
+    N counts images times positions. A routing that is not in ``TEXTBOOK`` has only the paths
+    "eager" and "fast", and with a core "compiled"; it is compared with no limit.
     """
 
     name: str
@@ -115,18 +119,25 @@ class Layer:
 
     @property
     def bytes(self) -> int:
-        """The bytes that every implementation moves: it reads the votes forward and backward, and writes their gradient."""
+        """The bytes that every implementation moves.
+
+        It reads the votes forward and backward, and writes their gradient.
+        """
         return 3 * 4 * torch.Size(self.shape).numel()
 
-    @property
+    @functools.cached_property
     def flops(self) -> int:
-        """The operations of the textbook form, forward and backward. Counted on one example: they grow in step with N."""
+        """The operations of the textbook form, forward and backward.
+
+        They are counted on one example, for they grow in step with N.
+        """
         step = replace(self, shape=(1, *self.shape[1:])).prepare("textbook", "cpu")
         with Arithmetic() as counted:
             step()
         return self.shape[0] * counted.flops
 
     def prepare(self, path: str, device: str) -> Callable[[], object]:
+        """Return a function that routes forward and backward on a path."""
         generator = torch.Generator(device).manual_seed(0)
         N, I, J, D = self.shape
         votes = torch.randn(self.shape, generator=generator, device=device, requires_grad=True)
@@ -137,11 +148,10 @@ class Layer:
 
         def step() -> None:
             votes.grad = None
-            result = (
-                TEXTBOOK[self.routing](votes, activation, betas)
-                if path == "textbook"
-                else routing(votes, activation)
-            )
+            if path == "textbook":
+                result = TEXTBOOK[self.routing](votes, activation, betas)
+            else:
+                result = routing(votes, activation)
             (result.pose.square().sum() + result.activation.sum()).backward()
 
         return step
@@ -166,7 +176,7 @@ LAYERS = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------------- training steps
+# ------------------------------------------------------------------------------- training steps
 
 
 @dataclass(frozen=True)
@@ -181,50 +191,47 @@ class Step:
     paths: tuple[str, ...] = ("eager", "fast", "compiled")
 
     def prepare(self, path: str, device: str) -> Callable[[], object]:
+        """Return a function that trains for one step on a path."""
         torch.manual_seed(0)
         network = self.build().to(device)
         use_path(network, path)
         optimizer = torch.optim.Adam(network.parameters(), 1e-3)
-        images, labels = (
-            torch.randn(self.batch, *self.image, device=device),
-            torch.arange(self.batch, device=device) % self.classes,
-        )
+        images = torch.randn(self.batch, *self.image, device=device)
+        labels = torch.arange(self.batch, device=device) % self.classes
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
             output = network(images)
-            loss = (
-                spread_loss(output, labels, 0.2)
-                if isinstance(output, Tensor)
-                else margin_loss(output.activation, labels)
-            )
+            if isinstance(output, Tensor):
+                loss = spread_loss(output, labels, 0.2)
+            else:
+                loss = margin_loss(output.activation, labels)
             loss.backward()
             optimizer.step()
 
         return step
 
 
+NORB, MNIST = (2, 32, 32), (1, 28, 28)
 STEPS = (
     Step(
         "em_routing, 68K, batch 32",
-        lambda: MatrixCapsNet((2, 32, 32), sizes=(64, 8, 16, 16)),
-        (2, 32, 32),
-        32,
-        5,
+        lambda: MatrixCapsNet(NORB, sizes=(64, 8, 16, 16)),
+        NORB,
+        batch=32,
+        classes=5,
     ),
-    Step("em_routing, 317K, batch 8", lambda: MatrixCapsNet((2, 32, 32)), (2, 32, 32), 8, 5),
+    Step("em_routing, 317K, batch 8", lambda: MatrixCapsNet(NORB), NORB, batch=8, classes=5),
     Step(
         "negation_limitation, RBA, 5 layers, batch 32",
-        lambda: DeepCapsNet((1, 28, 28), depth=5, bias=0.1),
-        (1, 28, 28),
-        32,
+        lambda: DeepCapsNet(MNIST, depth=5, bias=0.1),
+        MNIST,
+        batch=32,
     ),
     Step(
         "negation_limitation, EM, 9 layers, batch 32",
-        lambda: DeepCapsNet(
-            (1, 28, 28), depth=9, hidden=(16, 10), routing="em_vector", bias=0.1
-        ),
-        (1, 28, 28),
-        32,
+        lambda: DeepCapsNet(MNIST, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
+        MNIST,
+        batch=32,
     ),
 )
