@@ -111,7 +111,7 @@ def test_what_the_papers_quote_is_marked_as_not_run():
         assert claim.quoted == ("did not measure this number itself" in claim.not_run), claim.id
 
 
-# ------------------------------------------------------------------------------------- bad files
+# ----------------------------------------------------------------------------------- bad files
 
 GOOD = dict.fromkeys(COLUMNS, "") | dict(
     id="NEG-1", where="Table 1", kind="value", statement="s", value="1", tolerance="0"
