@@ -1,8 +1,9 @@
-"""The house stays as its plan draws it: floors, sizes, and what must never be committed."""
+"""The house stays as its plan draws it, and what must never be committed is not."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import itertools
 import re
@@ -23,37 +24,32 @@ PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
 
 
-WINGS = ("the lab", "the papers", "the library")
+def plan() -> dict[str, str]:
+    """Read the wing of every room, from the bottom up, in the plan of the package's docstring.
 
-
-def plan() -> dict[str, tuple[str, int, int]]:
-    """Wing, line from below, and place on it of every room, read from the plan in the package's docstring."""
-    rooms, wing = {}, ""
-    for line, text in enumerate(capslib.__doc__.splitlines()):
-        # rooms stand two blanks apart, then comes what they are for
-        if match := re.match(r"    (.{11})  (\w+(?:  \w+)*)   ", text):
+    Rooms stand two blanks apart, and what they are for stands behind them.
+    """
+    lines, wing = [], ""
+    for line in capslib.__doc__.splitlines():
+        match = re.match(r"    (.{11})  (\w+(?:  \w+)*)   ", line)
+        if match:
             wing = match[1].strip() or wing
-            rooms |= {
-                name: (wing, -line, place) for place, name in enumerate(match[2].split("  "))
-            }
+            lines.append((wing, match[2].split()))
+    rooms = {}
+    for wing, names in reversed(lines):
+        for name in names:
+            assert name not in rooms, f"{name} stands twice on the plan"
+            rooms[name] = wing
     return rooms
 
 
 PLAN = plan()
-
-
-def room(module: str) -> str | None:
-    """The room that a module of capslib lies in: its file, or the folder below a wing. None for the wings' own front doors."""
-    parts = module.split(".")[1:]
-    if parts[:1] in (["lab"], ["papers"]):
-        parts = parts[1:]
-    return parts[0] if parts else None
+ORDER = list(PLAN)
 
 
 def module_of(path: Path) -> str:
-    return ".".join(("capslib", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    )
+    parts = ("capslib", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
 
 
 FILES = {
@@ -61,93 +57,72 @@ FILES = {
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.parent != PACKAGE or not path.name.startswith("__")
 }
+EACH_MODULE = pytest.mark.parametrize("module", FILES)
 
 
-def imports(path: Path) -> set[str]:
-    """The modules of capslib that a file imports, wherever in it; not those it needs for annotations only."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: set[str] = set()
-    skipped = {
-        id(n)
-        for i in ast.walk(tree)
-        if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test)
-        for n in ast.walk(i)
-    }
+def wing_of(module: str) -> str:
+    folder = module.split(".")[1]
+    return f"the {folder}" if folder in ("lab", "papers") else "the library"
+
+
+def room_of(module: str) -> str | None:
+    """The file or folder of a wing that a module lies in. None for a wing's front door."""
+    names = module.split(".")[1:]
+    if names[0] in ("lab", "papers"):
+        names = names[1:]
+    return names[0] if names else None
+
+
+@functools.cache
+def imports(module: str) -> set[str]:
+    """The modules of capslib that one imports, wherever in it, but not for annotations only."""
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    names = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            for name in (f"{node.module}.{alias.name}" for alias in node.names):
-                found.add(name if name in FILES else node.module)
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                names.add(submodule if submodule in FILES else node.module)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & FILES.keys()
+            names |= {alias.name for alias in node.names}
+    return names & FILES.keys() - {module}
 
 
-def test_every_room_is_on_the_plan_and_the_plan_has_no_other():
-    assert {room(module) for module in FILES} - {None} == set(PLAN)
-    assert {wing for wing, *_ in PLAN.values()} == set(WINGS)
-    for module in FILES:
-        folder = module.split(".")[1]
-        assert room(module) is None or PLAN[room(module)][0] == {
-            "lab": "the lab",
-            "papers": "the papers",
-        }.get(folder, "the library")
+def test_every_room_is_on_the_plan_in_its_wing_and_the_plan_has_no_other():
+    rooms = {(room_of(module), wing_of(module)) for module in FILES if room_of(module)}
+    assert rooms == set(PLAN.items())
 
 
-def test_no_room_is_named_twice():
-    """But for the stems: a paper has a room of its own, and one file among the networks."""
-    names = [
-        room(m)
-        for m, path in FILES.items()
-        if room(m) and len(m.split(".")) == 2 + (m.split(".")[1] in ("lab", "papers"))
-    ]
-    assert len(names) == len(set(names))
-    for module in FILES:
-        parts = module.split(".")
-        if len(parts) > 3 and parts[1] == "papers":
-            assert parts[3] not in PLAN, f"{module} is called as a room of the house"
-
-
-@pytest.mark.parametrize("module", FILES)
+@EACH_MODULE
 def test_a_module_imports_only_from_below_or_from_its_left(module):
-    own = room(module)
-    for name in imports(FILES[module]):
-        other = room(name)
-        if own is None or other in (None, own):
-            assert not (own and name == "capslib.lab"), "the front door of the lab"
-            continue
-        assert PLAN[other][1:] < (PLAN[own][1], 0) or (
-            PLAN[other][1] == PLAN[own][1] and PLAN[other][2] < PLAN[own][2]
-        ), f"{module} imports {name}, which is not below it"
+    room = room_of(module)
+    for name in imports(module):
+        source = room_of(name)
+        if room and source and source != room:
+            below = ORDER[: ORDER.index(room)]
+            assert source in below, f"{module} imports {name}, which is not below it"
+        assert not (room and name == "capslib.lab"), "the front door of the lab"
 
 
-def test_the_library_imports_no_paper_and_no_paper_imports_the_lab():
-    height = {wing: n for n, wing in enumerate(reversed(WINGS))}
-    wing = {
-        m: "the lab"
-        if m.startswith("capslib.lab")
-        else "the papers"
-        if m.startswith("capslib.papers")
-        else "the library"
-        for m in FILES
-    }
-    back = [
-        (m, name)
-        for m, path in FILES.items()
-        for name in imports(path)
-        if height[wing[name]] > height[wing[m]]
-    ]
-    assert not back
+@EACH_MODULE
+def test_the_library_imports_no_paper_and_no_paper_imports_the_lab(module):
+    wings = ["the library", "the papers", "the lab"]
+    for name in imports(module):
+        assert wings.index(wing_of(name)) <= wings.index(wing_of(module)), name
 
 
 def test_no_files_import_each_other_in_a_circle():
     """Inside rooms too, and where an import hides in a function."""
-    graph = {
-        module: {name for name in imports(path) if name != module}
-        for module, path in FILES.items()
-    }
+    graph = {module: imports(module) for module in FILES}
     graphlib.TopologicalSorter(graph).prepare()  # names the circle, if there is one
+
+
+def python(code: str) -> subprocess.CompletedProcess:
+    """Run code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
 
 
 def test_names_configurations_records_and_the_command_line_need_no_torch():
@@ -171,19 +146,20 @@ assert "torch" not in sys.modules, "trials, claims and records"
 from capslib.lab import batch, claims, cli, settings, store
 assert "torch" not in sys.modules, "the lab"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
+    process = python(code)
+    assert process.returncode == 0, process.stderr
 
 
 def test_the_library_and_the_papers_need_no_package_of_the_lab():
-    """``pip install capslib`` brings neither pandas nor dask nor a notebook; a paper's training runs without them."""
+    """``pip install capslib`` brings neither pandas nor dask: a paper's training needs none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    of_lab = [
-        re.match(r"[a-z0-9_-]+", line)[0] for line in project["optional-dependencies"]["lab"]
-    ]
+    packages = dict.fromkeys(
+        re.split(r"\W*>=", line)[0] for line in project["optional-dependencies"]["lab"]
+    )
+    del packages["scipy"]  # which scikit-learn brings
     code = f"""
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys({sorted(set(of_lab) - {"scipy"})}))  # not there; scikit-learn brings scipy
+sys.modules.update({packages})  # None: not there
 import capslib
 for module in pkgutil.walk_packages(capslib.__path__, "capslib."):
     if not module.name.startswith("capslib.lab") and module.name != "capslib.__main__":
@@ -194,8 +170,8 @@ sign = experiments("negation_limitation")["sign"]
 arm = sign.at("smoke")["dynamic/bias"].changed({{"points": 20, "epochs": 1}})
 print(sign.run(arm, Context(seed=0)).parameters)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
-    assert done.stdout.strip().isdigit(), done.stderr
+    process = python(code)
+    assert process.stdout.strip().isdigit(), process.stderr
 
 
 def tracked() -> list[Path]:
@@ -206,14 +182,14 @@ def tracked() -> list[Path]:
 
 
 def test_nothing_is_committed_that_must_not_be():
-    files = tracked()
-    assert not [p for p in files if p.suffix in (".ipynb", ".pt", ".pth", ".npy", ".gz")]
-    assert not [p for p in files if p.suffix == ".npz" and ROOT / "results" not in p.parents]
-    assert not [p for p in files if p.stat().st_size > 1_000_000]
+    for path in tracked():
+        assert path.suffix not in (".ipynb", ".pt", ".pth", ".npy", ".gz"), path
+        assert path.suffix != ".npz" or ROOT / "results" in path.parents, path
+        assert path.stat().st_size <= 1_000_000, path
 
 
 def test_lines_of_every_committed_file_end_alike_in_every_clone():
-    """Git would turn another end into a change of the whole file, as soon as somebody touches it."""
+    """Git would turn another end into a change of the whole file once somebody touches it."""
     tracked()
     lines = git("ls-files", "--eol", folder=ROOT).stdout.splitlines()
     assert not [line for line in lines if line.startswith(("i/crlf", "i/mixed"))]
@@ -236,36 +212,37 @@ def test_the_package_says_where_it_comes_from_which_pythons_run_it_and_that_it_i
     assert all(url.startswith(repository) for url in metadata["urls"].values())
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     tested = re.findall(r'"(3\.\d+)"', re.search(r"matrix: .*", workflow)[0])
-    named = {
-        line.rsplit(" ", 1)[1]
-        for line in metadata["classifiers"]
-        if re.search(r":: 3\.\d+$", line)
-    }
-    assert named == set(tested)
+    assert re.findall(r":: (3\.\d+)", "\n".join(metadata["classifiers"])) == tested
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["capslib"]
     assert (PACKAGE / "py.typed").exists()
 
 
-# ---------------------------------------------------------------------------------------------- what machines run
+# ------------------------------------------------------------------------- what machines run
 
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
-FLOWS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS]
+FLOWS = []
+for path in sorted((ROOT / ".github" / "workflows").iterdir()):
+    FLOWS.append(yaml.safe_load(path.read_text(encoding="utf-8")))
 JOBS = [(flow, name) for flow in FLOWS for name in flow["jobs"]]
 EACH_JOB = pytest.mark.parametrize(("flow", "name"), JOBS)
 MADE = (".venv/", "_build/", ".data/", "../")
 """How paths begin that a command makes, or looks for beside the house."""
 
 
-def lines_of_shell() -> Iterator[str]:
-    """Yield every line that a job or `.ci/run` gives to a shell."""
-    yield from (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+def commands() -> Iterator[list[str]]:
+    """Yield the words of every command that a job or `.ci/run` gives to a shell."""
+    scripts = [(ROOT / ".ci" / "run").read_text(encoding="utf-8")]
     for flow, name in JOBS:
-        for step in flow["jobs"][name]["steps"]:
-            yield from step.get("run", "").splitlines()
+        scripts += [step.get("run", "") for step in flow["jobs"][name]["steps"]]
+    for line in "\n".join(scripts).splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
 
 
-LINES = [line for line in lines_of_shell() if shlex.split(line, comments=True)]
-COMMANDS = [pytest.param(shlex.split(line, comments=True), id=line.strip()) for line in LINES]
+def each_command(program: str = ""):
+    """Parametrise a test with the commands that have a word."""
+    chosen = [words for words in commands() if not program or program in words]
+    return pytest.mark.parametrize("words", chosen, ids=map(" ".join, chosen))
 
 
 def is_path(word: str) -> bool:
@@ -274,15 +251,13 @@ def is_path(word: str) -> bool:
     return named is not None and not word.startswith(MADE)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@each_command()
 def test_what_a_command_names_is_there(words):
     for path in filter(is_path, words):
         assert list(ROOT.glob(path)), path
 
 
-@pytest.mark.parametrize(
-    "words", [command for command in COMMANDS if command.values[0][0] == "make"]
-)
+@each_command("make")
 def test_make_has_each_verb_that_a_command_gives(words):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     verbs = [word for word in words[1:] if not word.startswith("-")]
@@ -297,11 +272,9 @@ def names_of_tests(path: Path) -> list[str]:
     return [name for name in names if name.startswith("test_")]
 
 
-@pytest.mark.parametrize(
-    "words", [command for command in COMMANDS if "pytest" in command.values[0]]
-)
+@each_command("pytest")
 def test_what_a_command_selects_is_there(words):
-    """Each word of ``-k`` selects a test, so does each file, and some test has the marker of ``-m``."""
+    """Each file and each word of ``-k`` selects a test, and some test has the marker of ``-m``."""
     options = words[words.index("pytest") + 1 :]
     files = [ROOT / word for word in options if is_path(word)]
     if "-k" in options:
@@ -336,24 +309,20 @@ def test_an_action_is_named_by_its_commit(flow, name):
         assert re.fullmatch(r"|[\w./-]+@[0-9a-f]{40}", step.get("uses", "")), step
 
 
-LIBRARY = [
-    module for module in FILES if not module.startswith(("capslib.lab", "capslib.papers"))
-]
+LIBRARY = [module for module in FILES if wing_of(module) == "the library"]
 
 
 @pytest.mark.parametrize("module", LIBRARY)
 def test_a_module_of_the_library_lists_what_it_defines_for_others(module):
-    defined, listed = set(), None
+    names, listed = set(), []
     for node in ast.parse(FILES[module].read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined.add(node.name)
+            names.add(node.name)
         for target in getattr(node, "targets", [getattr(node, "target", None)]):
-            names = target.elts if isinstance(target, ast.Tuple) else [target]
-            defined |= {name.id for name in names if isinstance(name, ast.Name)}
-            if isinstance(target, ast.Name) and target.id == "__all__":
+            elements = target.elts if isinstance(target, ast.Tuple) else [target]
+            names |= {element.id for element in elements if isinstance(element, ast.Name)}
+            if "__all__" in names and not listed:
                 listed = ast.literal_eval(node.value)
-    public = {name for name in defined if not name.startswith("_")}
-    if FILES[module].name == "__init__.py":
-        assert public <= set(listed or ())
-    else:
-        assert public == set(listed)
+    public = {name for name in names if not name.startswith("_")}
+    assert public <= set(listed)
+    assert FILES[module].name == "__init__.py" or public == set(listed)

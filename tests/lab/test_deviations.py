@@ -12,7 +12,7 @@ from capslib import papers
 from capslib.lab.ledger import deviations as module
 from capslib.lab.ledger.deviations import deviations
 from capslib.lab.store import Store
-from capslib.papers.experiment import Arm, SCALES
+from capslib.papers.experiment import SCALES, Arm
 
 STORE = Store(Path(__file__).parents[2] / "results")
 EACH_PAPER = pytest.mark.parametrize("stem", papers.STEMS)
