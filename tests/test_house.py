@@ -274,7 +274,7 @@ def names_of_tests(path: Path) -> list[str]:
 
 @each_command("pytest")
 def test_what_a_command_selects_is_there(words):
-    """Each file and each word of ``-k`` selects a test, and some test has the marker of ``-m``."""
+    """Each file and each word of ``-k`` selects a test, and a test has the marker of ``-m``."""
     options = words[words.index("pytest") + 1 :]
     files = [ROOT / word for word in options if is_path(word)]
     if "-k" in options:

@@ -14,21 +14,20 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def make(tmp_path):
-    """Run ``make`` in a folder that has a blank in its name."""
+def folder(tmp_path) -> Path:
+    """A folder that has a blank in its name and the Makefile in it."""
     folder = tmp_path / "a book"
     folder.mkdir()
     for name in ("Makefile", "requirements.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def make(folder: Path, *words: str) -> subprocess.CompletedProcess:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-
-    def call(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            ["make", *words], cwd=folder, env=outside, capture_output=True, encoding="utf-8"
-        )
-
-    call.folder = folder
-    return call
+    return subprocess.run(
+        ["make", *words], cwd=folder, env=outside, capture_output=True, encoding="utf-8"
+    )
 
 
 def script(path: Path, text: str) -> Path:
@@ -37,31 +36,27 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_python_that_is_too_old_is_told_so_before_anything_is_installed(make, tmp_path):
+def test_a_python_that_is_too_old_is_told_so_before_anything_is_installed(folder, tmp_path):
     code = (
         f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 10, 12)\nexec(sys.argv[2])\n"
     )
-    old = script(tmp_path / "python3.10", code)
-    done = make(f"PYTHON={old}", ".venv/.ready")
-    assert done.returncode == 2
-    assert (
-        f"{old} is Python 3.10: this book needs 3.11 or newer, as in make PYTHON=python3.11\n"
-        in done.stderr
-    )
-    assert not (make.folder / ".venv").exists()
+    python = script(tmp_path / "python3.10", code)
+    process = make(folder, f"PYTHON={python}", ".venv/.ready")
+    assert process.returncode == 2
+    message = "is Python 3.10: this book needs 3.11 or newer, as in make PYTHON=python3.11\n"
+    assert f"{python} {message}" in process.stderr
+    assert not (folder / ".venv").exists()
 
 
-def test_the_address_of_the_book_opens_from_a_folder_with_a_blank_in_its_name(make, tmp_path):
-    (make.folder / ".venv").mkdir()
-    (make.folder / ".venv" / ".ready").touch()
+def test_the_address_of_the_book_opens_from_a_folder_with_a_blank_in_its_name(folder, tmp_path):
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / ".ready").touch()
     tools = tmp_path / "bin"
     tools.mkdir()
     script(tools / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     for name in ("capslib", "jupyter-book"):
         script(tools / name, "#!/bin/sh\n")
-    done = make(f"BIN={tools}", "book")
-    assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.splitlines()[-1]
-        == f"Open {(make.folder / '_build' / 'html' / 'index.html').as_uri()}"
-    )
+    process = make(folder, f"BIN={tools}", "book")
+    assert process.returncode == 0, process.stderr
+    page = (folder / "_build" / "html" / "index.html").as_uri()
+    assert process.stdout.splitlines()[-1] == f"Open {page}"

@@ -19,34 +19,36 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @functools.cache
-def todays() -> list[Verdict]:
+def todays_verdicts() -> list[Verdict]:
     return verdicts(store=Store(ROOT / "results"))
 
 
 def headline_table() -> str:
-    """What the abstracts say and what the runs say, in words."""
+    """Return what the abstracts say and what the runs say, in words."""
     lines = ["| paper | it claims | our runs |", "|---|---|---|"]
-    for paper in PAPERS.values():
-        for number, headline in enumerate(h for h in judged(todays()) if h.paper == paper.stem):
-            name = "" if number else paper.short
-            lines.append(f"| {name} | {headline.sentence} | {headline.verdict} |")
+    previous = None
+    for headline in judged(todays_verdicts()):
+        name = "" if headline.paper == previous else PAPERS[headline.paper].short
+        previous = headline.paper
+        lines.append(f"| {name} | {headline.sentence} | {headline.verdict} |")
     return "\n".join(lines)
 
 
 def verdict_table() -> str:
-    """The table of verdicts as the README shows it: a column for each group, whose words are never added to another's."""
+    """Return the numbers of verdicts, in a column for each group, none added to another's."""
     lines = [f"| paper | claims | {' | '.join(GROUPS)} |", "|---" * (len(GROUPS) + 2) + "|"]
     for paper in PAPERS.values():
-        found = [v for v in todays() if v.claim.paper == paper.stem]
-        cells = []
-        for group, words in counts(found).items():
-            parts = []
-            for word, n in words.items():
-                number, _, note = count_text(found, group, word).partition(" ")
-                if n:
-                    parts.append(f"{number} {word} {note}".strip())
-            cells.append(", ".join(parts) or (NONE_TRAINED if group == CAPSULES else "–"))
-        lines.append(f"| {paper.short} | {len(found)} | {' | '.join(cells)} |")
+        of_paper = [v for v in todays_verdicts() if v.claim.paper == paper.stem]
+        cells = [paper.short, str(len(of_paper))]
+        for group, words in counts(of_paper).items():
+            numbers = []
+            for word in words:
+                if words[word]:
+                    number, _, note = count_text(of_paper, group, word).partition(" ")
+                    numbers.append(f"{number} {word} {note}".strip())
+            nothing = NONE_TRAINED if group == CAPSULES else "–"
+            cells.append(", ".join(numbers) or nothing)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -60,8 +62,8 @@ def write_tables() -> None:
     """Put today's tables in the place of the README's."""
     text = README
     for pattern, table in TABLES.items():
-        text, found = re.subn(pattern, lambda _, table=table: table() + "\n", text)
-        assert found == 1, f"README.md should hold one table that looks like {pattern}"
+        (previous,) = re.finditer(pattern, text)
+        text = text.replace(previous[0], table() + "\n")
     (ROOT / "README.md").write_text(text, encoding="utf-8")
 
 
