@@ -1,4 +1,4 @@
-"""The form that a figure has on a phone."""
+"""Figures: their form on a phone, their keys, and what their rows show."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import re
 
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from capslib.lab import claims, plots
+from capslib.lab import plots
+from capslib.lab.ledger import ledger
+from capslib.lab.words import Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -23,29 +26,24 @@ def closed():
 
 def test_panels_stand_one_under_the_other_each_with_its_scales():
     figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
-    for n, axis in enumerate(axes.flat):
-        axis.plot([0, n], [0, 1])
-        axis.set_title(f"panel {n}")
+    for n, panel in enumerate(axes.flat):
+        panel.plot([0, n], [0, 1])
+        panel.set_title(f"panel {n}")
     axes[0][0].set_ylabel("error (%)")
     axes[1][1].set_xlabel("step")
     small = plots.narrow(figure)
     small.draw_without_rendering()
     assert small.get_size_inches().tolist() == [plots.PHONE, 8.0]
-    boxes = [axis.get_position() for axis in small.axes]
-    assert [axis.get_title(loc="left") for axis in small.axes] == [
-        f"panel {n}" for n in range(4)
-    ], "row by row"
-    assert all(
-        above.y0 > below.y1 and above.x0 == pytest.approx(below.x0)
-        for above, below in itertools.pairwise(boxes)
-    )
-    assert [axis.get_ylabel() for axis in small.axes] == ["error (%)", "error (%)", "", ""], (
-        "of the row that had it"
-    )
-    assert [axis.get_xlabel() for axis in small.axes] == ["", "step", "", "step"]
-    assert all(
-        any(label.get_visible() for label in axis.get_yticklabels()) for axis in small.axes
-    )
+    boxes = [panel.get_position() for panel in small.axes]
+    for above, below in itertools.pairwise(boxes):
+        assert above.y0 > below.y1
+        assert above.x0 == pytest.approx(below.x0)
+    titles = [panel.get_title(loc="left") for panel in small.axes]
+    assert titles == [f"panel {n}" for n in range(4)], "row by row"
+    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in small.axes]
+    assert labels == [("", "error (%)"), ("step", "error (%)"), ("", ""), ("step", "")]
+    for panel in small.axes:
+        assert any(label.get_visible() for label in panel.get_yticklabels())
     assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0]
     assert not axes[0][1].yaxis.get_tick_params()["labelleft"], "the wide form stays as it was"
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
@@ -55,46 +53,38 @@ def test_panels_stand_one_under_the_other_each_with_its_scales():
     ("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)]
 )
 def test_pictures_stay_side_by_side_up_to_three(pictures, rows, height):
-    figure, axes = plots.panels(pictures, height=2.4)
-    for axis in axes:
-        axis.imshow([[0, 1]])
-        axis.set(xticks=[], yticks=[], title="picture")
+    figure, _ = plots.panels(
+        pictures, height=2.4, subplot_kw={"xticks": [], "yticks": [], "title": "picture"}
+    )
     small = plots.narrow(figure)
     assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(height)]
-    assert len({round(axis.get_position().y0, 3) for axis in small.axes}) == rows
+    assert len({round(panel.get_position().y0, 3) for panel in small.axes}) == rows
 
 
 def test_a_legend_of_the_figure_takes_more_rows():
     figure, axes = plots.panels(2)
-    for n in range(8):
-        axes[0].plot([0, 1], [0, n], label=f"a score called {n}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=8)
+    names = [f"a score called {n}" for n in range(8)]
+    for name in names:
+        axes[0].plot([0, 1], label=name)
+    figure.legend(loc="outside lower center", ncol=8)
     small = plots.narrow(figure)
     small.draw_without_rendering()
-    [legend] = small.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        f"a score called {n}" for n in range(8)
-    ]
+    (legend,) = small.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
     assert legend.get_window_extent().width <= small.bbox.width
 
 
 def test_seeds_of_which_one_guesses_have_no_mean():
-    _, axis = plt.subplots()
-    plots.errors(
-        axis,
-        {
-            "all learned": ("C0", 5.0, [9, 10, 11]),
-            "one broke down": ("C1", 5.0, [80, 10.7, 80]),
-        },
-    )
-    means = [line for line in axis.lines if line.get_markersize() == 5.5]
+    _, axes = plt.subplots()
+    rows = {"all learned": ("C0", 5.0, [9, 10, 11]), "one guesses": ("C1", 5.0, [80, 10.7, 80])}
+    plots.errors(axes, rows)
+    means = [line for line in axes.lines if line.get_markersize() == 5.5]
     assert [float(line.get_xdata()[0]) for line in means] == [10]
 
 
 def test_a_network_continues_in_the_next_row():
     layers = [(f"layer {n}", "8 × 8", "3×3") for n in range(6)]
-    figure = plots.network(layers, plots.routing_color("em"))
-    small = plots.narrow(figure)
+    small = plots.narrow(plots.network(layers, plots.routing_color("em")))
     assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(2.82)]
     assert len(small.axes[0].patches) >= len(layers)
 
@@ -113,26 +103,27 @@ def test_both_forms_leave_a_cell():
         InteractiveShell.clear_instance()
 
 
-def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
+KEY = {"2": "#2f7fc1", "three layers": "#d9731a"}
+
+
+def drawn_key(**options: str) -> tuple[Axes, list[Text]]:
+    """Axes with a key, and its words."""
     figure, axes = plots.panels(1)
-    plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"})
+    plots.key(axes, KEY, **options)
     figure.draw_without_rendering()
-    words = [word for word in axes.artists[0].findobj(Text) if word.get_text()]
-    assert {(word.get_text(), word.get_color()) for word in words} == {
-        ("2", "#2f7fc1"),
-        ("three layers", "#d9731a"),
-    }
+    return axes, [word for word in axes.artists[0].findobj(Text) if word.get_text()]
+
+
+def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
+    axes, words = drawn_key()
+    assert {word.get_text(): word.get_color() for word in words} == KEY
     assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
 
 
 @pytest.mark.parametrize(("corner", "edge"), [("upper left", "x0"), ("upper right", "x1")])
 def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
-    figure, axes = plots.panels(1)
-    plots.key(axes, {"2": "#2f7fc1", "three layers": "#d9731a"}, inside=corner)
-    figure.draw_without_rendering()
-    first, second = (
-        word.get_window_extent() for word in axes.artists[0].findobj(Text) if word.get_text()
-    )
+    axes, words = drawn_key(inside=corner)
+    first, second = (word.get_window_extent() for word in words)
     assert second.y1 <= first.y0
     for word in (first, second):
         assert getattr(word, edge) == pytest.approx(getattr(axes.bbox, edge), abs=12)
@@ -141,35 +132,27 @@ def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
 
 
 def test_no_text_of_a_record_ends_the_script_of_a_widget():
-    shown = plots.widget(
-        "<script>const data = DATA;</script>", {"name": "</script><b>", "grey": [0.5]}
-    ).data
-    assert shown.count("</script>") == 1
-    assert "<b>" not in shown
-    assert json.loads(re.search(r"data = (.*);", shown)[1]) == {
-        "name": "</script><b>",
-        "grey": [0.5],
-    }
+    data = {"name": "</script><b>", "grey": [0.5]}
+    html = plots.widget("<script>const data = DATA;</script>", data).data
+    assert html.count("</script>") == 1
+    assert "<b>" not in html
+    assert json.loads(re.search(r"data = (.*);", html)[1]) == data
 
 
-def test_a_row_of_dots_has_a_verdict_or_seeds_or_the_value_of_the_paper(store):
-    judged = next(
-        v
-        for v in claims.verdicts("negation_limitation", store=store)
-        if v.claim.value is not None
-    )
-    (axes,) = plots.dots(
-        {
-            "a": (judged, "red"),
-            "b": ([1.0, 2.0, 3.0], "blue"),
-            "c": (4.0, "red"),
-            "d": ([], "red"),
-        }
-    ).axes
-    assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "d"]
-    drawn = {
-        (line.get_fillstyle(), *line.get_xydata()[0])
-        for line in axes.lines
-        if line.get_marker() == "o"
+def test_a_row_of_dots_has_a_verdict_or_seeds_or_the_value_of_the_paper():
+    claim = ledger()["NEG-T1-rba-bias"]
+    verdict = Verdict(claim, "waiting", "")
+    rows = {
+        "a": (verdict, "red"),
+        "b": ([1.0, 2.0, 3.0], "blue"),
+        "c": (4.0, "red"),
+        "d": ([], "red"),
     }
-    assert drawn == {("none", judged.claim.value, 0), ("full", 2.0, 1), ("none", 4.0, 2)}
+    (axes,) = plots.dots(rows).axes
+    assert [text.get_text() for text in axes.texts] == list(rows)
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    assert {(line.get_fillstyle(), *line.get_xydata()[0]) for line in points} == {
+        ("none", claim.value, 0),
+        ("full", 2.0, 1),
+        ("none", 4.0, 2),
+    }
