@@ -182,9 +182,9 @@ def _peak(step: Callable[[], object], device: str) -> int:
 
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        base = torch.cuda.memory_allocated()
         step()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.cuda.max_memory_allocated() - base
     import psutil
 
     from capslib.lab.runs import PeakMemory
@@ -193,10 +193,10 @@ def _peak(step: Callable[[], object], device: str) -> int:
         return 0
     # memory that the allocator kept from earlier steps would hide this one's
     ctypes.CDLL(None).malloc_trim(0)
-    before = psutil.Process().memory_info().rss
+    base = psutil.Process().memory_info().rss
     with PeakMemory(device) as memory:
         step()
-    return memory.bytes - before
+    return memory.bytes - base
 
 
 def _rates(device: str) -> dict[str, float]:

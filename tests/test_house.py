@@ -219,10 +219,16 @@ def test_the_package_says_where_it_comes_from_which_pythons_run_it_and_that_it_i
 
 # ------------------------------------------------------------------------- what machines run
 
-FLOWS = []
-for path in sorted((ROOT / ".github" / "workflows").iterdir()):
-    FLOWS.append(yaml.safe_load(path.read_text(encoding="utf-8")))
-JOBS = [(flow, name) for flow in FLOWS for name in flow["jobs"]]
+
+def jobs() -> Iterator[tuple[dict, str]]:
+    """Yield every workflow with the name of each of its jobs."""
+    for path in sorted((ROOT / ".github" / "workflows").iterdir()):
+        flow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name in flow["jobs"]:
+            yield flow, name
+
+
+JOBS = list(jobs())
 EACH_JOB = pytest.mark.parametrize(("flow", "name"), JOBS)
 MADE = (".venv/", "_build/", ".data/", "../")
 """How paths begin that a command makes, or looks for beside the house."""
@@ -247,8 +253,8 @@ def each_command(program: str = ""):
 
 def is_path(word: str) -> bool:
     """Whether a word of a command is the path of something that has to be in the house."""
-    named = re.fullmatch(r"([\w.*-]+/)+[\w.*-]*|[\w.*-]+\.(py|sh|toml|txt|yml)", word)
-    return named is not None and not word.startswith(MADE)
+    match = re.fullmatch(r"([\w.*-]+/)+[\w.*-]*|[\w.*-]+\.(py|sh|toml|txt|yml)", word)
+    return match is not None and not word.startswith(MADE)
 
 
 @each_command()

@@ -196,20 +196,20 @@ def _fold(verdicts: Sequence[Verdict], names: Mapping) -> str:
 
 def _cell(verdict: Verdict, digits: int) -> str:
     """Return the HTML of the paper's value, ours, and the square of the verdict."""
-    claim, ours = verdict.claim, verdict.ours
+    claim, value = verdict.claim, verdict.ours
     seal = claims.seal(verdict, f"../scorecard.html#claim-{claim.id}")
     printed = f"{claim.value:.{digits}f}"
-    if ours is None:
-        seeds = " / ".join(f"{value:.{digits}f}" for value in verdict.listed)
+    if value is None:
+        seeds = " / ".join(f"{seed:.{digits}f}" for seed in verdict.listed)
         values = f"{printed} · {seeds}" if seeds else printed
         return f'<span id="at-{claim.id}">{values} {seal}</span>'
-    if abs(ours - claim.value) <= (claim.tolerance or 0):
+    if abs(value - claim.value) <= (claim.tolerance or 0):
         sign, side = "=", "near"
-    elif ours > claim.value:
+    elif value > claim.value:
         sign, side = "&lt;", "above"
     else:
         sign, side = "&gt;", "below"
-    values = f"{printed} {sign} {ours:.{digits}f}"
+    values = f"{printed} {sign} {value:.{digits}f}"
     return f'<span id="at-{claim.id}" class="cell-{side}">{values} {seal}</span>'
 
 

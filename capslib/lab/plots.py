@@ -179,9 +179,9 @@ def _rearrange(figure: Figure) -> None:
     else:
         pictures_a_row = 2 if rows == 1 and columns > 3 else columns
         rows_a_row = math.ceil(columns / pictures_a_row)
-        places = figure.add_gridspec(rows * rows_a_row, pictures_a_row)
-        for axes, place in zip(panels, places, strict=False):
-            axes.set_subplotspec(place)
+        cells = figure.add_gridspec(rows * rows_a_row, pictures_a_row)
+        for axes, cell in zip(panels, cells, strict=False):
+            axes.set_subplotspec(cell)
             axes.set_title(axes.get_title(loc="left"), fontsize=8)
         row_height = height * PHONE / width * columns / pictures_a_row
         figure.set_size_inches(PHONE, row_height * rows_a_row)
@@ -206,16 +206,16 @@ def _stack_panels(panels: Sequence[Axes], rows: int, columns: int) -> None:
     labels_of_rows = {}
     labels_of_columns = {}
     for axes in panels:
-        place = axes.get_subplotspec()
-        if place.is_first_col():
-            labels_of_rows[place.rowspan.start] = axes.get_ylabel()
-        if place.is_last_row():
-            labels_of_columns[place.colspan.start] = axes.get_xlabel()
-    places = panels[0].figure.add_gridspec(rows * columns, 1)
+        cell = axes.get_subplotspec()
+        if cell.is_first_col():
+            labels_of_rows[cell.rowspan.start] = axes.get_ylabel()
+        if cell.is_last_row():
+            labels_of_columns[cell.colspan.start] = axes.get_xlabel()
+    cells = panels[0].figure.add_gridspec(rows * columns, 1)
     for axes in panels:
-        place = axes.get_subplotspec()
-        row, column = place.rowspan.start, place.colspan.start
-        axes.set_subplotspec(places[row * columns + column])
+        cell = axes.get_subplotspec()
+        row, column = cell.rowspan.start, cell.colspan.start
+        axes.set_subplotspec(cells[row * columns + column])
         axes.tick_params(labelleft=True, labelbottom=True)
         axes.set_xlabel(axes.get_xlabel() or labels_of_columns.get(column, ""))
         axes.set_ylabel(axes.get_ylabel() or labels_of_rows.get(row, ""))
@@ -233,14 +233,13 @@ def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> Non
     for name, color in colors.items():
         names.append(TextArea(name, textprops={"color": color, "size": 9.5}))
     if inside:
-        side = inside.split()[1]
-        box = VPacker(children=names, pad=0, sep=4, align=side)
-        place = {"loc": inside, "borderpad": 0.5}
+        box = VPacker(children=names, pad=0, sep=4, align=inside.split()[1])
+        anchor = {"loc": inside, "borderpad": 0.5}
     else:
         box = HPacker(children=names, pad=0, sep=6)
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3}
+        anchor = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0.3}
     axes.add_artist(
-        AnchoredOffsetbox(child=box, frameon=False, bbox_transform=axes.transAxes, **place)
+        AnchoredOffsetbox(child=box, frameon=False, bbox_transform=axes.transAxes, **anchor)
     )
 
 

@@ -161,21 +161,21 @@ def _strays(store: Store, paper: str | None) -> Iterator[str]:
     records = set(store.paths(paper))
     folders = {store.root, *(store.root / (paper or ".")).rglob("**/")}
     for folder in sorted(folders):
-        place = folder.relative_to(store.root)
-        if not folder.is_dir() or any(part.startswith(".") for part in place.parts):
+        name = folder.relative_to(store.root)
+        if not folder.is_dir() or any(part.startswith(".") for part in name.parts):
             continue
         for path in leftovers(folder):
-            yield f"{place / path.name}: left by a write that was killed: delete it"
+            yield f"{name / path.name}: left by a write that was killed: delete it"
         for path in sorted(folder.iterdir()):
             if path in records or path.name.startswith(".") or not path.is_file():
                 continue
             if ".damaged-" in path.name:
                 yield (
-                    f"{place / path.name}: set aside as damaged: "
+                    f"{name / path.name}: set aside as damaged: "
                     "delete it, and run its trial again"
                 )
             elif path.suffix != ".npz" or path.with_suffix(".json") not in records:
-                yield f"{place / path.name}: not a record: move it out of this folder"
+                yield f"{name / path.name}: not a record: move it out of this folder"
 
 
 def _notes(record: Record) -> Iterator[str]:

@@ -88,5 +88,5 @@ def _bounded(mean: float, half: float, bounds: Bounds) -> Interval:
         return max(low, mean - half), min(high, mean + half)
     logit = special.logit(share)
     half_of_logit = half / (high - low) / (share * (1 - share))
-    left, right = special.expit([logit - half_of_logit, logit + half_of_logit])
-    return low + (high - low) * float(left), low + (high - low) * float(right)
+    lower, upper = special.expit([logit - half_of_logit, logit + half_of_logit])
+    return low + (high - low) * float(lower), low + (high - low) * float(upper)

@@ -107,8 +107,10 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.status not in GROUPS[self.group]:
-            place = f"scale {self.scale}, {self.group}"
-            raise ValueError(f"{self.claim.id}: {self.status!r} cannot be said of {place}.")
+            raise ValueError(
+                f"{self.claim.id}: {self.status!r} cannot be said of scale {self.scale}, "
+                f"{self.group}."
+            )
 
     @property
     def group(self) -> Group:

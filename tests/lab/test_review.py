@@ -72,8 +72,8 @@ def series(**curves: list[float]) -> dict[str, dict[str, list[float]]]:
     return {"series": {"steps": [10, 20, 25], "loss": [3, 2, 1], **curves}}
 
 
-def metric(n: int = 20, unit: str = "fraction", **others: Metric) -> dict[str, dict]:
-    return {"metrics": {"train_accuracy": Metric(value=0.5, n=n, unit=unit), **others}}
+def metric(n: int = 20, unit: str = "fraction", **measures: Metric) -> dict[str, dict]:
+    return {"metrics": {"train_accuracy": Metric(value=0.5, n=n, unit=unit), **measures}}
 
 
 OTHER = Metric(value=1, n=20, unit="x")

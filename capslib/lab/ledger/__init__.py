@@ -153,20 +153,20 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
             if tuple(rows.fieldnames or ()) != COLUMNS:
                 raise UserError(f"{path}, line 1: the columns must be {', '.join(COLUMNS)}.")
             for row in rows:
-                place = f"{path}, line {rows.line_num}"
-                claim = _read_claim(row, stem, place)
+                line = f"{path}, line {rows.line_num}"
+                claim = _read_claim(row, stem, line)
                 if claim.id in claims:
-                    raise UserError(f"{place}: the id {claim.id} occurs twice.")
+                    raise UserError(f"{line}: the id {claim.id} occurs twice.")
                 claims[claim.id] = claim
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: the ledger cannot be read: {error}.") from None
     return claims
 
 
-def _read_claim(row: dict[str, str], stem: str, place: str) -> Claim:
-    """Return the claim of a row. Raises :class:`UserError`, which names its ``place``."""
+def _read_claim(row: dict[str, str], stem: str, line: str) -> Claim:
+    """Return the claim of a row. Raises :class:`UserError`, which names its ``line``."""
     if None in row or None in row.values():
-        raise UserError(f"{place}: a row needs {len(COLUMNS)} fields.")
+        raise UserError(f"{line}: a row needs {len(COLUMNS)} fields.")
     printed = grouped(row["value"])
     if row["std"]:
         printed += f" ± {row['std']}"
@@ -180,7 +180,7 @@ def _read_claim(row: dict[str, str], stem: str, place: str) -> Claim:
         for fault in error.errors():
             field = ".".join(map(str, fault["loc"]))
             reasons.append(f"{field or row['id']}: {fault['msg']}")
-        raise UserError(f"{place}: {'; '.join(reasons)}.") from None
+        raise UserError(f"{line}: {'; '.join(reasons)}.") from None
 
 
 @functools.cache
