@@ -5,6 +5,7 @@ The plan, from the top down. A module imports only from below its own place: fro
     the lab      cli                                              the command line, thin
                  notebooks  chapter                               execute chapters; claims on a page
                  review  planning  workers  progress  batch       check records; plan trials; run them here or on a cluster, shown
+                 estimates                                        what trials take
                  replicates  judging  claims  frames              records seed by seed; judge a claim; all verdicts; tables
                  words  headlines                                 what a verdict is; what those on an abstract come to
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial

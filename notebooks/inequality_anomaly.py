@@ -221,7 +221,7 @@ from matplotlib import pyplot as plt
 
 from capslib.data import load
 from capslib.inequality import gini, palma
-from capslib.lab.planning import CARD, work
+from capslib.lab.estimates import CARD, work
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet, AnomalyOutput

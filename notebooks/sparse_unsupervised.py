@@ -134,7 +134,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from capslib import data, papers
-from capslib.lab import planning
+from capslib.lab import estimates
 from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
@@ -1082,7 +1082,7 @@ frames.costs(committed or encodings).pipe(frames.styled, digits=1)
 # %% tags=["hide-input"]
 rows = {}
 for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
-    config, (steps, flops) = papers.arm(trial), planning.work(trial)
+    config, (steps, flops) = papers.arm(trial), estimates.work(trial)
     with torch.device("meta"):
         network = config.build(config.input_shape, 10)
     layers = [layer.weight for layer in getattr(network, "layers", ())]
@@ -1092,12 +1092,12 @@ for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
         f"{sum(p.numel() for p in network.parameters()) / 1e6:.2f}",
         f"{4 * config.batch_size * sum(votes) / 1e9:.2f}" if votes else "–",
         f"{flops / 1e15:.3g}",
-        f"{flops / planning.CARD / 60:.0f}",
+        f"{flops / estimates.CARD / 60:.0f}",
     )
 TAKES = ("steps", "million parameters", "GB of votes a step", "PFLOP", "card-minutes a seed")
 frames.say(
     f"Votes are counted once, in float32. Card-minutes are those of a card that reaches "
-    f"{planning.CARD / 1e12:.0f} TFLOP/s, which nobody has measured for routing; the classifier comes on top."
+    f"{estimates.CARD / 1e12:.0f} TFLOP/s, which nobody has measured for routing; the classifier comes on top."
 )
 display(frames.table(rows, TAKES))
 

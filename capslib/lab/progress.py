@@ -26,10 +26,11 @@ from rich.table import Table
 from rich.text import Text
 
 from capslib import papers
-from capslib.lab import planning
+from capslib.lab import estimates
 from capslib.lab.claims import verdicts
+from capslib.lab.estimates import Estimate
 from capslib.lab.ledger import ledger, plural
-from capslib.lab.planning import Estimate, Plan
+from capslib.lab.planning import Plan
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
@@ -249,7 +250,7 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
 
     def together(trials: Sequence[Trial]) -> str:
         known = [plan.known[t.key] for t in trials]
-        steps, flops = map(sum, zip(*map(planning.work, trials), strict=True))
+        steps, flops = map(sum, zip(*map(estimates.work, trials), strict=True))
         seconds = [e.seconds for e in known if e.seconds is not None]
         here = (
             one(known[0])
@@ -265,9 +266,9 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
         )
         tera, minutes = (
             f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
-            for x in (flops / 1e12, flops / planning.CARD / 60)
+            for x in (flops / 1e12, flops / estimates.CARD / 60)
         )
-        card = f"{tera} TFLOP: {minutes} card-minutes at an assumed {planning.CARD / 1e12:g} TFLOP/s"
+        card = f"{tera} TFLOP: {minutes} card-minutes at an assumed {estimates.CARD / 1e12:g} TFLOP/s"
         return here + missing + (f"; {steps} steps, {card}" if flops else "")
 
     for trial in plan.todo:

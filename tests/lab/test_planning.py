@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -12,17 +12,8 @@ from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import planning
 from capslib.lab import store as storing
-from capslib.lab.planning import (
-    GIB,
-    Estimate,
-    Experience,
-    outlook,
-    pinned,
-    plan,
-    plan_workers,
-    slots,
-    work,
-)
+from capslib.lab.estimates import UNKNOWN, Estimate, Experience, Outlook, outlook, work
+from capslib.lab.planning import GIB, pinned, plan, plan_workers, slots
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
 from capslib.papers.experiment import Trial
@@ -128,9 +119,6 @@ def test_the_free_memory_of_this_machine_is_a_number_of_bytes():
 # ------------------------------------------------------------------------------------------------------------ estimates
 
 
-NOTHING = Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
-
-
 def estimate(trial: Trial, device: str, records: Iterable[Record]) -> Estimate:
     return Experience(records, device).estimate(trial)
 
@@ -161,82 +149,50 @@ def ran(trial, make_record):
     return make
 
 
-def test_an_estimate_is_of_the_nearest_records(trial, ran):
-    far = [ran(99, 900, 0, config={"points": 7, "bias": False})]
-    near = [
-        ran(*took, n, config={"points": 7})
-        for n, took in enumerate([(10, 300), (20, 500), (60, 400)])
-    ]
-    same = [ran(5, 70, 9)]
+def test_an_estimate_is_the_median_of_records_of_the_same_step(trial, ran):
+    """Other epochs and other data make other numbers of steps; another network is another step."""
+    points = [ran(*took, n) for n, took in enumerate([(10, 300), (20, 500), (60, 400)])]
     misleading = [
         ran(1, 1, 7, exit="nan"),
         ran(1, 1, 6, exit="cut"),
         ran(2, 2, 8, device="NVIDIA H200"),
     ]
-    assert estimate(trial, "cpu", []) == estimate(trial, "cpu", misleading) == NOTHING
-    more = 22 / 8  # so many inputs are seen in each epoch
-    assert estimate(trial, "cpu", far + misleading) == Estimate(
-        more * 99, 900, "1 record with other bias, points"
-    )
-    assert estimate(trial, "cpu", far + near + misleading) == Estimate(
-        more * 20, 500, "3 records with other points"
-    )
-    assert estimate(trial, "cpu", far + near + same + misleading) == Estimate(5, 70, "1 record")
-    assert estimate(trial, "cuda", far + near + same + misleading) == Estimate(2, 2, "1 record")
+    assert estimate(trial, "cpu", []) == estimate(trial, "cpu", misleading) == UNKNOWN
+    found = estimate(trial, "cpu", points + misleading)
+    assert (found.seconds, found.memory) == (pytest.approx(20), 500)
+    assert found.basis == "3 records of the same step"
+    assert estimate(trial, "cuda", points + misleading).seconds == pytest.approx(2)
     longer = ran(20, 70, 9, config={"epochs": 4 * papers.arm(trial).recipe.epochs})
-    assert estimate(trial, "cpu", [longer]) == Estimate(5, 70, "1 record with other epochs")
+    assert estimate(trial, "cpu", [longer]).seconds == pytest.approx(5)
+    without_bias = ran(99, 900, 0, config={"bias": False})
+    assert estimate(trial, "cpu", [without_bias]).basis.startswith("by its FLOPs")
 
 
-def test_the_most_similar_step_tells_the_time_whatever_experiment_it_is_of(make_record):
-    """The variants of learned routing: an LSTM takes 70 times the FLOPs of a kernel, and the grid of errors has LSTMs."""
-    errors, variants = (
-        papers.experiments("learned_routing")[name].trials("cpu")
-        for name in ("errors", "variants")
-    )
-    waiting = next(t for t in variants if t.config.get("reads") == "released")
-    kernel = make_record(
-        next(t for t in variants if t.config.get("routing") == "similarity"), wall_seconds=300
-    )
-    other = {"routing", "trained", "reads"}
-    digits = (
-        t for t in errors if t.config.get("data") == "mnist" and not other & t.config.keys()
-    )
-    lstm = make_record(next(digits), wall_seconds=1200)
-    assert estimate(waiting, "cpu", [kernel]).seconds == 300
-    found = estimate(waiting, "cpu", [kernel, lstm])
-    assert found.seconds == 1200
-    assert found.basis.startswith("1 record with other experiment, ")
-    own = make_record(waiting.model_copy(update={"seed": 9}), wall_seconds=1100)
-    assert estimate(waiting, "cpu", [kernel, lstm, own]) == Estimate(
-        1100, own.peak_memory_bytes, "1 record"
-    )
+def test_a_step_of_another_experiment_tells_where_its_own_has_none(make_record):
+    experiments = papers.experiments("negation_limitation")
+    depth, negated = (experiments[name].trials("cpu") for name in ("depth", "negated"))
+    waiting = next(t for t in depth if t.config["data"] == "mnist" and t.config["depth"] == 3)
+    pairs = next(t for t in negated if t.config["routing"] == waiting.config["routing"])
+    same_step = {**waiting.config, "epochs": 8}
+    elsewhere = pairs.model_copy(update={"config": {**same_step, "front": None}})
+    record = make_record(elsewhere, wall_seconds=100)
+    found = estimate(waiting, "cpu", [record])
+    assert found.seconds == pytest.approx(50)
+    assert found.basis == "1 record of the same step of other experiments"
 
 
-def test_the_time_of_another_network_tells_nothing(make_record):
-    """A CNN reaches forty times the operations a second: capsules were to take as long as it, whatever their size."""
-    every = papers.experiments("em_routing")["test_error"].trials(
-        "paper", where={"data": "smallnorb"}
+def test_the_time_of_another_network_tells_less_than_that_of_the_same(make_record):
+    """A CNN reaches forty times the operations a second of capsules."""
+    experiment = papers.experiments("negation_limitation")["depth"]
+    dynamic, em = (
+        experiment.trials("cpu", where={"data": "mnist", "routing": routing, "depth": 5})[0]
+        for routing in ("dynamic", "em_vector")
     )
-    cnn, capsules = (
-        next(t for t in every if (t.config.get("network") == "cnn") == plain)
-        for plain in (True, False)
-    )
-    small = papers.experiments("em_routing")["test_error"].trials(
-        "cpu", where={"data": "smallnorb", "network": "matrix_capsnet"}
-    )[0]
-    ran = [make_record(cnn, wall_seconds=100), make_record(small, wall_seconds=100)]
-    assert estimate(capsules, "cpu", ran[:1]).basis.startswith("by its FLOPs")
-    assert estimate(capsules, "cpu", ran).seconds == pytest.approx(
-        100 * work(capsules)[1] / work(small)[1]
-    )
-
-
-def test_a_field_left_at_its_default_is_another_than_one_that_is_changed(trial, ran):
-    """Trials hold only what they change."""
-    plain = trial.model_copy(
-        update={"config": {k: v for k, v in trial.config.items() if k != "learning_rate"}}
-    )
-    assert estimate(plain, "cpu", [ran(5, 70, 9)]).basis == "1 record with other learning_rate"
+    waiting = experiment.trials("paper", where={"routing": "em_vector", "depth": 6})[0]
+    records = [make_record(dynamic, wall_seconds=1), make_record(em, wall_seconds=100)]
+    for known, nearest in ((records[:1], dynamic), (records, em)):
+        seconds = known[-1].wall_seconds * work(waiting).flops / work(nearest).flops
+        assert estimate(waiting, "cpu", known).seconds == pytest.approx(seconds)
 
 
 def test_a_rehearsal_tells_step_for_step(trial, ran):
@@ -248,46 +204,32 @@ def test_a_rehearsal_tells_step_for_step(trial, ran):
         "its start-up comes once"
     )
     assert found.basis == "by the steps of its rehearsal, without evaluations between epochs"
-    assert estimate(trial, "cpu", [cut, ran(5, 70, 9)]).basis == "1 record", (
+    assert estimate(trial, "cpu", [cut, ran(5, 70, 9)]).basis == "1 record of the same step", (
         "a whole run says more"
     )
-    assert estimate(trial, "cuda", [cut]) == NOTHING
+    assert estimate(trial, "cuda", [cut]) == UNKNOWN
     failed = cut.model_copy(update={"message": "nan: step 1"})
-    assert estimate(trial, "cpu", [failed]) == NOTHING
+    assert estimate(trial, "cpu", [failed]) == UNKNOWN
 
 
-def test_the_flops_of_a_trial_tell_where_only_other_experiments_have_run(
-    trial, ran, make_record
-):
+def test_flops_tell_where_no_record_has_the_same_step(trial, ran, make_record):
     """A trial with three times the FLOPs takes three times as long."""
-    other = trial.model_copy(update={"scale": "paper"})
-    slow, fast, middle = (ran(seconds, 70, seed) for seed, seconds in enumerate([100, 1, 10]))
-    found = estimate(other, "cpu", [slow, fast, middle])
-    assert (found.seconds, found.memory) == (pytest.approx(10), None)
+    seconds = [ran(seconds, 70, seed) for seed, seconds in enumerate([100, 1, 10])]
+    config = {**trial.config, "hidden": papers.arm(trial).recipe.hidden + 1}
+    wider = trial.model_copy(update={"config": config})
+    found = estimate(wider, "cpu", seconds)
+    ratio = work(wider).flops / work(trial).flops
+    assert (found.seconds, found.memory) == (pytest.approx(10 * ratio), None)
     assert re.fullmatch(
-        r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's most similar records", found.basis
+        r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's records", found.basis
     )
-    longer = other.model_copy(
-        update={"config": {**other.config, "epochs": 3 * papers.arm(other).recipe.epochs}}
+    depth = papers.experiments("negation_limitation")["depth"].trials("cpu")[0]
+    assert estimate(depth, "cpu", seconds) == UNKNOWN, (
+        "steps so small tell nothing of large ones"
     )
-    assert work(longer) == tuple(3 * n for n in work(other))
-    assert estimate(longer, "cpu", [slow, fast, middle]).seconds == pytest.approx(30)
-    deeper = ran(1000, 70, 3, config={"hidden": papers.arm(other).recipe.hidden + 1})
-    assert estimate(other, "cpu", [deeper, fast]).seconds == pytest.approx(1), (
-        "the network that differs less tells"
-    )
-    elsewhere = papers.experiments("negation_limitation")["depth"].trials("cpu")[0]
-    assert estimate(elsewhere, "cpu", [fast]) == NOTHING, (
-        "a network so small spends its time between its operations"
-    )
-    large = make_record(elsewhere.model_copy(update={"seed": 9}), wall_seconds=7.0)
-    more = papers.experiments("negation_limitation")["depth"].trials("paper")[0]
-    assert estimate(more, "cpu", [fast, large]).seconds == pytest.approx(
-        7 * work(more)[1] / work(elsewhere)[1]
-    ), "same experiment"
     untrained = papers.experiments("negation_limitation")["symmetry"].trials("cpu")[0]
     assert work(untrained) == (0, 0)
-    assert estimate(untrained, "cpu", [slow, fast, middle]) == NOTHING
+    assert estimate(untrained, "cpu", seconds) == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -345,50 +287,36 @@ def test_a_record_whose_configuration_nobody_knows_is_no_experience(trial, make_
         estimate(
             trial, "cpu", [make_record(trial.model_copy(update=change)) for change in gone]
         )
-        == NOTHING
+        == UNKNOWN
     )
 
 
-def test_planning_is_linear_in_trials_and_records(trial, store, make_record, monkeypatch):
-    """A thousand trials and as many records, of six configurations: each file is read, and each trial compared, a few times."""
+def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
+    """A thousand trials and as many records, of six configurations."""
     arms = [{**trial.config, "hidden": hidden} for hidden in range(1, 7)]
-    records = [
-        make_record(trial.model_copy(update={"config": arm, "seed": s}))
-        for s in range(168)
-        for arm in arms
-    ]
+
+    def trials(seeds: range) -> list[Trial]:
+        return [
+            trial.model_copy(update={"config": arm, "seed": seed})
+            for seed in seeds
+            for arm in arms
+        ]
+
+    records = [make_record(t) for t in trials(range(168))]
     for record in records:
         store.put(record)
-    trials = [
-        trial.model_copy(update={"config": arm, "seed": s})
-        for s in range(1000, 1167)
-        for arm in arms
-    ]
-    counts: Counter[str] = Counter()
+    reads: list[Path] = []
+    read_record = storing.read_record
 
-    def count(module: object, name: str) -> None:
-        function = getattr(module, name)
-        monkeypatch.setattr(
-            module, name, lambda *given: counts.update([name]) or function(*given)
-        )
+    def reading(path: Path) -> Record:
+        reads.append(path)
+        return read_record(path)
 
-    class Fields(frozenset):
-        def __xor__(self, other):
-            counts["comparisons"] += 1
-            return frozenset.__xor__(self, other)
-
-    fields = planning._fields
-    monkeypatch.setattr(planning, "_fields", lambda trial: Fields(fields(trial)))
-    count(planning, "_fields")
-    count(storing, "read_record")
-    planned = plan(trials, store, Settings(scale="cpu", workers=1))
-    assert len(planned.todo) == len(trials) == 1002
-    assert counts["read_record"] == len(records), "each record once"
-    assert counts["_fields"] == len(records) + len(trials)
-    assert counts["comparisons"] == len(arms) * len(trials), (
-        "with each configuration, not with each record"
-    )
-    assert {e.basis for e in planned.known.values()} == {"168 records"}
+    monkeypatch.setattr(storing, "read_record", reading)
+    planned = plan(trials(range(1000, 1167)), store, Settings(scale="cpu", workers=1))
+    assert len(planned.todo) == 1002
+    assert len(reads) == len(records)
+    assert {e.basis for e in planned.known.values()} == {"168 records of the same step"}
 
 
 def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_record):
@@ -414,18 +342,21 @@ def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_recor
 
 
 def test_the_outlook_of_a_chapter_is_what_its_trials_still_take(store, make_record):
-    experiment = papers.experiments("negation_limitation")["sign"]
-    trials = experiment.trials("smoke")
-    empty = {name: more for name, *more in outlook("negation_limitation", "smoke", store)}
-    assert "symmetry" not in empty, "it trains nothing"
-    assert empty["sign"] == [len(trials), len(trials), sum(work(t)[1] for t in trials), None]
+    trials = papers.experiments("negation_limitation")["sign"].trials("smoke")
+
+    def lines() -> dict[str, Outlook]:
+        return {
+            line.experiment: line for line in outlook("negation_limitation", "smoke", store)
+        }
+
+    first = lines()
+    assert "symmetry" not in first, "it trains nothing"
+    flops = sum(work(trial).flops for trial in trials)
+    assert first["sign"] == ("sign", len(trials), len(trials), flops, None)
     for trial in trials[1:]:
         store.put(make_record(trial, wall_seconds=1800))
-    (count, waiting, flops, hours) = {
-        name: more for name, *more in outlook("negation_limitation", "smoke", store)
-    }["sign"]
-    assert (count, waiting, flops, hours) == (len(trials), 1, work(trials[0])[1], 0.5)
+    assert lines()["sign"].waiting == 1
+    assert lines()["sign"].flops == work(trials[0]).flops
+    assert lines()["sign"].hours == pytest.approx(0.5, rel=0.5)
     store.put(make_record(trials[0]))
-    assert "sign" not in [
-        name for name, *_ in outlook("negation_limitation", "smoke", store)
-    ], "it is done"
+    assert "sign" not in lines(), "it is done"

@@ -22,7 +22,7 @@ from capsbook import render, runs, sources
 from capsbook.evidence import Evidence
 from capsbook.notebooks import PUBLISHED, Front, Picture, launch_links
 from capsbook.travel import citation
-from capslib.lab import claims, planning
+from capslib.lab import claims, estimates
 from capslib.lab.ledger import number
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -287,7 +287,7 @@ class Costs(SphinxDirective):
             ):
                 book.use(self.env.docname, source)
             if not (
-                found := list(planning.outlook(stem, "paper", Store(book.root / "results")))
+                found := list(estimates.outlook(stem, "paper", Store(book.root / "results")))
             ):
                 continue
             found_of[PAPERS[stem].title] = found
@@ -315,7 +315,7 @@ def _total(found: Mapping[str, Outlook]) -> str:
     """The sum over all papers as a sentence, and what it leaves out."""
     every = [line for lines in found.values() for line in lines]
     card, core = (
-        sum(line[3] for line in every) / planning.CARD / 3600,
+        sum(line[3] for line in every) / estimates.CARD / 3600,
         sum(line[4] or 0 for line in every),
     )
     said = f"The {number(sum(line[2] for line in every))} trials that have no record yet would take about {number(round(card))} hours of one large GPU"
@@ -344,7 +344,7 @@ def _cost(name: str, found: Outlook) -> str:
     """A row of the table of costs: the sums over some experiments. Those without an estimate in hours are left out of its sum."""
     trials, waiting, flops = (sum(line[column] for line in found) for column in (1, 2, 3))
     hours = [line[4] for line in found if line[4] is not None]
-    amounts = (flops / 1e15, flops / planning.CARD / 3600, *([sum(hours)] if hours else []))
+    amounts = (flops / 1e15, flops / estimates.CARD / 3600, *([sum(hours)] if hours else []))
     cells = [f"{amount:.2g}" if amount < 10 else number(round(amount)) for amount in amounts]
     return (
         f"| {name} | {trials} | {waiting} | {' | '.join(cells if hours else [*cells, '–'])} |"

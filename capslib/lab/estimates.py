@@ -1,0 +1,250 @@
+"""What trials take: time and memory, as records of the same training step tell."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import joblib
+import pooch
+from pydantic import ValidationError
+
+from capslib import papers
+from capslib.config import hash_of
+from capslib.errors import UserError
+from capslib.lab.ledger import plural
+from capslib.lab.records import Record
+from capslib.lab.runs import code_hash
+from capslib.lab.store import Store
+from capslib.papers.experiment import Experiment, Scale, Trial
+from capslib.recipes import BaseRecipe, flops
+
+CARD = 20e12
+"""FLOP/s that one large card is taken to reach.
+
+Networks that mostly convolve reach more; those that mostly route are not measured.
+"""
+TINY = 1e6
+"""FLOPs of a step so small that it spends its time between the operations."""
+AMOUNTS = {
+    *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate"),
+    *("shared_stream", "setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees"),
+    *("stop_on", "stop_examples", "stop_after", "keep"),
+}
+"""Fields that change a step only by the shape of its inputs and the number of classes."""
+CACHE = joblib.Memory(pooch.os_cache("capslib") / "flops", verbose=0)
+"""Counted FLOPs, which stay where neither a recipe nor the library has changed."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds and bytes that a trial will take, None where nothing tells, and what they rest on."""
+
+    seconds: float | None
+    memory: int | None
+    basis: str
+
+
+UNKNOWN = Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
+
+
+class Work(NamedTuple):
+    """The training steps of a trial, and their FLOPs; none where it trains nothing."""
+
+    steps: int
+    flops: int
+
+
+def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
+    """Return what a trial trains; nothing where nobody knows its configuration today."""
+    if trial.paper not in papers.PAPERS:
+        return ()
+    experiment = papers.experiments(trial.paper).get(trial.experiment)
+    if experiment is None:
+        return ()
+    return _recipes(experiment, trial.scale, json.dumps(trial.config, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=65_536)
+def _recipes(experiment: Experiment, scale: Scale, config: str) -> tuple[BaseRecipe, ...]:
+    try:
+        arm = experiment.arm(scale, json.loads(config))
+    except (UserError, ValidationError):
+        return ()
+    return tuple(training.recipe for training in experiment.trainings(arm, 0))
+
+
+@functools.lru_cache(maxsize=65_536)
+def step_name(recipe: BaseRecipe) -> str:
+    """Return a hash of what the time of a step depends on, the machine aside."""
+    kind = type(recipe).__qualname__
+    fields = recipe.model_dump(mode="json", exclude=AMOUNTS)
+    return hash_of([kind, fields, recipe.input_shape, recipe.number_of_classes()])
+
+
+def step_names(trial: Trial) -> tuple[str, ...]:
+    """Return the names of the steps of all trainings of a trial."""
+    return tuple(sorted(step_name(recipe) for recipe in recipes(trial)))
+
+
+def steps(trial: Trial) -> int:
+    """Return the number of steps of all trainings of a trial."""
+    return sum(recipe.steps for recipe in recipes(trial))
+
+
+def work(trial: Trial) -> Work:
+    """Return the steps of a trial and their FLOPs, as counted from its networks.
+
+    Raise UserError for a network that cannot be built.
+    """
+    total = sum(recipe.steps * flops_of_step(recipe) for recipe in recipes(trial))
+    return Work(steps(trial), total)
+
+
+_counted: dict[str, int] = {}
+
+
+def flops_of_step(recipe: BaseRecipe) -> int:
+    """Return the FLOPs of a step, counted once for recipes with the same step.
+
+    Raise UserError for a network that cannot be built.
+    """
+    name = step_name(recipe)
+    if name not in _counted:
+        try:
+            _counted[name] = _count(recipe, name, code_hash(type(recipe).__module__))
+        except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+            data = getattr(recipe, "data", None) or "its data"
+            raise UserError(
+                f"{recipe.network}, {recipe.routing} routing and {data} do not go together: {error}"
+            ) from error
+    return _counted[name]
+
+
+@CACHE.cache(ignore=["recipe"])
+def _count(recipe: BaseRecipe, name: str, code: str) -> int:
+    return flops(recipe)
+
+
+def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
+    """Return the networks that a trial trains, each with its routing."""
+    return frozenset((recipe.network, recipe.routing) for recipe in recipes(trial))
+
+
+def has_tiny_steps(trial: Trial) -> bool:
+    """Return whether the steps of a trial are so small that FLOPs do not tell their time."""
+    done = work(trial)
+    return done.flops <= TINY * done.steps
+
+
+class Experience:
+    """What earlier trials took on one kind of machine, CPU or GPU."""
+
+    def __init__(self, records: Iterable[Record], device: str):
+        self.ended: list[Record] = []
+        self.rehearsed: dict[str, Record] = {}
+        self._by_step: dict[tuple, list[Record]] = {}
+        self._rates: dict[tuple, float | None] = {}
+        for record in records:
+            on_cpu = record.environment.device.startswith("CPU")
+            if on_cpu != (device == "cpu"):
+                continue
+            if record.exit == "cut" and not record.message:
+                self.rehearsed[record.key] = record
+            elif record.exit == "ok":
+                self.ended.append(record)
+                names = step_names(record.trial)
+                for place in ((record.trial.experiment, names), ("", names)):
+                    self._by_step.setdefault((record.trial.paper, *place), []).append(record)
+
+    def estimate(self, trial: Trial) -> Estimate:
+        """Return what a trial will take.
+
+        Records of the same training step tell best, those of the same experiment first: by the
+        median of their seconds a step. Then a rehearsal of this trial tells, then its FLOPs at the
+        rate of the paper's records.
+        """
+        names = step_names(trial)
+        for experiment, other in ((trial.experiment, ""), ("", " of other experiments")):
+            same = self._by_step.get((trial.paper, experiment, names))
+            if names and same:
+                return self._by_steps(trial, same, other)
+        return self._by_rehearsal(trial) or self._by_flops(trial) or UNKNOWN
+
+    def _by_steps(self, trial: Trial, records: list[Record], other: str) -> Estimate:
+        rate = statistics.median(r.wall_seconds / steps(r.trial) for r in records)
+        memory = max(record.peak_memory_bytes for record in records)
+        basis = f"{plural(len(records), 'record')} of the same step{other}"
+        return Estimate(rate * steps(trial), memory, basis)
+
+    def _by_rehearsal(self, trial: Trial) -> Estimate | None:
+        record = self.rehearsed.get(trial.key)
+        if record is None or not record.series.get("seconds_of_steps") or not steps(trial):
+            return None
+        step = statistics.median(record.series["seconds_of_steps"])
+        seconds = record.wall_seconds + step * steps(trial)
+        basis = "by the steps of its rehearsal, without evaluations between epochs"
+        return Estimate(seconds, record.peak_memory_bytes, basis)
+
+    def _by_flops(self, trial: Trial) -> Estimate | None:
+        rate = self.rate(trial)
+        if rate is None or not work(trial).flops:
+            return None
+        basis = f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's records"
+        return Estimate(work(trial).flops / rate, None, basis)
+
+    def rate(self, trial: Trial) -> float | None:
+        """Return the median FLOPs a second of records of a paper, of the same networks first.
+
+        Tiny steps tell nothing of others.
+        """
+        networks = networks_of(trial)
+        if not networks:
+            return None
+        place = (trial.paper, networks, has_tiny_steps(trial))
+        if place not in self._rates:
+            self._rates[place] = self._median_rate(*place)
+        return self._rates[place]
+
+    def _median_rate(self, paper: str, networks: frozenset, tiny: bool) -> float | None:
+        alike: list[float] = []
+        others: list[float] = []
+        for record in self.ended:
+            trial = record.trial
+            if trial.paper != paper or not record.wall_seconds or not work(trial).flops:
+                continue
+            if tiny or not has_tiny_steps(trial):
+                rates = alike if networks_of(trial) == networks else others
+                rates.append(work(trial).flops / record.wall_seconds)
+        rates = alike or others
+        return statistics.median(rates) if rates else None
+
+
+class Outlook(NamedTuple):
+    """What is left of an experiment: trials, FLOPs, and hours on one CPU core, None if unknown."""
+
+    experiment: str
+    trials: int
+    waiting: int
+    flops: int
+    hours: float | None
+
+
+def outlook(stem: str, scale: Scale, store: Store) -> Iterator[Outlook]:
+    """Yield what is left of every experiment of a chapter that still has something to train."""
+    records = list(store.records(stem))
+    done = {record.key for record in records}
+    experience = Experience(records, "cpu")
+    for name, experiment in papers.experiments(stem).items():
+        trials = experiment.trials(scale)
+        waiting = [trial for trial in trials if trial.key not in done]
+        total = sum(work(trial).flops for trial in waiting)
+        if not total:
+            continue
+        seconds = [experience.estimate(trial).seconds for trial in waiting]
+        hours = None if None in seconds else sum(seconds) / 3600
+        yield Outlook(name, len(trials), len(waiting), total, hours)
