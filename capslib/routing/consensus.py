@@ -109,15 +109,14 @@ def similarity_routing(
     floor: float = 0.1,
     logistic: bool = True,
 ) -> RoutingResult:
-    """Route votes [..., I, J, D] with activations [..., I] by similarity (Faria 2019, eqs.
-    2–15).
+    """Route votes [..., I, J, D] with activations [..., I] by similarity (eqs. 2–15).
 
-    Couplings maximise the kernel between a mean and its votes, held back by two divergences:
-    from equal couplings, and from the activations. ``mixture`` and ``width`` [J, Q] belong to
-    the kernel; ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count; ``theta`` [J, 3]
-    belong to the activation, eq. (13). ``floor`` is added to activations before a logarithm.
-    Without ``logistic`` the activation is a logit. Raises ValueError for less than one
-    iteration, and for shapes that do not fit together.
+    Couplings (Faria 2019) maximise the kernel between a mean and its votes, held back by two
+    divergences: from equal couplings, and from the activations. ``mixture`` and ``width`` [J,
+    Q] belong to the kernel; ``weights`` [J, 2] are λ₁ and λ₂, whose absolute values count;
+    ``theta`` [J, 3] belong to the activation, eq. (13). ``floor`` is added to activations
+    before a logarithm. Without ``logistic`` the activation is a logit. Raises ValueError for
+    less than one iteration, and for shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     log_a = (activation + floor).log()[..., None, :]  # [..., 1, I]
@@ -346,16 +345,15 @@ def connectionist_routing(
     reads: Reads = "paper",
     logistic: bool = True,
 ) -> RoutingResult:
-    """Route votes [..., I, J, D] with activations [..., I] by an LSTM (Faria 2019, Algorithm
-    2).
+    """Route votes [..., I, J, D] with activations [..., I] by an LSTM (Algorithm 2).
 
-    For each child and parent, an LSTM of H units reads x_i = [μ, a_i, v_i, c_i]. Its ``weight``
-    [4·H, 2·D + 2 + H] and ``gate_bias`` [4·H] belong to input, forget and output gate and to
-    the candidate. The layers ``g`` turn the hidden state h_i into the logit of a coupling, the
-    layers ``f`` turn Σ_i c_i s_i of the cell states into the activation, eq. (14). All pairs
-    share them. With ``reads="released"``, g reads the cell state and f the hidden state.
-    Without ``logistic`` the activation is a logit. Raises ValueError for less than one
-    iteration, and for shapes that do not fit together.
+    For each child and parent, an LSTM of H units (Faria 2019) reads x_i = [μ, a_i, v_i, c_i].
+    Its ``weight`` [4·H, 2·D + 2 + H] and ``gate_bias`` [4·H] belong to input, forget and output
+    gate and to the candidate. The layers ``g`` turn the hidden state h_i into the logit of a
+    coupling, the layers ``f`` turn Σ_i c_i s_i of the cell states into the activation, eq.
+    (14). All pairs share them. With ``reads="released"``, g reads the cell state and f the
+    hidden state. Without ``logistic`` the activation is a logit. Raises ValueError for less
+    than one iteration, and for shapes that do not fit together.
     """
     votes = rearrange(votes, "... i j d -> d ... j i").contiguous()
     D, *shape = votes.shape  # shape: [..., J, I]

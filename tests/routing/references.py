@@ -39,7 +39,7 @@ def dynamic(routing: Routing, votes: Tensor, activation: Tensor) -> RoutingResul
 
 
 def dynamic_over_children(routing: Routing, votes: Tensor, activation: Tensor) -> RoutingResult:
-    """The released loop of Kirillov & Panov 2022, with logits of the full shape of the votes."""
+    """The released loop of Kirillov & Panov 2022, with logits in the shape of votes."""
     logits = torch.zeros_like(votes)  # [I, J, D]
     for _ in range(routing.iterations):
         coupling = logits.exp() / logits.exp().sum(dim=0)
@@ -157,7 +157,7 @@ REFERENCES: dict[str, Callable[..., RoutingResult]] = {
 def route_by_loops(
     name: str, routing: Routing, votes: Tensor, activation: Tensor
 ) -> RoutingResult:
-    """Route by the reference above, or by the routing's own ``reference`` if it is a new one."""
+    """Route by a reference above, or by the own ``reference`` of a new routing."""
     if name in REFERENCES:
         return REFERENCES[name](routing, votes, activation)
     return routing.reference(votes, activation)
