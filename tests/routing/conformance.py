@@ -139,7 +139,7 @@ def weighted(result: RoutingResult) -> Tensor:
     """Return a sum with a weight for each number, so that no gradient is zero by symmetry."""
     total = 0
     for tensor in result:
-        weight = torch.linspace(-1, 2, tensor.numel(), dtype=tensor.dtype)
+        weight = torch.linspace(-1, 2, tensor.numel()).to(tensor)
         total = total + (tensor * weight.view_as(tensor)).sum()
     return total
 

@@ -88,10 +88,9 @@ def assert_couplings_sum_to_one(geometry, routing: str) -> None:
 
 
 @each_geometry
-@pytest.mark.parametrize("routing", ["dynamic", "em", "em_vector"])
+@pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routing):
     """A corner child has the parents of one position, another child those of up to nine."""
-    assert ROUTINGS[routing].couplings_sum_over == "parents"
     assert_couplings_sum_to_one(geometry, routing)
 
 
