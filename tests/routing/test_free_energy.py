@@ -40,7 +40,7 @@ def states_of(tensors: list[Tensor], count: int, e_step: str = "paper") -> list[
 
 
 def largest_rises(tensors: list[Tensor], e_step: str = "paper") -> dict[tuple[str, str], float]:
-    """Return the largest rise for each form and update, as a share of what was there, or one."""
+    """Return the largest rise by form and update, as a share of what was there, or one."""
     states = states_of(tensors, 12, e_step)
     largest = dict.fromkeys(product(FORMS, STEPS), -math.inf)
     for form in FORMS:
