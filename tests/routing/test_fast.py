@@ -134,8 +134,8 @@ def test_a_routing_without_a_core_keeps_few_votes_and_computes_many_again(monkey
 
     gain = torch.rand(PARENTS, dtype=torch.float64, requires_grad=True)
     votes, activation = draw_kind("random")
-    for kept, times in ((1 << 20, 1), (0, 2)):
-        monkeypatch.setitem(fast.KEPT_BYTES, "cpu", kept)
+    for limit, times in ((1 << 20, 1), (0, 2)):
+        monkeypatch.setitem(fast.KEPT_BYTES, "cpu", limit)
         runs.clear()
         mean_routing(votes, activation, gain).pose.sum().backward()
         assert sum(runs) == times * N
@@ -168,11 +168,11 @@ def test_no_gradient_is_formed_that_nobody_asks_for(name, monkeypatch):
     formed = set()
     run = fast._run_backward
 
-    def backward(core, weight, rows, to_weight, to_rows, *rest, **arguments):
+    def backward(core, weight, rows, to_weight, to_rows, *saved, **arguments):
         if weight is not None:
             formed.update({"weight"} if to_weight is not None else set())
             formed.update({"pose"} if to_rows is not None else set())
-        return run(core, weight, rows, to_weight, to_rows, *rest, **arguments)
+        return run(core, weight, rows, to_weight, to_rows, *saved, **arguments)
 
     monkeypatch.setattr(fast, "_run_backward", backward)
     routing = build(name, 0.1)
@@ -249,22 +249,22 @@ def test_options_that_cannot_be_looked_up_compile_too(traced, monkeypatch):
         def __repr__(self):
             return "…"
 
-    def forward(votes, *, by: dict):
-        pose = by["factor"] * votes.mean(dim=-1)  # [n, J, D]
+    def forward(votes, *, scale: dict):
+        pose = scale["factor"] * votes.mean(dim=-1)  # [n, J, D]
         return (pose, torch.ones_like(votes[:, :, 0])), ()
 
     @routing_function
-    def scaled_mean(votes, *, by: dict):
-        return finish(by["factor"] * votes.mean(dim=-3), torch.ones_like(votes[..., 0]))
+    def scaled_mean(votes, *, scale: dict):
+        return finish(scale["factor"] * votes.mean(dim=-3), torch.ones_like(votes[..., 0]))
 
     def finish(pose, coupling, **_):
         return RoutingResult(pose, torch.linalg.vector_norm(pose, dim=-1), coupling)
 
     scaled_mean.core = fast.Core(forward, None, finish)
     votes, _ = draw_kind("random")
-    for by in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):
-        expected = scaled_mean(votes, by=by, path="eager")
-        assert_close(scaled_mean(votes, by=by, path="compiled"), expected, 1e-9)
+    for scale in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):
+        expected = scaled_mean(votes, scale=scale, path="eager")
+        assert_close(scaled_mean(votes, scale=scale, path="compiled"), expected, 1e-9)
 
 
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
