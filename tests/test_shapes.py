@@ -114,7 +114,7 @@ NETWORKS = {
         lambda: sparse.SparseCapsNet((1, 20, 20), mask="label", capsules=10)(
             rand(2, 1, 20, 20), labels[:3]
         ),
-        "N is 2 in support and 3 in labels",
+        "N is 2 in .* and 3 in labels",
     ),
     "em of 16 × 32": (lambda: MatrixCapsNet((2, 16, 32)), "16 × 32 .* 17 × 17 is the least"),
     "em without channels": (lambda: MatrixCapsNet((20, 20)), "a height and a width, not 1"),
