@@ -82,7 +82,7 @@ class Run:
         return bool(torch.cat([losses, norms]).isfinite().all())
 
     def keep_best(self) -> None:
-        """Keep a copy of the weights, which are those of the best epoch."""
+        """Copy the weights, which are the best so far."""
         self.best = self._copy(self.model.state_dict())
 
     def remember(self) -> None:
@@ -145,7 +145,7 @@ class Run:
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Become this state, whose tensors are on the device and nobody else's."""
+        """Go back to this state, whose tensors are on the device and used by nobody else."""
         self.model.load_state_dict(state["model"])
         if not state["finished"]:
             self.optimizer.load_state_dict(state["optimizer"])

@@ -238,9 +238,8 @@ class SparseCapsNet(nn.Module):
 
     def masked(self, activation: Tensor, support: Tensor, labels: Tensor | None) -> Tensor:
         """Return the mask m [N, L]."""
-        check_shapes(
-            activation=(activation, "N L"), support=(support, "N L"), labels=(labels, "N")
-        )
+        check_shapes(activation=(activation, "N L"), support=(support, "N L"))
+        check_shapes(support=(support, "N L"), labels=(labels, "N"))
         strength = support if self.boost is None else self.boost(support)
         if self.mask == "none":
             return torch.ones_like(support)

@@ -382,17 +382,18 @@ def test_a_manifest_that_may_not_be_read_is_an_error_with_its_reason(folder, mon
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "message"),
+    ("images", "pixels", "labels", "numbers", "message"),
     [
-        (np.zeros((3, 4, 5), np.uint8), np.zeros(3, np.int64), "expected uint8"),
-        (np.zeros((3, 1, 4, 5), np.float32), np.zeros(3, np.int64), "expected uint8"),
-        (np.zeros((3, 1, 4, 5), np.uint8), np.zeros(3, np.uint8), "expected int64"),
-        (np.zeros((3, 1, 4, 5), np.uint8), np.zeros(4, np.int64), "differ in length"),
+        ((3, 4, 5), "uint8", 3, "int64", "expected uint8 with 4 dimensions"),
+        ((3, 1, 4, 5), "float32", 3, "int64", "expected uint8 with 4 dimensions"),
+        ((3, 1, 4, 5), "uint8", 3, "uint8", "expected int64 with 1 dimensions"),
+        ((3, 1, 4, 5), "uint8", 4, "int64", "differ in length"),
     ],
 )
-def test_form_of_images_and_labels(tmp_path, images, labels, message):
+def test_form_of_images_and_labels(tmp_path, images, pixels, labels, numbers, message):
     """Also of a set whose shapes nobody knows."""
-    write_part(tmp_path / "somebodys", "train", {"images": images, "labels": labels})
+    arrays = {"images": np.zeros(images, pixels), "labels": np.zeros(labels, numbers)}
+    write_part(tmp_path / "somebodys", "train", arrays)
     with pytest.raises(UserError, match=message):
         prepared.check(tmp_path / "somebodys")
 
