@@ -47,7 +47,7 @@ from capslib.papers.em_routing.recipe import COPY, IMPROVING, REDUCED, EMRecipe
 from capslib.papers.em_routing.table1 import FULL, MATCHED
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.told
+committed, told = chapter.records, chapter.verdicts
 coarser = {"data": "smallnorb", "crop": REDUCED["cpu"]["crop"], **MAIN}
 RULES = {  # who competes for a child: the normaliser, and its name in figures
     "types+positions": "as printed",
@@ -76,9 +76,9 @@ capsules = [n for (network, *_), n in counted.items() if network == "matrix_caps
 of_cnn = frames.select(copied, "test_error", network="cnn", cnn=list(FULL))
 of_cnn = frames.values(of_cnn, "test_error")
 twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
-longer = frames.select(chapter.every, "test_error", "cpu", **twice)
+longer = frames.select(chapter.all_records, "test_error", "cpu", **twice)
 own = {"data": "smallnorb", "network": "cnn", "epochs": 2 * EMRecipe().epochs}
-longer_own = frames.select(chapter.every, "test_error", "paper", **own)
+longer_own = frames.select(chapter.all_records, "test_error", "paper", **own)
 chapter.verdict_box(
     {
         "printed": frames.mean(competing["types+positions"], unit="%"),
@@ -588,7 +588,7 @@ plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs
 plt.show()
 
 # %% tags=["hide-input"]
-chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, beside=beside)
+chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, details=beside)
 
 # %% mystnb={"figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}, "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}} tags=["hide-input"]
 main = arm(of_norb, {})
@@ -680,7 +680,7 @@ chapter.table(*matched, names=matched)
 # of the other, and interpolate between two epochs: so a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 
 # %% tags=["hide-input"]
-display(chapter.table("EM-T2-", "EM-X-viewpoint-", beside=beside))
+display(chapter.table("EM-T2-", "EM-X-viewpoint-", details=beside))
 of_arm = (*ARM, *inner, "factor")
 frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 

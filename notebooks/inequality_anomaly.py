@@ -55,7 +55,7 @@ from capslib.papers.inequality_anomaly.asks import (
 )
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.told
+committed, told = chapter.records, chapter.verdicts
 printed = {name: v.claim.value for name, v in told.items()}
 of_pairs, of_sites = (
     frames.select(committed, "off_targets", "paper", sees="all", nrg_pam=nrg)
@@ -532,7 +532,7 @@ detection = session.run(STEM, "detection")
 
 # %% tags=["remove-input"]
 PERCENTS = (0.1, 1.0, 10.0)
-told = chapter.told
+told = chapter.verdicts
 
 
 def cell(of: str, data: str, share: float) -> dict:
@@ -777,7 +777,9 @@ of_doubled = dict(data="mnist", setup="inliers", percent=10.0)
 nre = [
     [
         r.metrics["auroc_nre"].value
-        for r in frames.select(chapter.every, "detection", "cpu", **of_doubled, epochs=epochs)
+        for r in frames.select(
+            chapter.all_records, "detection", "cpu", **of_doubled, epochs=epochs
+        )
         if r.trial.seed == 1
     ]
     for epochs in (10, 20)
@@ -893,7 +895,7 @@ chapter.table("INQ-W-8")
 lesions = session.run(STEM, "lesions")
 
 # %% tags=["remove-input"]
-told = chapter.told
+told = chapter.verdicts
 of_setups = {f"in setup {x}": {s: told[f"INQ-T4-{x}-{s}"] for s in SCORES} for x in "ABCD"}
 compared = [p for p in told["INQ-W-6"].parts if p.ours is not None]
 far = {
@@ -1071,7 +1073,7 @@ no_match = (
 frames.say(no_match)
 rows_of = {f"INQ-C-{kind}-{s}": f"{SCORES[s]}, {AREAS[kind]}" for kind in AREAS for s in SCORES}
 untrained = {"INQ-C-auroc-nl": f"before training: {ours(machines, 'nl_untrained')}"}
-display(chapter.table(*rows_of, "INQ-C-n-", names=rows_of, beside=untrained))
+display(chapter.table(*rows_of, "INQ-C-n-", names=rows_of, details=untrained))
 display(where_scales_differ("off_targets"))
 columns_agree("C", {"": "CRISPR"}, {f"{k}-": name for k, name in AREAS.items()})
 

@@ -49,7 +49,7 @@ from capslib.papers.learned_routing.asks import LEARNED
 from capslib.papers.learned_routing.limits import SMALL
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.told
+committed, told = chapter.records, chapter.verdicts
 done = {scale: frames.select(committed, "errors", scale) for scale in ("cpu", "paper")}
 best = [
     f"{name} on {data} ({frames.mean(errors, unit='%')}, n = {len(errors)})"
@@ -75,7 +75,7 @@ def learn(records: list, **where: object) -> str:
 
 first = told["LR-W-1"].parts
 left = [part for part in first if part.status in OPEN]
-twice = frames.select(chapter.every, "errors", "cpu")
+twice = frames.select(chapter.all_records, "errors", "cpu")
 twice = [r for r in twice if EXPERIMENTS["errors"].budget(r.trial) == 2]
 longer = frames.listed(f"{learn(twice, data=data)} on {on}" for data, on in shown.SETS.items())
 reduced = len(EXPERIMENTS["errors"].trials("cpu"))

@@ -46,7 +46,7 @@ from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 from capslib.papers.negation_limitation.asks import STARTED, TRAINS
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.told
+committed, told = chapter.records, chapter.verdicts
 shallow = dict(
     data="mnist", routing="dynamic", bias=False, depth=4, bias_start=0.1, iterations=3
 )

@@ -44,7 +44,7 @@ from capslib.lab.chapter import Chapter
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.told
+committed, told = chapter.records, chapter.verdicts
 done = {scale: frames.select(committed, "encodings", scale) for scale in ("cpu", "paper")}
 ARMS = {
     "sparse": {"mask": "ranks", "boost": True, "network": "sparse_capsnet"},
@@ -477,7 +477,7 @@ display(shares({name: arm(name) for name in DRAW}, MASKED))
 # What ranks do is not at rest: support of sparse capsules falls off further, and masked they lose accuracy. Nor are errors: all four fall by more than a tenth. So dense capsules draw better with both budgets, and {claim}`SP-W-1` still leaves it open. Error: squared, as a share of that of the mean image.
 
 # %% tags=["hide-input"]
-recorded = chapter.every
+recorded = chapter.all_records
 first = sorted(
     (r for r in recorded if r.trial.seed == 0 and r.trial.experiment == "encodings"),
     key=lambda record: record.config["epochs"],

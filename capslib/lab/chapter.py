@@ -49,28 +49,28 @@ class Chapter:
 
         Those of twice the budget would count a seed twice.
         """
-        return [record for record in self.every if papers.budget(record.trial) == 1]
+        return [record for record in self.all_records if papers.budget(record.trial) == 1]
 
     @property
-    def every(self) -> list[Record]:
+    def all_records(self) -> list[Record]:
         """All records of the paper, those of twice the budget too."""
         return list(self.store.records(self.stem))
 
     @property
-    def told(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, Verdict]:
         """The verdict on each claim, by its id."""
         verdicts = claims.verdicts(self.stem, store=self.store)
         return {verdict.claim.id: verdict for verdict in verdicts}
 
-    def table(self, *ids: str, names: Mapping = {}, beside: Mapping = {}) -> HTML:
+    def table(self, *ids: str, names: Mapping = {}, details: Mapping = {}) -> HTML:
         """Return a table of claims: row, paper, ours with interval, n and scale, and verdict.
 
         An id that ends in a dash stands for all claims that start with it. ``names`` names rows
-        by claim (their statement by default), ``beside`` puts more from the records under our
+        by claim (their statement by default), ``details`` puts more from the records under our
         value. Claims that no run was held against stand below, in one line that unfolds. Raises
         :class:`UserError` for an id that is not in the ledger.
         """
-        verdicts = self.told
+        verdicts = self.verdicts
         judged = []
         unjudged = []
         for claim in _expanded(ids, verdicts):
@@ -78,7 +78,7 @@ class Chapter:
             verdict = verdicts[claim]
             group = unjudged if verdict.group in claims.UNJUDGED else judged
             group.append(verdict)
-        html = _table(judged, names, beside) + _fold(unjudged, names)
+        html = _table(judged, names, details) + _fold(unjudged, names)
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
     def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
@@ -88,7 +88,7 @@ class Chapter:
         most the claim's tolerance, else < or > (paper < ours). Where a network did not learn
         there is no mean, and ours stand seed by seed after a dot.
         """
-        verdicts = self.told
+        verdicts = self.verdicts
         table = frames.styled(ids).format(
             lambda claim: _cell(verdicts[claim], digits), na_rep=""
         )
@@ -110,7 +110,7 @@ class Chapter:
         """
         if list(texts) != list(BOX):
             raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
-        verdicts = self.told
+        verdicts = self.verdicts
         statuses = Counter(verdict.status for verdict in verdicts.values())
         values: dict[str, object] = {status: statuses[status] for status in STATUSES}
         for name, number in numbers.items():
@@ -143,7 +143,7 @@ def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
     return expanded
 
 
-def _table(verdicts: Sequence[Verdict], names: Mapping, beside: Mapping) -> str:
+def _table(verdicts: Sequence[Verdict], names: Mapping, details: Mapping) -> str:
     """Return the HTML of a table of judged claims; nothing where there are none.
 
     What all rows rest on stands in the head, too, and style sheets show one of them.
@@ -159,7 +159,7 @@ def _table(verdicts: Sequence[Verdict], names: Mapping, beside: Mapping) -> str:
             f'<td data-label="Paper">{escape(claims.theirs(verdict))}</td>'
             f'<td data-label="Ours">{escape(claims.ours(verdict))}'
             f' <small class="basis">{escape(claims.basis(verdict))}</small>'
-            f" <small>{escape(beside.get(verdict.claim.id, ''))}</small></td>"
+            f" <small>{escape(details.get(verdict.claim.id, ''))}</small></td>"
             f'<td data-label="Verdict">{claims.seal(verdict)} {verdict.word}</td></tr>'
         )
     bases = {claims.basis(verdict) for verdict in verdicts}

@@ -40,10 +40,10 @@ def measured(chapter, monkeypatch):
     """``measured({"NEG-T1-rba-bias": 99.5})``: let the chapter have these values of claims."""
 
     def answer(values: dict[str, float]) -> dict[str, Verdict]:
-        verdicts = chapter.told
+        verdicts = chapter.verdicts
         for name, value in values.items():
             verdicts[name] = replace(verdicts[name], ours=value, scale="cpu", status="measured")
-        monkeypatch.setattr(Chapter, "told", verdicts)
+        monkeypatch.setattr(Chapter, "verdicts", verdicts)
         return verdicts
 
     return answer
@@ -53,17 +53,20 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
     store, make_record
 ):
     chapter, sign = Chapter(STEM, store.root), EXPERIMENTS["sign"]
-    assert chapter.records == chapter.every == []
-    assert {verdict.status for verdict in chapter.told.values()} == {"waiting", "not to be had"}
+    assert chapter.records == chapter.all_records == []
+    assert {verdict.status for verdict in chapter.verdicts.values()} == {
+        "waiting",
+        "not to be had",
+    }
     trial = sign.trials("cpu")[0]
     epochs = 2 * papers.fields(trial)["epochs"]
     longer = trial.model_copy(update={"config": {**trial.config, "epochs": epochs}})
     for run in (trial, longer):
         store.put(make_record(run))
     assert [record.trial for record in chapter.records] == [trial], "no run of twice the budget"
-    assert len(chapter.every) == 2
+    assert len(chapter.all_records) == 2
     name, _ = answered(store)
-    assert chapter.told[name].status == "reproduced"
+    assert chapter.verdicts[name].status == "reproduced"
     text = f"{{{name}:said}}, {{NEG-W-4:said}}."
     assert "reproduced, not decided yet" in chapter.verdict_box(**{**TEXTS, "found": text}).data
     assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name).data
@@ -72,7 +75,9 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
 
 def test_a_page_shows_one_row_a_claim_and_folds_what_is_not_run(chapter, measured):
     verdict = measured({BIAS: 99.5})[BIAS]
-    html = chapter.table("NEG-W-9", "NEG-T1-", names={BIAS: "a < b"}, beside={BIAS: "7 & more"})
+    html = chapter.table(
+        "NEG-W-9", "NEG-T1-", names={BIAS: "a < b"}, details={BIAS: "7 & more"}
+    )
     table, fold = html.data.split("<details>")
     assert re.findall(r"<code>(.*?)</code>", table) == [BIAS]
     assert "a &lt; b" in table

@@ -423,7 +423,7 @@ def test_what_sentences_say_about_the_cnn_of_the_papers_size():
         == theirs
         > after + ledger("em_routing")["EM-T1-cnn"].tolerance
     )
-    assert Chapter("em_routing").told["EM-T1-cnn"].status == "inconclusive"
+    assert Chapter("em_routing").verdicts["EM-T1-cnn"].status == "inconclusive"
     shorter = MAIN | SMALLER_COPY | {"epochs": int(epochs), "network": "cnn", "cnn": list(FULL)}
     shorter = frames.select(Store().records("em_routing"), "test_error", "cpu", **shorter)
     assert round(np.mean([r.metrics["test_error"].value for r in shorter]), 1) == before

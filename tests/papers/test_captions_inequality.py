@@ -53,7 +53,7 @@ def records():
 
 @pytest.fixture(scope="module")
 def verdicts():
-    return Chapter(STEM).told
+    return Chapter(STEM).verdicts
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_how_four_scores_lie_to_the_paper_on_the_front_page():
     assert "Gini and Nre lie upon each other, Palma is higher here and Npp lower" in source(
         STEM
     )
-    told = Chapter(STEM).told
+    told = Chapter(STEM).verdicts
     above = {
         s: (v := told[f"INQ-T2-mnist-10pct-{s}"]).ours - v.claim.value
         for s in ("gini", "nre", "palma", "npp")
@@ -887,7 +887,7 @@ def leaves(part) -> list:
 def test_no_reduced_run_that_is_left_can_decide_an_order(verdicts):
     """Even if twice the budget confirmed each comparison that waits for it, too few parts would hold, or fail."""
     assert "No reduced run that is left can settle a claim with open parts" in source(STEM)
-    left = waits(STEM, Chapter(STEM).every)
+    left = waits(STEM, Chapter(STEM).all_records)
     orders = {
         name: v
         for name, v in verdicts.items()

@@ -65,11 +65,11 @@ def still_open(verdict: Verdict) -> dict[str, str]:
 def of_depth(**where: object) -> list:
     """The networks of the depth experiment as the paper starts them, those of twice the budget too."""
     usual = dict(weight_std=0.1, bias_start=0.1, iterations=3)
-    return frames.select(Chapter(NEGATION).every, "depth", "cpu", **usual, **where)
+    return frames.select(Chapter(NEGATION).all_records, "depth", "cpu", **usual, **where)
 
 
 def test_what_the_box_of_negation_and_bias_says():
-    said, of = box(NEGATION), Chapter(NEGATION).told
+    said, of = box(NEGATION), Chapter(NEGATION).verdicts
     assert "Both theorems about layers without a bias hold {NEG-W-1} {NEG-W-2}" in said
     assert of["NEG-W-1"].status == of["NEG-W-2"].status == "holds"
     assert "that a bias breaks both symmetries {NEG-W-3:verdict}" in said
@@ -126,7 +126,7 @@ def test_what_the_box_of_negation_and_bias_says():
 def test_why_some_depths_of_em_are_undecided():
     assert "are undecided, for seeds differ too much, or twice the training" in source(NEGATION)
     assert '"is missing or moves the accuracy: {left}."' in source(NEGATION)
-    of = Chapter(NEGATION).told
+    of = Chapter(NEGATION).verdicts
     assert [of[f"NEG-W-5-em-{data}"].word for data in ("mnist", "fashion")] == [
         "holds in part (7 of 9)",
         "holds in part (6 of 9)",
@@ -186,7 +186,7 @@ def test_which_reduced_networks_train_and_which_learn():
     assert "on less than half of its training images, each seed stands in its place" in source(
         NEGATION
     )
-    assert {n for n, v in Chapter(NEGATION).told.items() if v.listed} == {
+    assert {n for n, v in Chapter(NEGATION).verdicts.items() if v.listed} == {
         f"NEG-T3-{of}-nobias-7" for of in ("mnist", "fashion")
     }
 
@@ -213,14 +213,14 @@ def test_which_depths_never_start_in_our_runs():
     )
     never = [
         part
-        for part in Chapter(NEGATION).told["NEG-W-7"].parts
+        for part in Chapter(NEGATION).verdicts["NEG-W-7"].parts
         if part.name.endswith("never start")
     ]
     assert all("it speaks of 50 epochs" in part.reason for part in never)
     assert len(never) == 2
     assert "Deep networks of the paper's own size have not been trained yet." in told
     assert {
-        r.trial.experiment for r in Chapter(NEGATION).every if r.trial.scale == "paper"
+        r.trial.experiment for r in Chapter(NEGATION).all_records if r.trial.scale == "paper"
     } == {"sign", "symmetry"}
 
 
@@ -228,15 +228,15 @@ def test_which_depths_never_start_in_our_runs():
 
 
 def test_what_the_box_of_sparse_capsules_says():
-    said, of = box(SPARSE), Chapter(SPARSE).told
+    said, of = box(SPARSE), Chapter(SPARSE).verdicts
     assert (
         "{at_full} trained at the paper’s own size. {ran}, which see MNIST at half the resolution, have run."
         in said
     )
     assert {v.group for v in of.values()} & {CAPSULES, BASELINES} == set()
-    assert {r.trial.experiment for r in Chapter(SPARSE).every if r.trial.scale == "paper"} <= {
-        "sizes"
-    }
+    assert {
+        r.trial.experiment for r in Chapter(SPARSE).all_records if r.trial.scale == "paper"
+    } <= {"sizes"}
     assert "A classifier of MNIST is near chance, as claimed {SP-W-7}" in said
     assert of["SP-W-7"].status == "same order"
     assert (
@@ -287,7 +287,7 @@ def test_networks_on_generated_images_are_a_reduced_setting_at_any_size():
         in box(SPARSE)
     )
     judged = [
-        v for v in Chapter(SPARSE).told.values() if v.group not in (NOT_RUN, EXACT, ERRATA)
+        v for v in Chapter(SPARSE).verdicts.values() if v.group not in (NOT_RUN, EXACT, ERRATA)
     ]
     assert judged
     assert all(v.partial and "generated" in v.derived for v in judged)
@@ -577,7 +577,7 @@ def test_what_evaluation_and_a_gain_do():
 
 def test_why_every_part_of_the_first_claim_of_learned_routing_is_open():
     """Three compare networks that have not learned, in the fourth seeds lie apart: no part waits for a run, or for one of twice the budget."""
-    said, first = box(LEARNED), Chapter(LEARNED).told["LR-W-1"]
+    said, first = box(LEARNED), Chapter(LEARNED).verdicts["LR-W-1"]
     assert (
         "Reduced networks leave open whether the LSTM errs as little as EM routing, and the kernel more {LR-W-1}."
         in said
@@ -607,9 +607,9 @@ def test_which_networks_of_learned_routing_learn():
     said, told, chapter = box(LEARNED), prose(LEARNED), Chapter(LEARNED)
     assert FLOOR == 0.9
     assert "{at_full} trained at the paper’s own size." in said
-    assert not frames.select(chapter.every, "errors", "paper")
-    assert {v.group for v in chapter.told.values()} & {CAPSULES, BASELINES} == set()
-    assert chapter.told["LR-X-params"].group == EXACT
+    assert not frames.select(chapter.all_records, "errors", "paper")
+    assert {v.group for v in chapter.verdicts.values()} & {CAPSULES, BASELINES} == set()
+    assert chapter.verdicts["LR-X-params"].group == EXACT
     runs = frames.select(chapter.records, "errors", "cpu")
     assert "at cpu scale no frozen network learns" in told
     frozen = [r for r in runs if not r.config["trained"]]
@@ -636,7 +636,9 @@ def test_which_networks_of_learned_routing_learn():
         "With twice the training more of these reduced networks learn: {longer}, so longer runs may decide more."
         in said
     )
-    twice = [r for r in frames.select(chapter.every, "errors", "cpu") if budget(r.trial) == 2]
+    twice = [
+        r for r in frames.select(chapter.all_records, "errors", "cpu") if budget(r.trial) == 2
+    ]
     on = {data: [r for r in twice if r.config["data"] == data] for data in shown.SETS}
     assert {data: (len(shown.learned(of)), len(of)) for data, of in on.items()} == {
         "mnist": (3, 3),
