@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from IPython.display import HTML
@@ -35,13 +37,15 @@ class Chapter:
     """The records of a paper and the verdicts on its claims, for the page of the paper.
 
     ``results_dir`` is the folder of records, by default that of the committed ones. Each
-    property and method reads it anew, so that a table knows the trials that the cell above it
-    has run.
+    property and method looks there anew, so that a table knows the trials that the cell above
+    it has run.
     """
 
     def __init__(self, stem: str, results_dir: str | os.PathLike[str] | None = None):
         self.stem = stem
         self.store = Store(results_dir)
+        self._verdicts: dict[str, Verdict] = {}
+        self._files: list[tuple[Path, int, int]] = []
 
     @property
     def records(self) -> list[Record]:
@@ -58,9 +62,17 @@ class Chapter:
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """The verdict on each claim, by its id."""
-        verdicts = claims.verdicts(self.stem, store=self.store)
-        return {verdict.claim.id: verdict for verdict in verdicts}
+        """The verdict on each claim, by its id, judged anew when a record has changed."""
+        files = []
+        for path in self.store.paths(self.stem):
+            with contextlib.suppress(FileNotFoundError):  # somebody sets it aside just now
+                state = path.stat()
+                files.append((path, state.st_ino, state.st_mtime_ns))
+        if not self._verdicts or files != self._files:
+            verdicts = claims.verdicts(self.stem, store=self.store)
+            self._verdicts = {verdict.claim.id: verdict for verdict in verdicts}
+            self._files = files
+        return self._verdicts
 
     def table(self, *ids: str, names: Mapping = {}, details: Mapping = {}) -> HTML:
         """Return a table of claims: row, paper, ours with interval, n and scale, and verdict.

@@ -313,18 +313,14 @@ def rows(
     axes.grid(True, axis="both")
 
 
-def errors(
-    axes: Axes,
-    errors: Mapping[str, tuple[str, float | None, Sequence[float]]],
-    chance: float = 80,
-) -> None:
+def errors(axes: Axes, errors: Mapping[str, tuple[str, float | None, Sequence[float]]]) -> None:
     """Draw the :func:`rows` of test errors (%), without intervals, on a logarithmic scale.
 
-    A network that guesses errs as ``chance`` does.
+    A network that guesses one of five classes errs in 80 % of the images.
     """
     without_intervals = {name: (*row, ()) for name, row in errors.items()}
-    rows(axes, without_intervals, guessing=0.95 * chance)
-    axes.axvline(chance, color=INK, lw=1, ls=":")
+    rows(axes, without_intervals, guessing=0.95 * 80)
+    axes.axvline(80, color=INK, lw=1, ls=":")
     axes.set(xscale="log", xlim=(1, 100), xlabel="test error (%), logarithmic")
     ticks = [1, 2, 5, 10, 20, 50, 100]
     axes.set_xticks(ticks, map(str, ticks))

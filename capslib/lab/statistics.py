@@ -12,10 +12,8 @@ Bounds = tuple[float, float]
 Interval = tuple[float, float]
 
 
-def interval(
-    values: Iterable[float], bounds: Bounds | None = None, level: float = 0.95
-) -> Interval | None:
-    """Return the confidence interval of the mean, or None for fewer than two values.
+def interval(values: Iterable[float], bounds: Bounds | None = None) -> Interval | None:
+    """Return the 95 % confidence interval of the mean, or None for fewer than two values.
 
     One run says nothing about the spread. Fewer than ten values have the interval of Student's
     t, ten and more that of a BCa bootstrap with a fixed seed. The order of the values does not
@@ -27,29 +25,27 @@ def interval(
     ± t·s/(x(1 − x)). It cannot leave the bounds, and far from them it is the plain one. A
     bootstrapped mean never leaves them.
     """
-    return _interval(tuple(sorted(map(float, values))), bounds, level)
+    return _interval(tuple(sorted(map(float, values))), bounds)
 
 
 @functools.lru_cache(maxsize=4096)
-def _interval(
-    values: tuple[float, ...], bounds: Bounds | None, level: float
-) -> Interval | None:
+def _interval(values: tuple[float, ...], bounds: Bounds | None) -> Interval | None:
     """Return the interval of values in ascending order."""
     if len(values) < 2:
         return None
     if values[0] == values[-1]:  # neither method has an interval of equal values
         return values[0], values[0]
     if len(values) >= 10:
-        low, high = _bootstrap(values, level)
+        low, high = _bootstrap(values)
         if math.isfinite(low) and math.isfinite(high):
             return low, high
-    mean, half = _student(values, level)
+    mean, half = _student(values)
     if bounds is None or values[0] < bounds[0] or values[-1] > bounds[1]:
         return mean - half, mean + half
     return _bounded(mean, half, bounds)
 
 
-def _bootstrap(values: Sequence[float], level: float) -> Interval:
+def _bootstrap(values: Sequence[float]) -> Interval:
     """Return the BCa bootstrap interval. Its ends are not finite if the spread rounds to 0."""
     import numpy as np
     from scipy import stats
@@ -58,7 +54,7 @@ def _bootstrap(values: Sequence[float], level: float) -> Interval:
         result = stats.bootstrap(
             (np.array(values),),
             np.mean,
-            confidence_level=level,
+            confidence_level=0.95,
             n_resamples=4999,
             method="BCa",
             rng=np.random.default_rng(0),
@@ -67,13 +63,13 @@ def _bootstrap(values: Sequence[float], level: float) -> Interval:
     return float(low), float(high)
 
 
-def _student(values: Sequence[float], level: float) -> tuple[float, float]:
+def _student(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and half the width of Student's t interval."""
     import numpy as np
     from scipy import special
 
     n = len(values)
-    quantile = special.stdtrit(n - 1, (1 + level) / 2)
+    quantile = special.stdtrit(n - 1, 0.975)
     standard_error = np.std(values, ddof=1) / np.sqrt(n)
     return math.fsum(values) / n, float(quantile * standard_error)
 

@@ -12,7 +12,6 @@ from capslib.lab.statistics import interval
 
 def test_the_interval_of_few_values_is_students():
     assert interval([1, 2, 3]) == pytest.approx((2 - 2.4841377, 2 + 2.4841377))  # 4.302653/√3
-    assert interval([1, 2, 3], level=0.9) == pytest.approx((2 - 1.6858545, 2 + 1.6858545))
 
 
 def test_the_interval_of_one_value_does_not_exist_and_of_equal_values_is_a_point():
