@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -29,36 +29,33 @@ class Review(NamedTuple):
 def review(store: Store, paper: str | None = None) -> Review:
     """Check the records of one paper, or of all. Changes no file.
 
-    Each is checked by itself, against the others, and against experiments, data and code.
+    Each is checked by itself, against the others, and against experiments, data and code. Only
+    one record is in memory at a time.
     """
-    problems = []
-    notes = []
-    records = {}
+    unreadable, problems, differences, notes = [], [], [], []
+    seen = _Seen({}, {})
     for path in store.paths(paper):
         name = str(path.relative_to(store.root))
         try:
-            records[name] = read_record(path)
+            record = read_record(path)
         except Damaged as reason:
-            problems.append(
+            unreadable.append(
                 f"{name}: damaged ({reason}): "
                 "restore it, or set it aside with --repair and run its trial again"
             )
         except Newer:
-            problems.append(f"{name}: was written by a newer capslib: update capslib")
+            unreadable.append(f"{name}: was written by a newer capslib: update capslib")
         except OSError as error:
-            problems.append(
+            unreadable.append(
                 f"{name}: cannot be read ({error.strerror}): make it readable, or delete it"
             )
-    for name, record in records.items():
-        for objection in store.objections(store.root / name, record):
-            problems.append(f"{name}: {objection}")
-        for problem in _problems(record):
-            problems.append(f"{name}: {problem}")
-        for note in _notes(record):
-            notes.append(f"{name}: {note}")
-    problems += _problems_between(records)
-    problems += _strays(store, paper)
-    return Review(problems, notes)
+        else:
+            problems += [f"{name}: {text}" for text in store.objections(path, record)]
+            problems += [f"{name}: {text}" for text in _problems(record)]
+            differences += [f"{name}: {text}" for text in seen.compare(name, record)]
+            notes += [f"{name}: {text}" for text in _notes(record)]
+    strays = _strays(store, paper)
+    return Review([*unreadable, *problems, *differences, *strays], notes)
 
 
 def together(notes: list[str]) -> list[str]:
@@ -110,36 +107,39 @@ def _problems(record: Record) -> Iterator[str]:
         )
 
 
-def _problems_between(records: Mapping[str, Record]) -> Iterator[str]:
-    """Yield which records have the same trial, or are not measured like another seed."""
-    first_of_trial = {}
-    first_of_arm = {}
-    for name, record in records.items():
-        first = first_of_trial.setdefault(record.key, name)
-        if first != name:
-            yield f"{name}: a second record of the trial of {first}: keep one"
+class _First(NamedTuple):
+    """The first file of an arm, and what its other seeds have to share with it."""
+
+    name: str
+    revision: str | None
+    measures: dict[str, tuple[int, str]]
+
+
+class _Seen(NamedTuple):
+    """The files of the trials and arms that were read so far, by key."""
+
+    trials: dict[str, str]
+    arms: dict[str, _First]
+
+    def compare(self, name: str, record: Record) -> Iterator[str]:
+        """Yield whether a record is the second of its trial, or measured unlike its arm."""
+        twin = self.trials.setdefault(record.key, name)
+        if twin != name:
+            yield f"a second record of the trial of {twin}: keep one"
         if record.exit != "ok":
-            continue
+            return
         arm = record.trial.model_copy(update={"seed": 0}).key
-        first = first_of_arm.setdefault(arm, name)
-        differences = _differences(record, records[first])
+        seed = _First(name, record.code.revision, _measures(record))
+        first = self.arms.setdefault(arm, seed)
+        names = seed.measures.keys() & first.measures.keys()
+        if seed.revision == first.revision:  # other code may measure more
+            names = seed.measures.keys() | first.measures.keys()
+        differences = [n for n in names if seed.measures.get(n) != first.measures.get(n)]
         if differences:
             yield (
-                f"{name}: not measured like another seed, in {first} "
-                f"({', '.join(differences)}): raise the experiment's revision"
+                f"not measured like another seed, in {first.name} "
+                f"({', '.join(sorted(differences))}): raise the experiment's revision"
             )
-
-
-def _differences(record: Record, reference: Record) -> list[str]:
-    """Return the names of what two records measure differently.
-
-    What only one of them measures is no difference if it ran other code.
-    """
-    first, second = _measures(record), _measures(reference)
-    names = first.keys() & second.keys()
-    if record.code.revision == reference.code.revision:
-        names = first.keys() | second.keys()
-    return sorted(name for name in names if first.get(name) != second.get(name))
 
 
 def _measures(record: Record) -> dict[str, tuple[int, str]]:

@@ -26,8 +26,8 @@ def deviations(
     """Return every difference of an arm from the paper.
 
     First come the fields that are smaller than the paper's, then the rows of the file.
-    ``everywhere`` adds the rows of the experiment's other arms: a record keeps one that was narrowed
-    since.
+    ``everywhere`` adds the rows of the experiment's other arms: a record keeps one that was
+    narrowed since.
     """
     fields = arm.values()
     deviations = _of_size(arm)
