@@ -1,4 +1,5 @@
-"""What the tests of the book share: the extension on the path, the built book, a browser, and a tiny book to break."""
+"""What the tests of the book share: the extension on the path, the built book, a browser, and a
+tiny book to break."""
 
 from __future__ import annotations
 
@@ -12,6 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import lacking
+
+from capslib import papers
+from capslib.lab.ledger import ledger
+from capslib.lab.store import Store
+from capslib.papers.experiment import Metric
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # as Jupyter Book does, from _config.yml
@@ -30,11 +36,8 @@ def site() -> Path:
 def browser() -> Iterator[object]:
     """Headless Chromium, the system's own."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    program = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if program is None:
-        lacking("there is no chromium")
+    programs = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    program = next(filter(None, programs), None) or lacking("there is no chromium")
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=program,
@@ -63,6 +66,8 @@ PAGES = {
 ```
 ```{runs}
 ```
+```{record-schema}
+```
 ```{start}
 ```
 ```{bibtex}
@@ -70,6 +75,15 @@ PAGES = {
 ```{claims-table} NEG-T1-rba-bias EM-W-8
 ```
 {repository}`GitHub` {count}`claims` claims, {count}`capsules of negation_limitation` judged.
+
+Words come first. Our network has {ours}`NEG-T1-rba-bias`
+{interval}`NEG-T1-rba-bias`, *the paper's {theirs}`NEG-T1-rba-bias`*. More words follow.
+
+{measured}`negation_limitation/sign@paper:routing=dynamic,bias=true:train_accuracy`.
+
+```{image} _static/favicon.svg
+:alt: "An icon. It has {ours}`NEG-T1-rba-bias`, the paper {theirs}`NEG-T1-rba-bias`."
+```
 """,
     "book/papers/negation_limitation.md": """# Negation
 
@@ -88,14 +102,18 @@ PAGES = {
 ```{claims-table} negation_limitation
 ```
 """,
-    "book/other.md": "# Other\n\nSee {ref}`sign` and [there](papers/negation_limitation.md#sign).\n\n```{record-schema}\n```\n",
+    "book/other.md": """# Other
+
+See {ref}`sign` and [there](papers/negation_limitation.md#sign).
+""",
     "book/scorecard.md": "# Scorecard\n\n```{scorecard}\n```\n",
     "book/references.md": "# References\n\n```{bibliography}\n```\n",
 }
 
 
 class TinyBook:
-    """A book of five pages with the real configuration and extension, built as ``make book`` builds the real one."""
+    """A book of five pages with the real configuration and extension, built as ``make book``
+    builds the real one."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -103,20 +121,16 @@ class TinyBook:
         config["bibtex_bibfiles"] = ["references.bib"]
         config["sphinx"]["local_extensions"] = {"capsbook": str(ROOT / "book" / "_ext")}
         self.write("_config.yml", yaml.safe_dump(config))
-        chapters = [
-            {"file": name.removesuffix(".md")} for name in PAGES if name != "book/intro.md"
-        ]
-        self.write(
-            "_toc.yml",
-            yaml.safe_dump({"format": "jb-book", "root": "book/intro", "chapters": chapters}),
-        )
+        root_page, *pages = [name.removesuffix(".md") for name in PAGES]
+        chapters = [{"file": name} for name in pages]
+        contents = {"format": "jb-book", "root": root_page, "chapters": chapters}
+        self.write("_toc.yml", yaml.safe_dump(contents))
         for name, text in PAGES.items():
             self.write(name, text)
         self.write("capslib/demo.py", DEMO)
         self.write("tests/test_demo.py", "def test_twice():\n    pass\n")
-        self.write(
-            "notebooks/negation_limitation.py", "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n"
-        )
+        notebook = "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n"
+        self.write("notebooks/negation_limitation.py", notebook)
         (root / "results").mkdir()
         (root / "book" / "_static").symlink_to(ROOT / "book" / "_static")
         for name in ("book/references.bib", "CITATION.cff"):
@@ -133,10 +147,9 @@ class TinyBook:
         self.write(name, text.replace(old, new))
 
     def build(self) -> tuple[int, str]:
-        """Exit status and everything that was printed."""
-        environment = {k: v for k, v in os.environ.items() if k != "CAPSLIB_RESULTS"} | {
-            "NO_COLOR": "1"
-        }
+        """Return the exit status and everything that was printed."""
+        environment = os.environ | {"NO_COLOR": "1"}
+        environment.pop("CAPSLIB_RESULTS", None)
         program = Path(sys.executable).with_name("jupyter-book")
         done = subprocess.run(
             [program, "build", ".", "-n", "-W", "--keep-going"],
@@ -158,20 +171,16 @@ def tiny_book(tmp_path: Path) -> TinyBook:
 
 @pytest.fixture(scope="session")
 def add_records(make_record) -> Callable[[Path], list[str]]:
-    """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %, and give their keys."""
+    """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %,
+    and give their keys."""
 
     def add(results: Path) -> list[str]:
-        from capslib import papers
-        from capslib.lab.ledger import ledger
-        from capslib.lab.store import Store
-        from capslib.papers.experiment import Metric
-
         query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
         experiment = papers.experiments("negation_limitation")[query.select.experiment]
-        value, keys = ledger()["NEG-T1-rba-bias"].value, []
-        for trial in experiment.trials(
-            "paper", where=query.select.where or {"arm": query.select.arm}, seeds=range(3)
-        ):
+        value = ledger()["NEG-T1-rba-bias"].value
+        keys = []
+        arm = query.select.where or {"arm": query.select.arm}
+        for trial in experiment.trials("paper", where=arm, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
             record = make_record(trial, metrics={query.metric: metric}, series={})
             Store(results).put(record)

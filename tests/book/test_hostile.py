@@ -10,6 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pydantic import ValidationError
 
 from capslib import papers
@@ -23,190 +24,152 @@ from capslib.papers.experiment import DataFingerprint, Deviation, Metric
 ROOT = Path(__file__).parents[2]
 STEM = "negation_limitation"
 HOSTILE = (
-    "</code></td><script>document.title = 'taken'</script><img src=nowhere onerror=\"document.title = 'taken'\">"
-    '<b class="foreign">*b*</b>\n\n# h\n\n`x` [y](javascript:1) ![z](nowhere) {term}`u` \\(\\href{javascript:1}{v}\\) $\\href{javascript:1}{w}$'
+    "</code></td><script>document.title = 'taken'</script>"
+    "<img src=nowhere onerror=\"document.title = 'taken'\">"
+    '<b class="foreign">*b*</b>\n\n# h\n\n`x` [y](javascript:1) ![z](nowhere) {term}`u` '
+    "\\(\\href{javascript:1}{v}\\) $\\href{javascript:1}{w}$"
 )
+ON_PAGES = (
+    "deviations.0.what",
+    "deviations.0.paper",
+    "deviations.0.ours",
+    "deviations.0.why",
+    "environment.device",
+    "data.0.deviations.0",
+    "metrics.largest_rise.unit",
+    "metric",
+    "field",
+    "value",
+    "routing",
+    "data",
+)
+"""Texts that have to be on a page, or the test tests nothing."""
 
 
-def places(value: Any, *at: str | int) -> Iterator[tuple[str | int, ...]]:
-    """Where texts are in JSON."""
+def named(field: str) -> str:
+    return f"‹{field}›{HOSTILE}"
+
+
+def places(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Yield where texts are in JSON."""
     if isinstance(value, str):
-        yield at
-    for key, inside in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
-        yield from places(inside, *at, key)
+        yield path
+    inside = value.items() if isinstance(value, dict) else ()
+    for key, part in enumerate(value) if isinstance(value, list) else inside:
+        yield from places(part, *path, key)
 
 
-def hostile(record: Record) -> tuple[Record, set[str]]:
-    """The record with such a text, and the name of its place, wherever it is still a record that counts; and these names."""
+def counts(fields: dict) -> bool:
+    """Say whether fields are those of a record that counts."""
     store = Store("nowhere")
-    changed = json.loads(record.model_dump_json())
-    named = set()
-    for at in places(changed):
-        *path, last = at
-        parent = changed
+    try:
+        record = Record.model_validate(fields)
+    except ValidationError:
+        return False
+    objections = store.objections(store.path(record.trial), record)
+    return record.key == record.trial.key and not any(objections)
+
+
+def hostile(record: Record) -> Record:
+    """Return the record with a hostile text wherever it is still a record that counts."""
+    fields = json.loads(record.model_dump_json())
+    for *path, last in list(places(fields)):
+        parent = fields
         for key in path:
             parent = parent[key]
-        before, name = parent[last], ".".join(map(str, at))
-        parent[last] = f"‹{name}›{HOSTILE}"
-        try:
-            read = Record.model_validate(changed)
-            counts = read.key == read.trial.key and not any(
-                store.objections(store.path(record.trial), read)
-            )
-        except ValidationError:
-            counts = False
-        if counts:
-            named.add(name)
-        else:
-            parent[last] = before
-    changed["metrics"][f"‹metric›{HOSTILE}"] = next(iter(changed["metrics"].values()))
-    changed["config"][f"‹field›{HOSTILE}"] = f"‹value›{HOSTILE}"
-    return Record.model_validate(changed), named
+        text = parent[last]
+        parent[last] = named(".".join(map(str, (*path, last))))
+        if not counts(fields):
+            parent[last] = text
+    fields["metrics"][named("metric")] = next(iter(fields["metrics"].values()))
+    fields["config"][named("field")] = named("value")
+    return Record.model_validate(fields)
 
 
 @pytest.fixture
-def records(make_record) -> tuple[list[Record], set[str]]:
-    """Records that decide claims, and one of an arm that nobody planned, with a hostile text wherever there can be one."""
-    made, names = [], set()
+def records(make_record) -> list[Record]:
+    """Records that decide claims, and one of an arm that nobody planned, with hostile texts."""
+    data = DataFingerprint(
+        name="smallnorb",
+        sha256="0" * 64,
+        stand_in=False,
+        complete=False,
+        deviations=["text"],
+    )
+    made = []
     for stem, claim in (("em_routing", "EM-W-8"), (STEM, "NEG-T1-rba-bias")):
-        asked = papers.queries(stem)[claim]
-        trial, *_ = papers.experiments(stem)[asked.select.experiment].trials(
-            "paper", where=asked.select.where or {"arm": asked.select.arm}, seeds=[0]
-        )
+        query = papers.queries(stem)[claim]
+        experiment = papers.experiments(stem)[query.select.experiment]
+        arm = query.select.where or {"arm": query.select.arm}
+        trial, *_ = experiment.trials("paper", where=arm, seeds=[0])
         record = make_record(
             trial,
-            metrics={asked.metric: Metric(value=0.5, n=9, unit="u")},
+            metrics={query.metric: Metric(value=0.5, n=9, unit="u")},
             message="message",
             deviations=[Deviation(what="what", paper="paper", ours="ours", why="why")],
-            data=[
-                DataFingerprint(
-                    name="smallnorb",
-                    sha256="0" * 64,
-                    stand_in=False,
-                    complete=False,
-                    deviations=["text"],
-                )
-            ],
+            data=[data],
             code={"revision": "a" * 40, "dirty": False, "capslib": "0" * 64},
         )
-        record, found = hostile(record)
-        made.append(record)
-        names |= found
-    trial = trial.model_copy(update={"config": {"routing": f"‹routing›{HOSTILE}"}})
-    made.append(
-        make_record(
-            trial,
-            key=hash_of(trial.model_dump()),
-            config={**made[-1].config, **trial.config, "data": f"‹data›{HOSTILE}"},
-        )
-    )
-    return made, names
+        made.append(hostile(record))
+    trial = trial.model_copy(update={"config": {"routing": named("routing")}})
+    config = {**made[-1].config, **trial.config, "data": named("data")}
+    made.append(make_record(trial, key=hash_of(trial.model_dump()), config=config))
+    return made
 
 
-def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
-    records, names = records
-    assert {
-        "deviations.0.why",
-        "environment.device",
-        "data.0.deviations.0",
-        "metrics.largest_rise.unit",
-        "message",
-    } <= names
-    store = Store(tiny_book.root / "results")
-    for record in records:
-        store.put(record)
-    with_data = [
-        r.model_copy(update={"config": {**r.config, "data": f"‹data›{HOSTILE}"}})
-        for r in records
-    ]
-    shown = [
-        frames.deviations(records).pipe(frames.styled),
-        frames.costs(records).pipe(frames.styled, digits=1),
-        frames.metrics(records).pipe(frames.styled),
-        frames.means(
-            frames.metrics(records), ["routing", "bias"], {"train_accuracy": "a"}
-        ).pipe(frames.styled),
+def chapter(text: str, records: list[Record], store: Store) -> nbformat.NotebookNode:
+    """Return a chapter with every table of records that chapters have."""
+    metrics = frames.metrics(records)
+    means = frames.means(metrics, ["routing", "bias"], {"train_accuracy": "a"})
+    tables = [
+        frames.styled(frames.deviations(records)),
+        frames.styled(frames.costs(records), digits=1),
+        frames.styled(metrics),
+        frames.styled(means),
         Chapter("em_routing", store.root).table("EM-W-8"),
     ]
     outputs = [
-        nbformat.v4.new_output("display_data", {"text/html": table._repr_html_()})
-        for table in shown
+        new_output("display_data", {"text/html": table._repr_html_()}) for table in tables
     ]
-    outputs.append(
-        nbformat.v4.new_output("display_data", {"text/markdown": frames.standing(with_data)})
-    )
-    chapter = tiny_book.root / "book" / "papers" / f"{STEM}.md"
-    cells = [
-        nbformat.v4.new_markdown_cell(
-            chapter.read_text(encoding="utf-8")
-            + "\n{claim}`EM-W-8`; a formula brings MathJax: $x$.\n"
-        )
-    ]
-    cells.append(nbformat.v4.new_code_cell("shown", outputs=outputs))
-    chapter.unlink()
-    nbformat.write(
-        nbformat.v4.new_notebook(
-            cells=cells,
-            metadata={"language_info": {"name": "python", "pygments_lexer": "ipython3"}},
-        ),
-        chapter.with_suffix(".ipynb"),
-    )
-    tiny_book.write(
-        "book/other.md", f"# Other\n\n```{{costs}} {STEM}\n```\n```{{record-schema}}\n```\n"
-    )
-    status, said = tiny_book.build()
-    assert status == 0, said
+    config = {**records[0].config, "data": named("data")}
+    standing = frames.standing([records[0].model_copy(update={"config": config})])
+    outputs.append(new_output("display_data", {"text/markdown": standing}))
+    text += "\n{claim}`EM-W-8`; a formula brings MathJax: $x$.\n"
+    cells = [new_markdown_cell(text), new_code_cell("shown", outputs=outputs)]
+    language = {"name": "python", "pygments_lexer": "ipython3"}
+    return new_notebook(cells=cells, metadata={"language_info": language})
+
+
+def test_texts_of_records_are_shown_as_texts(tiny_book, records, browser):
+    store = Store(tiny_book.root / "results")
+    for record in records:
+        store.put(record)
+    path = tiny_book.root / f"book/papers/{STEM}.md"
+    notebook = chapter(path.read_text(encoding="utf-8"), records, store)
+    path.unlink()
+    nbformat.write(notebook, path.with_suffix(".ipynb"))
+    tiny_book.write("book/other.md", "# Other\n")
+    status, output = tiny_book.build()
+    assert status == 0, output
 
     page, wrong, texts = browser.new_page(), [], ""
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    built = tiny_book.root / "_build" / "html"
-    for path in sorted(
-        [*(built / "book").rglob("*.html"), *(built / "records").rglob("*.html")]
-    ):
+    built = tiny_book.root / "_build/html"
+    for path in [*(built / "book").rglob("*.html"), *(built / "records").rglob("*.html")]:
         page.goto(path.as_uri(), wait_until="load")
         if page.locator(".math").count():
             page.wait_for_function("document.querySelectorAll('mjx-container').length")
         assert page.title() != "taken"
-        wrong += page.locator(
-            ".foreign, [src$=nowhere], [href^=javascript], [*|href^=javascript]"
-        ).evaluate_all("found => found.map(e => e.outerHTML)")
+        foreign = ".foreign, [src$=nowhere], [href^=javascript], [*|href^=javascript]"
+        wrong += page.locator(foreign).evaluate_all("all => all.map(each => each.outerHTML)")
         texts += page.locator("main").inner_text()
     assert not wrong
-    for place in (
-        "deviations.0.what",
-        "deviations.0.paper",
-        "deviations.0.ours",
-        "deviations.0.why",
-        "environment.device",
-        "data.0.deviations.0",
-        "metrics.largest_rise.unit",
-        "metric",
-        "field",
-        "value",
-        "routing",
-        "data",
-    ):
-        assert f"‹{place}›" in texts, f"{place} is not on a page: then this tests nothing"
+    for field in ON_PAGES:
+        assert f"‹{field}›" in texts, field
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", [*(ROOT / "notebooks").glob("*.py")], ids=lambda p: p.stem)
 def test_no_chapter_goes_around_the_escaping(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "style"
-    ], "frames.styled"
-    assert not [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name | ast.alias) and "HTML" in ast.dump(node)
-    ]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        assert not isinstance(node, ast.Attribute) or node.attr != "style", "frames.styled"
+        assert not isinstance(node, ast.Name | ast.alias) or "HTML" not in ast.dump(node)

@@ -1,20 +1,19 @@
-"""A run as a page, the list of runs, what a chapter gives to the front page, and the claims as files."""
+"""A run as a page, the list of runs, the front page, and the claims as CSV."""
 
 from __future__ import annotations
 
 import csv
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from capsbook import evidence, notebooks, runs
+from capsbook import evidence, notebooks, render, runs
 
 from capslib import papers
-from capslib.lab import claims
 from capslib.lab.ledger import ledger
 from capslib.papers.experiment import Deviation
 
@@ -27,46 +26,45 @@ def record(make_record):
         "paper", where=query.select.where or {"arm": query.select.arm}, seeds=[3]
     )
     trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
-    curves = {
+    series = {
         "epochs": [1, 2, 3],
         "train_accuracy": [0.5, 0.75, 1.0],
         "steps": [1, 9],
         "loss": [0.3, 0.1],
         "lone": [1, 1, 1, 1, 1],
     }
-    return make_record(
-        trial,
-        series=curves,
-        deviations=[Deviation(what="epochs", paper="50", ours="5", why="budget")],
-    )
+    deviation = Deviation(what="epochs", paper="50", ours="5", why="budget")
+    return make_record(trial, series=series, deviations=[deviation])
 
 
 def test_a_page_says_all_that_the_record_says(record, tmp_path):
     verdict = evidence.load(tmp_path).verdicts["NEG-T1-rba-bias"]
-    page = BeautifulSoup(
-        runs.page(record, [verdict], "../../../", f"{record.key}.json"), "html.parser"
-    )
+    html = runs.page(record, [verdict], "../../../", f"{record.key}.json")
+    page = BeautifulSoup(html, "html.parser")
     assert page.h1.text == "Sign, seed 3"
-    assert (
-        page.select_one(".run-claims a")["href"]
-        == "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
-    )
+    score = "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
+    assert page.select_one(".run-claims a")["href"] == score
     assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
-    cells = {tuple(td.text for td in tr.select("td")) for tr in page.select("tbody tr")}
+    cells = set()
+    for row in page.select("tbody tr"):
+        cells.add(tuple(cell.text for cell in row.select("td")))
     assert ("train accuracy", "0.5", "20", "fraction") in cells
     assert ("learning_rate", "1·10⁻⁵") in cells, "as the tables of a chapter have it"
     assert ("epochs", "50", "5", "budget") in cells
-    named = {name for name, *_ in cells}
-    assert set(record.config) <= named, "every field, differing or not"
-    drawn = {
-        figure.figcaption.text: figure.svg["aria-label"] for figure in page.select("figure")
-    }
-    assert (
-        drawn["train accuracy"]
-        == "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
-    )
+    assert set(record.config) <= {name for name, *_ in cells}, "every field, differing or not"
+    figures = page.select("figure")
+    drawn = {figure.figcaption.text: figure.svg["aria-label"] for figure in figures}
+    label = "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
+    assert drawn["train accuracy"] == label
     assert drawn["loss"].startswith("loss over steps: ")
     assert drawn["lone"].startswith("lone over position: ")
+
+
+def test_a_curve_leaves_out_what_is_no_number():
+    infinity = float("inf")
+    curve = runs.curve("a", [1, 2, 3], [1, infinity, 3], "epochs")
+    assert "from 1 to 3, between 1 and 3" in curve.label
+    assert runs.curve("a", [1, 2], [infinity, 3], "epochs") is None, "one point is no curve"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.write_text("{}")])
@@ -75,74 +73,60 @@ def test_pages_have_the_same_evidence_beside_a_file_that_is_no_record(
 ):
     keys = add_records(tmp_path)
     sound = evidence.load(tmp_path)
-    path = sound.records[keys[0]].with_name("0123456789abcdef.json")
+    path = sound.runs[keys[0]].path.with_name("0123456789abcdef.json")
     make(path)
-    found = evidence.load(tmp_path)
+    assert evidence.load(tmp_path) == sound
     assert path.name in caplog.text
-    assert set(found.records) == set(keys)
-    assert (found.fingerprint, found.newest()) == (sound.fingerprint, sound.newest())
 
 
-def test_a_curve_leaves_out_what_is_no_number():
-    assert "from 1 to 3, between 1 and 3" in runs.curve(
-        "a", [1, 2, 3], [1, float("inf"), 3], "epochs"
-    )
-    assert runs.curve("a", [1, 2], [float("inf"), 3], "epochs") == "", "one point is no curve"
-
-
-def test_the_list_has_a_row_for_each_configuration_and_a_link_for_each_seed(
-    tmp_path, add_records
-):
+def test_evidence_follows_the_records(tmp_path, add_records):
+    empty = evidence.stamp(tmp_path)
     keys = add_records(tmp_path)
-    found = evidence.load(tmp_path)
-    page = BeautifulSoup(
-        runs.listing(found.runs, {key: f"records/{key}.html" for key in keys}), "html.parser"
-    )
+    assert evidence.stamp(tmp_path) != empty
+    loaded = evidence.load(tmp_path)
+    assert loaded.verdicts["NEG-T1-rba-bias"].status == "reproduced"
+    assert [run.path.stem for run in loaded.cited("negation_limitation")] == keys
+    assert "3 records" in render.standing(loaded, "negation_limitation")
+    links = SimpleNamespace(file=lambda path: path)
+    page = BeautifulSoup(render.draw("runs", evidence=loaded, links=links), "html.parser")
     (row,) = page.select("tbody tr")
-    assert [(a.text, a["href"]) for a in row.select("a")] == [
-        (str(n), f"records/{key}.html") for n, key in enumerate(keys)
-    ]
-    assert "3 runs, 4.5 s" in page.summary.text
+    seeds = {link.text: link["href"] for link in row.select("a")}
+    folder = "records/negation_limitation/sign"
+    assert seeds == {str(seed): f"{folder}/{key}.html" for seed, key in enumerate(keys)}
+    assert "3 runs, 4.5 s" in " ".join(page.summary.text.split())
 
 
-def test_the_claims_as_files(tmp_path, add_records):
+def test_the_claims_as_csv(tmp_path, add_records):
     keys = add_records(tmp_path)
-    found = evidence.load(tmp_path).of()
-    rows = list(csv.DictReader(runs.claims_csv(found).splitlines()))
-    assert [row["Claim"] for row in rows] == list(ledger())
-    (row,) = (row for row in rows if row["Claim"] == "NEG-T1-rba-bias")
-    assert row["Records"].split() == keys
-    assert row["Verdict"] == "reproduced"
-    hostile = replace(
-        found[0],
-        claim=found[0].claim.model_copy(
-            update={"value": None, "printed": "", "statement": "=HYPERLINK()"}
-        ),
-    )
-    assert "'=HYPERLINK()" in runs.claims_csv([hostile]), (
-        "a spreadsheet runs no formula of a ledger"
-    )
-    assert json.loads(claims.to_json(found))[0]["id"] == found[0].claim.id
+    verdicts = evidence.load(tmp_path).of()
+    rows = {row["Claim"]: row for row in csv.DictReader(runs.claims_csv(verdicts).splitlines())}
+    assert list(rows) == list(ledger())
+    assert rows["NEG-T1-rba-bias"]["Records"].split() == keys
+    assert rows["NEG-T1-rba-bias"]["Verdict"] == "reproduced"
+    formula = {"value": None, "printed": "", "statement": "=HYPERLINK()"}
+    hostile = replace(verdicts[0], claim=verdicts[0].claim.model_copy(update=formula))
+    assert "'=HYPERLINK()" in runs.claims_csv([hostile]), "a spreadsheet runs no formula"
 
 
 def test_a_chapter_gives_its_sentences_and_pictures_to_the_front_page(tmp_path):
-    def cell(tags, **data):
-        output = nbformat.v4.new_output(
-            "display_data", {k.replace("_", "/"): v for k, v in data.items()}
-        )
-        about = {"tags": tags, "mystnb": {"image": {"alt": "Dots."}}}
-        return nbformat.v4.new_code_cell("x", outputs=[output], metadata=about)
+    def cell(tags, kind, content):
+        output = nbformat.v4.new_output("display_data", {kind: content})
+        metadata = {"tags": tags, "mystnb": {"image": {"alt": "Dots."}}}
+        return nbformat.v4.new_code_cell("x", outputs=[output], metadata=metadata)
 
-    box = '<div class="verdict-box"><p class="box-claim"><b>They claim.</b> A.</p><p class="box-found"><b>We found.</b> <i>B</i>.</p></div>'
-    svg = {"image_svg+xml": "<svg/>"}
+    box = (
+        '<div class="verdict-box"><p class="box-claim"><b>They claim.</b> A.</p>'
+        '<p class="box-found"><b>We found.</b> <i>B</i>.</p></div>'
+    )
     cells = [
-        cell([], text_html=box),
-        cell(["front-found"], **svg),
-        cell(["thumbnail"], **{"image_svg+xml": '<svg width="500pt"/>'}),
+        cell([], "text/html", box),
+        cell(["front-found"], "image/svg+xml", "<svg/>"),
+        cell(["thumbnail"], "image/svg+xml", '<svg width="500pt"/>'),
     ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "n.ipynb")
-    assert notebooks.front(tmp_path / "n.ipynb") == {
-        "found": ("<i>B</i>.", ("Dots.", "<svg/>", "", False)),
-        "thumbnail": ("", ("Dots.", '<svg width="500pt"/>', "", True)),
+    fronts = notebooks.front(tmp_path / "n.ipynb")
+    assert fronts == {
+        "found": ("<i>B</i>.", ("Dots.", "<svg/>", "")),
+        "thumbnail": ("", ("Dots.", '<svg width="500pt"/>', "")),
     }
-    assert notebooks.front(tmp_path / "gone.ipynb") == {}
+    assert [front.picture.wide for front in fronts.values()] == [False, True]

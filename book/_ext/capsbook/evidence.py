@@ -1,92 +1,174 @@
-"""The evidence that pages show: every claim with its verdict, and the record files behind it. Does not use Sphinx."""
+"""The evidence that pages show: every claim with its verdict, and the records behind it.
+
+Does not use Sphinx, whose environment keeps an :class:`Evidence` between builds: it holds plain
+data.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from capslib.lab import claims, planning
-from capslib.lab.store import Store, read_record
-from capslib.papers import PAPERS, needs
+import capslib
+from capslib import papers
+from capslib.errors import UserError, check_name
+from capslib.lab import claims
+from capslib.lab.estimates import Experience, Outlook, outlook
+from capslib.lab.replicates import Runs
+from capslib.lab.settings import parse
+from capslib.lab.statistics import interval
+from capslib.lab.store import Store
+from capslib.papers.experiment import SCALES
+from capslib.papers.query import BOUNDS, Select
 
 if TYPE_CHECKING:
-    from capslib.lab.records import Record
     from capslib.lab.words import Verdict
+    from capslib.papers.experiment import Exit, Scale, Trial
 
 
-@dataclass(frozen=True)
+class Run(NamedTuple):
+    """What lists of runs say of a record, and the file that has the rest."""
+
+    trial: Trial
+    exit: Exit
+    wall_seconds: float
+    finished: datetime
+    path: Path
+
+
+class Measured(NamedTuple):
+    """The mean of a metric over seeds, and its 95 % interval; of a single seed, None."""
+
+    value: float
+    interval: tuple[float, float] | None
+    unit: str
+    n: int
+
+
+@dataclass
 class Evidence:
-    """All verdicts by claim id, in the ledger's order, and the files of all records that count by key."""
+    """All verdicts by claim, in the ledger's order, and all runs above smoke scale by key."""
 
-    verdicts: dict[str, Verdict]
-    records: dict[str, Path]
     root: Path
     """The folder of records."""
-    hours: dict[str, float]
-    """By claim: the core-hours that its trials at paper scale would take, where it waits for them and records tell."""
+    verdicts: dict[str, Verdict]
+    runs: dict[str, Run]
 
     def of(self, stem: str | None = None) -> list[Verdict]:
-        """The verdicts of one paper, or of all."""
-        return [v for v in self.verdicts.values() if stem in (None, v.claim.paper)]
+        """Return the verdicts of one paper, or of all."""
+        verdicts = self.verdicts.values()
+        return [verdict for verdict in verdicts if stem in (None, verdict.claim.paper)]
 
-    def cited(self, stem: str | None = None) -> list[Path]:
-        """The record files that the verdicts use, each once."""
-        return [
-            self.records[key]
-            for key in dict.fromkeys(k for v in self.of(stem) for k in v.records)
-            if key in self.records
-        ]
-
-    def newest(self, stem: str | None = None) -> datetime | None:
-        """The time at which the newest cited record was finished."""
-        return max((read_record(path).finished for path in self.cited(stem)), default=None)
+    def cited(self, stem: str | None = None) -> list[Run]:
+        """Return the runs that the verdicts of a paper use, each once."""
+        cited: dict[str, Run] = {}
+        for verdict in self.of(stem):
+            cited |= {key: self.runs[key] for key in verdict.records if key in self.runs}
+        return list(cited.values())
 
     @functools.cached_property
-    def runs(self) -> dict[str, list[Record]]:
-        """The records of every paper that has some, smoke-scale ones left out."""
-        found = {stem: Store(self.root).records(stem) for stem in PAPERS}
-        return {
-            stem: [r for r in records if r.trial.scale != "smoke"]
-            for stem, records in found.items()
-            if records
+    def hours(self) -> dict[str, float]:
+        """The core-hours that each waiting claim waits for at paper scale, where records
+        tell."""
+        hours: dict[str, float] = {}
+        for stem in papers.PAPERS:
+            hours |= self._hours(stem)
+        return hours
+
+    def _hours(self, stem: str) -> dict[str, float]:
+        waiting = {
+            claim: trials
+            for claim, trials in papers.needs(stem, "paper").items()
+            if trials and self.verdicts[claim].status == "waiting"
         }
+        if not waiting:
+            return {}
+        experience = Experience(Store(self.root).records(stem), "cpu")
+        estimates: dict[str, float | None] = {}
+        hours = {}
+        for claim, trials in waiting.items():
+            missing = [trial for trial in trials if trial.key not in self.runs]
+            for trial in missing:
+                if trial.key not in estimates:
+                    estimates[trial.key] = experience.estimate(trial).seconds
+            seconds = [estimates[trial.key] for trial in missing]
+            if seconds and None not in seconds:
+                hours[claim] = sum(seconds) / 3600
+        return hours
 
     @functools.cached_property
-    def fingerprint(self) -> str:
-        """A hash of all the evidence that a page can show."""
-        digest = hashlib.sha256(repr((list(self.verdicts.values()), self.hours)).encode())
-        for path in self.records.values():
-            digest.update(path.name.encode() + path.read_bytes())
-        return digest.hexdigest()
+    def outlooks(self) -> dict[str, list[Outlook]]:
+        """What the experiments of each paper will take at its own size."""
+        store = Store(self.root)
+        outlooks = {}
+        for stem in papers.PAPERS:
+            lines = list(outlook(stem, "paper", store))
+            if lines:
+                outlooks[stem] = lines
+        return outlooks
+
+    def measured(
+        self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
+    ) -> Measured | None:
+        """Return the mean of a metric over the seeds of an arm; None where no run has it.
+
+        An arm is written by its name, or, where arms have none yet, as the fields that tell it from
+        others: ``routing=em,iterations=3``.
+        Raises :class:`UserError` for a name that is not there, and for fields of several arms.
+        """
+        check_name("scale", scale, SCALES)
+        fields = parse(arm.split(","), "field") if "=" in arm else {"arm": arm}
+        papers.experiments(paper)[experiment].trials(
+            scale, where=fields
+        )  # names what is unknown
+        arms = Runs(Store(self.root).records(paper), lambda record: papers.budget(record.trial))
+        chosen = arms.pick(paper, Select(experiment, fields), scale)
+        runs = [run for run in chosen if run.exit == "ok"]
+        if len({run.seed for run in runs}) < len(runs):
+            raise UserError(f"{experiment}:{arm} has several runs of a seed: name more fields.")
+        metrics = [run.read(metric) for run in runs]
+        if not metrics or None in metrics:
+            return None
+        values = [measurement.value for measurement in metrics]
+        unit = metrics[0].unit
+        mean = math.fsum(values) / len(values)
+        return Measured(mean, interval(values, BOUNDS.get(unit)), unit, len(values))
 
 
 def load(results: Path) -> Evidence:
     """Judge every claim by the records in ``results``."""
     store = Store(results)
-    judged = {v.claim.id: v for v in claims.verdicts(store=store)}
-    files = {record.key: store.path(record.trial) for record in store.records()}
-    return Evidence(judged, files, results, _hours(judged, store))
+    verdicts = {verdict.claim.id: verdict for verdict in claims.verdicts(store=store)}
+    runs = {}
+    for record in store.records():
+        trial = record.trial
+        if trial.scale != "smoke":
+            path = store.path(trial)
+            runs[record.key] = Run(
+                trial, record.exit, record.wall_seconds, record.finished, path
+            )
+    return Evidence(results, verdicts, runs)
 
 
-def _hours(judged: dict[str, Verdict], store: Store) -> dict[str, float]:
-    """The core-hours of one CPU that each waiting claim waits for."""
-    found: dict[str, float] = {}
-    for stem in PAPERS:
-        wanted = {
-            name: trials
-            for name, trials in needs(stem, "paper").items()
-            if judged[name].status == "waiting" and trials
-        }
-        records = {r.key: r for r in store.records(stem)} if wanted else {}
-        experience = planning.Experience(records.values(), "cpu")
-        trials = {t.key: t for of in wanted.values() for t in of if t.key not in records}
-        seconds = {key: experience.estimate(t).seconds for key, t in trials.items()}
-        for name, of in wanted.items():
-            known = [seconds[t.key] for t in of if t.key in seconds]
-            if known and None not in known:
-                found[name] = sum(known) / 3600
-    return found
+def stamp(results: Path) -> str:
+    """Return a hash of all that evidence depends on: the records and the code of ``capslib``.
+
+    Of a file its name, time and size tell whether it has changed.
+    """
+    package = Path(capslib.__file__).parent
+    return state([*Store(results).paths(), *package.rglob("*.py"), *package.rglob("*.csv")])
+
+
+def state(files: Iterable[Path]) -> str:
+    """Return a hash of the names, times and sizes of files."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        status = path.stat()
+        digest.update(f"{path} {status.st_mtime_ns} {status.st_size}\n".encode())
+    return digest.hexdigest()

@@ -1,4 +1,10 @@
-"""Chapters that travel: a notebook that opens outside a checkout has plain Markdown, and fetches the module and the records it needs."""
+"""Chapters that travel: notebooks that open outside a checkout.
+
+They have plain Markdown, and fetch the module and the records that they need. The repository
+keeps only ``.py``; the site publishes ``.ipynb`` files without outputs. The Pages workflow
+pushes the built site to the branch ``gh-pages``. There each notebook has an address on GitHub,
+which Colab and Binder can open.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +13,40 @@ import hashlib
 import inspect
 import pathlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+import jupytext
+import nbformat
 from pybtex.database import parse_file
 
 import capslib
-from capsbook import sources
+from capsbook import roles, sources
+from capsbook.notebooks import write_if_changed
 from capslib.lab import claims
 from capslib.lab.runs import checkout
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capsbook import Book
+    from nbformat import NotebookNode
 
+    from capsbook.book import Book
+
+PUBLISHED = "_static/notebooks/{stem}.ipynb"
+BRANCH = "gh-pages"
 FENCE = re.compile(
-    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w-]+)\}[ \t]*(?P<of>.*)\n(?P<options>(?::[\w-]+:.*\n)*)(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$",
+    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w-]+)\}[ \t]*(?P<argument>.*)\n"
+    r"(?P<options>(?::[\w-]+:.*\n)*)"
+    r"(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$",
     re.M,
 )
-ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<of>[^`]+)`")
+ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<target>[^`]+)`")
 SETUP = """\
-# Outside a checkout, as on Colab: installs this book's module as it was when the book was built, unless just that is installed,
-# and fetches the records behind its verdicts. In a checkout it does nothing.
+# Outside a checkout, as on Colab: installs this book's module as it was when the book was
+# built, unless just that is installed, and fetches the records behind its verdicts.
+# In a checkout it does nothing.
 import hashlib, importlib.util, io, os, pathlib, sys, urllib.request, zipfile
 
 SOURCE = "{source}"
@@ -39,20 +57,22 @@ if sys.version_info < (3, 11):
 
 {digest}
 
-if not any((folder / "_toc.yml").exists() for folder in (pathlib.Path.cwd(), *pathlib.Path.cwd().parents)):
-    there = importlib.util.find_spec("capslib")
-    if there is None or digest(pathlib.Path(there.origin).parent) != BUILT:
+here = pathlib.Path.cwd()
+if not any((folder / "_toc.yml").exists() for folder in (here, *here.parents)):
+    package = importlib.util.find_spec("capslib")
+    if package is None or digest(pathlib.Path(package.origin).parent) != BUILT:
         %pip uninstall --quiet --yes capslib
         %pip install --quiet "capslib[lab] @ {{SOURCE}}"
     with zipfile.ZipFile(io.BytesIO(urllib.request.urlopen(SOURCE).read())) as book:
         records = [name for name in book.namelist() if "/results/{stem}/" in name]
         book.extractall(members=records)
     if records:
-        os.environ["CAPSLIB_RESULTS"] = str(pathlib.Path(records[0].partition("/")[0], "results").resolve())
+        results = pathlib.Path(records[0].partition("/")[0], "results")
+        os.environ["CAPSLIB_RESULTS"] = str(results.resolve())
 """
 
 
-def source(repository: str, root: Path) -> str:
+def archive_of(repository: str, root: Path) -> str:
     """Return the address of the code and records of this build.
 
     That is the address of its revision, or of the release where git knows no revision.
@@ -70,79 +90,140 @@ def digest(package: pathlib.Path) -> str:
     return hashlib.sha256(repr(sorted(code)).encode()).hexdigest()
 
 
-def setup(stem: str, source: str, root: Path) -> str:
-    """The first cell of a notebook that travels."""
-    return SETUP.format(
-        source=source,
-        stem=stem,
-        built=digest(root / "capslib"),
-        digest=inspect.getsource(digest),
-    )
+def first_cell(stem: str, archive: str, root: Path) -> str:
+    """Return the first cell of a notebook that travels."""
+    built, code = digest(root / "capslib"), inspect.getsource(digest)
+    return SETUP.format(source=archive, stem=stem, built=built, digest=code)
 
 
 def citation(stem: str) -> str:
-    """A paper as Markdown, with links to it and to its code."""
+    """Return a paper as Markdown, with links to it and to its code."""
     paper = PAPERS[stem]
-    links = " · ".join(f"[{name}]({url})" for name, url in paper.links.items())
+    links = " · ".join(f"[{name}]({address})" for name, address in paper.links.items())
     return f"{paper.authors}, *{paper.title}* ({paper.year}): {links}"
 
 
-def plain(text: str, book: Book) -> str:
-    """Markdown as a notebook shows it: directives and roles of the book become text, tables, code and formulas."""
-    while found := FENCE.search(text):
-        text = (
-            text[: found.start()] + _directive(book, **found.groupdict()) + text[found.end() :]
-        )
-    text = ROLE.sub(lambda role: _role(book, **role.groupdict()), text)
+def plain(text: str, book: Book, paper: str) -> str:
+    """Return Markdown as a notebook shows it.
+
+    Directives and roles of the book become text, tables, code and formulas.
+    """
+    fence = FENCE.search(text)
+    while fence:
+        text = text[: fence.start()] + _directive(book, fence) + text[fence.end() :]
+        fence = FENCE.search(text)
+    text = ROLE.sub(lambda role: _role(book, role["name"], role["target"], paper), text)
     return re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)  # the targets of links
 
 
-def _directive(book: Book, fence: str, name: str, of: str, options: str, body: str) -> str:
-    option = dict(re.findall(r"^:([\w-]+): *(.*)$", options, re.M))
-    match name:
+def _directive(book: Book, fence: re.Match) -> str:
+    argument, body = fence["argument"], fence["body"]
+    match fence["name"]:
         case "live-source":
-            found = sources.find_source(book.root, of, given=option.get("given", ""))
-            place = found.path.relative_to(book.root).as_posix()
-            return f"`{of.rpartition('.')[2]}` in [{place}]({book.blob(place, found.line)}):\n\n```python\n{found.text}\n```"
+            options = dict(re.findall(r"^:([\w-]+): *(.*)$", fence["options"], re.M))
+            listing = sources.find_source(book.root, argument, options=options.get("given", ""))
+            file = listing.path.relative_to(book.root).as_posix()
+            link = f"[{file}]({book.blob(file, listing.line)})"
+            name = argument.rpartition(".")[2]
+            return f"`{name}` in {link}:\n\n```python\n{listing.text}\n```"
         case "math":
-            return f"$$\n{of}{body.strip()}\n$$"
+            return f"$$\n{argument}{body.strip()}\n$$"
         case "masthead":
-            return f"{citation(of)}."
+            return f"{citation(argument)}."
         case "claims-table":
-            rows = (claims.COLUMNS, *map(claims.row, book.evidence.of(of)))
-            cells = [
-                "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-                for row in rows
-            ]
-            return "\n".join([cells[0], "|---" * len(claims.COLUMNS) + "|", *cells[1:]])
+            rows = [claims.COLUMNS, ("---",) * len(claims.COLUMNS)]
+            rows += [claims.row(verdict) for verdict in book.evidence.of(argument)]
+            return "\n".join(map(_table_row, rows))
         case "fold":
-            return f"*{of}*"
+            return f"*{argument}*"
         case "dropdown":
-            return f"<details><summary>{of}</summary>\n\n{body}\n</details>"
-    return f"**{of or name.capitalize()}**\n\n{body}"
+            return f"<details><summary>{argument}</summary>\n\n{body}\n</details>"
+    return f"**{argument or fence['name'].capitalize()}**\n\n{body}"
 
 
-def _role(book: Book, name: str, of: str) -> str:
-    text, _, target = of.rstrip(">").partition("<")
+def _table_row(cells: tuple[str, ...]) -> str:
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
+
+
+def _role(book: Book, name: str, target: str, paper: str) -> str:
+    if name in roles.NUMBERS:
+        return roles.in_text(f"{{{name}}}`{target}`", book, paper)
     if name.startswith("cite"):
-        return f"({'; '.join(_cited(book.bibliography, key.strip()) for key in of.split(','))})"
+        cited = [_cited(book.bibliography, key.strip()) for key in target.split(",")]
+        return f"({'; '.join(cited)})"
     if name == "numref":
         return "the figure"
-    if name == "count":
-        from capsbook.directives import count
-
-        return str(count(book.evidence, of))
     if name == "claim":
-        return f"**{of}** ({book.evidence.verdicts[of].word})"
-    return text.strip() or target
+        return f"**{target}** ({book.evidence.verdicts[target].word})"
+    title, _, address = target.rstrip(">").partition("<")
+    return title.strip() or address
 
 
 @functools.cache
 def _cited(bibliography: Path, key: str) -> str:
-    """``Hinton et al., 2018``, as a link where the entry has an address."""
+    """Return ``Hinton et al., 2018``, as a link where the entry has an address."""
     entry = parse_file(str(bibliography)).entries[key]
     names = [" ".join(person.last_names).strip("{}") for person in entry.persons["author"]]
-    said = f"{names[0] if len(names) == 1 else ' and '.join(names) if len(names) == 2 else names[0] + ' et al.'}, {entry.fields['year']}"
-    doi = entry.fields.get("doi")
-    address = f"https://doi.org/{doi}" if doi else entry.fields.get("url")
-    return f"[{said}]({address})" if address else said
+    authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
+    text = f"{authors}, {entry.fields['year']}"
+    address = entry.fields.get("url")
+    if "doi" in entry.fields:
+        address = f"https://doi.org/{entry.fields['doi']}"
+    return f"[{text}]({address})" if address else text
+
+
+def runnable(source: Path, setup: str, in_plain: Callable[[str], str]) -> NotebookNode:
+    """Return a ``py:percent`` file as a notebook without outputs.
+
+    ``setup`` is the code of its first cell; ``in_plain`` makes Markdown of the book that of
+    notebooks.
+    """
+    notebook = jupytext.read(source)
+    cells = [nbformat.v4.new_code_cell(setup)]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = in_plain(cell.source)
+        cells.append(cell)
+        caption = cell.metadata.get("mystnb", {}).get("figure", {}).get("caption")
+        if caption:
+            cells.append(nbformat.v4.new_markdown_cell(f"*Figure.* {in_plain(caption)}"))
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"  # jupytext draws random ids; one source gives one file
+    notebook.cells = cells
+    notebook.metadata.kernelspec = {
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "name": "python3",
+    }
+    notebook.metadata.pop("jupytext", None)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def publish(folder: Path, site: Path, book: Book) -> None:
+    """Write every notebook of ``folder`` into the site, and the requirements that Binder
+    installs."""
+    archive = archive_of(book.repository, book.root)
+    for source in sorted(folder.glob("*.py")):
+        stem = source.stem
+        in_plain = functools.partial(plain, book=book, paper=stem)
+        notebook = runnable(source, first_cell(stem, archive, book.root), in_plain)
+        content = nbformat.writes(notebook)
+        write_if_changed(site / PUBLISHED.format(stem=stem), content.encode())
+    requirements = (
+        "--extra-index-url https://download.pytorch.org/whl/cpu\n"
+        f"jupyterlab>=4\ncapslib[lab] @ {archive}\n"
+    )
+    write_if_changed(site / "binder" / "requirements.txt", requirements.encode())
+
+
+def launch_links(stem: str, repository: str) -> dict[str, str]:
+    """Return the addresses at which Colab and Binder open a chapter's published notebook."""
+    name = repository.rstrip("/").removesuffix(".git").split("github.com/")[-1]
+    path = PUBLISHED.format(stem=stem)
+    in_lab = quote(f"lab/tree/{path}", safe="")
+    return {
+        "Colab": f"https://colab.research.google.com/github/{name}/blob/{BRANCH}/{path}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/{BRANCH}?urlpath={in_lab}",
+    }

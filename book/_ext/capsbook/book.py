@@ -1,0 +1,155 @@
+"""What the pages are made from, kept by Sphinx's environment between builds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import capslib
+from capsbook import evidence, notebooks
+from capslib.lab.store import Store
+from capslib.papers import PAPERS
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+    from capsbook.evidence import Evidence
+    from capslib.lab.ledger import Claim
+
+SCORECARD = "book/scorecard"
+CHAPTER = "book/papers/{stem}"
+
+
+def chapter_of(page: str) -> str:
+    """Return the paper whose chapter a page is; empty for any other page."""
+    stem = page.rpartition("/")[2]
+    return stem if stem in PAPERS and page == CHAPTER.format(stem=stem) else ""
+
+
+class Executed(NamedTuple):
+    """What an executed chapter gives to other pages."""
+
+    state: str
+    fronts: dict[str, notebooks.Front]
+    """For the front page: its sentences and its pictures."""
+    claims: frozenset[str]
+    """The claims that have a row in the table of an experiment."""
+
+    @property
+    def finding(self) -> notebooks.Front | None:
+        """What surprised it, if there is a picture of that; else what it found."""
+        surprise = self.fronts.get("surprise")
+        return surprise if surprise and surprise.picture else self.fronts.get("found")
+
+
+class Book:
+    """The evidence, the executed chapters, and the pages that show them."""
+
+    evidence: Evidence
+
+    def __init__(self) -> None:
+        self.stamp = ""
+        self.published = ""
+        """The stamp of the evidence whose files the site has."""
+        self.chapters: dict[str, Executed] = {}
+        self.pages: set[str] = set()
+        """The pages that show evidence."""
+
+    def open(self, app: Sphinx) -> None:
+        """Note the folders and addresses of a build."""
+        source = Path(app.srcdir)
+        folder = os.environ.get("CAPSLIB_RESULTS")
+        if folder is None:
+            self.results = source / "results"
+        else:
+            self.results = Store(folder).check_there().root
+        in_checkout = (source / "capslib").is_dir()
+        self.root = source if in_checkout else Path(capslib.__file__).parents[1]
+        self.bibliography = source / app.config.bibtex_bibfiles[0]
+        self.repository = app.config.html_theme_options.get("repository_url", "").rstrip("/")
+
+    def renew(self, source: Path) -> bool:
+        """Judge the claims and read the chapters again where something changed; say whether."""
+        old = self._shown()
+        stamp = evidence.stamp(self.results)
+        if stamp != self.stamp:
+            self.evidence = evidence.load(self.results)
+            self.stamp = stamp
+        self.chapters = dict(self._read_chapters(source))
+        return old != self._shown()
+
+    def _shown(self) -> tuple:
+        """Return what changes when a page that shows evidence has to change."""
+        return self.stamp, {stem: executed[1:] for stem, executed in self.chapters.items()}
+
+    def _read_chapters(self, source: Path) -> Iterable[tuple[str, Executed]]:
+        for stem in PAPERS:
+            path = source / f"{CHAPTER.format(stem=stem)}.ipynb"
+            if not path.is_file():
+                continue
+            state = evidence.state([path])
+            previous = self.chapters.get(stem)
+            if previous and previous.state == state:
+                yield stem, previous
+                continue
+            rows = re.findall(r'id=\\?"at-([^"\\]+)', path.read_text(encoding="utf-8"))
+            yield stem, Executed(state, notebooks.front(path), frozenset(rows))
+
+    def blob(self, path: str, line: int) -> str:
+        """Return the address of a line of the repository."""
+        return f"{self.repository}/blob/main/{path}#L{line}"
+
+
+class Links:
+    """The addresses of the book as one page writes them; None where there is no such place."""
+
+    def __init__(self, app: Sphinx, page: str):
+        self.app = app
+        self.page = page
+        self.book: Book = app.env.capsbook
+
+    def _page(self, name: str) -> str | None:
+        if name not in self.app.env.found_docs:
+            return None
+        return "" if name == self.page else self.app.builder.get_relative_uri(self.page, name)
+
+    def chapter(self, stem: str) -> str | None:
+        """Return the address of a paper's chapter."""
+        return self._page(CHAPTER.format(stem=stem))
+
+    def place(self, claim: Claim) -> str | None:
+        """Return a claim's row in its chapter: in a table of an experiment, or in that of
+        all."""
+        address = self.chapter(claim.paper)
+        if address is None:
+            return None
+        executed = self.book.chapters.get(claim.paper)
+        kind = "at" if executed and claim.id in executed.claims else "claim"
+        return f"{address}#{kind}-{claim.id}"
+
+    def row(self, claim: Claim) -> str | None:
+        """Return a claim's row in its chapter, or on the scorecard where there is no
+        chapter."""
+        return self.place(claim) or self.score(f"#claim-{claim.id}")
+
+    def score(self, suffix: str = "") -> str | None:
+        """Return the address of the scorecard, followed by a filter or an anchor."""
+        address = self._page(SCORECARD)
+        return None if address is None else address + suffix
+
+    def file(self, path: str) -> str:
+        """Return the address of a file of the site."""
+        return "../" * self.page.count("/") + path
+
+    def record(self, key: str) -> str | None:
+        """Return the address of the page of a run."""
+        run = self.book.evidence.runs.get(key)
+        return None if run is None else self.file(page_of(run))
+
+
+def page_of(run: evidence.Run) -> str:
+    """Return the place of the page of a run in the site."""
+    return f"records/{run.trial.paper}/{run.trial.experiment}/{run.path.stem}.html"

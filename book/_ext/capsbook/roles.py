@@ -1,0 +1,303 @@
+"""Numbers in prose: of claims and of arms, from the records, when the book is built.
+
+======================================  ========================================================
+``{ours}`EM-T1-cnn```                   our value, ``5.21 %``; of several parts, a tally
+``{interval}`EM-T1-cnn```               its 95 % interval, ``[5.02, 5.40]``
+``{theirs}`EM-T1-cnn```                 the paper's value, as printed
+``{verdict}`EM-T1-cnn```                the verdict, in a word
+``{measured}`EXPERIMENT:ARM:METRIC```   the mean of a metric over seeds, at cpu scale
+``{interval}`EXPERIMENT:ARM:METRIC```   its 95 % interval
+``{count}`claims of em_routing```       how many, see :func:`count`
+======================================  ========================================================
+
+``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
+chapter's. They work in captions and in the alt texts of figures, too. A sentence whose number
+is not there yet is not shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxRole
+
+from capsbook.book import Links, chapter_of
+from capslib.errors import UserError
+from capslib.lab import claims, frames
+from capslib.lab.ledger import grouped, raised
+from capslib.lab.words import BASELINES, CAPSULES, EXACT, REDUCED, Verdict, counts
+from capslib.papers import PAPERS
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+    from capsbook.book import Book
+    from capsbook.evidence import Measured
+
+logger = logging.getLogger(__name__)
+SCORES = ("auroc_", "ap_")
+"""How metrics begin that are written as fractions. Other fractions are written in percent."""
+MISSING = "missing-number"
+ROLE = re.compile(r"\{(?P<role>[a-z]+)\}`(?P<target>[^`]+)`")
+
+# -------------------------------------------------------------------------------------- numbers
+
+
+def rounded(value: float, decimals: int | None = None) -> str:
+    """Return a number for prose: three significant digits, zeros kept; a whole number in full.
+
+    ``decimals`` rounds it like another number instead.
+
+    >>> rounded(19.632), rounded(0.9), rounded(-60431), rounded(0.00006104)
+    ('19.6', '0.900', '−60 431', '6.10·10⁻⁵')
+    """
+    if value < 0:
+        return f"−{rounded(-value, decimals)}"
+    if decimals is None:
+        decimals = decimals_of(value)
+    if 0 < value < 1e-3:
+        return raised(f"{value:.2e}")
+    return grouped(f"{value:.{decimals}f}")
+
+
+def decimals_of(value: float) -> int:
+    """Return how many decimals leave a number three significant digits; none to a whole
+    number."""
+    if value == int(value):
+        return 0
+    return max(0, 2 - math.floor(math.log10(abs(value))))
+
+
+def ends(interval: tuple[float, float] | None, value: float) -> str | None:
+    """Return an interval, as exact as the value that it is around; None where there is none."""
+    if interval is None:
+        return None
+    decimals = decimals_of(value) or decimals_of(interval[0])
+    low, high = (rounded(end, decimals) for end in interval)
+    return f"[{low}, {high}]"
+
+
+# -------------------------------------------------------------------- what each role stands for
+
+
+def ours(book: Book, target: str, paper: str) -> str | None:
+    """Return our value of a claim, with its unit."""
+    verdict = _verdict(book, target)
+    if verdict.ours is None:
+        return claims.our_value(verdict) or None
+    return claims.with_unit(rounded(verdict.ours), verdict.unit)
+
+
+def theirs(book: Book, target: str, paper: str) -> str | None:
+    """Return the paper's value of a claim, as printed, with its unit."""
+    verdict = _verdict(book, target)
+    return None if verdict.claim.value is None else claims.theirs(verdict)
+
+
+def word(book: Book, target: str, paper: str) -> str | None:
+    """Return the verdict on a claim, unless it waits for a run."""
+    verdict = _verdict(book, target)
+    return None if verdict.status == "waiting" else verdict.word
+
+
+def interval(book: Book, target: str, paper: str) -> str | None:
+    """Return the 95 % interval of our value of a claim, or of an arm."""
+    if ":" not in target:
+        verdict = _verdict(book, target)
+        return None if verdict.ours is None else ends(verdict.interval, verdict.ours)
+    mean = _measured(book, target, paper)
+    return mean and ends(mean.interval, mean.value)
+
+
+def measured(book: Book, target: str, paper: str) -> str | None:
+    """Return the mean of a metric over the seeds of an arm, with its unit."""
+    mean = _measured(book, target, paper)
+    return mean and claims.with_unit(rounded(mean.value), mean.unit)
+
+
+def count(book: Book, target: str, paper: str) -> str:
+    """Return how many there are of ``claims``, ``papers``, ``records`` or claims of a verdict.
+
+    ``capsules`` and ``baselines`` are judged at the papers' own size, ``reduced`` in a reduced
+    setting, ``exact`` as theorems and counts. These are never added up. ``undecided`` are those
+    in a reduced setting; another word counts in the first group that has it. ``claims of
+    em_routing`` counts in one paper.
+    """
+    kind, _, stem = target.partition(" of ")
+    if stem and stem not in PAPERS:
+        raise UserError(f"cannot count {target!r}")
+    verdicts = book.evidence.of(stem or None)
+    by_group = counts(verdicts)
+    totals = {
+        "claims": len(verdicts),
+        "papers": len(PAPERS),
+        "records": len(book.evidence.cited(stem or None)),
+        "undecided": by_group[REDUCED]["undecided"],
+    }
+    groups = {"capsules": CAPSULES, "baselines": BASELINES, "reduced": REDUCED, "exact": EXACT}
+    for name, group in groups.items():
+        totals[name] = sum(by_group[group].values())
+    for words in by_group.values():
+        for status, number in words.items():
+            totals.setdefault(status, number)
+    if kind not in totals:
+        raise UserError(f"cannot count {target!r}")
+    return str(totals[kind])
+
+
+def _verdict(book: Book, claim: str) -> Verdict:
+    try:
+        return book.evidence.verdicts[claim]
+    except KeyError:
+        raise UserError(f"the ledger has no claim {claim!r}") from None
+
+
+def _measured(book: Book, target: str, paper: str) -> Measured | None:
+    """Return what ``STEM/EXPERIMENT@SCALE:ARM:METRIC`` names, fractions in percent."""
+    source, colon, names = target.partition(":")
+    arm, second, metric = names.rpartition(":")
+    experiment, _, scale = source.partition("@")
+    if "/" in experiment:
+        paper, _, experiment = experiment.partition("/")
+    if not (colon and second and paper):
+        raise UserError(f"{target!r} should look like EXPERIMENT:ARM:METRIC")
+    mean = book.evidence.measured(paper, experiment, arm, scale or "cpu", metric)
+    if mean is None or mean.unit != "fraction" or metric.startswith(SCORES):
+        return mean
+    percent = mean.interval and tuple(100 * end for end in mean.interval)
+    return mean._replace(value=100 * mean.value, interval=percent, unit="percent")
+
+
+NUMBERS: dict[str, Callable[[Book, str, str], str | None]] = {
+    "ours": ours,
+    "theirs": theirs,
+    "verdict": word,
+    "interval": interval,
+    "measured": measured,
+    "count": count,
+}
+
+# ------------------------------------------------------------------------------ roles of Sphinx
+
+
+class NumberRole(SphinxRole):
+    """A number that one of ``NUMBERS`` computes. One of a claim leads to the claim."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        book, page = self.env.capsbook, self.env.docname
+        book.pages.add(page)
+        try:
+            text = NUMBERS[self.name](book, self.text, chapter_of(page))
+        except UserError as error:
+            logger.warning(
+                f"{self.name}: {error}", location=self.get_location(), type="capsbook"
+            )
+            return [], []
+        if text is None:
+            return [nodes.inline("", "not run yet", classes=[MISSING])], []
+        classes = ["number", self.name]
+        verdict = book.evidence.verdicts.get(self.text)
+        address = verdict and Links(self.env.app, page).row(verdict.claim)
+        if address:
+            return [nodes.reference("", text, refuri=address, classes=classes)], []
+        return [nodes.inline("", text, classes=classes)], []
+
+
+class ClaimRole(SphinxRole):
+    """``{claim}`ID```: the id beside the square of its verdict, linked to its row."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        book, page = self.env.capsbook, self.env.docname
+        book.pages.add(page)
+        try:
+            verdict = _verdict(book, self.text)
+        except UserError as error:
+            logger.warning(f"claim: {error}", location=self.get_location(), type="capsbook")
+            return [nodes.literal(self.rawtext, self.text)], []
+        address = Links(self.env.app, page).row(verdict.claim)
+        seal = claims.seal(verdict, address, named=True)
+        return [nodes.raw("", seal, format="html")], []
+
+
+class RepositoryRole(SphinxRole):
+    """``{repository}`text```: a button that leads to the repository."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        address = self.env.capsbook.repository
+        return [nodes.reference("", self.text, refuri=address, classes=["launch"])], []
+
+
+ROLES = dict.fromkeys(NUMBERS, NumberRole) | {"claim": ClaimRole, "repository": RepositoryRole}
+
+# ------------------------------------------------------ alt texts, and numbers that are missing
+
+
+def in_text(text: str, book: Book, paper: str, missing: str = "not run yet") -> str:
+    """Return a text with the values of its roles in their places."""
+
+    def value(role_text: re.Match) -> str:
+        role = NUMBERS.get(role_text["role"])
+        if role is None:
+            return role_text[0]
+        number = role(book, role_text["target"], paper)
+        return missing if number is None else number
+
+    return ROLE.sub(value, text)
+
+
+def alt_text(text: str, book: Book, paper: str) -> str:
+    """Return an alt text with its numbers, without the sentences whose number is missing."""
+    return frames.whole(frames.sentences(in_text(text, book, paper, frames.MISSING)))
+
+
+def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the numbers into the alt texts of a page's images."""
+    page = app.env.docname
+    for image in doctree.findall(nodes.image):
+        text = image.get("alt", "")
+        if ROLE.search(text):
+            app.env.capsbook.pages.add(page)
+            image["alt"] = alt_text(text, app.env.capsbook, chapter_of(page))
+
+
+def leave_out_sentences(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave out every sentence of a page in which a number is missing."""
+    gap = next(doctree.findall(_is_gap), None)
+    while gap is not None:
+        while isinstance(gap.parent, nodes.Inline):
+            gap = gap.parent
+        block = gap.parent
+        head, tail = block[: block.index(gap)], block[block.index(gap) + 1 :]
+        del block[:]
+        block += [*_whole_before(head), *_whole_after(tail)]
+        if not block.astext().strip():
+            block.parent.remove(block)
+        gap = next(doctree.findall(_is_gap), None)
+
+
+def _is_gap(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.inline) and MISSING in node["classes"]
+
+
+def _whole_before(children: list[nodes.Node]) -> list[nodes.Node]:
+    """Return what stands before the sentence that these nodes end in."""
+    for index in reversed(range(len(children))):
+        node = children[index]
+        sentences = frames.sentences(node.astext()) if isinstance(node, nodes.Text) else []
+        if len(sentences) > 1:
+            return [*children[:index], nodes.Text("".join(sentences[:-1]))]
+    return []
+
+
+def _whole_after(children: list[nodes.Node]) -> list[nodes.Node]:
+    """Return what stands behind the sentence that these nodes begin in."""
+    for index, node in enumerate(children):
+        sentences = frames.sentences(node.astext()) if isinstance(node, nodes.Text) else []
+        if len(sentences) > 1:
+            return [nodes.Text("".join(sentences[1:])), *children[index + 1 :]]
+    return []
