@@ -79,7 +79,7 @@ PAGES = {
 Words come first. Our network has {ours}`NEG-T1-rba-bias`
 {interval}`NEG-T1-rba-bias`, *the paper's {theirs}`NEG-T1-rba-bias`*. More words follow.
 
-{measured}`negation_limitation/sign@paper:routing=dynamic,bias=true:train_accuracy`.
+{measured}`negation_limitation/sign@paper:dynamic/bias:train_accuracy`.
 
 ```{image} _static/favicon.svg
 :alt: "An icon. It has {ours}`NEG-T1-rba-bias`, the paper {theirs}`NEG-T1-rba-bias`."

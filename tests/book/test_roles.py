@@ -13,7 +13,7 @@ from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
 
 NBSP = "\N{NO-BREAK SPACE}"
-ARM = "sign@paper:routing=dynamic,bias=true"
+ARM = "sign@paper:dynamic/bias"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,8 @@ def test_an_interval_is_as_exact_as_its_value(value, interval, text):
         ("ours", "EM-W-8", None),
         ("interval", "EM-W-8", None),
         ("verdict", "EM-W-8", None),
-        ("measured", "sign:routing=dynamic,bias=true:train_accuracy", None),
+        ("measured", "sign@paper:routing=dynamic,bias=true:train_accuracy", f"99.7{NBSP}%"),
+        ("measured", "sign:dynamic/bias:train_accuracy", None),
         ("measured", f"{ARM}:test_accuracy", None),
     ],
 )

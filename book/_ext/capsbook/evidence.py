@@ -118,9 +118,9 @@ class Evidence:
     ) -> Measured | None:
         """Return the mean of a metric over the seeds of an arm; None where no run has it.
 
-        An arm is written by its name, or, where arms have none yet, as the fields that tell it from
-        others: ``routing=em,iterations=3``.
-        Raises :class:`UserError` for a name that is not there, and for fields of several arms.
+        An arm is written by its name, or, where arms have none yet, as the fields that tell it
+        from others: ``routing=em,iterations=3``. Raises :class:`UserError` for a name that is
+        not there, and for fields of several arms.
         """
         check_name("scale", scale, SCALES)
         fields = parse(arm.split(","), "field") if "=" in arm else {"arm": arm}

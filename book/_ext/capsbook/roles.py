@@ -11,8 +11,9 @@
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
-chapter's. They work in captions and in the alt texts of figures, too. A sentence whose number
-is not there yet is not shown.
+chapter's: ``negation_limitation/sign@paper:dynamic/bias:train_accuracy``. Roles work in
+captions and in the alt texts of figures, too. A sentence whose number is not there yet is not
+shown.
 """
 
 from __future__ import annotations
