@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import hashlib
 import os
@@ -18,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from filelock import Timeout
 
@@ -42,19 +41,20 @@ HARMLESS = ("GIT_CONFIG_", "GIT_DISCOVERY_")
 
 @functools.cache
 def code_hash(entry: str | None = None) -> str:
-    """SHA-256 of the Python files that a module imports, itself among them, or of the whole package; see :func:`hash_of_code`."""
-    return hash_of_code(
-        {p.relative_to(PACKAGE).as_posix(): p.read_bytes() for p in PACKAGE.rglob("*.py")},
-        entry,
-    )
+    """Return the SHA-256 of the package; with ``entry``, of what this module may import."""
+    files = {
+        path.relative_to(PACKAGE).as_posix(): path.read_bytes()
+        for path in PACKAGE.rglob("*.py")
+    }
+    return hash_of_code(files, entry)
 
 
 def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
     """Return the SHA-256 of files of the package, by name and content.
 
-    With ``entry``, a module, only the files count that it can import.
-    What a registry names counts as imported. So a change of the command line leaves the checkpoints of an experiment alone.
-    Line ends do not count: a clone with those of Windows has the same code.
+    With ``entry``, a module, only the files count that it can import. What a registry names
+    counts as imported. So a change of the command line leaves the checkpoints of an experiment
+    alone. Line ends do not count: a clone with those of Windows has the same code.
     """
     digest = hashlib.sha256()
     for name in sorted(files if entry is None else reached(files, entry)):
@@ -64,33 +64,35 @@ def hash_of_code(files: Mapping[str, bytes], entry: str | None = None) -> str:
 
 
 def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
-    """The files, by name, that a module of the package may import, wherever in its code it does; empty if it is not there."""
-    found: set[str] = set()
-    left = {entry}
-    while left:
-        name = left.pop()
-        parts = name.split(".")[1:]  # without "capslib"
-        for place in ("/".join([*parts, "__init__.py"]), "/".join(parts) + ".py"):
-            if place in files and place not in found:
-                found.add(place)
-                left |= _imported(files[place]) - {
-                    "capslib"
-                }  # whose docstring draws the plan of the house
-    return found
+    """Return the names of the files that a module may import, wherever in its code it does.
 
-
-def _imported(source: bytes) -> set[str]:
+    The set is empty if there is no such module.
+    """
     names: set[str] = set()
+    modules = [entry]
+    while modules:
+        place = "/".join(modules.pop().split(".")[1:])  # without "capslib"
+        for name in (f"{place}/__init__.py", f"{place}.py"):
+            if name in files and name not in names:
+                names.add(name)
+                modules += _imported(files[name])
+    return names
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """Yield the modules below the package that a file imports, or names for a registry."""
     for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value
-        ):  # of a registry
-            names.add(node.value.partition(":")[0])
-    return {name for name in names if name.split(".")[0] == "capslib"}
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            module, colon, _ = node.value.partition(":")  # as in a registry
+            names = [module] if colon else []
+        for name in names:
+            if name.startswith("capslib."):
+                yield name
 
 
 def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -184,11 +186,9 @@ def _environment(device: str) -> Environment:
     import torch
 
     kind = device.partition(":")[0]
-    name = (
-        torch.cuda.get_device_name(device)
-        if kind == "cuda"
-        else f"{kind.upper()} ({platform.machine()})"
-    )
+    name = f"{kind.upper()} ({platform.machine()})"
+    if kind == "cuda":
+        name = torch.cuda.get_device_name(device)
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -199,42 +199,42 @@ def _environment(device: str) -> Environment:
 
 
 def keep_memory() -> None:
-    """Let glibc keep what a training step frees for the next one, after it has given back what is free now.
+    """Let glibc keep what a training step frees for the next one.
 
-    By default it maps large blocks on their own, and in the workers of a dask cluster gives small ones back too, so every step
-    faults all its pages in again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
+    What is free now is given back. By default glibc maps large blocks on their own, and in the
+    workers of a dask cluster gives small ones back, too. So every step faults all its pages in
+    again: a step of an LSTM routing then takes 1.1 and 2.8 times as long.
     """
-    with contextlib.suppress(
-        AttributeError, OSError, TypeError
-    ):  # musl or a Mac; no dynamic linker; Windows
+    # On musl or a Mac; without a dynamic linker; on Windows.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         glibc = ctypes.CDLL(None)
         glibc.malloc_trim(0)
-        for option, value in (
-            (-4, 0),
-            (-1, -1),
-            (-2, 2**26),
-        ):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-            glibc.mallopt(option, value)
+        glibc.mallopt(-4, 0)  # M_MMAP_MAX
+        glibc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
+        glibc.mallopt(-2, 2**26)  # M_TOP_PAD
 
 
 class PeakMemory:
-    """The most memory that was held: the device's own count on CUDA, resident memory of this process on the CPU."""
+    """The most memory that was held meanwhile, in ``bytes``.
+
+    On CUDA it is the device's own count, on the CPU the resident memory of this process.
+    """
+
+    bytes: int
 
     def __init__(self, device: str):
         self.device = device
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> Self:
         if self.device.startswith("cuda"):
             import torch
 
             torch.cuda.reset_peak_memory_stats(self.device)
         elif sys.platform == "linux":
-            with contextlib.suppress(
-                OSError
-            ):  # some containers forbid it; the mark of the whole process has to do there
-                Path("/proc/self/clear_refs").write_bytes(
-                    b"5"
-                )  # sets the high-water mark back to what is held now
+            # Some containers forbid it; the mark of the whole process has to do there.
+            with contextlib.suppress(OSError):
+                # Sets the mark back to what is held now.
+                Path("/proc/self/clear_refs").write_bytes(b"5")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -242,41 +242,46 @@ class PeakMemory:
             import torch
 
             self.bytes = torch.cuda.max_memory_allocated(self.device)
-        elif sys.platform == "linux" and (
-            mark := re.search(
-                r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")
-            )
-        ):
+            return
+        mark = None
+        if sys.platform == "linux":
+            status = Path("/proc/self/status").read_text(encoding="utf-8")
+            mark = re.search(r"VmHWM:\s*(\d+)", status)
+        if mark:
             self.bytes = int(mark[1]) * 1024
-        else:
-            import psutil
+            return
+        import psutil
 
-            memory = psutil.Process().memory_info()
-            self.bytes = getattr(
-                memory, "peak_wset", memory.rss
-            )  # Windows keeps a peak; a Mac and gVisor tell what is held now
+        memory = psutil.Process().memory_info()
+        # Windows keeps a peak; a Mac and gVisor tell what is held now.
+        self.bytes = getattr(memory, "peak_wset", memory.rss)
 
 
 @contextlib.contextmanager
 def _seconds_of_steps(device: str) -> Iterator[list[float]]:
-    """The seconds from each step of an optimiser to the next, in a list that fills up meanwhile. What comes before the first step
-    (data, a compiler, a CUDA context) is not in it: a rehearsal is mostly that, and a run is not."""
+    """Yield a list that collects the seconds from each step of an optimiser to the next.
+
+    What comes before the first step (data, a compiler, a CUDA context) is not in it: a
+    rehearsal is mostly that, and a run is not.
+    """
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    between: list[float] = []
-    last: list[float] = []
+    seconds: list[float] = []
+    last: float | None = None
 
-    def ended(*_: object) -> None:
+    def step_ended(*_: object) -> None:
+        nonlocal last
         if device.startswith("cuda"):
             torch.cuda.synchronize(device)
         now = time.perf_counter()
-        between.extend(now - before for before in last)
-        last[:] = [now]
+        if last is not None:
+            seconds.append(now - last)
+        last = now
 
-    hook = register_optimizer_step_post_hook(ended)
+    hook = register_optimizer_step_post_hook(step_ended)
     try:
-        yield between
+        yield seconds
     finally:
         hook.remove()
 
@@ -284,45 +289,41 @@ def _seconds_of_steps(device: str) -> Iterator[list[float]]:
 def run_trial(experiment: Experiment, trial: Trial, store: Store, context: Context) -> Record:
     """Run one trial, or take it up where an earlier run was killed, and keep its record.
 
-    A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its traceback in ``store.log(trial)``.
-    :class:`UserError` (a missing data set, say) and interrupts are raised; checkpoints stay, so the next run goes on from
-    there. Weights of finished trainings stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal, recorded as "cut" even where it fails: a message then says in what.
+    A trial that ends in a NaN, out of memory or in an exception is recorded as such, with its
+    traceback in ``store.log(trial)``. UserError (a missing data set, say) and interrupts are
+    raised; checkpoints stay, so the next run goes on from there. Weights of finished trainings
+    stay for the experiments that share them. With ``context.max_steps`` it is a rehearsal,
+    recorded as "cut" even where it fails: a message then says in what.
     """
     arm = experiment.arm(trial.scale, trial.config)
     code = code_of(experiment)  # as it is now: somebody may commit or pull while the trial runs
-    context.folder, context.code_of = context.folder or store.trainings, code_hash
+    context.folder = context.folder or store.trainings
+    context.code_of = code_hash
     context.doubles = experiment.budget(trial) == 2
     started, clock = datetime.now(UTC), time.perf_counter()
     outcome, status, message = Outcome(metrics={}), "ok", ""
+    rehearsal = context.max_steps is not None
+    timer = _seconds_of_steps(context.device) if rehearsal else contextlib.nullcontext([])
     keep_memory()
-    timed = (
-        contextlib.nullcontext([])
-        if context.max_steps is None
-        else _seconds_of_steps(context.device)
-    )
-    with timed as seconds_of_steps, PeakMemory(context.device) as memory:
+    with timer as seconds_of_steps, PeakMemory(context.device) as memory:
         try:
             outcome = experiment.run(arm, context)
         except UserError:
             raise
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # of a worker, the last would end the process, as if it had been killed
+        except (Exception, SystemExit) as error:  # SystemExit would end a worker
             status, message = _fault(error)
             _log(trial, store, traceback.format_exc())
-    if context.max_steps is not None:
-        status, message = "cut", message and f"{status}: {message}"
-        outcome = dataclasses.replace(
-            outcome, series={**outcome.series, "seconds_of_steps": seconds_of_steps}
-        )
+    if rehearsal:
+        message = message and f"{status}: {message}"
+        status = "cut"
+        outcome.series["seconds_of_steps"] = seconds_of_steps
     return _keep(
         experiment,
         trial,
         store,
-        status,
-        message,
         outcome,
+        exit=status,
+        message=message,
         code=code,
         environment=_environment(context.device),
         wall_seconds=round(time.perf_counter() - clock + context.seconds_before, 3),
@@ -341,27 +342,26 @@ def run_unless_taken(
     replaces: datetime | None = None,
     wait: bool = False,
 ) -> Record | None:
-    """Run a trial that has not been run yet, unless another process runs it or ``context.stop()`` ends it: then None comes back.
+    """Run a trial. Return None if another process runs it or ``context.stop()`` ends it.
 
-    The process that runs a trial holds the lock ``store.lock(trial)``, and a lock dies with its process, so a kill leaves none
-    behind. ``wait`` waits for it. A record that another process left in the meantime is given back instead of a second one;
-    ``replaces`` is when the one finished that is to be replaced.
+    The process that runs a trial holds the lock ``store.lock(trial)``, and a lock dies with its
+    process, so a kill leaves none behind. ``wait`` waits for it. A record that another process
+    left in the meantime is returned instead of a second one; ``replaces`` is when the one
+    finished that is to be replaced.
 
-    The lock is the operating system's (flock). On a network file system without locks two processes may run the same trial at
-    once; the later record then replaces the earlier one, whole.
+    The lock is the operating system's (flock). On a network file system without locks two
+    processes may run the same trial at once; the later record then replaces the earlier, whole.
     """
     if context.stop():
         return None
+    lock = locked(
+        store.lock(trial), blocking=wait, poll_interval=0.5, cancel_check=context.stop
+    )
     try:
-        with locked(
-            store.lock(trial), blocking=wait, poll_interval=0.5, cancel_check=context.stop
-        ):
+        with lock:
             record = store.get(trial)
-            if (
-                record is not None
-                and record.exit not in UNFINISHED
-                and record.finished != replaces
-            ):
+            finished = record is not None and record.exit not in UNFINISHED
+            if finished and record.finished != replaces:
                 return record
             if context.progress is not None:
                 context.progress(0, 0, "")
@@ -371,20 +371,19 @@ def run_unless_taken(
 
 
 def record_death(
-    experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit = "error"
+    experiment: Experiment, trial: Trial, store: Store, message: str, status: Exit
 ) -> Record:
-    """Record that the process that ran a trial died in the middle of it, as far as the one that outlived it can tell."""
+    """Record that the process that ran a trial died, as far as the survivor knows."""
     _log(trial, store, f"{message}\n")
-    environment = _environment("cpu").model_copy(update={"device": "unknown"})
     return _keep(
         experiment,
         trial,
         store,
-        status,
-        message,
         Outcome(metrics={}),
+        exit=status,
+        message=message,
         code=code_of(experiment),
-        environment=environment,
+        environment=_environment("cpu").model_copy(update={"device": "unknown"}),
         wall_seconds=0,
         peak_memory_bytes=0,
         started=datetime.now(UTC),
@@ -393,6 +392,7 @@ def record_death(
 
 
 def _fault(error: BaseException) -> tuple[Exit, str]:
+    """Return how a trial ended that raised an error, and a message."""
     import torch
 
     if isinstance(error, NotFinite):
@@ -400,31 +400,23 @@ def _fault(error: BaseException) -> tuple[Exit, str]:
     refused = "can't allocate memory" in str(error)  # torch's word for it on the CPU
     if refused or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom", (str(error) or type(error).__name__).splitlines()[0]
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return (
-        "error",
-        f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})",
-    )
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return "error", f"{type(error).__name__}: {error} ({place})"
 
 
 def _log(trial: Trial, store: Store, text: str) -> None:
     path = store.log(trial)
     path.parent.mkdir(parents=True, exist_ok=True)
+    time_and_place = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}"
     with path.open("a", encoding="utf-8") as file:
-        file.write(
-            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC on {platform.node()}: {trial}\n{text}\n"
-        )
+        file.write(f"{time_and_place}: {trial}\n{text}\n")
 
 
 def _keep(
-    experiment: Experiment,
-    trial: Trial,
-    store: Store,
-    status: Exit,
-    message: str,
-    outcome: Outcome,
-    **measured: Any,
+    experiment: Experiment, trial: Trial, store: Store, outcome: Outcome, **measured: Any
 ) -> Record:
+    """Write the record of a trial, and return it."""
     arm = experiment.arm(trial.scale, trial.config)
     fields = arm.fields()
     fields.pop("arm", None)  # a name may change
@@ -433,17 +425,11 @@ def _keep(
         trial=trial,
         config=fields,
         deviations=deviations(trial.paper, trial.experiment, arm),
-        metrics=outcome.metrics,
-        series=outcome.series,
-        data=outcome.data,
-        routing_path=outcome.routing_path,
-        parameters=outcome.parameters,
         finished=datetime.now(UTC),
-        exit=status,
-        message=message,
+        **vars(outcome),
         **measured,
     )
     store.put(record)
-    if status == "ok":
+    if record.exit == "ok":
         store.log(trial).unlink(missing_ok=True)
     return record

@@ -1,4 +1,7 @@
-"""Where and how to run: the parameters of every notebook and of the command line, checked before anything starts, without torch."""
+"""Where and how to run: the parameters of every notebook and of the command line.
+
+They are checked before anything starts, without torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ class Settings(Model):
 
     scale: Scale = Field(
         "smoke",
-        description="smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting",
+        description=(
+            "smoke: stand-in data, seconds; cpu: real data, reduced; paper: the paper's setting"
+        ),
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:0 …, or mps")
     seeds: int | None = Field(
@@ -70,9 +75,11 @@ class Settings(Model):
 
     @classmethod
     def check(cls, *, elsewhere: bool = False, **parameters: Any) -> Settings:
-        """Validate parameters. Raises :class:`UserError`, which names the nearest valid parameter, scale or device.
+        """Return the settings with these parameters.
 
-        With ``elsewhere`` a machine without any CUDA device need not have the one that is named: a plan may be for another machine.
+        With ``elsewhere`` a machine without any CUDA device need not have the one that is
+        named: a plan may be for another machine. Raises UserError, which names the nearest
+        valid parameter, scale or device.
         """
         for name in parameters:
             check_name("parameter", name, cls.model_fields)
@@ -81,49 +88,51 @@ class Settings(Model):
             settings = cls.model_validate(parameters)
         except ValidationError as error:
             first = error.errors()[0]
+            value = f"{first['loc'][0]} = {first['input']!r}"
+            raise UserError(f"Parameter {value}: {first['msg']}.") from None
+        planned = elsewhere and cuda_devices() == 0
+        check_device(settings.device, here=settings.scheduler is None and not planned)
+        seconds = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", seconds):
             raise UserError(
-                f"Parameter {first['loc'][0]} = {first['input']!r}: {first['msg']}."
-            ) from None
-        check_device(
-            settings.device,
-            here=settings.scheduler is None and not (elsewhere and cuda_devices() == 0),
-        )
-        wait = os.environ.get("CAPSLIB_CHECKPOINT_SECONDS", "60")
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", wait):
-            raise UserError(
-                f"$CAPSLIB_CHECKPOINT_SECONDS is {wait!r}; it should be a number of seconds, such as 60."
+                f"$CAPSLIB_CHECKPOINT_SECONDS is {seconds!r}; "
+                "it should be a number of seconds, such as 60."
             )
         return settings
 
 
 def check_device(device: str, *, here: bool = True) -> None:
-    """Raise :class:`UserError` for a device that this machine lacks, or, with ``here=False``, that no machine has.
+    """Raise UserError for a device that this machine lacks; or any, with ``here=False``.
 
     Asks the driver, which answers faster than torch.
     """
-    match = re.fullmatch(r"(cpu|mps|cuda(?::([0-9]{1,4}))?)", device)
-    if match is None:
-        if "gpu" in device.lower():
-            raise UserError(
-                f"Unknown device {device!r}. A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps."
-            )
-        raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
-    kind, index = match[1].partition(":")[0], int(match[2] or 0)
-    if not here:
-        return
-    if kind == "cuda" and index >= (count := cuda_devices()):
-        there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
+    match = re.fullmatch(r"(cpu|mps|cuda)|cuda:([0-9]{1,4})", device)
+    if match is None and "gpu" in device.lower():
         raise UserError(
-            f"There is no {device} here: {there} found. Use device cpu, or a machine with an NVIDIA driver."
+            f"Unknown device {device!r}. "
+            "A GPU of NVIDIA is cuda, or cuda:0; one of Apple is mps."
         )
-    if kind == "mps" and sys.platform != "darwin":
+    if match is None:
+        raise unknown("device", device, ("cpu", "cuda", "cuda:0", "mps"))
+    if not here or device == "cpu":
+        return
+    if device == "mps":
+        if sys.platform != "darwin":
+            raise UserError(
+                "There is no mps device here: only Apple machines have one. Use device cpu."
+            )
+        return
+    count = cuda_devices()
+    if int(match[2] or 0) >= count:
+        devices = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
         raise UserError(
-            "There is no mps device here: only Apple machines have one. Use device cpu."
+            f"There is no {device} here: {devices} found. "
+            "Use device cpu, or a machine with an NVIDIA driver."
         )
 
 
 def cuda_devices() -> int:
-    """The number of CUDA devices that a process started here would see."""
+    """Return the number of CUDA devices that a process started here would see."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return 0
     try:
@@ -136,7 +145,11 @@ def cuda_devices() -> int:
 
 
 def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
-    """Turn ``["scale=cpu", "seeds=3"]`` into a mapping. A value that is JSON is read as JSON, any other as text."""
+    """Return ``["scale=cpu", "seeds=3"]`` as a mapping.
+
+    A value that is JSON is read as JSON, any other as text. Raises UserError, which calls a
+    pair ``what``, for one without a name, or with a name that is given twice.
+    """
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -147,19 +160,21 @@ def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
         try:
             values[name] = _value(text)
         except (ValueError, RecursionError):
-            raise UserError(
-                f"{what.capitalize()} {name!r}: its value is too long, too deep, or no Unicode text."
-            ) from None
+            problem = "its value is too long, too deep, or no Unicode text"
+            raise UserError(f"{what.capitalize()} {name!r}: {problem}.") from None
     return values
 
 
 def _value(text: str) -> Any:
-    """Return what JSON makes of a text, or the text itself. Raises ValueError or RecursionError for what cannot be a value."""
+    """Return what JSON makes of a text, or the text itself.
+
+    Raises ValueError or RecursionError for what cannot be a value.
+    """
+    words = {"True": "true", "False": "false", "None": "null"}
     try:
-        value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+        value = json.loads(words.get(text, text))
     except json.JSONDecodeError:
         value = text
-    json.dumps(
-        value, ensure_ascii=False
-    ).encode()  # a UnicodeError for half of a surrogate pair
+    # A UnicodeError, for half of a surrogate pair, is a ValueError.
+    json.dumps(value, ensure_ascii=False).encode()
     return value
