@@ -20,7 +20,7 @@ from capslib.papers.experiment import Metric, Trial
 
 
 def lacking(what: str) -> None:
-    """Skip, saying so. In CI nothing may be lacking, so there it fails."""
+    """Skip a test, saying what is lacking. Fail in CI, where nothing may be."""
     if os.environ.get("CI"):
         pytest.fail(f"{what} (in CI this may not be lacking)")
     pytest.skip(what)
@@ -73,11 +73,15 @@ def make_record(trial: Trial, **changes: object) -> Record:
     return Record(**{**fields, **changes})
 
 
-class Told(batch.Display):
-    """A display that remembers what it is told, and does something when something is said."""
+class RecordedDisplay(batch.Display):
+    """A display that keeps what it shows, and does something after each line."""
 
     def __init__(self, then: Callable[[], object] = lambda: None):
-        self.plans, self.steps, self.ends, self.said, self.then = [], [], [], [], then
+        self.plans = []
+        self.steps = []
+        self.ends = []
+        self.lines = []
+        self.then = then
 
     def plan(self, plan):
         self.plans.append(plan)
@@ -89,5 +93,5 @@ class Told(batch.Display):
         self.ends.append((trial.key, record))
 
     def say(self, text):
-        self.said.append(text)
+        self.lines.append(text)
         self.then()

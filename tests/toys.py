@@ -5,6 +5,7 @@ Workers load this file, too, as dask's ``preload``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -104,7 +105,9 @@ def compile_under_observation() -> None:
     import torch
     from distributed import get_worker
 
-    profiler, frames = get_worker().periodic_callbacks.get("profile"), []
+    profiler, frames = None, []
+    with contextlib.suppress(ValueError):  # this is no thread in which dask runs a task
+        profiler = get_worker().periodic_callbacks.get("profile")
     mode = torch._C._InferenceMode
     code = (lambda x: x + 1).__code__.replace()  # new to the compiler, each time
 

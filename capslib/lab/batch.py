@@ -1,10 +1,11 @@
-"""Run many trials: those that have no record yet, side by side, on this machine or on a dask cluster.
+"""Run the trials that have no record yet, side by side, on this machine or on a cluster.
 
-A trial is a task, see :mod:`capslib.lab.workers`. Whatever is killed, the same call again goes on from the checkpoints:
+Whatever is killed, the same call again goes on from the checkpoints:
 
-* On Ctrl-C or SIGTERM the running trials write a checkpoint, and :class:`Interrupted` is raised. A second one is obeyed at once.
-* A trial that another process runs, of the same or of another call, is left to it (see :func:`capslib.lab.runs.run_unless_taken`)
-  and looked at again at the end.
+* On Ctrl-C or SIGTERM the running trials write a checkpoint, and :class:`Interrupted` is
+  raised. A second one is obeyed at once.
+* A trial that another process runs is left to it, and looked at again at the end. See
+  :func:`capslib.lab.runs.run_unless_taken`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
-from rich.console import Console
+import rich
 
 from capslib import papers
 from capslib.errors import Interrupted, UserError
@@ -32,9 +34,10 @@ from capslib.papers.experiment import Trial
 
 @dataclass(frozen=True)
 class Session:
-    """A scale, a device and folders: what a notebook or the command line runs its experiments with.
+    """A scale, a device and folders: what a notebook or a command runs experiments with.
 
-    At smoke scale records go to a folder of the build that belongs to the code at hand, never to the committed results.
+    At smoke scale records go to a folder of the build that belongs to the code at hand, never
+    to the committed results.
     """
 
     settings: Settings
@@ -42,94 +45,91 @@ class Session:
 
     @classmethod
     def start(cls, *, elsewhere: bool = False, **parameters: object) -> Session:
-        """Check the parameters of a notebook (see :meth:`Settings.check`). Raises :class:`UserError` for whatever is wrong."""
+        """Return a session with the parameters of a notebook.
+
+        With ``elsewhere`` it only plans, perhaps for another machine: the device need not be
+        here, and no folder has to be writable. Raises UserError for a bad parameter.
+        """
         settings = Settings.check(elsewhere=elsewhere, **parameters)
         root = settings.results_dir
         if root is None and settings.scale == "smoke":
             root = project_root() / "_build" / "smoke" / code_hash()[:12]
         store = Store(root)
-        if not elsewhere:  # a plan writes nothing
+        if not elsewhere:
             store.check_writable()
         return cls(settings, store)
 
-    def trials(self, stem: str, experiment: str, **selection: object) -> list[Trial]:
-        """Those of an experiment at this scale. Raises :class:`UserError` as ``Experiment.trials`` does, and says which experiments
-        have a field or a configuration that this one lacks."""
-        seeds, chosen = (
-            None if self.settings.seeds is None else range(self.settings.seeds),
-            papers.experiments(stem)[experiment],
-        )
+    def trials(self, stem: str, experiment: str, **selection: Any) -> list[Trial]:
+        """Return the trials of an experiment at this scale.
+
+        ``selection`` has ``where`` and ``change`` of :meth:`Experiment.trials`. Raises
+        UserError as it does, and names the experiments that have what this one lacks.
+        """
+        seeds = None if self.settings.seeds is None else range(self.settings.seeds)
+        chosen = papers.experiments(stem)[experiment]
         try:
             return chosen.trials(self.settings.scale, seeds=seeds, **selection)
         except UserError as error:
-            own, every = chosen.fields, papers.experiments(stem).values()
-            for name in {
-                **(selection.get("where") or {}),
-                **(selection.get("change") or {}),
-            }.keys() - set(own):
-                if have := ", ".join(e.name for e in every if name in e.fields):
-                    raise UserError(
-                        f"{error} Experiments with a field {name!r}: {have}. Name one with --experiment."
-                    ) from None
-            where = {
-                name: value
-                for name, value in (selection.get("where") or {}).items()
-                if name != "seed"
-            }
-            able = (e for e in every if where.keys() <= set(e.fields))
-            have = [
-                e.name
-                for e in able
-                if any(arm.matches(where) for arm in e.at(self.settings.scale).values())
-            ]
-            if have and experiment not in have:
-                raise UserError(
-                    f"{error} Experiments that have some: {', '.join(have)}. Name one with --experiment."
-                ) from None
-            raise
+            names = self._experiments_with(stem, **selection)
+            if not names or experiment in names:
+                raise
+            hint = f"Experiments that have it: {', '.join(names)}. Name one with --experiment."
+            raise UserError(f"{error} {hint}") from None
 
-    def run(self, stem: str, experiment: str, **selection: object) -> list[Record]:
-        """The records of an experiment at this scale; trials without one are run first, and a line says what was loaded and run.
+    def _experiments_with(
+        self,
+        stem: str,
+        where: Mapping[str, Any] | None = None,
+        change: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Return the experiments that have such configurations, and all fields to change."""
+        values = {field: value for field, value in (where or {}).items() if field != "seed"}
+        fields = {*values, *(change or {})}
+        names: list[str] = []
+        for experiment in papers.experiments(stem).values():
+            if fields <= set(experiment.fields):
+                arms = experiment.at(self.settings.scale).values()
+                if any(arm.matches(values) for arm in arms):
+                    names.append(experiment.name)
+        return names
 
-        ``selection`` is as in ``Experiment.trials``. In a notebook the line tells until then how the trials get on.
+    def run(self, stem: str, experiment: str, **selection: Any) -> list[Record]:
+        """Return the records of an experiment at this scale, after running what has none.
+
+        ``selection`` is that of :meth:`trials`. One line is printed: how many records were
+        loaded and run. In a notebook it shows until then how the trials get on.
         """
         trials = self.trials(stem, experiment, **selection)
-        console = Console(force_terminal=False)
-        with (
-            progress.Passing(console)
-            if console.is_jupyter
-            else contextlib.nullcontext() as display
-        ):
-            ran = run(trials, self.store, self.settings, display=display)
-        found = [record for trial in trials if (record := self.store.get(trial)) is not None]
-        sets, there = (
-            sorted({of for r in found if (of := r.config.get("data"))}),
-            len(found) - len(ran),
-        )
-        about = ", ".join([experiment, f"{self.settings.scale} scale", *sets])
-        larger = "; figures prefer larger runs" * (self.settings.scale == "smoke")
-        print(
-            progress.printable(
-                f"{plural(there, 'record')} loaded, {len(ran)} run: {about}{larger}"
-            )
-        )
-        return found
+        display = contextlib.nullcontext()
+        if rich.get_console().is_jupyter:
+            display = progress.CellLine()
+        with display as shown:
+            count = len(run(trials, self.store, self.settings, display=shown))
+        stored = [self.store.get(trial) for trial in trials]
+        records = [record for record in stored if record is not None]
+        data = {record.config["data"] for record in records if record.config.get("data")}
+        names = [experiment, f"{self.settings.scale} scale", *sorted(data)]
+        loaded = plural(len(records) - count, "record")
+        line = f"{loaded} loaded, {count} run: {', '.join(names)}"
+        if self.settings.scale == "smoke":
+            line += "; figures prefer larger runs"
+        print(progress.printable(line))
+        return records
 
 
 def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
-    """Raise :class:`UserError` if data sets that the trials name are not there or damaged; its message has all of them."""
+    """Raise UserError, which names them, for data sets of the trials that are not there."""
     from capslib import data
 
-    missing = []
-    for name in sorted(
-        {name for t in trials if (name := getattr(papers.arm(t), "data", None))}
-    ):
+    names = {getattr(papers.arm(trial), "data", None) for trial in trials}
+    problems = []
+    for name in sorted(filter(None, names)):
         try:
             data.require(name, data_dir=data_dir)
         except UserError as error:
-            missing.append(str(error))
-    if missing:
-        raise UserError("\n".join(missing))
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def run(
@@ -141,12 +141,15 @@ def run(
     retry_failed: bool = False,
     max_steps: int | None = None,
 ) -> list[Record]:
-    """Run the trials that have no record, with ``retry_failed`` those too whose record is of a failure; give back their records.
+    """Run the trials that have no record, and return the new records.
 
-    A trial that fails is recorded as such and does not stop the others. Raises :class:`UserError` for what would stop them all (a
-    missing data set, workers with another version of capslib) and :class:`Interrupted` when stopped by a signal.
-    ``max_steps`` makes it a rehearsal, see :class:`Context`: the next run without it replaces these records.
-    On a scheduler of the user's own, the folders of data and results are paths on the machines of its workers, too.
+    A trial that fails is recorded as such and does not stop the others. ``retry_failed`` runs
+    those again whose record is of a failure. ``max_steps`` makes it a rehearsal, which ends
+    each training after so many steps; the next run without it replaces these records. On a
+    scheduler of the user's own, the folders of data and results are paths on its workers, too.
+
+    Raises UserError for what would stop all trials (a missing data set, workers with another
+    version of capslib), and Interrupted when stopped by a signal.
     """
     display = display or Display()
 
@@ -156,67 +159,63 @@ def run(
 
     plan = planning.plan(trials, store, settings, retry_failed=retry_failed, check=check)
     display.plan(plan)
-    todo, devices = plan.todo, plan.devices
-    if not todo:
+    if not plan.todo:
         return []
     store.check_writable()
-    alone = devices is None or len(devices) == 1
-    common = dict(
-        settings=settings.model_copy(
-            update={
-                "data_dir": settings.data_dir and settings.data_dir.resolve(),
-                "device": settings.device
-                if alone
-                else settings.device.partition(":")[0],  # of several, each sees only its own
-            }
-        ),
-        results=store.root.resolve(),
-        code=code_hash(),
-        max_steps=max_steps,
-    )
-    replaces = {key: record.finished for key, record in plan.failed.items()}
+    changes: dict[str, Any] = {}
+    if settings.data_dir is not None:
+        changes["data_dir"] = settings.data_dir.resolve()
+    if plan.devices is not None and len(plan.devices) > 1:
+        # Each worker sees its own device alone.
+        changes["device"] = settings.device.partition(":")[0]
+    tasks: list[Task] = []
+    for trial in plan.todo:
+        failure = plan.failed.get(trial.key)
+        task = Task(
+            trial=trial,
+            settings=settings.model_copy(update=changes),
+            results=store.root.resolve(),
+            replaces=None if failure is None else failure.finished,
+            max_steps=max_steps,
+        )
+        tasks.append(task)
     records: list[Record] = []
-    with Signals() as stop, executor(settings, devices, display, stop) as execute:
-        for wait in (
-            False,
-            True,
-        ):  # what another process runs is looked at again when nothing else is left
-            left: list[Trial] = []
-            tasks = [
-                Task(trial=t, replaces=replaces.get(t.key), wait=wait, **common) for t in todo
-            ]
-            for trial, record in execute(tasks):
-                display.finish(trial, record)
+    with Signals() as stop, executor(settings, plan.devices, display, stop) as execute:
+        for last in (False, True):  # what another process runs is looked at again
+            taken: list[Task] = []
+            for task, record in execute(tasks):
+                display.finish(task.trial, record)
                 if record is None:
-                    left.append(trial)
+                    taken.append(task.model_copy(update={"wait": True}))
                 else:
                     records.append(record)
-            if left and stop():
+            if taken and stop():
                 raise Interrupted
-            if not left:
+            if last or not taken:
                 break
-            todo = left
-            display.say(f"{len(todo)} trials are being run by another process; waiting for it.")
+            tasks = taken
+            display.say(
+                f"{len(tasks)} trials are being run by another process; waiting for it."
+            )
     return records
 
 
 class Signals:
-    """Turns Ctrl-C and SIGTERM into a flag, which is true once one has come. The next one, of either, does what it did before."""
+    """Whether Ctrl-C or SIGTERM has come. The next one, of either, does what it did before."""
 
     signal: int | None = None
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         return self.signal is not None
 
-    def __enter__(self) -> Signals:
-        here = (
-            threading.current_thread() is threading.main_thread()
-        )  # no other thread may ask for signals
-        self.before = (
-            {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
-            if here
-            else {}
-        )
+    def __enter__(self) -> Self:
+        # No other thread may ask for signals.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, _: object, error: object, __: object) -> None:
@@ -229,5 +228,5 @@ class Signals:
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)

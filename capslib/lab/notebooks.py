@@ -1,4 +1,7 @@
-"""Execute a chapter whose inputs have changed, or renew its text alone: Jupytext → Papermill → ``book/papers/STEM.ipynb``."""
+"""Execute a chapter whose inputs have changed, or renew its text alone.
+
+Jupytext reads ``notebooks/STEM.py``, Papermill executes it to ``book/papers/STEM.ipynb``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -23,13 +25,15 @@ from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.files import check_writable, write_atomically
 from capslib.lab.batch import Session, Signals, check_data
-from capslib.lab.progress import PASSING, printable
+from capslib.lab.progress import OVERWRITTEN, printable
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
+from capslib.papers.experiment import Trial
 
 if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
     from nbformat import NotebookNode
+    from papermill.exceptions import PapermillExecutionError
 
 LIBRARIES = (
     "torch",
@@ -45,14 +49,17 @@ LIBRARIES = (
 
 
 def source(stem: str) -> Path:
-    """The Jupytext notebook of a chapter. Raises :class:`UserError` for an unknown stem or a chapter that is not written yet."""
+    """Return the Jupytext notebook of a chapter.
+
+    Raises UserError for an unknown stem, or a chapter that is not written yet.
+    """
     papers.module(stem)
-    path = project_root() / "notebooks" / f"{stem}.py"
+    root = project_root()
+    path = root / "notebooks" / f"{stem}.py"
     if not path.exists():
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
-        raise UserError(
-            f"There is no {path.relative_to(project_root())} in {project_root()}. Chapters here: {there}."
-        )
+        chapters = ", ".join(sorted(p.stem for p in path.parent.glob("*.py"))) or "none"
+        name = path.relative_to(root)
+        raise UserError(f"There is no {name} in {root}. Chapters here: {chapters}.")
     return path
 
 
@@ -68,164 +75,193 @@ KERNELSPEC = """\
 
 
 def keep_kernelspec(model: dict[str, Any], **_: Any) -> None:
-    """JupyterLab's hook before it saves a file: a notebook names Python 3, whatever the kernel that ran is called on this machine."""
+    """Have a notebook that JupyterLab saves name Python 3, whatever the kernel is called here.
+
+    JupyterLab calls it before it saves a file.
+    """
     if model["type"] == "file" and model["format"] == "text":
-        model["content"] = re.sub(
-            r"\A# ---\n# jupyter:\n#   kernelspec:\n(#     .*\n)+# ---\n",
-            KERNELSPEC,
-            model["content"],
-        )
+        header = r"\A# ---\n# jupyter:\n#   kernelspec:\n(#     .*\n)+# ---\n"
+        model["content"] = re.sub(header, KERNELSPEC, model["content"])
 
 
 def target(stem: str) -> Path:
+    """Return where the executed notebook of a chapter is."""
     return project_root() / "book" / "papers" / f"{stem}.ipynb"
 
 
 def check(stem: str, session: Session) -> None:
-    """Raise :class:`UserError` for what would stop a chapter after minutes: no notebook, no data, a book that cannot be written."""
+    """Raise UserError for what would stop a chapter after minutes.
+
+    That is a missing notebook, missing data, a book that cannot be written.
+    """
     source(stem)
     check_writable(target(stem).parent, "The chapter", "Make that folder writable.")
-    trials = [
-        trial for name in papers.experiments(stem) for trial in session.trials(stem, name)
-    ]
-    if session.settings.scheduler is None:
-        check_data(
-            [trial for trial in trials if session.store.get(trial) is None],
-            session.settings.data_dir,
-        )
+    if session.settings.scheduler is not None:
+        return
+    missing: list[Trial] = []
+    for name in papers.experiments(stem):
+        trials = session.trials(stem, name)
+        missing += [trial for trial in trials if session.store.get(trial) is None]
+    check_data(missing, session.settings.data_dir)
 
 
 def fingerprint(stem: str, settings: Settings) -> str:
-    """A hash of everything beside its notebook that a chapter shows.
+    """Return a hash of everything beside its notebook that a chapter shows.
 
-    That is its parameters, its records and its ledger, the versions of Python and of the libraries, and every file of capslib
-    except what other papers run and claim: their networks may be a part of its own.
+    That is its parameters, its records and its ledger, the versions of Python and of the
+    libraries, and every file of capslib except what other papers run and claim: their networks
+    may be a part of its own.
     """
+    versions = [platform.python_version(), *map(importlib.metadata.version, LIBRARIES)]
     digest = hashlib.sha256()
-    for text in (
-        settings.model_dump_json(),
-        platform.python_version(),
-        *map(importlib.metadata.version, LIBRARIES),
-    ):
+    for text in (settings.model_dump_json(), *versions):
         digest.update(text.encode() + b"\0")
     others = set(papers.STEMS) - {stem}
     package = Path(__file__).parents[1]
-    files = [
-        path
-        for path in package.rglob("*")
-        if path.suffix in (".py", ".csv")
-        and (
-            path.parent.name == "networks"
-            or others.isdisjoint(path.relative_to(package).with_suffix("").parts)
-        )
-    ]
-    files += [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
+    files = [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
+    for path in [*package.rglob("*.py"), *package.rglob("*.csv")]:
+        names = path.relative_to(package).with_suffix("").parts
+        if path.parent.name == "networks" or others.isdisjoint(names):
+            files.append(path)
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def marks(stem: str) -> tuple[str, str] | None:
-    """The fingerprint and the hash of the notebook behind the book's chapter; None where there is none, or something else wrote it."""
+def mark_of(stem: str) -> dict[str, Any]:
+    """Return what the book's chapter says of its making; nothing if it is not ours."""
     try:
-        noted = json.loads(target(stem).read_text(encoding="utf-8"))["metadata"]["capslib"]
-        return noted["fingerprint"], noted["notebook"]
+        return dict(json.loads(target(stem).read_text(encoding="utf-8"))["metadata"]["capslib"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return {}
 
 
 def execute(stem: str, settings: Settings, *, force: bool = False) -> str:
-    """Bring one chapter of the book up to date. Returns ``executed``; ``text renewed, outputs kept`` where only text, captions or
-    tags for the page have changed; or ``unchanged``.
+    """Bring one chapter of the book up to date.
 
-    Standard error shows how its trials get on, and at a terminal a bar its cells.
-    What was in the book before stays until the new one is whole. The :class:`UserError` of a chapter that fails names the cell, or
-    in which cell the kernel died, and the partial notebook, kept in ``_build/failed``. Raises :class:`Interrupted` on Ctrl-C and
-    SIGTERM, when the trials that ran have written their checkpoints.
+    Return ``executed``; ``text renewed, outputs kept`` where only text, captions or tags for
+    the page have changed; or ``unchanged``. Standard error shows how its trials get on, and at
+    a terminal a bar its cells. What was in the book before stays until the new one is whole.
+
+    Raises UserError for a chapter that fails: it names the cell, and the partial notebook in
+    ``_build/failed``. Raises Interrupted on Ctrl-C and SIGTERM, when the trials that ran have
+    written their checkpoints.
     """
-    mark, notebook = (
-        fingerprint(stem, settings),
-        hashlib.sha256(source(stem).read_bytes()).hexdigest(),
-    )
-    before = None if force else marks(stem)
-    if before == (mark, notebook):
+    code = hashlib.sha256(source(stem).read_bytes()).hexdigest()
+    mark = {"fingerprint": fingerprint(stem, settings), "notebook": code}
+    old = {} if force else mark_of(stem)
+    if mark.items() <= old.items():
         return "unchanged"
 
     import nbformat
 
-    values: dict[str, Any] = {
-        name: str(value.resolve()) if isinstance(value, Path) else value
-        for name, value in settings.model_dump().items()
-        if value != Settings.model_fields[name].default or name == "scale"
-    }
+    values: dict[str, Any] = {"scale": settings.scale}
+    for name, value in settings.model_dump(exclude_defaults=True).items():
+        values[name] = str(value.resolve()) if isinstance(value, Path) else value
     done = "text renewed, outputs kept"
-    shown = _renewed(stem, values) if before and before[0] == mark else None
-    if shown is None:
+    notebook = None
+    if old.get("fingerprint") == mark["fingerprint"]:
+        notebook = with_outputs_of_the_book(stem, values)
+    if notebook is None:
         done = "executed"
         try:
-            shown = _papermill(stem, values)
+            notebook = run_cells(stem, values)
         except OSError as error:
-            raise UserError(
-                f"{stem} cannot be executed: {error}. The folder for temporary files is {tempfile.gettempdir()}."
-            ) from None
-    shown.metadata["capslib"] = {
-        "fingerprint": mark,
-        "notebook": notebook,
-        "parameters": values,
-    }
-    shown.metadata.pop("papermill", None)
-    for cell in shown.cells:
-        for timings in ("papermill", "execution"):
-            cell.metadata.pop(timings, None)
-        if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.metadata.tags.append("remove-cell")
-        for output in (outputs := cell.get("outputs", [])):
-            if output.output_type == "stream":
-                output.text = PASSING.sub("", output.text)
-        outputs[:] = [output for output in outputs if output.get("text", True)]
-    write_atomically(target(stem), nbformat.writes(shown).encode())
+            place = f"The folder for temporary files is {tempfile.gettempdir()}."
+            raise UserError(f"{stem} cannot be executed: {error}. {place}") from None
+    clean(notebook)
+    notebook.metadata["capslib"] = {**mark, "parameters": values}
+    write_atomically(target(stem), nbformat.writes(notebook).encode())
     return done
+
+
+def clean(notebook: NotebookNode) -> None:
+    """Remove what would make every build differ, and lines that were written over."""
+    notebook.metadata.pop("papermill", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if "injected-parameters" in tags(cell):
+            cell.metadata.tags.append("remove-cell")
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = OVERWRITTEN.sub("", output.text)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("text", True)]
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    """Return the tags of a cell."""
+    return cell.metadata.get("tags", [])
 
 
 OBEYED = {"parameters", "skip-execution", "raises-exception"}
 """Tags that change how Papermill runs a notebook. Others are for the page."""
 
 
-def _renewed(stem: str, values: dict[str, Any]) -> NotebookNode | None:
-    """The notebook with the outputs that the book has, where every cell of code is the one that they are of; else None."""
+def with_outputs_of_the_book(stem: str, values: dict[str, Any]) -> NotebookNode | None:
+    """Return the notebook with the outputs that the book has.
+
+    Return None if they are outputs of other code, or of code that ran in another way.
+    """
     import jupytext
     import nbformat
     import papermill
 
-    kept, how = (
-        nbformat.read(target(stem), as_version=4),
-        dict(kernel_name="python3", language="python", prepare_only=True),
+    new = papermill.execute_notebook(
+        jupytext.read(source(stem)),
+        None,
+        values,
+        kernel_name="python3",
+        language="python",
+        prepare_only=True,
     )
-    new = papermill.execute_notebook(jupytext.read(source(stem)), None, values, **how)
-    code = [
-        [cell for cell in notebook.cells if cell.cell_type == "code"]
-        for notebook in (new, kept)
-    ]
-    ours, theirs = (
-        [(cell.source, OBEYED.intersection(cell.metadata.get("tags", []))) for cell in of]
-        for of in code
-    )
-    if ours != theirs:
+    old = nbformat.read(target(stem), as_version=4)
+    new_code = [cell for cell in new.cells if cell.cell_type == "code"]
+    old_code = [cell for cell in old.cells if cell.cell_type == "code"]
+    if len(new_code) != len(old_code):
         return None
-    for cell, same in zip(*code, strict=True):
-        cell.update(outputs=same.outputs, execution_count=same.execution_count)
-    new.metadata = kept.metadata | new.metadata
+    for cell, executed in zip(new_code, old_code, strict=True):
+        same_tags = OBEYED.intersection(tags(cell)) == OBEYED.intersection(tags(executed))
+        if cell.source != executed.source or not same_tags:
+            return None
+        cell.update(outputs=executed.outputs, execution_count=executed.execution_count)
+    new.metadata = old.metadata | new.metadata
     return new
 
 
-EVERY = 10.0
-"""Seconds between two lines about trials, so that a notebook at smoke scale does not fill a screen."""
+BETWEEN = 10.0
+"""Seconds between two lines about trials, so that a notebook at smoke scale is brief."""
 EXPECTED = re.compile(r"\s*(ok|start|at|\d)")
 """How lines begin that may be left out: a failure, or that the run stops, is always shown."""
 
 
+class TrialLines:
+    """Where the kernel prints to: shows on standard error how the trials get on."""
+
+    def __init__(self, stem: str):
+        self.stem = stem
+        self.shown = -math.inf
+
+    def write(self, text: str) -> None:
+        from tqdm.auto import tqdm
+
+        for line in OVERWRITTEN.findall(text):
+            due = time.monotonic() - self.shown >= BETWEEN
+            if line.strip() and (due or not EXPECTED.match(line)):
+                # Above the bar of papermill.
+                tqdm.write(f"{self.stem}: {printable(line.rstrip())}", file=sys.stderr)
+                self.shown = time.monotonic()
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def own_kernel() -> type[AsyncKernelManager]:
-    """Return what starts the kernel of this interpreter, whatever others a hub registers under the name ``python3``."""
+    """Return what starts the kernel of this interpreter.
+
+    A hub may register another one under the name ``python3``.
+    """
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager
     from traitlets import default
@@ -233,45 +269,34 @@ def own_kernel() -> type[AsyncKernelManager]:
     class OwnKernel(AsyncKernelManager):
         @default("kernel_spec_manager")
         def _no_registered_kernels(self) -> KernelSpecManager:
-            return KernelSpecManager(
-                kernel_dirs=[]
-            )  # there it takes the one of ipykernel beside it
+            # Without folders it takes the kernel of the ipykernel beside it.
+            return KernelSpecManager(kernel_dirs=[])
 
     return OwnKernel
 
 
-def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
+def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
+    """Execute a chapter with these parameters, and return it.
+
+    Raises what :func:`execute` raises.
+    """
     import jupytext
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
-    from tqdm.auto import tqdm
     from traitlets.config import Config
 
-    said = -math.inf
-
-    def show(printed: str) -> None:
-        nonlocal said
-        for line in filter(str.strip, PASSING.findall(printed)):
-            if time.monotonic() - said >= EVERY or not EXPECTED.match(line):
-                tqdm.write(
-                    f"{stem}: {printable(line.rstrip())}", file=sys.stderr
-                )  # above papermill's bar
-                said = time.monotonic()
-
-    short = (
-        tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
-    )  # a socket's path may have 107 bytes
-    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, _Cells() as cells:
-        before, after = Path(folder, f"{stem}.ipynb"), Path(folder, "executed.ipynb")
-        nbformat.write(jupytext.read(source(stem)), before)
-        # The kernel's idle threads must not spin: on a busy machine they take the cores from others, which costs minutes.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        for name in {
-            "CAPSLIB_DATA",
-            "CAPSLIB_RESULTS",
-        } & os.environ.keys():  # the kernel has another working folder
+    for name in ("CAPSLIB_DATA", "CAPSLIB_RESULTS"):  # the kernel has another working folder
+        if name in os.environ:
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
+    # The path of a socket has 107 bytes at most.
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, Cells() as cells:
+        before = Path(folder, f"{stem}.ipynb")
+        after = Path(folder, "executed.ipynb")
+        nbformat.write(jupytext.read(source(stem)), before)
+        # Sockets in a folder of its own, and no ports: any number of kernels can start at once.
+        sockets = {"transport": "ipc", "ip": f"{folder}/kernel"}
         try:
             papermill.execute_notebook(
                 str(before),
@@ -282,61 +307,63 @@ def _papermill(stem: str, values: dict[str, Any]) -> NotebookNode:
                 language="python",
                 cwd=str(project_root()),
                 progress_bar={"desc": stem, "disable": None},  # only at a terminal
-                stdout_file=SimpleNamespace(write=show, flush=sys.stderr.flush),
-                # Sockets in a folder of its own: without ports, any number of kernels can start at once.
-                config=Config(
-                    {"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}
-                ),
+                stdout_file=TrialLines(stem),
+                config=Config({"KernelManager": sockets}),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupted kernel complains
-                on_cell_execute=cells.starts,
+                on_cell_execute=cells.start,
             )
+            reason = ""
         except PapermillExecutionError as error:
-            last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).splitlines()[
-                -15:
-            ]  # without colours
-            text, found, _ = (
-                source(stem).read_text(encoding="utf-8").partition(f"\n{error.source}\n")
-            )
-            line = f" (line {text.count(chr(10)) + 2})" if found else ""
-            what = "\n".join(
-                (
-                    f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}",
-                    *last,
-                    "",
-                )
-            )
-        except (
-            RuntimeError
-        ) as error:  # the kernel died; a RuntimeError in a cell arrives as the error above
-            if cells.current is None:
-                what = f"{error}. It did not start: what `{sys.executable} -m ipykernel_launcher` prints tells why.\n"
-            else:
-                what = f"{error} in cell {cells.current}. Unless its own code ended it, memory ran out: look into the system's log.\n"
-        else:
-            if not cells():
-                return nbformat.read(after, as_version=4)
+            reason = explain(error, source(stem).read_text(encoding="utf-8"))
+        except RuntimeError as error:  # the kernel died
+            reason = f"{error}{cells.obituary()}\n"
         if cells():
             raise Interrupted(cells.signal)
+        if not reason:
+            return nbformat.read(after, as_version=4)
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
         write_atomically(failed, after.read_bytes())
-    raise UserError(f"{stem}: {what}The partial notebook: {failed.relative_to(project_root())}")
+    place = failed.relative_to(project_root())
+    raise UserError(f"{stem}: {reason}The partial notebook: {place}")
 
 
-class _Cells(Signals):
-    """Which cell of a notebook is ``current``, the one that runs.
+def explain(error: PapermillExecutionError, notebook: str) -> str:
+    """Return which cell failed, at which line of the notebook, and the end of its traceback."""
+    text, cell, _ = notebook.partition(f"\n{error.source}\n")
+    line = f" (line {text.count(chr(10)) + 2})" if cell else ""
+    traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))  # without colours
+    lines = [
+        f"cell {error.cell_index}{line} failed with {error.ename}: {error.evalue}",
+        *traceback.splitlines()[-15:],
+    ]
+    return "\n".join([*lines, ""])
 
-    Ctrl-C and SIGTERM interrupt it, so that its trials write their checkpoints: its kernel has a session of its own, and hears of
-    neither. The next cell does not start.
+
+class Cells(Signals):
+    """The cells of a notebook that runs, and whether a signal has come.
+
+    Ctrl-C and SIGTERM interrupt the running cell, so that its trials write their checkpoints:
+    its kernel has a session of its own, and hears of neither. The next cell does not start.
     """
 
     current: int | None = None
 
     def _note(self, number: int, frame: object) -> None:
         super()._note(number, frame)
-        for kernel in psutil.Process().children() if self.current is not None else ():
-            kernel.send_signal(signal.SIGINT)
+        if self.current is not None:
+            for kernel in psutil.Process().children():
+                kernel.send_signal(signal.SIGINT)
 
-    def starts(self, cell: Any, cell_index: int, **_: object) -> None:
+    def start(self, cell: Any, cell_index: int, **_: object) -> None:
+        """Note which cell starts. Papermill calls it."""
         if self():
             raise Interrupted(self.signal)
         self.current = cell_index
+
+    def obituary(self) -> str:
+        """Return where the kernel died, and where to look for the reason."""
+        if self.current is None:
+            command = f"{sys.executable} -m ipykernel_launcher"
+            return f". It did not start: what `{command}` prints tells why."
+        advice = "Unless its own code ended it, memory ran out: look into the system's log."
+        return f" in cell {self.current}. {advice}"

@@ -1,4 +1,4 @@
-"""How a run of many trials is shown: bars on a terminal, lines in a file, one line under a cell of a notebook."""
+"""Show a run of many trials: bars on a terminal, lines in a file, one line under a cell."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import re
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -39,141 +38,145 @@ from capslib.papers.experiment import Trial
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters as escapes, ``\\x1b``, except line feeds and tabs.
+    """Return a text with its control characters as escapes, ``\\x1b``, except ``\\n`` and tabs.
 
-    Records, folders and data sets come from strangers: a character of theirs could move the cursor or rename the window.
+    Records, folders and data sets come from strangers: a character of theirs could move the
+    cursor or rename the window.
     """
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\t" or not unicodedata.category(character).startswith("C"):
-        return character
-    return character.encode("unicode_escape").decode()
+    characters = []
+    for character in text:
+        if unicodedata.category(character).startswith("C") and character not in "\n\t":
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    return "".join(characters)
 
 
 class Terminal(Console):
-    """A console that shows the control characters of whatever it prints."""
+    """A console without markup that shows the control characters of whatever it prints."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
 
-class Shown(Display):
-    """A line for each trial that ends, and the time left for all. On a terminal also bars: one for all trials, one per running trial.
+class RunDisplay(Display):
+    """A line for each trial that ends; on a terminal a bar for each that runs, and for all.
 
-    Elsewhere (a log, CI, Slurm) each trial that starts has a line too, and where nothing was said for ``QUIET`` seconds, the next
-    trial to get further has one. The time left is rich's estimate on both.
+    Elsewhere (a log, CI, Slurm) each trial that starts has a line, too. Where nothing was said
+    for ``QUIET`` seconds, so has the next trial that gets further.
     """
 
     QUIET = 600.0
 
     def __init__(self, console: Console):
-        self.console, self.lock = console, threading.RLock()
+        self.console = console
         self.live = console.is_terminal and not console.is_dumb_terminal
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(20),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not self.live,
             speed_estimate_period=math.inf,  # trials take hours: every sample counts
         )
+        self.lock = threading.RLock()
         self.bars: dict[str, TaskID] = {}
-        self.share: dict[str, float] = {}  # how much of each trial is done
+        self.shares: dict[str, float] = {}  # how much of each trial is done
         self.ended: set[str] = set()
-        self.said = 0.0
+        self.last_line = 0.0  # when it was printed
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:  # rich ends its bars with an empty line where there are none
+        if self.live:  # else rich prints an empty line
             self.progress.stop()
 
     def plan(self, plan: Plan) -> None:
         self.say(" ".join(summary(plan)))
-        seconds = {key: known.seconds for key, known in plan.known.items()}
-        alike = (
-            None in seconds.values()
-        )  # unless the time of every trial is known, all trials weigh the same
-        self.weight = {key: 1.0 if alike else max(s, 1e-3) for key, s in seconds.items()}
-        self.label, self.total = labels(plan.todo), len(plan.todo)
-        self.all = self.progress.add_task(
-            "all trials", total=sum(self.weight.values()), note="", visible=bool(plan.todo)
-        )
+        self.labels = labels(plan.todo)
+        seconds = [plan.known[trial.key].seconds for trial in plan.todo]
+        if None in seconds:
+            seconds = [1.0] * len(seconds)
+        # By trial, its share in the time that all take.
+        self.weights = dict(zip(self.labels, seconds, strict=True))
+        self.total = self.progress.add_task("all trials", total=sum(seconds), note="")
+        self.progress.update(self.total, visible=bool(plan.todo))
 
     def step(self, trial: Trial, step: int, steps: int, note: str) -> None:
+        key, label = trial.key, self.labels[trial.key]
         with self.lock:
-            if trial.key not in self.share:
-                self.share[trial.key] = 0.0
-                self.bars[trial.key] = self.progress.add_task(
-                    escape(self.label(trial)), total=None, note=""
-                )
+            if key in self.ended:
+                return  # a worker's last message may arrive after its record
+            if key not in self.bars:
+                self.bars[key] = self.progress.add_task(label, total=None, note="")
                 if not self.live:
-                    self.say(f"start  {self.label(trial)}  [{self.state()}]")
-            told = (
-                steps and trial.key not in self.ended
-            )  # a worker's last message may arrive after its record
-            if told:
-                self.share[trial.key] = step / steps
-                self.progress.update(
-                    self.bars[trial.key],
-                    completed=step,
-                    total=steps,
-                    note=escape(f"{step}/{steps} {note}"),
-                )
-            self._update()
-            if told and not self.live and self.console.get_time() - self.said >= self.QUIET:
-                self.say(f"   at  {self.label(trial)}  {step}/{steps} {note}  [{self.state()}]")
+                    self.say(f"start  {label}  [{self.state()}]")
+            if not steps:
+                return
+            note = f"{step}/{steps} {note}"
+            self.progress.update(self.bars[key], completed=step, total=steps, note=note)
+            self._update(key, step / steps)
+            quiet = self.console.get_time() - self.last_line
+            if not self.live and quiet >= self.QUIET:
+                self.say(f"   at  {label}  {note}  [{self.state()}]")
 
     def finish(self, trial: Trial, record: Record | None) -> None:
         with self.lock:
-            if (bar := self.bars.pop(trial.key, None)) is not None:
+            bar = self.bars.pop(trial.key, None)
+            if bar is not None:
                 self.progress.remove_task(bar)
             if record is None:
-                self.share.pop(trial.key, None)
+                self._update(trial.key, 0.0)
                 return
-            self.share[trial.key] = 1.0
             self.ended.add(trial.key)
-            self._update()
-            shown = (
-                "  ".join(f"{k}={m.value:.4g}" for k, m in list(record.metrics.items())[:3])
-                or record.message
-            )
-            self.say(
-                f"{record.exit:>5}  {self.label(trial)}  {shown}  {duration(record.wall_seconds)}  [{self.state()}]"
-            )
+            self._update(trial.key, 1.0)
+            metrics = list(record.metrics.items())[:3]
+            result = "  ".join(f"{name}={metric.value:.4g}" for name, metric in metrics)
+            seconds = duration(record.wall_seconds)
+            line = f"{self.labels[trial.key]}  {result or record.message}  {seconds}"
+            self.say(f"{record.exit:>5}  {line}  [{self.state()}]")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        self.said = self.console.get_time()
+        self.last_line = self.console.get_time()
 
     def state(self) -> str:
-        """``3/30, 4 min left``: how many trials have ended, and the time left for all, as soon as there is an estimate."""
-        ended, left = len(self.ended), self.progress.tasks[0].time_remaining
-        return f"{ended}/{self.total}" + (
-            f", {duration(left)} left" if left and ended < self.total else ""
-        )
+        """Return how many trials have ended, and the time left: ``3/30, 4 min left``."""
+        state = f"{len(self.ended)}/{len(self.labels)}"
+        seconds = self.progress.tasks[0].time_remaining
+        if seconds and len(self.ended) < len(self.labels):
+            state += f", {duration(seconds)} left"
+        return state
 
-    def _update(self) -> None:
-        done = sum(self.weight[key] * share for key, share in self.share.items())
-        self.progress.update(self.all, completed=done, note=f"{len(self.ended)}/{self.total}")
+    def _update(self, key: str, share: float) -> None:
+        self.shares[key] = share
+        done = sum(self.weights[key] * share for key, share in self.shares.items())
+        note = f"{len(self.ended)}/{len(self.labels)}"
+        self.progress.update(self.total, completed=done, note=note)
 
 
-PASSING = re.compile(r"([^\n\r]*)\r(?!\n)")
+OVERWRITTEN = re.compile(r"([^\n\r]*)\r(?!\n)")
 """What a terminal, or a notebook, writes the next line over."""
 
 
-class Passing(Shown):
-    """The lines of a log under the cell of a notebook, each written over the one before, and the last one blank."""
+class CellLine(RunDisplay):
+    """The lines of a log under the cell of a notebook, each written over the one before.
+
+    The last one is blank.
+    """
 
     QUIET = 60.0
-    width = 0  # of the longest, which the next one has to cover
+
+    def __init__(self) -> None:
+        super().__init__(Terminal(force_terminal=False))
+        self.width = 0  # of the longest line, which the next one has to cover
 
     def __exit__(self, *_: object) -> None:
         if self.width:
@@ -187,128 +190,143 @@ class Passing(Shown):
         text = printable(text)
         self.width = max(self.width, len(text))
         sys.stdout.write(f"{text:{self.width}}\r")
-        self.said = self.console.get_time()
+        self.last_line = self.console.get_time()
 
 
-def labels(trials: Sequence[Trial]) -> Callable[[Trial], str]:
-    """Return a function that names each of these trials: by its arm, else by the fields that differ."""
-    configs = {t.key: papers.fields(t) for t in trials}
-    names = dict.fromkeys(k for c in configs.values() for k in c)
-    fields = [k for k in names if len({str(c.get(k)) for c in configs.values()}) > 1]
+def labels(trials: Sequence[Trial]) -> dict[str, str]:
+    """Return a label for each trial, by its key: its arm, else the fields that differ."""
+    fields = {trial.key: _fields(trial) for trial in trials}
+    common = set.intersection(*map(set, fields.values())) if fields else set()
+    result: dict[str, str] = {}
+    for trial in trials:
+        name = papers.fields(trial).get("arm")
+        arm = [name] if name else [f for f in fields[trial.key] if f not in common]
+        result[trial.key] = " ".join([trial.experiment, *arm, f"seed={trial.seed}"])
+    return result
 
-    def label(trial: Trial) -> str:
-        config = configs[trial.key]
-        if config.get("arm"):
-            return f"{trial.experiment} {config['arm']} seed={trial.seed}"
-        arm = " ".join(f"{k}={config[k]}" for k in fields if k in config)
-        return " ".join(filter(None, (trial.experiment, arm, f"seed={trial.seed}")))
 
-    return label
+def _fields(trial: Trial) -> list[str]:
+    return [f"{name}={value}" for name, value in papers.fields(trial).items()]
 
 
 def summary(plan: Plan) -> list[str]:
-    """The plan in two sentences: how many trials will run, and how much time and memory they need."""
+    """Return a plan in two sentences: how many trials will run, and what they will take."""
     scale = f" at scale {plan.todo[0].scale}" if plan.todo else ""
     failed = len(plan.failed.keys() - plan.known.keys())
-    failures = f" ({failed} of a failure; --retry-failed runs those again)" if failed else ""
-    first = f"{plan.total} trials{scale}: {plan.total - len(plan.todo)} have a record{failures}, {len(plan.todo)} to run."
-    if not plan.todo:
-        return [first]
-    workers = 0 if plan.devices is None else len(plan.devices)
-    where = plural(workers, "worker") if workers else "the workers elsewhere"
+    failures = ""
+    if failed:
+        failures = f" ({failed} of a failure; --retry-failed runs those again)"
+    ready = plan.total - len(plan.todo)
+    records = f"{ready} have a record{failures}, {len(plan.todo)} to run."
+    sentences = [f"{plan.total} trials{scale}: {records}"]
+    if plan.todo:
+        sentences.append(_expected(plan))
+    return sentences
+
+
+def _expected(plan: Plan) -> str:
+    """Return a sentence about the time and the memory that a plan will take."""
+    place = "the workers elsewhere"
+    if plan.devices is not None:
+        place = plural(len(plan.devices), "worker")
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
-        return [first, f"On {where}; no record tells how long they take."]
-    shared = (
-        f", {duration(sum(seconds) / workers)} on {where}"
-        if workers
-        else f", shared by {where}"
-    )
-    missing = (
-        f"; {len(plan.todo) - len(seconds)} without an estimate come on top"
-        if len(seconds) < len(plan.todo)
-        else ""
-    )
-    memory = (
-        f", at most {decimal(most)} each"
-        if (most := max(e.memory or 0 for e in plan.known.values()))
-        else ""
-    )
-    return [first, f"Expected: {duration(sum(seconds))} in all{shared}{memory}{missing}."]
+        return f"On {place}; no record tells how long they take."
+    sentence = f"Expected: {duration(sum(seconds))} in all, "
+    if plan.devices is None:
+        sentence += f"shared by {place}"
+    else:
+        sentence += f"{duration(sum(seconds) / len(plan.devices))} on {place}"
+    memory = max(e.memory or 0 for e in plan.known.values())
+    if memory:
+        sentence += f", at most {decimal(memory)} each"
+    missing = len(plan.todo) - len(seconds)
+    if missing:
+        sentence += f"; {missing} without an estimate come on top"
+    return f"{sentence}."
 
 
-def one(known: Estimate) -> str:
-    """What one trial will take: ``about 12 min, 340 MB (3 records)``."""
-    if known.seconds is None:
-        return known.basis
-    return f"about {duration(known.seconds)}{f', {decimal(known.memory)}' if known.memory else ''} ({known.basis})"
+def describe(estimate: Estimate) -> str:
+    """Return what one trial will take: ``about 12 min, 340 MB (3 records)``."""
+    if estimate.seconds is None:
+        return estimate.basis
+    memory = f", {decimal(estimate.memory)}" if estimate.memory else ""
+    return f"about {duration(estimate.seconds)}{memory} ({estimate.basis})"
 
 
 def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
-    """What the run will take: a line for each trial, each claim that waits for some, each table of numbers in the paper, and all.
-    At cpu scale it says which claims the paper's own scale has judged already."""
+    """Yield what a run will take: each trial, each claim or table that waits for some, all.
 
-    def together(trials: Sequence[Trial]) -> str:
-        known = [plan.known[t.key] for t in trials]
-        steps, flops = map(sum, zip(*map(estimates.work, trials), strict=True))
-        seconds = [e.seconds for e in known if e.seconds is not None]
-        here = (
-            one(known[0])
-            if len(known) == 1
-            else f"about {duration(sum(seconds))}"
-            if seconds
-            else "time not known"
-        )
-        missing = (
-            f" and {len(known) - len(seconds)} trials whose time is not known"
-            if 0 < len(seconds) < len(known)
-            else ""
-        )
-        tera, minutes = (
-            f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
-            for x in (flops / 1e12, flops / estimates.CARD / 60)
-        )
-        card = f"{tera} TFLOP: {minutes} card-minutes at an assumed {estimates.CARD / 1e12:g} TFLOP/s"
-        return here + missing + (f"; {steps} steps, {card}" if flops else "")
-
+    At cpu scale a line says which claims the paper's own scale has judged already.
+    """
+    work = {trial.key: estimates.work(trial) for trial in plan.todo}
     for trial in plan.todo:
-        yield f"{trial}  {together([trial])}"
-    todo = {t.key: t for t in plan.todo}
-    claims, tables, judged = {}, {}, set()  # by name, the trials that it waits for, by key
-    for stem in sorted({t.paper for t in plan.todo}):
+        yield f"{trial}  {_cost([trial.key], plan, work)}"
+    claims: dict[str, list[str]] = {}
+    tables: dict[str, dict[str, None]] = {}
+    judged: set[str] = set()
+    for stem in sorted({trial.paper for trial in plan.todo}):
         if settings.scale == "cpu":
             judged |= {v.claim.id for v in verdicts(stem, store=store) if v.scale == "paper"}
         for claim, trials in papers.needs(stem, settings.scale).items():
-            claims[claim] = {t.key: t for t in trials if t.key in todo}
-            if (of := ledger(stem)[claim]).kind == "value":
-                tables.setdefault(f"{stem}, {of.where}", {}).update(claims[claim])
-    for name, waits in {**claims, **tables, "all": todo}.items():
-        if waits:
-            already = "; judged at paper scale already" * (name in judged)
-            yield f"{name}: {plural(len(waits), 'trial')}, {together([*waits.values()])}{already}"
+            claims[claim] = [trial.key for trial in trials if trial.key in work]
+            row = ledger(stem)[claim]
+            if row.kind == "value":
+                table = tables.setdefault(f"{stem}, {row.where}", {})
+                table.update(dict.fromkeys(claims[claim]))
+    for name, keys in {**claims, **tables, "all": work}.items():
+        if keys:
+            line = f"{name}: {plural(len(keys), 'trial')}, {_cost(keys, plan, work)}"
+            yield f"{line}; judged at paper scale already" if name in judged else line
+
+
+def _cost(keys: Iterable[str], plan: Plan, work: Mapping[str, tuple[int, int]]) -> str:
+    """Return the time that trials take, their training steps and FLOPs."""
+    estimates = [plan.known[key] for key in keys]
+    seconds = [e.seconds for e in estimates if e.seconds is not None]
+    missing = len(estimates) - len(seconds)
+    if len(estimates) == 1:
+        text = describe(estimates[0])
+    elif not seconds:
+        text = "time not known"
+    else:
+        text = f"about {duration(sum(seconds))}"
+        if missing:
+            text += f" and {missing} trials whose time is not known"
+    steps = sum(work[key][0] for key in keys)
+    flops = sum(work[key][1] for key in keys)
+    if flops:
+        minutes = _digits(flops / estimates.CARD / 60)
+        text += f"; {steps} steps, {_digits(flops / 1e12)} TFLOP: {minutes} card-minutes"
+        text += f" at an assumed {estimates.CARD / 1e12:g} TFLOP/s"
+    return text
+
+
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``4 min``, ``3 h 20 min``."""
+    """Return a time in words: ``0.4 s``, ``12 s``, ``4 min``, ``3 h 20 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def failures(records: Sequence[Record], store: Store) -> Table:
-    """A table of the trials that failed: how they ended, why, and where their logs are."""
-    label = labels([r.trial for r in records])
-    table = Table(
-        "trial",
-        "exit",
-        "message",
-        "log",
-        title=f"{len(records)} failures; --retry-failed runs them again",
-    )
+    """Return a table of trials that failed: how they ended, why, and where their logs are."""
+    title = f"{len(records)} failures; --retry-failed runs them again"
+    table = Table("trial", "exit", "message", "log", title=title)
     table.columns[-1].overflow = "fold"
-    for r in records:
-        log, here = store.log(r.trial).resolve(), Path.cwd()
-        shown = log.relative_to(here) if log.is_relative_to(here) else log
-        table.add_row(escape(label(r.trial)), r.exit, escape(r.message), escape(str(shown)))
+    label = labels([record.trial for record in records])
+    for record in records:
+        log = store.log(record.trial).resolve()
+        if log.is_relative_to(Path.cwd()):
+            log = log.relative_to(Path.cwd())
+        table.add_row(label[record.key], record.exit, record.message, str(log))
     return table

@@ -1,24 +1,70 @@
-"""What the tests of the lab share: toys that are trials of an experiment."""
+"""What the tests of the lab share: trials that do what a test wants, and workers for them."""
 
 from __future__ import annotations
 
+import contextlib
+
+import dask
+import distributed
 import pytest
 import toys
 
 from capslib import papers
+from capslib.lab import workers
 from capslib.papers.experiment import Trial
 
 
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
-    """``toy("well", "raises", …)``: trials that do this, in this process or in workers that know them."""
+    """``toy("well", "raises", …)``: trials that do this, in this process and in workers."""
     monkeypatch.setitem(papers.experiments(toys.STEM), "toy", toys.TOY)
 
-    def make(*does: str) -> list[Trial]:
-        configs = [
-            toys.ToyConfig(does=what, size=n, folder=str(tmp_path))
-            for n, what in enumerate(does, start=1)
-        ]
-        return [toys.TOY.trial("cpu", config, 0) for config in configs]
+    def make(*actions: str) -> list[Trial]:
+        trials = []
+        for size, action in enumerate(actions, start=1):
+            config = toys.ToyConfig(does=action, size=size, folder=str(tmp_path))
+            trials.append(toys.TOY.trial("cpu", config, 0))
+        return trials
 
     return make
+
+
+@pytest.fixture(scope="module")
+def new_processes(forked):
+    """Let worker processes that start know the toys."""
+    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def processes(new_processes):
+    """Two worker processes that know the toys, for all tests that leave them alive."""
+    with workers.start_workers(["cpu", "cpu"], threads=1) as client:
+        yield client
+
+
+@pytest.fixture
+def shared_workers(processes, monkeypatch):
+    """Let a run with two workers take those instead of two of its own."""
+    connection = contextlib.nullcontext(processes)
+    monkeypatch.setattr(workers, "start_workers", lambda *_: connection)
+
+
+@pytest.fixture
+def own_cluster():
+    """Start a cluster as a user may, in threads of this process: nothing imports torch again."""
+    with contextlib.ExitStack() as stack:
+        # Threads know the toys; dask would import another copy of them.
+        stack.enter_context(dask.config.set({"distributed.worker.preload": []}))
+
+        def start(n_workers: int = 1, threads: int = 1) -> distributed.LocalCluster:
+            cluster = distributed.LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=threads,
+                processes=False,
+                protocol="tcp",
+                dashboard_address=None,
+            )
+            return stack.enter_context(cluster)
+
+        yield start

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import dask
 import distributed  # its configuration has to be there before a test changes a part of it
 import pytest
 import torch
 import toys
-from helpers import Told
+from helpers import RecordedDisplay
 
 from capslib import papers
 from capslib.errors import UserError
@@ -26,7 +25,7 @@ from capslib.lab.store import Store
 from capslib.papers.experiment import Trial
 from capslib.training import Context
 
-pytestmark = pytest.mark.usefixtures("forked")
+pytestmark = pytest.mark.usefixtures("new_processes")
 STEM = "negation_limitation"
 
 
@@ -41,7 +40,7 @@ def tiny() -> list[Trial]:
 def run(
     trials: list[Trial],
     store: Store,
-    display: Told | None = None,
+    display: RecordedDisplay | None = None,
     *,
     retry_failed=False,
     max_steps=None,
@@ -69,24 +68,8 @@ def here(tiny, tmp_path) -> Store:
     return store
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Two worker processes that know the toys, for all tests that leave them alive."""
-    with (
-        dask.config.set({"distributed.worker.preload": [toys.__file__]}),
-        workers._client(Settings(scale="cpu", workers=2), ["cpu", "cpu"], bool) as client,
-    ):
-        yield client
-
-
-@pytest.fixture
-def shared_cluster(cluster, monkeypatch):
-    """A run with two workers takes those instead of two of its own."""
-    monkeypatch.setattr(workers, "_client", lambda *_: contextlib.nullcontext(cluster))
-
-
 def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
-    store, told = Store(tmp_path / "cluster"), Told()
+    store, told = Store(tmp_path / "cluster"), RecordedDisplay()
     records = run(tiny, store, told, workers=2)
     assert len(numbers(here)) == len(tiny) > 1
     assert numbers(store) == numbers(here)
@@ -98,7 +81,7 @@ def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_cluster, workers):
+def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_workers, workers):
     """On any machine and beside any number of others: with another number of threads the last digits differ."""
     before = torch.get_num_threads()
     torch.set_num_threads(5)
@@ -116,7 +99,7 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_clu
 
 
 def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path):
-    store, told = Store(tmp_path / "cluster"), Told()
+    store, told = Store(tmp_path / "cluster"), RecordedDisplay()
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None
     ) as cluster:
@@ -158,7 +141,7 @@ def test_only_what_is_missing_runs(tiny, here):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
-    tiny, here, shared_cluster, tmp_path, workers
+    tiny, here, shared_workers, tmp_path, workers
 ):
     store, before = Store(tmp_path / "rehearsed"), numbers(here)
     for steps in (2, 1):  # a second one replaces the first
@@ -174,28 +157,17 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
     assert numbers(store) == before
 
 
-def told_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
-    """What is made of a trial of which the scheduler says that it killed its workers."""
-    common = dict(
-        settings=Settings(scale="cpu"),
-        results=store.root,
-        replaces=None,
-        wait=False,
-        code="",
-        max_steps=None,
-    )
-    task = workers.Task(trial=trial, **{**common, **fields})
-    return workers._record(
-        task,
-        SimpleNamespace(
-            status="error", exception=lambda: distributed.KilledWorker("task", None, 3)
-        ),
-    )
+def outcome_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
+    """Return what is made of a trial of which the scheduler says that it killed its workers."""
+    settings = Settings(scale="cpu")
+    task = workers.Task(trial=trial, settings=settings, results=store.root, **fields)
+    killed = distributed.KilledWorker("task", None, 3)
+    return workers.outcome(task, SimpleNamespace(status="error", exception=lambda: killed))
 
 
 def test_a_rehearsal_that_kills_its_workers_is_no_failure_of_the_run(toy, store):
     (trial,) = toy("dies")
-    record = told_of_deaths(trial, store, max_steps=3)
+    record = outcome_of_deaths(trial, store, max_steps=3)
     assert (record.exit, record.failed) == ("cut", True)
 
 
@@ -204,8 +176,8 @@ def test_a_record_outlives_its_worker(toy, store, make_record):
     (trial,) = toy("dies once")
     ended = make_record(trial)
     store.put(ended)
-    assert told_of_deaths(trial, store) == store.get(trial) == ended
-    assert told_of_deaths(trial, store, replaces=ended.finished).exit == "error", (
+    assert outcome_of_deaths(trial, store) == store.get(trial) == ended
+    assert outcome_of_deaths(trial, store, replaces=ended.finished).exit == "error", (
         "that one was there before"
     )
 
@@ -221,13 +193,6 @@ def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
 # ------------------------------------------------------------------------------------------------------------ failures
 
 
-@pytest.fixture
-def toy(toy):
-    """Workers know them."""
-    with dask.config.set({"distributed.worker.preload": [toys.__file__]}):
-        yield toy
-
-
 def times_run(folder: Path) -> dict[str, int]:
     return {
         p.name.removeprefix("ran "): len(p.read_text(encoding="utf-8").split())
@@ -236,7 +201,7 @@ def times_run(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cluster, workers):
+def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_workers, workers):
     trials = toy("well", "raises", "nan", "oom", "exits", "well")
     records = {r.config["size"]: r for r in run(trials, store, workers=workers)}
     assert [records[n].exit for n in range(1, 7)] == [
@@ -258,7 +223,7 @@ def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_cl
 
 
 def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypatch):
-    trials, told = toy("well", "raises", "nan"), Told()
+    trials, told = toy("well", "raises", "nan"), RecordedDisplay()
     run(trials, store, workers=1)
     assert run(trials, store, told, workers=1) == []
     assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 1, "nan 3 0": 1}
@@ -308,7 +273,7 @@ def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_missing_data_set_stops_everything(toy, store, shared_cluster, workers):
+def test_a_missing_data_set_stops_everything(toy, store, shared_workers, workers):
     with pytest.raises(UserError, match="no data"):
         run(toy("lacks", "lacks", "lacks"), store, workers=workers)
     assert list(store.records()) == []
@@ -358,7 +323,7 @@ def test_data_are_asked_for_before_anything_starts(store, tmp_path, monkeypatch)
 
 
 def test_notes_of_a_running_trial_are_passed_on(toy, store):
-    told = Told()
+    told = RecordedDisplay()
     trials = toy("well", "well")
     run(trials, store, told, workers=1)
     assert told.steps == [
@@ -398,7 +363,7 @@ def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
     store.lock(trials[0]).parent.mkdir(parents=True)
     lock.acquire()
 
-    class Other(Told):
+    class Other(RecordedDisplay):
         def say(self, text):
             super().say(text)
             assert [r.config["size"] for r in store.records()] == [2, 3] or len(
@@ -420,8 +385,8 @@ def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
 
     told = Other()
     records = {r.config["size"]: r for r in run(trials, store, told, workers=1)}
-    assert len(told.said) == 1
-    assert "1 trials are being run by another process" in told.said[0]
+    assert len(told.lines) == 1
+    assert "1 trials are being run by another process" in told.lines[0]
     assert times_run(tmp_path) == {"well 2 0": 1, "well 3 0": 1}
     assert records[1].message == "by the other"
 
@@ -433,7 +398,7 @@ def test_what_another_process_gave_up_is_taken_over(toy, store, tmp_path):
     lock = FileLock(store.lock(trials[0]))
     store.lock(trials[0]).parent.mkdir(parents=True)
     lock.acquire()
-    told = Told()
+    told = RecordedDisplay()
     told.say = lambda text: lock.release()
     assert {r.config["size"] for r in run(trials, store, told, workers=1)} == {1, 2}
     assert times_run(tmp_path) == {"well 1 0": 1, "well 2 0": 1}
@@ -444,7 +409,7 @@ def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_
     (trial,) = toy("raises")
     store.put(make_record(trial, exit="error"))
 
-    class Slow(Told):
+    class Slow(RecordedDisplay):
         def plan(self, plan):
             run([trial], store, workers=1, retry_failed=True)  # the other is quicker
 

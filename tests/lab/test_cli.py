@@ -172,15 +172,15 @@ BAD = {
     "mistyped seed in where": (run("--where", "sed=1"), "Did you mean 'seed'?"),
     "field of another experiment in where": (
         run("--where", "front=odd"),
-        "Experiments with a field 'front': depth, negated. Name one with --experiment.",
+        "Experiments that have it: negated. Name one with --experiment.",
     ),
     "field of another experiment to set": (
         run("--set", "points=9"),
-        "Experiments with a field 'points': sign. Name one with --experiment.",
+        "Experiments that have it: sign. Name one with --experiment.",
     ),
     "configuration of another experiment": (
         ("run", "inequality_anomaly", "--scale", "paper", "--where", "data=crispr"),
-        "Experiments that have some: off_targets, repairs, counts, baselines. Name one with --experiment.",
+        "Experiments that have it: off_targets, repairs, counts, baselines. Name one with --experiment.",
     ),
     "two values": (
         run("--where", "seed=0", "--where", "seed=1"),

@@ -303,7 +303,7 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
     book, monkeypatch, capsys
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    monkeypatch.setattr(notebooks, "EVERY", 0)
+    monkeypatch.setattr(notebooks, "BETWEEN", 0)
     (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}", encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
     said = [
@@ -331,7 +331,7 @@ def test_an_output_that_cannot_be_read_is_made_again(book):
     notebooks.target(STEM).parent.mkdir(parents=True)
     for damaged in ("", "{}", "[]", '{"metadata": []}', "{" * 9):
         notebooks.target(STEM).write_text(damaged, encoding="utf-8")
-        assert notebooks.marks(STEM) is None
+        assert notebooks.mark_of(STEM) == {}
 
 
 @pytest.mark.parametrize("error", ['raise ValueError("no luck")', "1 +", "undefined"])

@@ -6,7 +6,6 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from capslib import papers
 from capslib.lab import progress
@@ -27,10 +26,10 @@ def shown(trial, make_record):
             t.key: Estimate(s, s and 10**8, "") for t, s in zip(trials, seconds, strict=True)
         }
         clock = [100.0]
-        console = Console(
+        console = progress.Terminal(
             file=io.StringIO(), force_terminal=terminal, width=120, get_time=lambda: clock[0]
         )
-        with progress.Shown(console) as display:
+        with progress.RunDisplay(console) as display:
             display.plan(Plan(5, trials, {}, known, ["cpu", "cpu"]))
             for one in trials:
                 display.step(one, 0, 0, "")
@@ -86,8 +85,8 @@ def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, m
     """A rehearsal tells of one step per trial, the last one: what its record takes after that is no measure of a trial."""
     trials = [trial.model_copy(update={"seed": seed}) for seed in range(3)]
     clock = [100.0]
-    console = Console(file=io.StringIO(), width=120, get_time=lambda: clock[0])
-    with progress.Shown(console) as display:
+    console = progress.Terminal(file=io.StringIO(), width=120, get_time=lambda: clock[0])
+    with progress.RunDisplay(console) as display:
         display.plan(
             Plan(3, trials, {}, {t.key: Estimate(None, None, "") for t in trials}, ["cpu"])
         )
@@ -104,8 +103,8 @@ def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, m
 
 def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
     clock = [100.0]
-    console = Console(file=io.StringIO(), width=120, get_time=lambda: clock[0])
-    with progress.Shown(console) as display:
+    console = progress.Terminal(file=io.StringIO(), width=120, get_time=lambda: clock[0])
+    with progress.RunDisplay(console) as display:
         display.plan(Plan(1, [trial], {}, {trial.key: Estimate(None, None, "")}, ["cpu"]))
         for step in range(11):
             display.step(trial, step, 40, "loss [0.1]")
@@ -118,7 +117,7 @@ def test_a_log_that_was_quiet_for_long_says_how_far_a_trial_is(trial):
 def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(
     trial, make_record, capsys
 ):
-    with progress.Passing(Console(force_terminal=False)) as display:
+    with progress.CellLine() as display:
         display.plan(Plan(2, [trial], {}, {trial.key: Estimate(None, None, "")}, ["cpu"]))
         display.step(trial, 0, 0, "")
         display.finish(trial, make_record(trial))
@@ -130,12 +129,12 @@ def test_under_a_cell_each_line_covers_the_one_before_and_none_stays(
     assert sorted(map(len, lines)) == list(map(len, lines)), (
         "each is as long as the one before, at least"
     )
-    assert progress.PASSING.sub("", text) == after == "1 record loaded\n"
-    assert progress.PASSING.sub("", "a line of Windows\r\n") == "a line of Windows\r\n"
+    assert progress.OVERWRITTEN.sub("", text) == after == "1 record loaded\n"
+    assert progress.OVERWRITTEN.sub("", "a line of Windows\r\n") == "a line of Windows\r\n"
 
 
 def test_under_a_cell_a_run_of_nothing_says_nothing(capsys):
-    with progress.Passing(Console(force_terminal=False)) as display:
+    with progress.CellLine() as display:
         display.plan(Plan(2, [], {}, {}, []))
     assert capsys.readouterr().out == ""
 
@@ -170,7 +169,7 @@ def test_what_is_not_known_is_said(trial, make_record):
     )
     assert "shared by the workers elsewhere" in summary((60.0,), devices=None)[1]
     assert (
-        progress.one(Estimate(7200, 3 * 10**8, "2 records"))
+        progress.describe(Estimate(7200, 3 * 10**8, "2 records"))
         == "about 2 h 0 min, 300.0 MB (2 records)"
     )
     assert (
@@ -178,9 +177,10 @@ def test_what_is_not_known_is_said(trial, make_record):
         == "Expected: 60 s in all, 60 s on 1 worker."
     )
     assert (
-        progress.one(Estimate(7200, None, "by its FLOPs")) == "about 2 h 0 min (by its FLOPs)"
+        progress.describe(Estimate(7200, None, "by its FLOPs"))
+        == "about 2 h 0 min (by its FLOPs)"
     )
-    assert progress.one(Estimate(None, None, "no record to go by")) == "no record to go by"
+    assert progress.describe(Estimate(None, None, "no record to go by")) == "no record to go by"
 
 
 def test_a_plan_says_which_claims_a_larger_scale_has_judged(monkeypatch, tmp_path):
