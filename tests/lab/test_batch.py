@@ -68,7 +68,9 @@ def here(tiny, tmp_path) -> Store:
     return store
 
 
-def test_two_workers_leave_the_same_records_as_one_process(tiny, here, tmp_path):
+def test_two_workers_leave_the_same_records_as_one_process(
+    tiny, here, tmp_path, shared_workers
+):
     store, told = Store(tmp_path / "cluster"), RecordedDisplay()
     records = run(tiny, store, told, workers=2)
     assert len(numbers(here)) == len(tiny) > 1
@@ -98,15 +100,13 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_wor
     }
 
 
-def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path):
-    store, told = Store(tmp_path / "cluster"), RecordedDisplay()
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
-    ) as cluster:
-        assert len(run(tiny, store, told, scheduler=cluster.scheduler_address)) == len(tiny)
+def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, own_cluster):
+    store, display = Store(tmp_path / "cluster"), RecordedDisplay()
+    address = own_cluster(2).scheduler_address
+    assert len(run(tiny, store, display, scheduler=address)) == len(tiny)
     assert numbers(store) == numbers(here)
-    assert told.plans[0].devices is None
-    assert {key for key, *_ in told.steps} == {t.key for t in tiny}
+    assert display.plans[0].devices is None
+    assert {key for key, *_ in display.steps} == {trial.key for trial in tiny}
 
 
 # ---------------------------------------------------------------------------------------------------- what has a record
@@ -279,47 +279,21 @@ def test_a_missing_data_set_stops_everything(toy, store, shared_workers, workers
     assert list(store.records()) == []
 
 
-@pytest.mark.parametrize("rehearsal", [[], ["--max-steps", "1"]], ids=["run", "rehearsal"])
-@pytest.mark.parametrize(("does", "status"), [("raises", 1), ("well", 0)])
-def test_the_exit_status_tells(
-    toy, store, tmp_path, monkeypatch, capsys, does, status, rehearsal
+def test_a_rehearsal_that_fails_ends_with_a_status_and_names_the_log(
+    toy, store, tmp_path, monkeypatch, capsys
 ):
     toy()
-    words = [
-        "capslib",
-        "run",
-        STEM,
-        "--scale",
-        "smoke",
-        "--experiment",
-        "toy",
-        "--where",
-        "size=1",
-        "--workers",
-        "1",
-    ]
-    more = [
-        "--set",
-        f"does={does}",
-        "--set",
-        f"folder={tmp_path}",
-        "--results-dir",
-        str(store.root),
-    ]
-    monkeypatch.setattr(sys, "argv", [*words, *more, *rehearsal])
+    words = f"run {STEM} --scale smoke --experiment toy --where size=1 --workers 1"
+    words = [*words.split(), "--max-steps", "1", "--results-dir", str(store.root)]
+    words += ["--set", "does=raises", "--set", f"folder={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["capslib", *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == status
+    assert ended.value.code == 1
     assert len(list(store.records(cut=True))) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert ("RuntimeError: out of luck" in said and ".logs" in said) is (does == "raises")
-
-
-def test_data_are_asked_for_before_anything_starts(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "executor", lambda *_: pytest.fail("a cluster was started"))
-    trials = papers.experiments(STEM)["depth"].trials("cpu", seeds=[0])
-    with pytest.raises(UserError, match="mnist"):
-        run(trials, store, workers=2, data_dir=tmp_path / "none")
+    message = " ".join(capsys.readouterr().err.split())
+    assert "RuntimeError: out of luck" in message
+    assert ".logs" in message
 
 
 def test_notes_of_a_running_trial_are_passed_on(toy, store):

