@@ -25,9 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from capslib import papers
-from capslib.lab import estimates
 from capslib.lab.claims import verdicts
-from capslib.lab.estimates import Estimate
+from capslib.lab.estimates import CARD, Estimate, Work, work
 from capslib.lab.ledger import ledger, plural
 from capslib.lab.planning import Plan
 from capslib.lab.records import Record
@@ -259,9 +258,9 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
 
     At cpu scale a line says which claims the paper's own scale has judged already.
     """
-    work = {trial.key: estimates.work(trial) for trial in plan.todo}
+    works = {trial.key: work(trial) for trial in plan.todo}
     for trial in plan.todo:
-        yield f"{trial}  {_cost([trial.key], plan, work)}"
+        yield f"{trial}  {_cost([trial.key], plan, works)}"
     claims: dict[str, list[str]] = {}
     tables: dict[str, dict[str, None]] = {}
     judged: set[str] = set()
@@ -269,18 +268,18 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
         if settings.scale == "cpu":
             judged |= {v.claim.id for v in verdicts(stem, store=store) if v.scale == "paper"}
         for claim, trials in papers.needs(stem, settings.scale).items():
-            claims[claim] = [trial.key for trial in trials if trial.key in work]
+            claims[claim] = [trial.key for trial in trials if trial.key in works]
             row = ledger(stem)[claim]
             if row.kind == "value":
                 table = tables.setdefault(f"{stem}, {row.where}", {})
                 table.update(dict.fromkeys(claims[claim]))
-    for name, keys in {**claims, **tables, "all": work}.items():
+    for name, keys in {**claims, **tables, "all": works}.items():
         if keys:
-            line = f"{name}: {plural(len(keys), 'trial')}, {_cost(keys, plan, work)}"
+            line = f"{name}: {plural(len(keys), 'trial')}, {_cost(keys, plan, works)}"
             yield f"{line}; judged at paper scale already" if name in judged else line
 
 
-def _cost(keys: Iterable[str], plan: Plan, work: Mapping[str, tuple[int, int]]) -> str:
+def _cost(keys: Iterable[str], plan: Plan, works: Mapping[str, Work]) -> str:
     """Return the time that trials take, their training steps and FLOPs."""
     estimates = [plan.known[key] for key in keys]
     seconds = [e.seconds for e in estimates if e.seconds is not None]
@@ -293,12 +292,12 @@ def _cost(keys: Iterable[str], plan: Plan, work: Mapping[str, tuple[int, int]]) 
         text = f"about {duration(sum(seconds))}"
         if missing:
             text += f" and {missing} trials whose time is not known"
-    steps = sum(work[key][0] for key in keys)
-    flops = sum(work[key][1] for key in keys)
+    steps = sum(works[key].steps for key in keys)
+    flops = sum(works[key].flops for key in keys)
     if flops:
-        minutes = _digits(flops / estimates.CARD / 60)
+        minutes = _digits(flops / CARD / 60)
         text += f"; {steps} steps, {_digits(flops / 1e12)} TFLOP: {minutes} card-minutes"
-        text += f" at an assumed {estimates.CARD / 1e12:g} TFLOP/s"
+        text += f" at an assumed {CARD / 1e12:g} TFLOP/s"
     return text
 
 
