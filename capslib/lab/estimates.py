@@ -61,9 +61,7 @@ class Work(NamedTuple):
 
 def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
     """Return what a trial trains; nothing where nobody knows its configuration today."""
-    if trial.paper not in papers.PAPERS:
-        return ()
-    experiment = papers.experiments(trial.paper).get(trial.experiment)
+    experiment = papers.experiment_of(trial)
     if experiment is None:
         return ()
     return _recipes(experiment, trial.scale, json.dumps(trial.config, sort_keys=True))

@@ -181,9 +181,7 @@ def _strays(store: Store, paper: str | None) -> Iterator[str]:
 def _notes(record: Record) -> Iterator[str]:
     """Yield what is unusual about a record and not wrong."""
     trial = record.trial
-    experiment = None
-    if trial.paper in papers.PAPERS:
-        experiment = papers.experiments(trial.paper).get(trial.experiment)
+    experiment = papers.experiment_of(trial)
     if experiment is not None and trial.revision < experiment.revision:
         yield (
             f"of revision {trial.revision}; the experiment is at {experiment.revision}, "

@@ -214,14 +214,19 @@ class Store:
             yield f"belongs in {trial.paper}/{trial.experiment}: move it there"
         yield from faults(record)
         yield from _of_data(record)
-        if trial.paper not in papers.PAPERS or trial.experiment not in papers.experiments(
-            trial.paper
-        ):
-            yield f"there is no experiment {trial.paper}/{trial.experiment}: delete the file, or add the experiment"
+        experiment = papers.experiment_of(trial)
+        if experiment is None:
+            yield (
+                f"there is no experiment {trial.paper}/{trial.experiment}: "
+                "delete the file, or add the experiment"
+            )
             return
-        revision = papers.experiments(trial.paper)[trial.experiment].revision
+        revision = experiment.revision
         if trial.revision > revision:
-            yield f"of revision {trial.revision}, but the experiment is at {revision}: add the newer experiment"
+            yield (
+                f"of revision {trial.revision}, but the experiment is at {revision}: "
+                "add the newer experiment"
+            )
         try:
             fields = papers.fields(trial)
         except ValidationError as error:

@@ -133,6 +133,13 @@ def experiments(stem: str) -> Mapping[str, Experiment]:
     return Registry(f"experiment of {stem}", module(stem).EXPERIMENTS)
 
 
+def experiment_of(trial: Trial) -> Experiment | None:
+    """Return the experiment of a trial; None where there is no such experiment, or paper, today."""
+    if trial.paper not in PAPERS:
+        return None
+    return experiments(trial.paper).get(trial.experiment)
+
+
 def queries(stem: str) -> Mapping[str, Query]:
     """The query of each claim of a chapter that has one, by claim id."""
     return module(stem).QUERIES
@@ -180,7 +187,7 @@ def budget(trial: Trial) -> int:
 
     Trials of another revision, or of an experiment that is not there, are others.
     """
-    experiment = experiments(trial.paper).get(trial.experiment)
+    experiment = experiment_of(trial)
     return experiment.budget(trial) if experiment else 0
 
 
