@@ -103,8 +103,8 @@ class Session:
         display = contextlib.nullcontext()
         if rich.get_console().is_jupyter:
             display = progress.CellLine()
-        with display as shown:
-            count = len(run(trials, self.store, self.settings, display=shown))
+        with display as line_display:
+            count = len(run(trials, self.store, self.settings, display=line_display))
         stored = [self.store.get(trial) for trial in trials]
         records = [record for record in stored if record is not None]
         data = {record.config["data"] for record in records if record.config.get("data")}

@@ -42,9 +42,9 @@ Stems = Annotated[
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
 
 
-def option(name: str, **more: object) -> OptionInfo:
+def option(name: str, **options: object) -> OptionInfo:
     """Return the option for a parameter of the notebooks, in the words of :class:`Settings`."""
-    return typer.Option(help=Settings.model_fields[name].description, **more)
+    return typer.Option(help=Settings.model_fields[name].description, **options)
 
 
 def flag(name: str, help: str) -> OptionInfo:
@@ -65,11 +65,11 @@ class Command(TyperCommand):
     """A command that takes one value for each option, unless the option may be repeated."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
-        *_, given = self.make_parser(ctx).parse_args(list(args))
-        for parameter in given:
+        *_, parameters = self.make_parser(ctx).parse_args(list(args))
+        for parameter in parameters:
             repeatable = getattr(parameter, "multiple", True)
             flag = getattr(parameter, "is_flag", False)
-            if given.count(parameter) > 1 and not repeatable and not flag:
+            if parameters.count(parameter) > 1 and not repeatable and not flag:
                 raise UserError(f"{parameter.opts[0]} is given twice: give it one value.")
         return super().parse_args(ctx, args)
 

@@ -116,12 +116,12 @@ def fingerprint(stem: str, settings: Settings) -> str:
     digest = hashlib.sha256()
     for text in (settings.model_dump_json(), *versions):
         digest.update(text.encode() + b"\0")
-    others = set(papers.STEMS) - {stem}
+    other_stems = set(papers.STEMS) - {stem}
     package = Path(__file__).parents[1]
     files = [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
     for path in [*package.rglob("*.py"), *package.rglob("*.csv")]:
         names = path.relative_to(package).with_suffix("").parts
-        if path.parent.name == "networks" or others.isdisjoint(names):
+        if path.parent.name == "networks" or other_stems.isdisjoint(names):
             files.append(path)
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -292,15 +292,15 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
     # The path of a socket has 107 bytes at most.
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="capslib-", dir=short) as folder, Cells() as cells:
-        before = Path(folder, f"{stem}.ipynb")
-        after = Path(folder, "executed.ipynb")
-        nbformat.write(jupytext.read(source(stem)), before)
+        unexecuted = Path(folder, f"{stem}.ipynb")
+        executed = Path(folder, "executed.ipynb")
+        nbformat.write(jupytext.read(source(stem)), unexecuted)
         # Sockets in a folder of its own, and no ports: any number of kernels can start at once.
         sockets = {"transport": "ipc", "ip": f"{folder}/kernel"}
         try:
             papermill.execute_notebook(
-                str(before),
-                str(after),
+                str(unexecuted),
+                str(executed),
                 values,
                 kernel_name="python3",
                 kernel_manager_class=own_kernel(),
@@ -320,9 +320,9 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
         if cells():
             raise Interrupted(cells.signal)
         if not reason:
-            return nbformat.read(after, as_version=4)
+            return nbformat.read(executed, as_version=4)
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
-        write_atomically(failed, after.read_bytes())
+        write_atomically(failed, executed.read_bytes())
     place = failed.relative_to(project_root())
     raise UserError(f"{stem}: {reason}The partial notebook: {place}")
 

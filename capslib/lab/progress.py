@@ -225,17 +225,17 @@ def summary(plan: Plan) -> list[str]:
 
 def _expected(plan: Plan) -> str:
     """Return a sentence about the time and the memory that a plan will take."""
-    place = "the workers elsewhere"
+    crew = "the workers elsewhere"
     if plan.devices is not None:
-        place = plural(len(plan.devices), "worker")
+        crew = plural(len(plan.devices), "worker")
     seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
     if not seconds:
-        return f"On {place}; no record tells how long they take."
+        return f"On {crew}; no record tells how long they take."
     sentence = f"Expected: {duration(sum(seconds))} in all, "
     if plan.devices is None:
-        sentence += f"shared by {place}"
+        sentence += f"shared by {crew}"
     else:
-        sentence += f"{duration(sum(seconds) / len(plan.devices))} on {place}"
+        sentence += f"{duration(sum(seconds) / len(plan.devices))} on {crew}"
     memory = max(e.memory or 0 for e in plan.known.values())
     if memory:
         sentence += f", at most {decimal(memory)} each"
