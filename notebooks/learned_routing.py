@@ -143,6 +143,7 @@ from capslib.layers import ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.learned_routing import ConsensusCapsNet, FlatCapsules
 from capslib.papers.learned_routing import limits, start, table3, toy
+from capslib.papers.learned_routing.recipe import MNIST
 from capslib.papers.learned_routing.shown import NAMES, PLACES
 from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel, similarity_routing
@@ -588,12 +589,15 @@ if even:
 
 # %% tags=["hide-input"]
 of_pilot = frames.best([*committed, *pilot], "pilot")
-grids = (EXPERIMENTS[name].grid(of_pilot[0].trial.scale) for name in ("pilot", "errors"))
-part = [f"{100 * of:.0f} % on {name}" for name, of in shown.share_of_steps(*grids).items()]
+pilot_arms = EXPERIMENTS["pilot"].at(of_pilot[0].trial.scale)
+error_arms = EXPERIMENTS["errors"].at(of_pilot[0].trial.scale)
+shares = shown.share_of_steps(pilot_arms.values(), error_arms.values())
+part = [f"{100 * share:.0f} % on {name}" for name, share in shares.items()]
 rows = {}
+learning_rates = table3.RATES.values()
 for arm, of in shown.rates(of_pilot).items():
     best = min(of, key=of.get)
-    rows[arm] = [f"{of[r]:.1f}{' ✓' if r == best else ''}" for r in table3.RATES if r in of]
+    rows[arm] = [f"{of[r]:.1f}{' ✓' if r == best else ''}" for r in learning_rates if r in of]
 frames.say(
     "Errors in percent on training images that were held out,",
     f"{frames.shown_are(of_pilot)}, after a part of the steps of Table 3",
@@ -601,12 +605,14 @@ frames.say(
     "errors lie close, one seed cannot tell them apart. Guessing errs on 90 % of the digits and",
     "on 80 % of the toys.",
 )
-display(frames.table(rows, [f"rate {rate:g}" for rate in table3.RATES], "set", "routing"))
+display(frames.table(rows, [f"rate {rate:g}" for rate in learning_rates], "set", "routing"))
 frames.say(frames.standing(of_errors))
-arms = ("routing", "trained", "similarity_start", "data", "learning_rate", "views", "network")
-more = {scale: EXPERIMENTS["errors"].grid(scale) for scale in ("cpu", "paper")}
-more = {f"{at}, MNIST": next(c for c in of if c.data == "mnist") for at, of in more.items()}
-frames.configuration(EXPERIMENTS["errors"], arms, more).pipe(frames.styled)
+hidden = ("learning_rate", "network", "downsample")
+more = {}
+for size in ("cpu", "paper"):
+    more[f"{size}, MNIST"] = EXPERIMENTS["errors"].at(size)["mnist/connectionist"]
+table = frames.configuration(EXPERIMENTS["errors"], hidden, more, shown=MNIST)
+frames.styled(table)
 
 # %% [markdown]
 # ### What the couplings have learned
@@ -990,7 +996,7 @@ frames.table(rows, heads, "set", "routing", "change")
 # %% tags=["hide-input"]
 of_size = frames.select(of_costs, "costs", "paper") or of_costs
 (low, cheapest), *_, (high, dearest) = shown.hours_of_table_3(
-    of_size, EXPERIMENTS["errors"].grid("paper")
+    of_size, EXPERIMENTS["errors"].at("paper").values()
 )
 frames.say(
     "By the records of the costs and by operations, one seed of the cheapest cell of Table 3 in",

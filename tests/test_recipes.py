@@ -30,8 +30,6 @@ from capslib.papers.em_routing.table1 import TestErrorConfig
 from capslib.papers.experiment import Arm
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
-from capslib.papers.learned_routing.recipe import ConsensusRecipe
-from capslib.papers.learned_routing.table3 import REDUCED as CONSENSUS
 from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.papers.sparse_unsupervised.recipe import REDUCED as SPARSE
 from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
@@ -211,7 +209,6 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
             "images",
             50,
         ),
-        (ConsensusRecipe, "downsample", 2),
         (SparseRecipe, "resize", 16),
         (SparseRecipe, "jitter", True),
     ],
@@ -235,9 +232,6 @@ OTHER = dict(
     preset="printed",
     loss="cross_entropy",
     margin="fixed",
-    similarity_start="steep",
-    theta="columns",
-    reads="released",
     boost=False,
     band=(0.2, 0.3),
     relative_boost=True,
@@ -253,10 +247,6 @@ OTHER = dict(
     [
         EMRecipe(**EM, network="cnn"),
         EMRecipe(**EM, routing="dynamic"),
-        *(
-            ConsensusRecipe(**CONSENSUS["smoke"]["digits"], data="digits", routing=r)
-            for r in ("similarity", "connectionist", "em")
-        ),
         *(
             SparseRecipe(**SPARSE["smoke"], network=n, **more)
             for n, more in (

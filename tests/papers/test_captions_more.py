@@ -597,7 +597,7 @@ def test_why_every_part_of_the_first_claim_of_learned_routing_is_open():
     (apart,) = (part for part in first.parts if part.name not in unlearned)
     assert apart.n == 3
     assert (
-        "of the lead in test error (routing em − routing connectionist) over 3 seeds"
+        "of the lead in test error (mnist/em − mnist/connectionist) over 3 seeds"
         in apart.reason
     )
     assert "does not lie wholly above" in apart.reason

@@ -9,7 +9,7 @@ import pytest
 
 from capslib.lab.ledger import ledger
 from capslib.papers import STEMS, queries
-from capslib.papers.learned_routing.asks import arm
+from capslib.papers.learned_routing.asks import table_arm
 from capslib.papers.query import Above, Count, Derived, Erratum, Order, Query, Select, Value
 
 PERCENT = 0.01
@@ -87,7 +87,7 @@ def quoted(stem: str) -> dict[tuple, float]:
         return {}
     numbers = {"mnist": "LR-T3-em24-mnist", "smallnorb": "LR-T3-em24-norb"}
     return {
-        place(arm("em", data), "test_error"): ledger(stem)[name].value
+        place(table_arm(data, "em"), "test_error"): ledger(stem)[name].value
         for data, name in numbers.items()
     }
 

@@ -1,14 +1,15 @@
-"""What each routing costs in the network of the paper: parameters, operations, memory and time (Table 1; §5)."""
+"""What each routing costs in the paper's network: size, work, memory and time (Table 1; §5)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import in_unit
-from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import flops, new_network
 
@@ -18,81 +19,98 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 
-class CostsConfig(Config):
-    """The network of a scale with a routing, tried on a batch of its training, and what the definition keeps, on a smaller one."""
+class CostsOptions(Config):
+    """A routing in the network of a scale, tried on a batch of its training."""
 
     routing: RoutingName
     size: Scale = Field("paper", title="scale whose network it is")
     images: int = Field(8, ge=1, title="images of the batch of which the definition keeps all")
 
 
-def run(config: CostsConfig, context: Context) -> Outcome:
-    """Parameters and FLOPs of the network; what autograd keeps of an image, and the time of a step beside that with EM routing.
+def run(arm: Arm, context: Context) -> Outcome:
+    """Measure parameters, FLOPs, what autograd keeps of an image, and the time of a step.
 
-    FLOPs are those of products and convolutions. Bytes are counted by the definition, which keeps all, and by the fast path with a
-    whole batch, of which it computes a part again; each tensor once. Times are the least of three with a whole batch, in one
-    process: both routings on the fast path, and both on the path of a training, where that of EM routing is compiled.
+    FLOPs are those of products and convolutions. Bytes are counted by the definition, which
+    keeps all, on a small batch, and by the fast path with a whole one, of which it computes a
+    part again; each tensor once. Times are ratios to those of the same network with EM routing:
+    both on the fast path, and both on the path of a training, where that of EM routing is
+    compiled.
     """
     import torch
 
     from capslib.routing import use_path
     from capslib.training import path_of
 
-    name = "toys" if config.size == "smoke" else "smallnorb"
-    recipe = ConsensusRecipe(data=name, routing=config.routing, **REDUCED[config.size][name])
+    options: CostsOptions = arm.options
+    data = "toys" if options.size == "smoke" else "smallnorb"
+    recipe = ConsensusRecipe(data=data, routing=options.routing, **REDUCED[options.size][data])
+    em_recipe = recipe.model_copy(update={"routing": "em"})
     shape = recipe.input_shape
     network = new_network(recipe, shape, context.seed)
-    rival = new_network(recipe.model_copy(update={"routing": "em"}), shape, context.seed)
-    total, routing = sum(p.numel() for p in network.parameters()), network.of_routing()
+    em_network = new_network(em_recipe, shape, context.seed)
+    parameters = sum(p.numel() for p in network.parameters())
+    parameters_of_routing = network.of_routing()
     counts = {
-        "parameters": total,
-        "parameters_of_routing": routing,
-        "parameters_without_routing": total - routing,
+        "parameters": parameters,
+        "parameters_of_routing": parameters_of_routing,
+        "parameters_without_routing": parameters - parameters_of_routing,
     }
     metrics = in_unit(counts, 1, "count")
     n = recipe.batch_size
     metrics["flops_of_an_image"] = Metric(value=flops(recipe) / n, n=n, unit="operations")
-    images = torch.randn(n, *shape, generator=torch.Generator().manual_seed(context.seed))
-    for path, some in (("eager", images[: config.images]), ("fast", images)):
+    generator = torch.Generator().manual_seed(context.seed)
+    images = torch.randn(n, *shape, generator=generator)
+    for path, batch in (("eager", images[: options.images]), ("fast", images)):
         use_path(network, path)
-        metrics[f"bytes_{path}"] = Metric(
-            value=kept(network, some) / len(some), n=len(some), unit="bytes of an image"
-        )
-    for times_em, path in (
-        ("times_em", "fast"),
-        ("times_em_in_training", path_of(recipe.steps)),
-    ):
-        taken = use_path(network, path)
-        use_path(rival, path)
-        rounds = [(seconds(network, images), seconds(rival, images)) for _ in range(4)]
-        own, em = (
-            min(times) for times in zip(*rounds[1:], strict=True)
-        )  # the first round compiles
-        metrics[times_em] = Metric(value=own / em, n=n, unit="ratio")
-    metrics["seconds_of_a_step"] = Metric(value=own, n=n, unit="seconds of one core")
-    return Outcome(metrics=metrics, parameters=total, routing_path=taken)
+        size = kept_bytes(network, batch) / len(batch)
+        metrics[f"bytes_{path}"] = Metric(value=size, n=len(batch), unit="bytes of an image")
+    paths = {"times_em": "fast", "times_em_in_training": path_of(recipe.steps)}
+    for name, path in paths.items():
+        routing_path = use_path(network, path)
+        use_path(em_network, path)
+        duration, em_duration = least_seconds(network, em_network, images)
+        metrics[name] = Metric(value=duration / em_duration, n=n, unit="ratio")
+    # on the path of a training, which was measured last
+    metrics["seconds_of_a_step"] = Metric(value=duration, n=n, unit="seconds of one core")
+    return Outcome(metrics=metrics, parameters=parameters, routing_path=routing_path)
 
 
-def kept(network: nn.Module, images: Tensor) -> int:
-    """Bytes that the forward pass keeps for the gradient, besides parameters; storage that tensors share counts once."""
+def kept_bytes(network: nn.Module, images: Tensor) -> int:
+    """Return the bytes that the forward pass keeps for the gradient, besides parameters.
+
+    Storage that tensors share counts once.
+    """
     import torch
 
-    own = {p.untyped_storage().data_ptr() for p in network.parameters()}
-    found = {}
+    parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    sizes = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
+        sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    def unpack(tensor: Tensor) -> Tensor:
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         output = network(images)
     del output
-    return sum(size for at, size in found.items() if at not in own)
+    return sum(size for address, size in sizes.items() if address not in parameters)
+
+
+def least_seconds(network: nn.Module, rival: nn.Module, images: Tensor) -> tuple[float, float]:
+    """Return the least CPU time of three steps of each of two networks, which take turns."""
+    times = []
+    rival_times = []
+    for _ in range(4):
+        times.append(seconds(network, images))
+        rival_times.append(seconds(rival, images))
+    return min(times[1:]), min(rival_times[1:])  # the first round compiles
 
 
 def seconds(network: nn.Module, images: Tensor) -> float:
-    """CPU time of one forward and one backward pass."""
+    """Return the CPU time of one forward and one backward pass."""
     import time
 
     start = time.process_time()
@@ -101,14 +119,33 @@ def seconds(network: nn.Module, images: Tensor) -> float:
 
 
 def hours(recipe: ConsensusRecipe, seconds_of_a_step: float) -> float:
-    """Core-hours of a whole training, if a step on smallNORB takes one core so many seconds and time grows with operations."""
+    """Return the core-hours of a whole training.
+
+    A step on smallNORB takes one core so many seconds, and time is taken to grow with
+    operations.
+    """
     measured = ConsensusRecipe(routing=recipe.routing)
-    seconds = seconds_of_a_step * flops(recipe) / flops(measured)
-    return recipe.steps * seconds / 3600
+    step_seconds = seconds_of_a_step * flops(recipe) / flops(measured)
+    return recipe.steps * step_seconds / 3600
 
 
-def grid(scale: Scale) -> list[CostsConfig]:
-    return [
-        CostsConfig(routing=name, size=scale)
-        for name in ("connectionist", "similarity", "em", "dynamic")
-    ]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield each routing in the network of the paper."""
+    for routing in ("connectionist", "similarity", "em", "dynamic"):
+        yield Arm(routing, options=CostsOptions(routing=routing))
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return an arm in the network of a scale."""
+    return arm.changed({"size": scale})
+
+
+COSTS = Experiment(
+    name="costs",
+    paper="learned_routing",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+    revision=2,
+)

@@ -1,15 +1,16 @@
-"""What λ₁ and λ₂ do on the toy data of Figure 2, and whether routings tell votes from their negatives."""
+"""What λ₁ and λ₂ do on the toy data of Figure 2, and what routings do with negated votes."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -20,103 +21,115 @@ SMALL = (3.0, 1.0, 0.3, 0.1)
 """λ₁ and λ₂ fall through these values together."""
 
 
-class ToyConfig(Config):
+class ToyOptions(Config):
     """Two clusters of votes for one parent."""
 
     draws: int = Field(5, ge=1, title="draws of the votes")
 
 
-def run(config: ToyConfig, context: Context) -> Outcome:
-    """The limits of λ₁ and λ₂, the share of the dense cluster while both fall, and the closed form against a minimiser."""
+def run(arm: Arm, context: Context) -> Outcome:
+    """Measure the worst of some draws: see :func:`measure`."""
+    draws = arm.options.draws
+    measured = [measure(1000 * context.seed + draw) for draw in range(draws)]
+    worst = {}
+    for name in measured[0]:
+        values = [measures[name] for measures in measured]
+        worst[name] = min(values) if name.startswith("least") else max(values)
+    return Outcome(metrics=in_unit(worst, draws, "difference"))
+
+
+def measure(seed: int) -> dict[str, float]:
+    """Measure one draw of the votes.
+
+    That is how far couplings are off at the limits of λ₁ and λ₂, the share of the dense cluster
+    while both fall, the closed form against a minimiser, and how much the disagreement ever
+    rises.
+    """
     from capslib.papers.learned_routing import toy
     from capslib.routing.consensus import closed_form, kernel
 
-    worst: dict[str, float] = {}
-    least = 1.0
-
-    def keep(name: str, value: float) -> None:
-        worst[name] = max(worst.get(name, -1.0), value)
-
-    for draw in range(config.draws):
-        seed = 1000 * context.seed + draw
-        votes, activation, mixture, width = toy.clusters(seed)
-        n = len(activation)
-        keep("off_uniform", float((n * toy.couplings(seed, LIMIT, 1.0) - 1).abs().max()))
-        keep(
-            "off_activation",
-            float(
-                (toy.couplings(seed, 1.0, LIMIT) * activation.sum() / activation - 1)
-                .abs()
-                .max()
-            ),
-        )
-        shares = [
-            float(toy.couplings(seed, value, value, iterations=10)[: toy.DENSE].sum())
-            for value in SMALL
-        ]
-        keep("largest_fall_of_share", max(a - b for a, b in itertools.pairwise(shares)))
-        least = min(least, shares[-1])
-        mu = votes.mean(dim=0)[0]
-        k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)[0]
-        for one, two in ((0.5, 0.5), (2.0, 0.1), (0.2, 1.0)):
-            closed = closed_form(
-                k, activation.log(), votes.new_tensor(one), votes.new_tensor(two)
-            ).softmax(0)
-            keep(
-                "off_minimum",
-                float((closed - toy.minimised(k, activation.log(), one, two)).abs().max()),
-            )
-            keep("rise", toy.largest_rise(seed, one, two))
-    return Outcome(
-        metrics=in_unit(worst | {"least_dense_share": least}, config.draws, "difference")
-    )
+    votes, activation, mixture, width = toy.clusters(seed)
+    uniform = toy.couplings(seed, LIMIT, 1.0)
+    active = toy.couplings(seed, 1.0, LIMIT)
+    shares = []
+    for value in SMALL:
+        couplings = toy.couplings(seed, value, value, iterations=10)
+        shares.append(float(couplings[: toy.DENSE].sum()))
+    measures = {
+        "off_uniform": float((len(activation) * uniform - 1).abs().max()),
+        "off_activation": float((active * activation.sum() / activation - 1).abs().max()),
+        "largest_fall_of_share": max(a - b for a, b in itertools.pairwise(shares)),
+        "least_dense_share": shares[-1],
+    }
+    mu = votes.mean(dim=0)[0]
+    k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)[0]
+    log_prior = activation.log()
+    gaps = []
+    rises = []
+    for lambda1, lambda2 in ((0.5, 0.5), (2.0, 0.1), (0.2, 1.0)):
+        weights = votes.new_tensor(lambda1), votes.new_tensor(lambda2)
+        closed = closed_form(k, log_prior, *weights).softmax(0)
+        minimised = toy.minimised(k, log_prior, lambda1, lambda2)
+        gaps.append(float((closed - minimised).abs().max()))
+        rises.append(toy.largest_rise(seed, lambda1, lambda2))
+    return measures | {"off_minimum": max(gaps), "rise": max(rises)}
 
 
-def grid(scale: Scale) -> list[ToyConfig]:
-    return [ToyConfig(draws=2)] if scale == "smoke" else [ToyConfig()]
+def toy_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the toy data."""
+    yield Arm("two_clusters", options=ToyOptions())
 
 
-class NegationConfig(Config):
+def reduce_toys(scale: Scale, arm: Arm) -> Arm:
+    """Return an arm with fewer draws at smoke scale."""
+    return arm.changed({"draws": 2}) if scale == "smoke" else arm
+
+
+class NegationOptions(Config):
     """A routing of random votes and of their negatives."""
-
-    ARM: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     routing: RoutingName
     bias: bool = Field(False, title="bias")
 
 
-def negate(config: NegationConfig, context: Context) -> Outcome:
-    """How far the poses of negated votes are from negated poses, and their activations from the same activations."""
+def negate(arm: Arm, context: Context) -> Outcome:
+    """Measure how far negated votes are from negated poses and the same activations."""
     import torch
 
     from capslib.routing import make_routing
 
+    options: NegationOptions = arm.options
     torch.manual_seed(context.seed)
-    routing = make_routing(config.routing, 5, 16, bias=0.1 if config.bias else None).double()
-    votes, activation = (
-        torch.randn(20, 30, 5, 16, dtype=torch.float64),
-        torch.rand(20, 30, dtype=torch.float64),
-    )
+    bias = 0.1 if options.bias else None
+    routing = make_routing(options.routing, 5, 16, bias=bias).double()
+    votes = torch.randn(20, 30, 5, 16, dtype=torch.float64)
+    activation = torch.rand(20, 30, dtype=torch.float64)
     with torch.no_grad():
-        one, other = routing(votes, activation), routing(-votes, activation)
-    size = torch.linalg.vector_norm(one.pose, dim=-1).mean()
-    pose = torch.linalg.vector_norm(one.pose + other.pose, dim=-1).amax() / size
-    found = {
-        "pose_is_not_odd": float(pose),
-        "activation_is_not_even": float((one.activation - other.activation).abs().max()),
+        parents = routing(votes, activation)
+        negated = routing(-votes, activation)
+    length = torch.linalg.vector_norm(parents.pose, dim=-1).mean()
+    gap = torch.linalg.vector_norm(parents.pose + negated.pose, dim=-1).amax()
+    change = (parents.activation - negated.activation).abs().max()
+    measures = {
+        "pose_is_not_odd": float(gap / length),
+        "activation_is_not_even": float(change),
     }
-    return Outcome(metrics=in_unit(found, 20, "difference"))
+    return Outcome(metrics=in_unit(measures, 20, "difference"))
 
 
-def negation_grid(scale: Scale) -> list[NegationConfig]:
-    names = ("similarity", "connectionist", "em", "dynamic")
-    return [NegationConfig(routing=name, bias=bias) for name in names for bias in (False, True)]
+def negation_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield each routing without and with a bias: ``em/no_bias``."""
+    for routing in ("similarity", "connectionist", "em", "dynamic"):
+        for bias in (False, True):
+            name = f"{routing}/{'bias' if bias else 'no_bias'}"
+            yield Arm(name, options=NegationOptions(routing=routing, bias=bias))
 
 
 def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[float, float]:
-    """How far the class poses of a new network move, in mean lengths, from an image to its negative, and to another image.
+    """Return how far the class poses of a new network move from an image to its negative.
 
-    Images are noise; ``raw`` networks neither clip and divide primary poses nor add coordinates.
+    Beside it stands how far they move to another image, both in mean lengths. Images are noise;
+    ``raw`` networks neither clip and divide primary poses nor add coordinates.
     """
     import torch
 
@@ -128,11 +141,27 @@ def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[f
             (1, 32, 32), routing=routing, raw_poses=raw, coordinates=not raw
         ).eval()
         x = torch.randn(images, 1, 32, 32)
-        pose, *others = (
-            network.layers(of)["classes"].pose for of in (x, -x, x.roll(1, dims=0))
-        )
-    size = torch.linalg.vector_norm(pose, dim=-1).mean()
-    negative, other = (
-        float(torch.linalg.vector_norm(pose - of, dim=-1).mean() / size) for of in others
-    )
-    return negative, other
+        pose = network.layers(x)["classes"].pose
+        negative = network.layers(-x)["classes"].pose
+        other = network.layers(x.roll(1, dims=0))["classes"].pose
+    length = torch.linalg.vector_norm(pose, dim=-1).mean()
+    to_negative = torch.linalg.vector_norm(pose - negative, dim=-1).mean()
+    to_other = torch.linalg.vector_norm(pose - other, dim=-1).mean()
+    return float(to_negative / length), float(to_other / length)
+
+
+TOYS = Experiment(
+    name="toys",
+    paper="learned_routing",
+    arms=toy_arms,
+    reduce=reduce_toys,
+    run=run,
+    seeds=SEEDS,
+)
+NEGATION = Experiment(
+    name="negation",
+    paper="learned_routing",
+    arms=negation_arms,
+    run=negate,
+    seeds=SEEDS,
+)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from capslib.papers.experiment import Arm
 from capslib.papers.learned_routing.asks import LEARNED, SETS
 from capslib.papers.learned_routing.costs import hours
-from capslib.papers.learned_routing.table3 import CHANGES, LAYERS, change
+from capslib.papers.learned_routing.table3 import LAYERS
 from capslib.papers.query import Measured, Select
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
@@ -24,165 +24,210 @@ VALUES = {
     "theta3": "θ₃",
 }
 UNCHANGED = "as in Table 3"
+CHANGES = {
+    "released_start": "released start",
+    "wide_kernels": "wide kernels",
+    "steep_kernels": "steep kernels",
+    "theta_of_columns": "θ of columns",
+    "swapped_states": "swapped states",
+    "raw_poses": "raw poses",
+    "no_coordinates": "no coordinates",
+    "cross_entropy": "cross entropy",
+}
+"""What a variant changes, by the last part of its name."""
 Row = tuple[str, ...]
 
 
-def _row(record: Measured, *more: str) -> Row:
-    return SETS.get(record.config["data"], record.config["data"]), *more
+def set_name(record: Measured) -> str:
+    """Return the name of the data set of a record."""
+    data = record.config["data"]
+    return SETS.get(data, data)
+
+
+def place(record: Measured) -> int:
+    """Return the place of the routing of a record in the order of the page."""
+    return list(NAMES).index(record.config["routing"])
 
 
 def by_seed(records: Iterable[Measured], **where: Any) -> dict[int, float]:
-    """Test error in percent of each seed, of the records with these field values."""
-    own = (r for r in records if all(r.config[name] == value for name, value in where.items()))
-    return {
-        r.trial.seed: r.metrics["test_error"].value
-        for r in sorted(own, key=lambda r: r.trial.seed)
-    }
+    """Return the test error in percent of each seed, of the records with these field values."""
+    errors = {}
+    for record in sorted(records, key=lambda record: record.trial.seed):
+        if all(record.config[name] == value for name, value in where.items()):
+            errors[record.trial.seed] = record.metrics["test_error"].value
+    return errors
 
 
 def learned(records: Iterable[Measured]) -> list[Measured]:
-    """Those whose network is right on more of its training images than the floor: the others decide nothing."""
-    errors = Select("errors", learned=LEARNED)
-    return [r for r in records if not errors.unfit(r)]
+    """Return the records whose network is right on more of its training images than the floor.
+
+    The others decide nothing.
+    """
+    floor = Select("errors", learned=LEARNED)
+    return [record for record in records if not floor.unfit(record)]
 
 
-def differences(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """One minus the other, in the seeds that both have."""
-    return [one[seed] - other[seed] for seed in one if seed in other]
+def differences(errors: Mapping[int, float], baseline: Mapping[int, float]) -> list[float]:
+    """Return the errors minus those of the baseline, in the seeds that both have."""
+    return [errors[seed] - baseline[seed] for seed in errors if seed in baseline]
 
 
 def trained_against_frozen(records: Iterable[Measured]) -> dict[Row, list[float]]:
-    """By set and routing, how much more a learned routing errs than its own start frozen, in points, where both networks learned."""
-    every = list(records)
-    sets, of = dict.fromkeys(r.config["data"] for r in every), learned(every)
-    return {
-        (SETS.get(data, data), NAMES[routing]): differences(
-            *(by_seed(of, data=data, routing=routing, trained=t) for t in (True, False))
-        )
-        for data, routing in itertools.product(sets, LEARNERS)
-    }
+    """Return by set and routing how much more a learned routing errs than its start frozen.
+
+    Points of test error, in the seeds where both networks learned.
+    """
+    records = list(records)
+    fit = learned(records)
+    rows = {}
+    for data in dict.fromkeys(record.config["data"] for record in records):
+        for routing in LEARNERS:
+            trained = by_seed(fit, data=data, routing=routing, trained=True)
+            frozen = by_seed(fit, data=data, routing=routing, trained=False)
+            rows[SETS.get(data, data), NAMES[routing]] = differences(trained, frozen)
+    return rows
 
 
 def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
-    """By set that all routings have run on, the trained one with the least mean test error, and its errors in percent."""
-    of, found = [r for r in records if r.config["trained"]], {}
-    for data in dict.fromkeys(r.config["data"] for r in of):
-        errors = {
-            name: list(by_seed(of, data=data, routing=routing).values())
-            for routing, name in NAMES.items()
-        }
+    """Return the trained routing with the least mean test error, and its errors in percent.
+
+    By set, of the sets that all routings have run on.
+    """
+    trained = [record for record in records if record.config["trained"]]
+    best = {}
+    for data in dict.fromkeys(record.config["data"] for record in trained):
+        errors = {}
+        for routing, name in NAMES.items():
+            errors[name] = list(by_seed(trained, data=data, routing=routing).values())
         if all(errors.values()):
-            best = min(errors, key=lambda name: fmean(errors[name]))
-            found[SETS.get(data, data)] = best, errors[best]
-    return found
+            name = min(errors, key=lambda name: fmean(errors[name]))
+            best[SETS.get(data, data)] = name, errors[name]
+    return best
 
 
 def prefers_least(
     records: Iterable[Measured], routing: str, what: str, layer: str = LAYERS[0]
 ) -> list[bool]:
-    """For each of the trained networks with a routing: in the last iteration of a layer the tenth of the children with the least
-    of this, "activation" or "distance" of the vote, outweighs the tenth with the most."""
-    own = (r for r in records if r.config["trained"] and r.config["routing"] == routing)
-    ranked = (r.series[f"by_{what}_{layer}_{r.config['iterations']}"] for r in own)
-    return [weights[0] > weights[-1] for weights in ranked]
+    """Return of each trained network with a routing whether the least tenth outweighs the most.
+
+    That is the tenth of the children with the least activation or distance of the vote
+    (``what``), in the last iteration of a layer.
+    """
+    answers = []
+    for record in records:
+        if record.config["trained"] and record.config["routing"] == routing:
+            weights = record.series[f"by_{what}_{layer}_{record.config['iterations']}"]
+            answers.append(weights[0] > weights[-1])
+    return answers
 
 
 def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
-    """By set and arm of the pilot, the held-out error in percent at each learning rate."""
-    found: dict[Row, dict[float, float]] = {}
-    order = list(NAMES)
-    for r in sorted(
-        records,
-        key=lambda r: (
-            r.config["data"],
-            not r.config["trained"],
-            order.index(r.config["routing"]),
-        ),
-    ):
-        arm = NAMES[r.config["routing"]] + ("" if r.config["trained"] else ", frozen")
-        found.setdefault(_row(r, arm), {})[r.config["learning_rate"]] = r.metrics[
-            "held_out_error"
-        ].value
-    return found
+    """Return by set and arm of the pilot the held-out error in percent at each rate."""
+
+    def order(record: Measured) -> tuple:
+        return record.config["data"], not record.config["trained"], place(record)
+
+    rows: dict[Row, dict[float, float]] = {}
+    for record in sorted(records, key=order):
+        name = NAMES[record.config["routing"]]
+        if not record.config["trained"]:
+            name += ", frozen"
+        row = rows.setdefault((set_name(record), name), {})
+        row[record.config["learning_rate"]] = record.metrics["held_out_error"].value
+    return rows
 
 
-def share_of_steps(pilot: Iterable[Any], whole: Iterable[Any]) -> dict[str, float]:
-    """By set, how much of its steps in Table 3 a network has in the pilot, from the configurations of both."""
-    steps = {config.data: config.steps for config in whole}
+def share_of_steps(pilot: Iterable[Arm], arms: Iterable[Arm]) -> dict[str, float]:
+    """Return by set how much of its steps in Table 3 a network has in the pilot."""
+    steps = {arm.recipe.data: arm.recipe.steps for arm in arms}
     shares = {}
-    for config in pilot:
-        shares[SETS.get(config.data, config.data)] = config.steps / steps[config.data]
+    for arm in pilot:
+        data = arm.recipe.data
+        shares[SETS.get(data, data)] = arm.recipe.steps / steps[data]
     return shares
 
 
 def values_of_the_kernel(records: Iterable[Measured]) -> dict[Row, list[list[float]]]:
-    """By set, layer and whether it is trained, every λ₁, λ₂, width and θ of similarity routing."""
-    found: dict[Row, list[list[float]]] = {}
-    of = [r for r in records if r.config["routing"] == "similarity"]
-    for (layer, place), trained, r in itertools.product(PLACES.items(), (False, True), of):
-        if r.config["trained"] == trained:
-            row = found.setdefault(
-                _row(r, place, "trained" if trained else "start"), [[] for _ in VALUES]
-            )
-            for own, name in zip(row, VALUES, strict=True):
-                own += r.series[f"{name}_{layer}"]
-    return dict(sorted(found.items(), key=lambda row: row[0][0]))
+    """Return every λ₁, λ₂, width and θ of similarity routing.
+
+    By set, layer, and whether the routing is trained.
+    """
+    kernels = [record for record in records if record.config["routing"] == "similarity"]
+    kernels.sort(key=lambda record: record.config["trained"])
+    rows: dict[Row, list[list[float]]] = {}
+    for layer, label in PLACES.items():
+        for record in kernels:
+            state = "trained" if record.config["trained"] else "start"
+            row = rows.setdefault((set_name(record), label, state), [[] for _ in VALUES])
+            for values, name in zip(row, VALUES, strict=True):
+                values += record.series[f"{name}_{layer}"]
+    return dict(sorted(rows.items(), key=lambda item: item[0][0]))
+
+
+def change(record: Measured) -> str:
+    """Return what makes the network of a record differ from that of Table 3."""
+    _, _, name = record.config["arm"].rpartition("/")
+    return CHANGES.get(name, UNCHANGED)
 
 
 def changes(
     arms: Iterable[Measured], variants: Iterable[Measured]
 ) -> dict[Row, tuple[list[float], list[float]]]:
-    """By set, routing and what differs from Table 3, test errors in percent, and how much more than there in the same seeds."""
-    found: dict[Row, dict[int, float]] = {}
-    tried = list(variants)
-    places = {(r.config["data"], r.trial.scale) for r in tried}
-    for r in [*arms, *tried]:
-        if (
-            r.config["routing"] in LEARNERS
-            and r.config["trained"]
-            and (r.config["data"], r.trial.scale) in places
-        ):
-            row = _row(
-                r, NAMES[r.config["routing"]], change(r.config, r.trial.scale) or UNCHANGED
-            )
-            found.setdefault(row, {})[r.trial.seed] = r.metrics["test_error"].value
+    """Return test errors in percent, and how much more than in Table 3 in the same seeds.
+
+    By set, routing and what differs from Table 3; on the sets and scales of the variants.
+    """
+    variants = list(variants)
+    places = {(record.config["data"], record.trial.scale) for record in variants}
+    errors: dict[Row, dict[int, float]] = {}
+    for record in [*arms, *variants]:
+        config = record.config
+        learns = config["routing"] in LEARNERS and config["trained"]
+        if learns and (config["data"], record.trial.scale) in places:
+            row = set_name(record), NAMES[config["routing"]], change(record)
+            seeds = errors.setdefault(row, {})
+            seeds[record.trial.seed] = record.metrics["test_error"].value
     order = [UNCHANGED, *CHANGES.values()]
-    rows = sorted(found, key=lambda row: (*row[:2], order.index(row[2].partition(", ")[0])))
-    return {
-        row: (
-            list(found[row].values()),
-            differences(found[row], found.get((*row[:2], UNCHANGED), {})),
-        )
-        for row in rows
-    }
+    rows = {}
+    for row in sorted(errors, key=lambda row: (*row[:2], order.index(row[2]))):
+        data, routing, _ = row
+        unchanged = errors.get((data, routing, UNCHANGED), {})
+        rows[row] = list(errors[row].values()), differences(errors[row], unchanged)
+    return rows
 
 
 def negation(records: Iterable[Measured]) -> dict[str, list[float]]:
-    """By routing, the most that poses of negated votes miss negated poses, in mean lengths, and that activations change."""
-    found: dict[str, list[float]] = {}
-    for r in sorted(
-        records, key=lambda r: (list(NAMES).index(r.config["routing"]), r.config["bias"])
-    ):
-        row = found.setdefault(
-            NAMES[r.config["routing"]] + (", bias" if r.config["bias"] else ""), [0.0, 0.0]
-        )
-        row[:] = map(
-            max,
-            row,
-            (r.metrics[name].value for name in ("pose_is_not_odd", "activation_is_not_even")),
-        )
-    return found
+    """Return the most that poses of negated votes miss negated poses, and activations change.
+
+    By routing; poses in mean lengths.
+    """
+    rows: dict[str, list[float]] = {}
+    for record in sorted(records, key=lambda record: (place(record), record.config["bias"])):
+        name = NAMES[record.config["routing"]]
+        if record.config["bias"]:
+            name += ", bias"
+        row = rows.setdefault(name, [0.0, 0.0])
+        row[0] = max(row[0], record.metrics["pose_is_not_odd"].value)
+        row[1] = max(row[1], record.metrics["activation_is_not_even"].value)
+    return rows
 
 
 def hours_of_table_3(
-    records: Iterable[Measured], arms: Iterable[Any]
+    records: Iterable[Measured], arms: Iterable[Arm]
 ) -> list[tuple[float, str]]:
-    """The core-hours that one seed of a cell of Table 3 takes in full, least first, by the fastest records of its costs."""
+    """Return the core-hours that one seed of a cell of Table 3 takes in full, least first.
+
+    A step takes as long as in the fastest record of its costs.
+    """
     seconds: dict[str, float] = {}
-    for r in records:
-        own = r.metrics["seconds_of_a_step"].value
-        seconds[r.config["routing"]] = min(own, seconds.get(r.config["routing"], own))
-    cells = [c for c in arms if c.routing in LEARNERS and c.trained and c.views == "separate"]
-    return sorted(
-        (hours(c, seconds[c.routing]), f"{NAMES[c.routing]} on {SETS[c.data]}") for c in cells
-    )
+    for record in records:
+        routing = record.config["routing"]
+        step = record.metrics["seconds_of_a_step"].value
+        seconds[routing] = min(step, seconds.get(routing, step))
+    cells = []
+    for arm in arms:
+        recipe = arm.recipe
+        if recipe.routing in LEARNERS and recipe.trained and recipe.views == "separate":
+            cell = f"{NAMES[recipe.routing]} on {SETS[recipe.data]}"
+            cells.append((hours(recipe, seconds[recipe.routing]), cell))
+    return sorted(cells)

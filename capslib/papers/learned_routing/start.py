@@ -1,4 +1,4 @@
-"""What similarity routing can tell apart when it starts: the kernels of a new network over the distances of its votes."""
+"""What similarity routing can tell apart at its start: kernels over the distances of votes."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ BLIND = 0.1
 
 
 class Sight(NamedTuple):
-    """Of a layer: two distances between votes and their mean, what the kernel makes of them, and how often it is blind."""
+    """Two distances of a layer's votes from their mean, and what the kernel makes of them."""
 
-    near: float  # a twentieth of the votes has less distance
-    far: float  # a twentieth has more
-    ratio: float  # of the coupling of a near vote to that of a far one, all else equal; mean over the parents
-    blind: float  # share of the votes with a kernel below BLIND
+    near: float
+    """A twentieth of the votes has less distance."""
+    far: float
+    """A twentieth has more."""
+    ratio: float
+    """The coupling of a near vote over that of a far one, all else equal; mean over parents."""
+    blind: float
+    """The share of the votes with a kernel below :data:`BLIND`."""
 
 
 @torch.no_grad()
 def sight(start: Start, images: int = 8) -> dict[str, Sight]:
-    """Every layer of a new network of the paper's size, on images of noise."""
+    """Return the sight of every layer of a new network of the paper's size, on noise."""
     with seeded(0):
         network = ConsensusCapsNet((1, 32, 32), routing="similarity", start=start)
     with seeded(1):
-        pose, active = network.primary_capsules(torch.randn(images, 1, 32, 32))
-    found = {}
+        pose, activation = network.primary_capsules(torch.randn(images, 1, 32, 32))
+    sights = {}
     for name in LAYERS:
         layer = getattr(network, name)
-        votes = votes_of(layer, pose, active)[0].permute(3, 0, 2, 1)  # [D, N, J, I]
         routing = layer.routing
-        of = routing.mixture, routing.width()
-        lengths = torch.linalg.vector_norm(
-            votes - votes.mean(dim=-1, keepdim=True), dim=0
-        ).flatten()
-        ends = torch.quantile(lengths[:100_000], torch.tensor([0.05, 0.95]))
-        near, far = kernel(ends.expand(1, votes.shape[2], 2), torch.zeros(1, 1), *of).unbind(
-            -1
-        )  # [J]
-        ratio = ((near - far) / routing.weights.abs().sum(dim=1)).exp().mean()  # eq. (11)
-        blind = (kernel(votes, votes.mean(dim=-1), *of) < BLIND).float().mean()
-        found[name] = Sight(*ends.tolist(), float(ratio), float(blind))
-        pose, active, _ = layer(pose, active)
-    return found
+        widths = routing.mixture, routing.width()
+        votes, _, _ = votes_of(layer, pose, activation)
+        votes = votes.permute(3, 0, 2, 1)  # [D, N, J, I]
+        mean = votes.mean(dim=-1)
+        distances = torch.linalg.vector_norm(votes - mean[..., None], dim=0).flatten()
+        near, far = torch.quantile(distances[:100_000], torch.tensor([0.05, 0.95]))
+        parents = votes.shape[2]
+        points = torch.stack([near, far]).expand(1, parents, 2)
+        kernels = kernel(points, torch.zeros(1, 1), *widths)  # [J, 2]
+        gap = kernels[:, 0] - kernels[:, 1]
+        ratio = (gap / routing.weights.abs().sum(dim=1)).exp().mean()  # eq. (11)
+        blind = (kernel(votes, mean, *widths) < BLIND).float().mean()
+        sights[name] = Sight(float(near), float(far), float(ratio), float(blind))
+        pose, activation, _ = layer(pose, activation)
+    return sights
