@@ -12,7 +12,7 @@ from captions import NOTEBOOKS, drawn, figure, numbers, prose
 from sklearn.metrics import roc_auc_score
 
 from capslib.inequality import gini
-from capslib.lab import frames, planning, words
+from capslib.lab import estimates, frames, words
 from capslib.lab.chapter import Chapter
 from capslib.lab.ledger import ledger
 from capslib.lab.statistics import interval
@@ -963,6 +963,6 @@ def test_half_an_hour_of_a_card_is_not_a_third_of_the_grid():
     one_seed = EXPERIMENTS["detection"].trials(
         "paper", seeds=[0], where={"setup": "inliers", "percent": 10.0}
     )
-    assert 3 * sum(planning.work(t)[1] for t in one_seed) / planning.CARD / 3 > 30 * 60, (
+    assert 3 * sum(estimates.work(t)[1] for t in one_seed) / estimates.CARD / 3 > 30 * 60, (
         "already these cells take longer"
     )

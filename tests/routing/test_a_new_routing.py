@@ -15,7 +15,7 @@ import torch
 from conformance import BIASES, CHECKS
 from test_competition import assert_couplings_sum_to_one
 
-from capslib.lab import planning, plots
+from capslib.lab import estimates, plots
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet, SignNetwork
@@ -223,7 +223,7 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
     result = runner.run(arm(trial), Context(seed=0))
     assert result.routing_path == "fast"
     assert all(math.isfinite(metric.value) for metric in result.metrics.values())
-    steps, flops = planning.work(trial)
+    steps, flops = estimates.work(trial)
     assert steps > 0 < flops
 
 
