@@ -41,19 +41,21 @@ session = Session.start(
 # %% tags=["remove-input"]
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
+from capslib.papers.experiment import TWICE
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, STEM
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.verdicts
 done = {scale: frames.select(committed, "encodings", scale) for scale in ("cpu", "paper")}
 ARMS = {
-    "sparse": {"mask": "ranks", "boost": True, "network": "sparse_capsnet"},
-    "no boosting": {"mask": "ranks", "boost": False},
-    "dense": {"mask": "none"},
-    "SUPCAPS": {"mask": "label"},
-    "CNN": {"network": "cnn"},
+    "sparse": "sparse",
+    "no boosting": "no_boosting",
+    "dense": "dense",
+    "SUPCAPS": "supcaps",
+    "CNN": "cnn",
 }
-CODES = {"pixels": "pixels", "principal components": "pca"}
+SHOWN = {arm: name for name, arm in ARMS.items()}
+CODES = {"pixels": "pixels", "principal components": "principal_components"}
 OWN = "affnist_accuracy"
 A = "affnist_a_raw"
 B = "affnist_b_raw"
@@ -61,9 +63,9 @@ B = "affnist_b_raw"
 
 def on_affnist(name: str, metric: str) -> list[float]:
     """Accuracy in percent of an arm, of pixels or of their principal components, at cpu scale."""
-    code = CODES.get(name)
-    where = {"code": code} if code else ARMS[name]
-    found = frames.select(committed, "controls" if code else "encodings", "cpu", **where)
+    experiment = "controls" if name in CODES else "encodings"
+    arm = (ARMS | CODES)[name]
+    found = frames.select(committed, experiment, "cpu", arm=arm)
     return [100 * value for value in frames.values(found, metric)]
 
 
@@ -77,7 +79,7 @@ chapter.verdict_box(
         "supervised": frames.mean(on_affnist("SUPCAPS", A), unit="%"),
         "few": frames.mean(on_affnist("sparse", A), unit="%"),
         "nothing": frames.mean(on_affnist("pixels", A), unit="%"),
-        "fitted": f"{EXPERIMENTS['encodings'].grid('cpu')[0].svm_fit:,}",
+        "fitted": f"{EXPERIMENTS['encodings'].at('cpu')['sparse'].options.svm_fit:,}",
     },
     claim="Capsules that learn without labels become a plain autoencoder, unless only few of them may "
     "draw each image. A classifier that learns from such encodings of affNIST (digits under random "
@@ -371,7 +373,7 @@ DRAW = [name for name in ARMS if name != "CNN"]
 
 def arm(name: str, size: str = of_encodings[0].trial.scale) -> list:
     """The records of an arm at a scale, seed by seed."""
-    found = frames.select([*committed, *encodings], "encodings", size, **ARMS[name])
+    found = frames.select([*committed, *encodings], "encodings", size, arm=ARMS[name])
     usual = {r.trial.seed: r for r in found if r.exit == "ok"}
     return [usual[seed] for seed in sorted(usual)]
 
@@ -389,11 +391,6 @@ ACTIVE = {
     "largest_first_share": "most often first (%)",
     "unexplained": "error left (%)",
 }
-
-
-def name_of(config: dict) -> str:
-    """The arm of Table 1 that a configuration belongs to."""
-    return next(n for n, a in ARMS.items() if all(config[k] == v for k, v in a.items()))
 
 
 def percent(records: list, metric: str) -> str:
@@ -482,7 +479,16 @@ first = sorted(
     (r for r in recorded if r.trial.seed == 0 and r.trial.experiment == "encodings"),
     key=lambda record: record.config["epochs"],
 )
-budgets = {name: frames.select(first, "encodings", "cpu", **ARMS[name]) for name in DRAW}
+
+
+def both_budgets(records: list, name: str) -> list:
+    """Those of an arm with its own budget, and with twice it."""
+    arms = (ARMS[name], f"{ARMS[name]}{TWICE}")
+    return [record for record in records if record.config["arm"] in arms]
+
+
+first = frames.select(first, "encodings", "cpu")
+budgets = {name: both_budgets(first, name) for name in DRAW}
 both = {name: records for name, records in budgets.items() if len(records) == 2}
 
 
@@ -502,8 +508,7 @@ if "sparse" in both:
     )
 
 # %% tags=["hide-input"]
-of_arms = ("network", "mask", "boost", "capsules", "loss")
-frames.configuration(EXPERIMENTS["encodings"], arm=of_arms).pipe(frames.styled)
+frames.configuration(EXPERIMENTS["encodings"], arm=["standardise"]).pipe(frames.styled)
 
 # %% [markdown]
 # ### Table 2: what others had
@@ -555,7 +560,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 display(chapter.table("SP-W-1", "SP-X-"))
-pixels = np.prod(papers.arm(of_encodings[0].trial).input_shape)
+pixels = np.prod(papers.arm(of_encodings[0].trial).recipe.input_shape)
 tell(
     of_encodings,
     "A capsule counts as contributing if the squared picture changes by more than one percent without it. Of sixteen,",
@@ -631,7 +636,7 @@ tell(
 # at about 5, and the largest share in training stays in the band.
 
 # %% mystnb={"figure": {"caption": "What do sixteen gains come to? Left: the smallest and the largest gain over training. Right: the largest share of first ranks in training, averaged over some hundred batches; shaded: the band from 0.04 to 0.1. One network; its scale stands below.", "name": "fig-sp-gains"}, "image": {"alt": "Left: the smallest and the largest of sixteen gains over training steps; after a level start both rise steadily, and stay close together. Right: the largest share of first ranks, which lies close to the band at first and far above it later."}} tags=["hide-input"]
-of_boost = frames.select([*recorded, *encodings], "encodings", **ARMS["sparse"])
+of_boost = both_budgets(frames.select([*recorded, *encodings], "encodings"), "sparse")
 of_boost = [record for record in of_boost if "largest_gain" in record.series]
 longest = max(of_boost, key=lambda r: (r.trial.scale != "smoke", r.config["epochs"]))
 gains = {k: longest.series[f"{k}_gain"] for k in ("smallest", "largest")}
@@ -735,12 +740,14 @@ options = session.run(STEM, "options")
 
 # %% tags=["hide-input"]
 of_options = frames.best([*committed, *options], "options")
-usual = {"grouping": "position", "band": [0.04, 0.1], "distinct": 0}
+RELEASED = {
+    "released support": "released_support",
+    "released band": "released_band",
+    "30 digits a batch": "30_digits_a_batch",
+}
 tables = {"as the paper says": arm("sparse", of_options[0].trial.scale)}
-for field, name in zip(
-    usual, ("released support", "released band", "30 digits a batch"), strict=True
-):
-    tables[name] = [r for r in of_options if r.config[field] != usual[field]]
+for name, of in RELEASED.items():
+    tables[name] = [r for r in of_options if r.config["arm"] == of]
 tell(
     of_options,
     "With the released support the first capsule leads for",
@@ -911,15 +918,16 @@ frames.table(slopes, ["value at zero", "gradient at zero"])
 beyond = session.run(STEM, "beyond")
 
 # %% tags=["hide-input"]
-LAYOUTS = {"": {}, "one layer more": {"hidden": [32]}, "EM": {"routing": "em_vector"}}
+LAYOUTS = {"": "", "one layer more": "one_layer_more", "EM": "em"}
 of_layouts = [r for r in frames.best([*committed, *beyond], "beyond") if r.exit == "ok"]
 size = of_layouts[0].trial.scale
 
 
 def layout(name: str, how: str) -> list:
     """The records of sparse or dense capsules in another network, or as in Table 1."""
-    where = {"network": "sparse_capsnet", "relative_boost": False, **ARMS[name], **LAYOUTS[how]}
-    return frames.select(of_layouts, "beyond", size, **where) if how else arm(name, size)
+    if not how:
+        return arm(name, size)
+    return frames.select(of_layouts, "beyond", size, arm=f"{ARMS[name]}/{LAYOUTS[how]}")
 
 
 layouts = {
@@ -965,7 +973,7 @@ display(shares(layouts, ACTIVE))
 # ```
 
 # %% mystnb={"figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}, "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has 44 to 72 percent, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}} tags=["hide-input"]
-of_beyond = frames.best([*committed, *beyond], "beyond", relative_boost=True)
+of_beyond = frames.best([*committed, *beyond], "beyond", arm="shares_of_the_gain")
 printed = arm("sparse", of_beyond[0].trial.scale)
 figure, axes = plots.panels(2, height=2.2)
 draw_first_ranks(axes[0], {"sparse": printed, "shares of the gain": of_beyond})
@@ -1011,10 +1019,10 @@ controls = session.run(STEM, "controls")
 of_codes = frames.best([*committed, *controls], "controls")
 size = of_codes[0].trial.scale
 codes = {"sparse capsules": arm("sparse", size)}
-alike = frames.select([*committed, *beyond], "beyond", size, network="autoencoder")
+alike = frames.select([*committed, *beyond], "beyond", size, arm="autoencoder")
 codes["autoencoder"] = list({r.key: r for r in alike}.values())
-for name, code in CODES.items():
-    codes[name] = [r for r in of_codes if r.config["code"] == code]
+for name, of in CODES.items():
+    codes[name] = [r for r in of_codes if r.config["arm"] == of]
 frames.say(frames.standing(of_codes))
 display(shares(codes))
 parameters = frames.listed(
@@ -1022,7 +1030,7 @@ parameters = frames.listed(
     for name, records in codes.items()
     if records and records[0].parameters
 )
-pixels = np.prod(papers.arm(of_codes[0].trial).input_shape)
+pixels = np.prod(papers.arm(of_codes[0].trial).recipe.input_shape)
 tell(
     of_codes,
     "The classifier adds much by itself: in (a) it is right on",
@@ -1051,7 +1059,7 @@ attacks = session.run(STEM, "attacks")
 of_attacks = frames.best([*committed, *attacks], "attacks")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
 for record in of_attacks:
-    name = name_of(record.config)
+    name = SHOWN[record.config["arm"]]
     left = [100 * share for share in record.series["accuracy_left"]]
     axis.plot(record.series["epsilons"], left, ".-", color=INKS[name], lw=1)
 plots.key(axis, {n: INKS[n] for n in ("sparse", "dense", "SUPCAPS", "CNN")})
@@ -1082,15 +1090,16 @@ frames.costs(committed or encodings).pipe(frames.styled, digits=1)
 # %% tags=["hide-input"]
 rows = {}
 for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
-    config, (steps, flops) = papers.arm(trial), estimates.work(trial)
+    arm_of_trial, (steps, flops) = papers.arm(trial), estimates.work(trial)
+    recipe = arm_of_trial.recipe
     with torch.device("meta"):
-        network = config.build(config.input_shape, 10)
+        network = recipe.build(recipe.input_shape, 10)
     layers = [layer.weight for layer in getattr(network, "layers", ())]
     votes = [w.numel() // w.shape[-1] for w in layers]
-    rows[name_of(config.model_dump())] = (
+    rows[SHOWN[arm_of_trial.name]] = (
         f"{steps:,}",
         f"{sum(p.numel() for p in network.parameters()) / 1e6:.2f}",
-        f"{4 * config.batch_size * sum(votes) / 1e9:.2f}" if votes else "–",
+        f"{4 * recipe.batch_size * sum(votes) / 1e9:.2f}" if votes else "–",
         f"{flops / 1e15:.3g}",
         f"{flops / estimates.CARD / 60:.0f}",
     )

@@ -31,8 +31,6 @@ from capslib.papers.experiment import Arm
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.sign import SignRecipe
-from capslib.papers.sparse_unsupervised.recipe import REDUCED as SPARSE
-from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
 from capslib.recipes import Recipe, Training, flops, new_network, train
 from capslib.registry import NETWORKS, ROUTINGS
 from capslib.routing import Routing
@@ -209,8 +207,6 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
             "images",
             50,
         ),
-        (SparseRecipe, "resize", 16),
-        (SparseRecipe, "jitter", True),
     ],
 )
 def test_a_field_that_would_change_nothing_is_refused(make, field, value):
@@ -232,12 +228,6 @@ OTHER = dict(
     preset="printed",
     loss="cross_entropy",
     margin="fixed",
-    boost=False,
-    band=(0.2, 0.3),
-    relative_boost=True,
-    grouping="released",
-    gamma=3.0,
-    hidden=(4,),
 )
 """For each field that some configuration leaves idle, another value than its default."""
 
@@ -247,15 +237,6 @@ OTHER = dict(
     [
         EMRecipe(**EM, network="cnn"),
         EMRecipe(**EM, routing="dynamic"),
-        *(
-            SparseRecipe(**SPARSE["smoke"], network=n, **more)
-            for n, more in (
-                ("cnn", {"loss": "cross_entropy"}),
-                ("autoencoder", {"mask": "none"}),
-                ("sparse_capsnet", {"mask": "none"}),
-                ("sparse_capsnet", {"mask": "label", "capsules": 10}),
-            )
-        ),
     ],
     ids=lambda recipe: " ".join(
         f"{k}={v}"

@@ -266,14 +266,14 @@ class Experiment:
 
     @property
     def varied(self) -> set[str]:
-        """The fields in which the arms of the paper's size differ."""
-        values: dict[str, list[Any]] = {}
+        """The fields in which the arms of a scale differ, in the paper's size."""
+        varied: set[str] = set()
         for scale in SCALES:
-            for arm in self.at(scale).values():
-                for name, value in arm.as_in_paper().values().items():
-                    if value not in values.setdefault(name, []):
-                        values[name].append(value)
-        return {name for name, distinct in values.items() if len(distinct) > 1}
+            settings = [arm.as_in_paper().values() for arm in self.at(scale).values()]
+            for values in settings[1:]:
+                first = settings[0]
+                varied |= {name for name, value in values.items() if value != first[name]}
+        return varied
 
     def twice(self, arm: Arm) -> Arm | None:
         """Return the arm with twice the budget; None where nothing is trained."""

@@ -19,6 +19,7 @@ from capslib.lab.store import Store
 from capslib.lab.words import BASELINES, CAPSULES, ERRATA, EXACT, NOT_RUN, OPEN, Verdict
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers import budget
+from capslib.papers.experiment import TWICE
 from capslib.papers.learned_routing import shown
 from capslib.papers.learned_routing.asks import LEARNED as FLOOR
 from capslib.papers.negation_limitation.asks import LEARNED as FLOORS
@@ -358,7 +359,7 @@ def test_who_is_right_if_all_are_asked_alike():
     assert "pixels alone do better there, too" in text
     assert min(found["on_affnist"]("pixels", "affnist_by_digit_raw")) > max(a["pixels"])
     assert (
-        f"learns from {EXPERIMENTS['encodings'].grid('cpu')[0].svm_fit:,} encodings instead of"
+        f"learns from {EXPERIMENTS['encodings'].at('cpu')['sparse'].options.svm_fit:,} encodings instead of"
         in text
     )
 
@@ -370,10 +371,10 @@ def test_what_twice_the_budget_changes():
         Store().records(SPARSE), "encodings", "cpu", network="sparse_capsnet"
     )
     for long in (r for r in records if r.config["epochs"] == 32):
-        arm = {name: value for name, value in long.config.items() if name != "epochs"}
+        arm = long.config["arm"].removesuffix(TWICE)
         (short,) = (
             r
-            for r in frames.select(records, "encodings", epochs=16, **arm)
+            for r in frames.select(records, "encodings", arm=arm)
             if r.trial.seed == long.trial.seed
         )
         errors[long.config["mask"], long.config["boost"]] = [

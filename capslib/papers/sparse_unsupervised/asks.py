@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from capslib.papers.experiment import Metric
 from capslib.papers.query import (
     Above,
@@ -17,141 +15,203 @@ from capslib.papers.query import (
     Value,
     difference,
 )
-from capslib.papers.sparse_unsupervised.encodings import CNN, DENSE, SPARSE, SUPCAPS, UNBOOSTED
 
 FLOOR = {"unexplained": 0.5}
-"""A network that leaves more than half of what the mean image leaves has not learned to reconstruct, and decides nothing."""
+"""A network has to leave less than half of the error that the mean image leaves.
+
+One that leaves more has not learned to reconstruct, and decides nothing.
+"""
 LEARNED = 0.9
 """The training accuracy below which a network that sees labels has not learned."""
 FLAT = 0.5
-"""Mean support of the ranks below the first, as a share of it: nearly flat above, falling off below."""
+"""Mean support of the ranks below the first, as a share of it: nearly flat above this."""
 MUCH = 0.1
 """Shares that differ by less are not told apart in words."""
 ONE_POINT = 1.0
-USUAL = {
-    "boost": True,
-    "grouping": "position",
-    "routing": "dynamic",
-    "hidden": [],
-    "network": "sparse_capsnet",
-}
+"""One point of percent."""
 
 
-def _of(experiment: str, arm: dict[str, object]) -> Select:
-    where = {**USUAL, "band": [0.04, 0.1], "distinct": 0, "capsules": 16, **arm}
-    if arm in (SUPCAPS, CNN):
-        return Select(experiment, where, learned=LEARNED)
-    return Select(experiment, where, at_most=FLOOR)
+def encodings(name: str) -> Select:
+    """Return a network of Table 1 that reconstructs without labels."""
+    return Select("encodings", arm=name, at_most=FLOOR)
 
 
-sparse, dense, unboosted, supcaps = (
-    _of("encodings", arm) for arm in (SPARSE, DENSE, UNBOOSTED, SUPCAPS)
-)
-deep_sparse, deep_dense = (_of("beyond", {**arm, "hidden": [32]}) for arm in (SPARSE, DENSE))
-em_dense = _of("beyond", {**DENSE, "routing": "em_vector"})
+def beyond(name: str) -> Select:
+    """Return a network of the conjectures of §4."""
+    return Select("beyond", arm=name, at_most=FLOOR)
 
 
-def _on_mnist(record: Measured) -> Metric:
-    """In percent. Of a network with labels what its classes say, of one without what the classifier makes of its encodings."""
-    found = record.metrics[
-        "mnist_accuracy" if "mnist_accuracy" in record.metrics else "mnist_raw"
-    ]
-    return found.model_copy(update={"value": 100 * found.value, "unit": "percent"})
+SPARSE = encodings("sparse")
+DENSE = encodings("dense")
+NO_BOOSTING = encodings("no_boosting")
+SUPCAPS = Select("encodings", arm="supcaps", learned=LEARNED)
 
 
-_value = partial(Value, final=False)
-_order, _above = partial(Order, final="reduced"), partial(Above, final="reduced")
-"""At the paper's size the end of training is where the paper stops."""
+def value(arm: Select, metric: str) -> Value:
+    """Ask for a number of the paper."""
+    return Value(arm, metric, final=False)
 
 
-def _cells(arm: Select, name: str) -> dict[str, Query]:
-    """A row of Table 1. The released result files have the encodings without their mask."""
+def order(
+    better: Select,
+    worse: Select,
+    metric: str,
+    margin: float = 0.0,
+    higher_is_better: bool = True,
+    beyond: tuple[Select, Select] | None = None,
+) -> Order:
+    """Ask whether one network is ahead of another.
+
+    At the paper's size the end of training is where the paper stops.
+    """
+    return Order(
+        better,
+        worse,
+        metric,
+        higher_is_better=higher_is_better,
+        margin=margin,
+        beyond=beyond,
+        final="reduced",
+    )
+
+
+def above(arm: Select, metric: str, bound: float) -> Above:
+    """Ask whether a number lies above a bound of ours."""
+    return Above(arm, metric, bound, ours=True, final="reduced")
+
+
+def below(arm: Select, metric: str, bound: float) -> Above:
+    """Ask whether a number lies below a bound of ours."""
+    return Above(arm, metric, bound, below=True, ours=True, final="reduced")
+
+
+def accuracy_on_mnist(record: Measured) -> Metric:
+    """Return the accuracy on MNIST in percent.
+
+    Of a network with labels it is that of its own classes, of one without them that of the
+    classifier of its encodings.
+    """
+    has_classes = "mnist_accuracy" in record.metrics
+    share = record.metrics["mnist_accuracy" if has_classes else "mnist_raw"]
+    return share.model_copy(update={"value": 100 * share.value, "unit": "percent"})
+
+
+ACCURACY_ON_MNIST = Derived("accuracy on MNIST", accuracy_on_mnist)
+
+
+def table_1() -> dict[str, Query]:
+    """Return the checks of Table 1.
+
+    The released result files have the encodings without their mask.
+    """
+    checks: dict[str, Query] = {}
+    for prefix, arm in (("", SPARSE), ("unmasked-", DENSE)):
+        for protocol in ("a", "b"):
+            checks[f"SP-T1-mnist-{prefix}{protocol}"] = value(arm, "mnist_raw")
+            checks[f"SP-T1-affnist-{prefix}{protocol}"] = value(arm, f"affnist_{protocol}_raw")
+    return checks
+
+
+def who_draws() -> Count:
+    """Return the check of how many capsules an image needs (SP-W-1)."""
+    return Count(
+        {
+            "dense capsules reconstruct better": order(
+                DENSE, SPARSE, "error_mnist", higher_is_better=False
+            ),
+            "more than three quarters of them contribute to an image": above(
+                DENSE, "contributing", 12
+            ),
+            "no single one holds a quarter of it": below(DENSE, "largest_change", 0.25),
+            "sparse ones contribute less": order(DENSE, SPARSE, "contributing", margin=2),
+        }
+    )
+
+
+def support_by_rank() -> Count:
+    """Return the check of how far support falls off (SP-W-2)."""
+    return Count(
+        {
+            "sparse capsules fall off more than dense ones": order(
+                DENSE, SPARSE, "support_left"
+            ),
+            "supervised capsules fall off more than dense ones": order(
+                DENSE, SUPCAPS, "support_left"
+            ),
+        }
+    )
+
+
+def boosting() -> dict[str, Query]:
+    """Return the checks of who wins with boosting and without it."""
     return {
-        f"SP-T1-{where}-{name}{protocol}": _value(
-            arm, "mnist_raw" if where == "mnist" else f"affnist_{protocol}_raw"
-        )
-        for where in ("mnist", "affnist")
-        for protocol in "ab"
+        "SP-W-4": Count(
+            {
+                "without boosting at most four capsules win": below(
+                    NO_BOOSTING, "winners", 4.5
+                ),
+                "with boosting more do": order(SPARSE, NO_BOOSTING, "winners", margin=2),
+            }
+        ),
+        "SP-W-5": Count(
+            {
+                "every capsule wins at least half as often as the band asks": above(
+                    SPARSE, "smallest_first_share", 0.02
+                ),
+                "none wins more than twice as often": below(SPARSE, "largest_first_share", 0.2),
+            }
+        ),
     }
 
 
+def classifiers() -> Count:
+    """Return the check of what the classifier is fitted to (SP-W-7)."""
+    lead = difference("affnist_a_raw", "affnist_b_raw")
+    return Count(
+        {
+            "fitted to affNIST the classifier is far better": Above(
+                SPARSE, lead, 0, margin=3 * MUCH, final="reduced"
+            ),
+            "fitted to MNIST it is near chance": below(SPARSE, "affnist_b_raw", 0.3),
+        }
+    )
+
+
+def conjectures() -> Count:
+    """Return the check of deeper networks, and of EM routing (SP-W-9)."""
+    dense_em = beyond("dense/em")
+    return Count(
+        {
+            "a deeper network costs sparse encodings less than dense ones": order(
+                beyond("sparse/one_layer_more"),
+                beyond("dense/one_layer_more"),
+                "affnist_a_raw",
+                beyond=(SPARSE, DENSE),
+            ),
+            "EM: dense capsules are nearly flat too": above(dense_em, "support_left", FLAT),
+            "EM: but less flat than RBA": order(DENSE, dense_em, "support_left"),
+        }
+    )
+
+
 QUERIES: dict[str, Query] = {
-    **_cells(sparse, ""),
-    **_cells(dense, "unmasked-"),
-    "SP-T2-mnist-sparsecaps": _value(sparse, "mnist_raw"),
-    "SP-T2-affnist-sparsecaps": _value(sparse, "affnist_a_raw"),
-    "SP-X-recon-mnist": _value(sparse, "error_mnist"),
-    "SP-X-recon-affnist": _value(sparse, "error_affnist"),
-    "SP-W-1": Count(
-        {
-            "dense capsules reconstruct better": _order(
-                dense, sparse, "error_mnist", higher_is_better=False
-            ),
-            "more than three quarters of them contribute to an image": _above(
-                dense, "contributing", 12, ours=True
-            ),
-            "no single one holds a quarter of it": _above(
-                dense, "largest_change", 0.25, below=True, ours=True
-            ),
-            "sparse ones contribute less": _order(dense, sparse, "contributing", margin=2),
-        }
-    ),
-    "SP-W-2": Count(
-        {
-            "sparse capsules fall off more than dense ones": _order(
-                dense, sparse, "support_left"
-            ),
-            "supervised capsules fall off more than dense ones": _order(
-                dense, supcaps, "support_left"
-            ),
-        }
-    ),
+    **table_1(),
+    "SP-T2-mnist-sparsecaps": value(SPARSE, "mnist_raw"),
+    "SP-T2-affnist-sparsecaps": value(SPARSE, "affnist_a_raw"),
+    "SP-X-recon-mnist": value(SPARSE, "error_mnist"),
+    "SP-X-recon-affnist": value(SPARSE, "error_affnist"),
+    "SP-W-1": who_draws(),
+    "SP-W-2": support_by_rank(),
     "SP-W-3": Property(
-        Select("sizes", {"side": 40}),
+        Select("sizes", arm="side_40"),
         "off_one_and_two",
         0,
         "tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
     ),
-    "SP-W-4": Count(
-        {
-            "without boosting at most four capsules win": _above(
-                unboosted, "winners", 4.5, below=True, ours=True
-            ),
-            "with boosting more do": _order(sparse, unboosted, "winners", margin=2),
-        }
+    **boosting(),
+    "SP-W-7": classifiers(),
+    "SP-W-8": Order(
+        SPARSE, SUPCAPS, ACCURACY_ON_MNIST, margin=-ONE_POINT, ours=True, final="reduced"
     ),
-    "SP-W-5": Count(
-        {
-            "every capsule wins at least half as often as the band asks": _above(
-                sparse, "smallest_first_share", 0.02, ours=True
-            ),
-            "none wins more than twice as often": _above(
-                sparse, "largest_first_share", 0.2, below=True, ours=True
-            ),
-        }
-    ),
-    "SP-W-7": Count(
-        {
-            "fitted to affNIST the classifier is far better": _above(
-                sparse, difference("affnist_a_raw", "affnist_b_raw"), 0, margin=3 * MUCH
-            ),
-            "fitted to MNIST it is near chance": _above(
-                sparse, "affnist_b_raw", 0.3, below=True, ours=True
-            ),
-        }
-    ),
-    "SP-W-8": _order(
-        sparse, supcaps, Derived("accuracy on MNIST", _on_mnist), margin=-ONE_POINT, ours=True
-    ),
-    "SP-W-9": Count(
-        {
-            "a deeper network costs sparse encodings less than dense ones": _order(
-                deep_sparse, deep_dense, "affnist_a_raw", beyond=(sparse, dense)
-            ),
-            "EM: dense capsules are nearly flat too": _above(
-                em_dense, "support_left", FLAT, ours=True
-            ),
-            "EM: but less flat than RBA": _order(dense, em_dense, "support_left"),
-        }
-    ),
+    "SP-W-9": conjectures(),
 }

@@ -1,17 +1,27 @@
-"""What latent capsules say of digits, and what a classifier makes of it (Tables 1 and 2, Figs. 2 to 5, §3.5)."""
+"""The encodings that latent capsules give, and what a classifier makes of them.
+
+Tables 1 and 2, Figs. 2 to 5, §3.5.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from capslib.config import Config
 from capslib.errors import Interrupted
-from capslib.papers.common import in_unit, outcome
-from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.papers.sparse_unsupervised.recipe import REDUCED, SparseRecipe, squared_error
+from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
+from capslib.papers.sparse_unsupervised.recipe import (
+    TABLE_1,
+    SparseRecipe,
+    full_recipe,
+    reduce,
+    squared_error,
+)
 from capslib.recipes import train
 
 if TYPE_CHECKING:
@@ -20,340 +30,395 @@ if TYPE_CHECKING:
     from capslib.data import DataFingerprint
     from capslib.training import Context
 
-FOLLOWS = 0.01
-"""A capsule contributes to an image if without it the squared length of the reconstruction changes by more than this share."""
-SHOWN = 4
-"""Parameters of the winning capsule that a record shows, those that move the picture most."""
+CONTRIBUTION = 0.01
+"""A capsule contributes to an image if without it the reconstruction changes by more than this.
+
+It is a share of the squared length of the reconstruction.
+"""
+TURNED = 4
+"""The number of parameters of the winning capsule that a record shows.
+
+They are those that move the picture most.
+"""
 
 
-class EncodingConfig(SparseRecipe):
-    """A network, and how many of its encodings the classifier sees."""
+class ClassifierOptions(Config):
+    """How many encodings the classifier sees."""
 
     svm_fit: int = Field(60_000, ge=100, title="encodings that the classifier learns from")
     svm_test: int = Field(10_000, ge=100, title="encodings that the classifier is tested on")
 
 
 class Digits(NamedTuple):
-    """Images that fill the frame, uint8 [N, 1, side, side], their labels [N], and which digits they show [N]."""
+    """Images that fill the frame, uint8 [N, 1, side, side], their labels, and their digits [N].
+
+    Variants of one digit have one number in ``digit``.
+    """
 
     images: Tensor
     labels: Tensor
     digit: Tensor
 
     def __getitem__(self, rows: Any) -> Digits:
-        return Digits(*(t[rows] for t in self))
+        return Digits(*(tensor[rows] for tensor in self))
 
 
-def digits(config: SparseRecipe, context: Context) -> tuple[dict[str, Digits], DataFingerprint]:
-    """``train`` and ``test`` in the middle of the frame, and ``affnist``: seven variants of each test digit, as many as the paper uses.
+def digits(recipe: SparseRecipe, context: Context) -> tuple[dict[str, Digits], DataFingerprint]:
+    """Return ``train``, ``test`` and ``affnist`` on the device, and the fingerprint of affNIST.
 
-    In a rehearsal about a thousand of each.
+    The first two stand in the middle of the frame. The third has seven variants of each test
+    digit, as many as the paper uses. In a rehearsal there are about a thousand of each.
     """
     import torch
 
     from capslib import data
     from capslib.data.affnist import affnist
 
-    found = {}
+    sets = {}
     for part in ("train", "test"):
-        split = data.load(config.data, part, data_dir=context.data_dir)
-        images = torch.nn.functional.pad(
-            torch.tensor(np.asarray(split.images)), [config.edge] * 4
-        )
-        found[part] = Digits(
-            images, torch.tensor(np.asarray(split.labels)), torch.arange(len(images))
-        )
-    count = 7 * len(found["test"].images)
-    *of_affnist, fingerprint = affnist(config.data, count, config.frame(), context.data_dir)
-    found["affnist"] = Digits(*of_affnist)
-    if context.max_steps is not None:
-        found = {name: of[:: max(1, len(of.images) // 1000)] for name, of in found.items()}
-    return {
-        name: Digits(*(t.to(context.device) for t in of)) for name, of in found.items()
-    }, fingerprint
+        split = data.load(recipe.data, part, data_dir=context.data_dir)
+        images = torch.tensor(np.asarray(split.images))
+        images = torch.nn.functional.pad(images, [recipe.edge] * 4)
+        labels = torch.tensor(np.asarray(split.labels))
+        sets[part] = Digits(images, labels, torch.arange(len(images)))
+    count = 7 * len(sets["test"].images)
+    *variants, fingerprint = affnist(recipe.data, count, recipe.frame(), context.data_dir)
+    sets["affnist"] = Digits(*variants)
+    for part, whole in sets.items():
+        if context.max_steps is not None:
+            whole = whole[:: max(1, len(whole.images) // 1000)]
+        sets[part] = Digits(*(tensor.to(context.device) for tensor in whole))
+    return sets, fingerprint
 
 
-def run(config: EncodingConfig, context: Context) -> Outcome:
-    """Train one network, encode MNIST and affNIST with it, fit the classifiers, and look at who is active."""
-    from capslib.training import Examples, accuracy
-
-    trained = train(config, context.seed, context)
-    sets, fingerprint = digits(config, context)
-    network, metrics, series, curves = trained.network, {}, {}, [*trained.history.epochs]
-    if config.supervised:
-        last = sets["affnist"][-len(sets["test"].images) :]  # the seventh variant
-        for name, of in (("mnist", sets["test"]), ("affnist", last)):
-            examples = Examples(of.images, of.labels)
-            right = accuracy(
-                lambda images: config.scores(network, config.framed(images)),
-                examples,
-                config.BATCH_OF_TEST,
-            )
-            metrics |= in_unit({f"{name}_accuracy": right}, len(of.images), "fraction")
-    if config.network != "cnn":
-        codes = {name: encode(network, config, of) for name, of in sets.items()}
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train a network, classify its encodings of MNIST and affNIST, and see who is active."""
+    recipe: SparseRecipe = arm.recipe
+    trained = train(recipe, context.seed, context)
+    network = trained.network
+    sets, fingerprint = digits(recipe, context)
+    metrics: dict[str, Metric] = {}
+    series: dict[str, list[float]] = {}
+    if recipe.supervised:
+        metrics |= own_accuracy(network, recipe, sets)
+    if recipe.network != "cnn":
+        codes = {name: encode(network, recipe, some) for name, some in sets.items()}
         for kind in ("masked", "raw"):
-            metrics |= classified(
-                {name: of[kind] for name, of in codes.items()},
-                sets,
-                config,
-                f"_{kind}",
-                context,
-            )
-        for name, of in (("mnist", "test"), ("affnist", "affnist")):
-            metrics |= in_unit(
-                {f"error_{name}": float(codes[of]["error"].mean())},
-                len(sets[of].images),
-                "squared error",
-            )
-        seen = config.framed(sets["test"].images)
-        guess = float((seen - seen.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean())
-        left = metrics["error_mnist"].value / guess
-        metrics |= in_unit(
-            {"unexplained": left}, len(seen), "share of the error of the mean image"
-        )
-        if config.network == "sparse_capsnet":
-            found, curves_of_ranks = activity(codes, len(seen))
-            metrics |= found | contributions(network, config, sets["test"])
-            series |= curves_of_ranks
-            if context.seed == 0:
-                series |= pictures(network, config, sets["test"])
-    result = outcome(trained, metrics, series, curves)
+            encodings = {name: code[kind] for name, code in codes.items()}
+            metrics |= classified(encodings, sets, arm.options, f"_{kind}", context)
+        metrics |= errors(codes, recipe, sets["test"])
+    if recipe.network == "sparse_capsnet":
+        active, series = activity(codes, len(sets["test"].images))
+        metrics |= active | contributions(network, recipe, sets["test"])
+        if context.seed == 0:
+            series |= pictures(network, recipe, sets["test"])
+    result = outcome(trained, metrics, series, [*trained.history.epochs])
     result.data.append(fingerprint)
     return result
 
 
-def encode(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, np.ndarray]:
-    """Of each image: poses of the latent capsules under their mask and without it [N, L·D], support and rank [N, L], error [N]."""
+def own_accuracy(
+    network: nn.Module, recipe: SparseRecipe, sets: Mapping[str, Digits]
+) -> dict[str, Metric]:
+    """Return the accuracy of a network's own classes.
+
+    It is that on MNIST, and on the seventh variants of affNIST.
+    """
+    from capslib.training import Examples, accuracy
+
+    def scores(images: Tensor) -> Tensor:
+        return recipe.scores(network, recipe.framed(images))
+
+    metrics: dict[str, Metric] = {}
+    seventh = sets["affnist"][-len(sets["test"].images) :]
+    for name, tested in (("mnist", sets["test"]), ("affnist", seventh)):
+        examples = Examples(tested.images, tested.labels)
+        share = accuracy(scores, examples, recipe.BATCH_OF_TEST)
+        metrics |= in_unit({f"{name}_accuracy": share}, len(tested.images), "fraction")
+    return metrics
+
+
+def encode(network: nn.Module, recipe: SparseRecipe, digits: Digits) -> dict[str, np.ndarray]:
+    """Return the encodings of images.
+
+    ``masked`` and ``raw`` are the poses of the latent capsules under their mask and without it
+    [N, L·D]; with them come ``support`` and ``rank`` [N, L], and ``error`` [N].
+    """
     import torch
 
     from capslib.networks.sparse_unsupervised import ranks
 
-    found: dict[str, list[Tensor]] = {}
+    boost = getattr(network, "boost", None) or torch.nn.Identity()
+    batches: dict[str, list[Tensor]] = {}
     with torch.no_grad():
-        for images in of.images.split(config.BATCH_OF_TEST):
-            output = network(x := config.framed(images))
-            boost = getattr(network, "boost", None)
-            one = {
+        for batch in digits.images.split(recipe.BATCH_OF_TEST):
+            images = recipe.framed(batch)
+            output = network(images)
+            code = {
                 "raw": output.pose.flatten(1),
                 "masked": (output.pose * output.mask[..., None]).flatten(1),
                 "support": output.support,
-                "rank": ranks(output.support if boost is None else boost(output.support)),
-                "error": squared_error(output, x),
+                "rank": ranks(boost(output.support)),
+                "error": squared_error(output, images),
             }
-            for name, value in one.items():
-                found.setdefault(name, []).append(value)
-    return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
+            for name, values in code.items():
+                batches.setdefault(name, []).append(values)
+    return {name: torch.cat(values).cpu().numpy() for name, values in batches.items()}
 
 
-# ----------------------------------------------------------------------------------------------------- the classifier
+def errors(
+    codes: Mapping[str, Mapping[str, np.ndarray]], recipe: SparseRecipe, test: Digits
+) -> dict[str, Metric]:
+    """Return the mean squared errors, and that of MNIST as a share of the mean image's."""
+    metrics: dict[str, Metric] = {}
+    for name, part in (("mnist", "test"), ("affnist", "affnist")):
+        error = codes[part]["error"]
+        metrics |= in_unit({f"error_{name}": float(error.mean())}, len(error), "squared error")
+    images = recipe.framed(test.images)
+    guess = (images - images.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean()
+    share = metrics["error_mnist"].value / float(guess)
+    unit = "share of the error of the mean image"
+    return metrics | in_unit({"unexplained": share}, len(images), unit)
+
+
+class Tested(NamedTuple):
+    """A test of a classifier: its name, the part that it is from, and the rows of that part."""
+
+    name: str
+    part: str
+    rows: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """What a classifier learns from, a part and its rows, and what it is tested on."""
+
+    part: str
+    rows: np.ndarray
+    tests: list[Tested]
+
+
+def protocols(sets: Mapping[str, Digits]) -> list[Fitted]:
+    """Return what is fitted and tested (§3.2).
+
+    A classifier of MNIST is tested on MNIST and on affNIST (b), one of affNIST on other
+    variants of the same digits (a), and one on variants of other digits.
+    """
+    digit = sets["affnist"].digit.cpu().numpy()
+    rows = np.arange(len(digit))
+    is_seventh = rows >= len(digit) * 6 // 7
+    is_other_digit = digit >= (digit.max() + 1) * 6 // 7
+    seventh = rows[is_seventh]
+    other_digits = rows[is_other_digit]
+    train = np.arange(len(sets["train"].labels))
+    test = np.arange(len(sets["test"].labels))
+    return [
+        Fitted(
+            "train",
+            train,
+            [Tested("mnist", "test", test), Tested("affnist_b", "affnist", seventh)],
+        ),
+        Fitted("affnist", rows[~is_seventh], [Tested("affnist_a", "affnist", seventh)]),
+        Fitted(
+            "affnist",
+            rows[~is_other_digit],
+            [Tested("affnist_by_digit", "affnist", other_digits)],
+        ),
+    ]
+
+
+def spread(rows: np.ndarray, most: int) -> np.ndarray:
+    """Return at most so many rows, from everywhere."""
+    places = np.linspace(0, len(rows) - 1, min(most, len(rows)))
+    return rows[places.astype(int)]
 
 
 def classified(
     codes: Mapping[str, np.ndarray],
     sets: Mapping[str, Digits],
-    config: EncodingConfig,
+    options: ClassifierOptions,
     suffix: str,
     context: Context,
 ) -> dict[str, Metric]:
-    """Accuracy of a classifier on MNIST; on affNIST if fitted to affNIST (a), to other digits of it, or to MNIST (b) (§3.2)."""
-    labels = {name: of.labels.cpu().numpy() for name, of in sets.items()}
-    digit = sets["affnist"].digit.cpu().numpy()
-    last, few = (
-        np.arange(len(digit)) >= len(digit) * 6 // 7,
-        digit >= (digit.max() + 1) * 6 // 7,
-    )
-
-    def spread(rows: np.ndarray, most: int) -> np.ndarray:
-        places = np.linspace(0, len(rows) - 1, min(most, len(rows)))
-        return rows[places.astype(int)]
-
-    every = {name: np.arange(len(of)) for name, of in labels.items()}
-    fits: list[tuple[str, np.ndarray, dict[str, tuple[str, np.ndarray]]]] = [
-        (
-            "train",
-            every["train"],
-            {
-                "mnist": ("test", every["test"]),
-                "affnist_b": ("affnist", every["affnist"][last]),
-            },
-        ),
-        (
-            "affnist",
-            every["affnist"][~last],
-            {"affnist_a": ("affnist", every["affnist"][last])},
-        ),
-        (
-            "affnist",
-            every["affnist"][~few],
-            {"affnist_by_digit": ("affnist", every["affnist"][few])},
-        ),
-    ]
-    found = {}
-    for source, rows, tests in fits:
-        fit = spread(rows, config.svm_fit)
+    """Return the accuracies of classifiers of encodings; their names end with a suffix."""
+    labels = {name: some.labels.cpu().numpy() for name, some in sets.items()}
+    metrics: dict[str, Metric] = {}
+    for part, fitted, tests in protocols(sets):
+        rows = spread(fitted, options.svm_fit)
         if context.progress is not None:
-            context.progress(
-                1, 1, f"trained; a classifier learns from {len(fit):,} encodings of {source}"
-            )
-        machine = classifier().fit(codes[source][fit], labels[source][fit])
-        for name, (where, tested) in tests.items():
-            chosen = spread(tested, config.svm_test)
-            share = float(machine.score(codes[where][chosen], labels[where][chosen]))
-            found[f"{name}{suffix}"] = Metric(value=share, n=len(chosen), unit="fraction")
+            said = f"trained; a classifier learns from {len(rows):,} encodings of {part}"
+            context.progress(1, 1, said)
+        machine = classifier().fit(codes[part][rows], labels[part][rows])
+        for test in tests:
+            rows = spread(test.rows, options.svm_test)
+            share = float(machine.score(codes[test.part][rows], labels[test.part][rows]))
+            metrics[f"{test.name}{suffix}"] = Metric(value=share, n=len(rows), unit="fraction")
         if context.stop():
             raise Interrupted
-    return found
+    return metrics
 
 
 def classifier() -> Any:
-    """The released one: a support vector machine with an RBF kernel (classifier.py)."""
+    """Return the released one: a support vector machine with an RBF kernel (classifier.py)."""
     from sklearn.svm import SVC
 
     return SVC(C=100, gamma=0.1, tol=1e-3, cache_size=1000, random_state=42)
 
 
-# ------------------------------------------------------------------------------------------------------- who is active
-
-
 def activity(
-    codes: Mapping[str, Mapping[str, np.ndarray]], n: int
+    codes: Mapping[str, Mapping[str, np.ndarray]], images: int
 ) -> tuple[dict[str, Metric], dict[str, list[float]]]:
-    """Figs. 3 and 4: mean support by rank, as shares of that of the first, and how often each capsule has each rank on affNIST."""
-    ranked = -np.sort(-codes["test"]["support"], axis=1)
-    ranked = ranked.mean(axis=0) / ranked[:, 0].mean()
+    """Return who is active, as metrics and as series (Figs. 3 and 4).
+
+    ``ranked_support`` is the mean support by rank of so many test images, as a share of that of
+    the first. ``rank_shares`` is how often each capsule has each rank on affNIST.
+    """
+    support = -np.sort(-codes["test"]["support"], axis=1)
+    ranked_support = support.mean(axis=0) / support[:, 0].mean()
     rank = codes["affnist"]["rank"]
-    L = rank.shape[1]
-    often = np.stack([(rank == k).mean(axis=0) for k in range(L)], axis=1)  # [capsules, ranks]
-    first = often[:, 0]
-    metrics = {
-        "support_left": Metric(value=float(ranked[1:].mean()), n=n, unit="fraction"),
-        "largest_first_share": Metric(value=float(first.max()), n=len(rank), unit="fraction"),
-        "smallest_first_share": Metric(value=float(first.min()), n=len(rank), unit="fraction"),
-        "winners": Metric(value=float((first > 0.001).sum()), n=L, unit="capsules"),
+    capsules = rank.shape[1]
+    shares = [(rank == place).mean(axis=0) for place in range(capsules)]
+    rank_shares = np.stack(shares, axis=1)  # [capsules, ranks]
+    first = rank_shares[:, 0]
+    winners = float((first > 0.001).sum())
+    metrics = in_unit({"support_left": float(ranked_support[1:].mean())}, images, "fraction")
+    extremes = {
+        "largest_first_share": float(first.max()),
+        "smallest_first_share": float(first.min()),
     }
-    rounded = {"ranked_support": ranked, "rank_shares": often.flatten()}
-    return metrics, {
-        "ranks": [float(k) for k in range(L)],
-        **{k: [round(float(x), 5) for x in v] for k, v in rounded.items()},
+    metrics |= in_unit(extremes, len(rank), "fraction")
+    metrics |= in_unit({"winners": winners}, capsules, "capsules")
+    series = {
+        "ranks": [float(place) for place in range(capsules)],
+        "ranked_support": [round(float(share), 5) for share in ranked_support],
+        "rank_shares": [round(float(share), 5) for share in rank_shares.flatten()],
     }
+    return metrics, series
 
 
 def without_each(network: nn.Module, pose: Tensor, mask: Tensor) -> Tensor:
-    """Reconstructions [N, L, pixels] without each capsule."""
+    """Return reconstructions [N, L, pixels] without each capsule."""
     import torch
 
-    kept = 1 - torch.eye(mask.shape[1], device=mask.device)
-    return torch.stack([network.decode(pose, mask * row) for row in kept], dim=1)
+    others = 1 - torch.eye(mask.shape[1], device=mask.device)
+    return torch.stack([network.decode(pose, mask * row) for row in others], dim=1)
 
 
-def contributions(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, Metric]:
-    """Fig. 2 in numbers: how many capsules an image needs, and how much of it the most important one holds."""
-    import torch
+def contributions(
+    network: nn.Module, recipe: SparseRecipe, digits: Digits
+) -> dict[str, Metric]:
+    """Return Fig. 2 in numbers.
 
-    with torch.no_grad():
-        output = network(config.framed(of.images[:500]))
-        change = (
-            (without_each(network, output.pose, output.mask) - output.reconstruction[:, None])
-            .square()
-            .sum(dim=2)
-        )
-        share = change / output.reconstruction.square().sum(dim=1, keepdim=True)  # [N, L]
-    return {
-        "contributing": Metric(
-            value=float((share > FOLLOWS).sum(dim=1).float().mean()),
-            n=len(share),
-            unit="capsules",
-        ),
-        "largest_change": Metric(
-            value=float(share.amax(dim=1).mean()),
-            n=len(share),
-            unit="share of the squared picture",
-        ),
-    }
-
-
-def pictures(network: nn.Module, config: SparseRecipe, of: Digits) -> dict[str, list[float]]:
-    """Figs. 2 and 5 of the first test digit: it, its reconstruction by all, by each and without each capsule; and the winner turned.
-
-    Grey values 0…255. ``turned`` has, for each of the parameters that move the picture most, eleven pictures from −1 to 1.
+    They are how many capsules an image needs, and how much of it the most important one holds.
     """
     import torch
 
     with torch.no_grad():
-        image = config.framed(of.images[:1])
+        output = network(recipe.framed(digits.images[:500]))
+        drawn = without_each(network, output.pose, output.mask)
+        change = (drawn - output.reconstruction[:, None]).square().sum(dim=2)
+        share = change / output.reconstruction.square().sum(dim=1, keepdim=True)  # [N, L]
+    contributing = float((share > CONTRIBUTION).sum(dim=1).float().mean())
+    largest = float(share.amax(dim=1).mean())
+    return {
+        **in_unit({"contributing": contributing}, len(share), "capsules"),
+        **in_unit({"largest_change": largest}, len(share), "share of the squared picture"),
+    }
+
+
+def pictures(
+    network: nn.Module, recipe: SparseRecipe, digits: Digits
+) -> dict[str, list[float]]:
+    """Return pictures of the first test digit, in grey values 0…255 (Figs. 2 and 5).
+
+    It is drawn by all capsules, by each and without each. ``turned`` has, for each of the
+    parameters of the winner that move the picture most, eleven pictures from −1 to 1.
+    """
+    import torch
+
+    with torch.no_grad():
+        image = recipe.framed(digits.images[:1])
         output = network(image)
         pose, mask = output.pose, output.mask
-        each = torch.cat(
-            [
-                network.decode(pose, mask * row)
-                for row in torch.eye(mask.shape[1], device=mask.device)
-            ]
-        )
+        alone = torch.eye(mask.shape[1], device=mask.device)
+        each = torch.cat([network.decode(pose, mask * row) for row in alone])
         winner = int((mask * output.activation).argmax())
-        turned = pose.repeat(pose.shape[2], 11, 1, 1)  # [D, 11, L, D]
-        for parameter in range(len(turned)):
-            turned[parameter, :, winner, parameter] += torch.linspace(
-                -1, 1, 11, device=pose.device
-            )
-        drawn = network.decode(
-            turned.flatten(0, 1), mask.expand(len(turned) * 11, -1)
-        ).unflatten(0, (-1, 11))
+        poses = pose.repeat(pose.shape[2], 11, 1, 1)  # [D, 11, L, D]
+        steps = torch.linspace(-1, 1, 11, device=pose.device)
+        for parameter in range(len(poses)):
+            poses[parameter, :, winner, parameter] += steps
+        drawn = network.decode(poses.flatten(0, 1), mask.expand(len(poses) * 11, -1))
+        drawn = drawn.unflatten(0, (-1, 11))  # [D, 11, pixels]
         moves = (drawn - output.reconstruction).square().sum(dim=(1, 2))
-        chosen = moves.argsort(descending=True)[:SHOWN]
+        most = moves.argsort(descending=True)[:TURNED]
     shown = {
-        "picture": image.flatten(),
-        "picture_of_all": output.reconstruction.flatten(),
-        "picture_of_each": each.flatten(),
-        "picture_without_each": without_each(network, pose, mask).flatten(),
-        "turned": drawn[chosen].flatten(),
+        "picture": image,
+        "picture_of_all": output.reconstruction,
+        "picture_of_each": each,
+        "picture_without_each": without_each(network, pose, mask),
+        "turned": drawn[most],
     }
-    return {
-        name: (255 * pixels).round().clamp(0, 255).tolist() for name, pixels in shown.items()
-    }
+    grey = {}
+    for name, pixels in shown.items():
+        grey[name] = (255 * pixels.flatten()).round().clamp(0, 255).tolist()
+    return grey
 
 
-# -------------------------------------------------------------------------------------------------------------- grids
-
-SVM: dict[Scale, dict[str, int]] = {
-    "smoke": dict(svm_fit=300, svm_test=100),
-    "cpu": dict(svm_fit=20_000),
-    "paper": {},
-}
-DENSE, SPARSE, UNBOOSTED = (
-    dict(mask="none"),
-    dict(mask="ranks"),
-    dict(mask="ranks", boost=False),
-)
-SUPCAPS = dict(mask="label", capsules=10)
-CNN = dict(network="cnn", loss="cross_entropy")
+def encoder(name: str, scale: Scale, **changes: Any) -> Arm:
+    """Return an arm whose encodings are classified."""
+    return Arm(name, full_recipe(scale, **changes), ClassifierOptions())
 
 
-def grid(scale: Scale) -> list[EncodingConfig]:
-    """Table 1 and its figures: dense, sparse with and without boosting, SUPCAPS and a CNN."""
-    return [
-        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
-        for arm in (SPARSE, DENSE, UNBOOSTED, SUPCAPS, CNN)
-    ]
+def encodings_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the networks of Table 1 and its figures."""
+    for name, changes in TABLE_1.items():
+        yield encoder(name, scale, **changes)
 
 
-def options_grid(scale: Scale) -> list[EncodingConfig]:
-    """What the released code does otherwise: another grouping, a wider band, few digits in a batch."""
-    arms = (dict(grouping="released"), dict(band=(0.03, 0.12)), dict(distinct=30))
-    return [
-        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
-        for arm in (arms[:1] if scale == "smoke" else arms)
-    ]
+def options_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield what the released code does otherwise."""
+    yield encoder("released_support", scale, grouping="released")
+    if scale != "smoke":
+        yield encoder("released_band", scale, band=(0.03, 0.12))
+        yield encoder("30_digits_a_batch", scale, distinct=30)
 
 
-def beyond_grid(scale: Scale) -> list[EncodingConfig]:
-    """The conjectures of §4 and two controls: a deeper sparse and dense network, both with EM routing; steps of boosting that grow
-    with the gains; a plain autoencoder.
+def beyond_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the conjectures of §4, and two controls.
+
+    The conjectures are of a deeper sparse and dense network, and of both with EM routing. The
+    controls are steps of boosting that grow with the gains, and a plain autoencoder.
     """
-    deep, em = dict(hidden=(32,)), dict(routing="em_vector")
-    arms = [{**sparse, **other} for other in (deep, em) for sparse in (SPARSE, DENSE)]
-    arms += [{**SPARSE, "relative_boost": True}, dict(network="autoencoder", mask="none")]
-    return [
-        EncodingConfig(**{**REDUCED[scale], **SVM[scale], **arm})
-        for arm in (arms[-3:] if scale == "smoke" else arms)
-    ]
+    sparse, dense = TABLE_1["sparse"], TABLE_1["dense"]
+    if scale != "smoke":
+        yield encoder("sparse/one_layer_more", scale, **sparse, hidden=(32,))
+        yield encoder("dense/one_layer_more", scale, **dense, hidden=(32,))
+        yield encoder("sparse/em", scale, **sparse, routing="em_vector")
+    yield encoder("dense/em", scale, **dense, routing="em_vector")
+    yield encoder("shares_of_the_gain", scale, **sparse, relative_boost=True)
+    yield encoder("autoencoder", scale, network="autoencoder", mask="none")
+
+
+ENCODINGS = Experiment(
+    name="encodings",
+    paper="sparse_unsupervised",
+    arms=encodings_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)
+OPTIONS = Experiment(
+    name="options",
+    paper="sparse_unsupervised",
+    arms=options_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)
+BEYOND = Experiment(
+    name="beyond",
+    paper="sparse_unsupervised",
+    arms=beyond_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)

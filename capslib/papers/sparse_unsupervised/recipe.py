@@ -1,4 +1,4 @@
-"""A capsule network that learns to draw shifted digits, with labels or without (§2; released code)."""
+"""A capsule network that learns to draw shifted digits (§2; released code)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.registry import SETS
-from capslib.papers.experiment import Scale
+from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe
 from capslib.registry import NETWORKS
 
@@ -20,30 +20,13 @@ if TYPE_CHECKING:
 
 
 class SparseRecipe(Recipe):
-    """Digits at random places in a frame. Defaults are the paper's SPARSECAPS for affNIST: 40 × 40 pixels (§2).
+    """Digits at random places in a frame. Defaults are the paper's SPARSECAPS for affNIST (§2).
 
-    ``mask`` "label" with ten latent capsules is SUPCAPS, which alone sees labels, "none" the dense network, "ranks" SPARSECAPS.
-    The network "cnn" learns to classify, "autoencoder" to reconstruct without capsules.
+    ``mask`` "ranks" is SPARSECAPS, "none" the dense network, and "label" with ten latent
+    capsules SUPCAPS, which alone sees labels. The network "cnn" learns to classify,
+    "autoencoder" to reconstruct without capsules.
     """
 
-    ARM: ClassVar[frozenset[str]] = frozenset(
-        [
-            "data",
-            "network",
-            "routing",
-            "mask",
-            "boost",
-            "relative_boost",
-            "band",
-            "grouping",
-            "hidden",
-            "distinct",
-            "capsules",
-            "border",
-            "loss",
-        ]
-    )
-    UNUSED: ClassVar[frozenset[str]] = frozenset({"resize", "crop", "jitter", "standardise"})
     BATCH_OF_TEST: ClassVar[int] = 500
 
     data: DataName = "mnist"
@@ -59,15 +42,18 @@ class SparseRecipe(Recipe):
     grouping: Literal["position", "released"] = Field(
         "position", title="children whose best coupling counts"
     )
-    """Those of a position, as the paper says, or consecutive ones, as the released code takes them."""
+    """Those of a position, as the paper says, or consecutive ones, as the released code takes
+    them."""
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
     shift: int = Field(6, ge=0, title="largest shift of a training digit in pixels")
     border: int | None = Field(
         None, ge=0, title="pixels of border around a digit (none: as many as the largest shift)"
     )
-    """The paper's network for MNIST alone: 28 × 28 pixels, ``border=0`` and shifts of up to two."""
+    """The paper's network for MNIST alone sees 28 × 28 pixels: ``border=0``, shifts of up to
+    two."""
     distinct: int = Field(0, ge=0, title="different digits in a batch (0: all)")
-    """The released training set has all shifts of a digit in a row, so that a batch mixes about 30 digits."""
+    """The released training set has all shifts of a digit in a row, so that a batch mixes about
+    30 digits."""
     capsules: int = Field(16, ge=2, title="latent capsules")
     dim: int = Field(16, ge=1, title="dimension of a latent capsule")
     filters: int = Field(256, ge=1, title="filters of the convolution")
@@ -92,40 +78,31 @@ class SparseRecipe(Recipe):
     epochs: int = Field(64, ge=1, le=10_000, title="epochs")
 
     @model_validator(mode="after")
-    def _labels_stay_with_their_digits(self) -> SparseRecipe:
-        if self.distinct and (self.mask == "label" or self.network == "cnn"):
+    def _check_that_labels_stay_with_their_digits(self) -> SparseRecipe:
+        if self.distinct and self.supervised:
             raise ValueError(
-                "distinct repeats the digits of a batch, and their labels would not follow: leave it 0 with labels"
+                "distinct repeats the digits of a batch, and their labels would not follow: "
+                "leave it 0 with labels"
             )
         return self
-
-    def idle(self) -> dict[str, set[str]]:
-        boosts, own = (
-            {"boost", "band", "relative_boost"},
-            {"routing", "iterations", "grouping", "gamma", "hidden"},
-        )
-        if self.network in ("cnn", "autoencoder"):
-            return {f"network={self.network}": own | boosts}
-        return {} if self.mask in ("ranks", "winner") else {f"mask={self.mask}": boosts}
 
     @property
     def supervised(self) -> bool:
         """Whether the network learns from labels."""
         return self.mask == "label" or self.network == "cnn"
 
-    # ------------------------------------------------------------------------------------------------------------- data
-
     @property
     def augments(self) -> bool:
+        """Every batch is prepared anew."""
         return True
 
     @property
     def edge(self) -> int:
-        """Pixels between a digit in the middle of the frame and each edge."""
+        """The number of pixels between a digit in the middle of the frame and each edge."""
         return self.shift if self.border is None else self.border
 
     def frame(self) -> int:
-        """The side of the frame in pixels."""
+        """Return the side of the frame in pixels."""
         return SETS[self.data].train[2] + 2 * self.edge
 
     @property
@@ -135,97 +112,107 @@ class SparseRecipe(Recipe):
         return (SETS[self.data].train[1], side, side)
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Digits uint8 [N, 1, H, W] in their frame: somewhere with a generator, in the middle without one."""
+        """Return digits uint8 [N, 1, H, W] in their frame.
+
+        With a generator each stands somewhere, without one in the middle.
+        """
         import torch
 
         from capslib.data.transforms import random_crop
 
+        pad = torch.nn.functional.pad
         if generator is None:
-            return self.framed(torch.nn.functional.pad(images, [self.edge] * 4))
+            return self.framed(pad(images, [self.edge] * 4))
         if self.distinct:
-            images = images[
-                torch.arange(len(images)) * min(self.distinct, len(images)) // len(images)
-            ]
-        return self.framed(
-            random_crop(
-                torch.nn.functional.pad(images, [self.edge + self.shift] * 4),
-                self.frame(),
-                generator,
-            )
-        )
+            distinct = min(self.distinct, len(images))
+            images = images[torch.arange(len(images)) * distinct // len(images)]
+        surrounded = pad(images, [self.edge + self.shift] * 4)
+        return self.framed(random_crop(surrounded, self.frame(), generator))
 
     def framed(self, images: Tensor) -> Tensor:
-        """What the network sees of images that fill the frame."""
+        """Return what the network sees of images that fill the frame."""
         from capslib.data.transforms import downsample, to_float
 
         return downsample(to_float(images), self.downsample)
 
-    # ---------------------------------------------------------------------------------------------------------- network
+    def options(self) -> dict[str, Any]:
+        """Return the keywords of the constructor of networks that reconstruct."""
+        return dict(
+            capsules=self.capsules,
+            dim=self.dim,
+            filters=self.filters,
+            kernel=self.kernel,
+            primary_types=self.primary_types,
+            primary_dim=self.primary_dim,
+            primary_kernel=self.primary_kernel,
+            hidden=[(count, self.primary_dim) for count in self.hidden],
+            decoder=self.decoder,
+            mask=self.mask,
+            gamma=self.gamma,
+            boost=self.boost,
+            band=self.band,
+            relative_boost=self.relative_boost,
+            grouping=self.grouping,
+            routing=self.routing,
+            iterations=self.iterations,
+        )
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Return the network with random weights."""
         if self.network == "cnn":
             return NETWORKS["cnn"](shape, classes=classes, sizes=self.cnn)
-        own = {
-            "capsules",
-            "dim",
-            "filters",
-            "kernel",
-            "primary_types",
-            "primary_dim",
-            "primary_kernel",
-            "decoder",
-            "mask",
-            "gamma",
-            "boost",
-            "band",
-            "relative_boost",
-            "grouping",
-            "routing",
-            "iterations",
-        }
-        hidden = [(count, self.primary_dim) for count in self.hidden]
-        return NETWORKS[self.network](shape, hidden=hidden, **self.model_dump(include=own))
+        return NETWORKS[self.network](shape, **self.options())
 
     def objective(self, device: torch.device) -> Objective:
+        """Return the loss of the CNN, or that of what reconstructs."""
         return Objective(self) if self.network == "cnn" else Reconstruction(self)
 
     def rate(self, progress: float) -> float:
+        """Return the learning rate, which falls exponentially to a floor."""
         return max(1e-6, self.learning_rate * 0.96 ** (self.decays * progress))
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
-        """The accuracy of networks that learn labels; the error of all that reconstruct, on 2,000 test digits in the middle.
+        """Return the test accuracy with labels, the state of boosting, and the test error.
 
-        Of boosting the largest share of first ranks in training, and the gains.
+        Of boosting these are the largest share of first ranks in training, and the least and
+        the largest gain. The error, of all but the CNN, is that of 2,000 digits in the middle.
         """
+        measured: dict[str, float] = {}
+        if self.supervised:
+            measured["test_accuracy"] = self.accuracy(network, splits["test"])
+        if self.network == "cnn":
+            return measured
+        boost = getattr(network, "boost", None)
+        if boost is not None:
+            measured["largest_share"] = float(boost.frequency.max())
+            measured["smallest_gain"] = float(boost.gain.min())
+            measured["largest_gain"] = float(boost.gain.max())
+        measured["test_error"] = self.test_error(network, splits["test"].some(2000).inputs)
+        return measured
+
+    def test_error(self, network: nn.Module, digits: Tensor) -> float:
+        """Return the mean squared error of digits uint8 [N, 1, H, W] in the middle."""
         import torch
 
-        found = (
-            {"test_accuracy": self.accuracy(network, splits["test"])} if self.supervised else {}
-        )
-        if self.network == "cnn":
-            return found
-        if (boost := getattr(network, "boost", None)) is not None:
-            first, gain = float(boost.frequency.max()), boost.gain
-            found |= {
-                "largest_share": first,
-                "smallest_gain": float(gain.min()),
-                "largest_gain": float(gain.max()),
-            }
+        errors = []
         with torch.no_grad():
-            errors = [
-                squared_error(network(x), x)
-                for x in map(self.prepare, splits["test"].some(2000).inputs.split(500))
-            ]
-        return found | {"test_error": float(torch.cat(errors).mean())}
+            for batch in digits.split(500):
+                images = self.prepare(batch)
+                errors.append(squared_error(network(images), images))
+        return float(torch.cat(errors).mean())
 
 
 def squared_error(output: Any, images: Tensor) -> Tensor:
-    """Σ (x̂ − x)² over the pixels of each image, [N]: what §3.5 calls a mean square error."""
+    """Return Σ (x̂ − x)² over the pixels of each image, [N]: the mean square error of §3.5."""
     return (output.reconstruction - images.flatten(1)).square().sum(dim=1)
 
 
 class Reconstruction(Objective):
-    """The mean of the squared errors; with labels the margin loss of the released code, and a small share of them (§2.3, §2.6)."""
+    """The mean of the squared errors.
+
+    With labels it is the margin loss of the released code, and a small share of them
+    (§2.3, §2.6).
+    """
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         recipe = self.recipe
@@ -233,25 +220,31 @@ class Reconstruction(Objective):
         error = squared_error(output, batch.inputs).mean()
         if not recipe.supervised:
             return {"loss": error}
-        terms, classes = self.terms(output.activation, batch.labels), output.activation.shape[1]
+        terms = self.terms(output.activation, batch.labels)
+        classes = output.activation.shape[1]
         margin = terms["loss"] / (2 * classes)  # halved, and a mean over the classes
         loss = margin + recipe.reconstruction_weight * error
         return {"loss": loss, "accuracy": terms["accuracy"], "margin": margin, "error": error}
 
 
-SMALL = dict(
-    dim=8,
-    filters=64,
-    kernel=5,
-    primary_types=8,
-    primary_kernel=5,
-    decoder=(128, 256),
-    cnn=(32, 32, 128),
-    downsample=2,
-)
-REDUCED: dict[Scale, dict[str, Any]] = {
+TABLE_1 = {
+    "sparse": dict(mask="ranks"),
+    "dense": dict(mask="none"),
+    "no_boosting": dict(mask="ranks", boost=False),
+    "supcaps": dict(mask="label", capsules=10),
+    "cnn": dict(network="cnn", loss="cross_entropy"),
+}
+"""The networks of Table 1, and what tells them apart."""
+
+
+def full_recipe(scale: Scale, **changes: Any) -> SparseRecipe:
+    """Return a recipe of the paper's size on the data of a scale."""
+    data = "digits" if scale == "smoke" else "mnist"
+    return SparseRecipe(**{"data": data, **changes})
+
+
+SMALLER: dict[Scale, dict[str, Any]] = {
     "smoke": dict(
-        data="digits",
         shift=2,
         dim=4,
         filters=8,
@@ -263,8 +256,29 @@ REDUCED: dict[Scale, dict[str, Any]] = {
         cnn=(4, 4, 16),
         epochs=3,
         batch_size=64,
+        svm_fit=300,
+        svm_test=100,
+        head_fit=300,
+        attacked=60,
     ),
-    "cpu": dict(**SMALL, epochs=16, batch_size=64),
+    "cpu": dict(
+        dim=8,
+        filters=64,
+        kernel=5,
+        primary_types=8,
+        primary_kernel=5,
+        decoder=(128, 256),
+        cnn=(32, 32, 128),
+        downsample=2,
+        epochs=16,
+        batch_size=64,
+        svm_fit=20_000,
+    ),
     "paper": {},
 }
-"""What each scale changes."""
+"""The fields of recipes and options that each scale makes smaller."""
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm."""
+    return arm.changed(SMALLER[scale])

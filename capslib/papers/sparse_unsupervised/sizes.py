@@ -1,20 +1,21 @@
-"""What the method fixes before anything is trained: the rank mask and the sizes of the networks (§2.1, §2.2)."""
+"""What is fixed before training: the rank mask and the sizes of the networks (§2.1, §2.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
 
 
-class SizesConfig(Config):
+class SizeOptions(Config):
     """A mask over so many latent capsules, and the network for images of this side."""
 
     side: int = Field(ge=28, title="side of the images")
@@ -22,25 +23,33 @@ class SizesConfig(Config):
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
 
 
-def run(config: SizesConfig, context: Context) -> Outcome:
-    """Count the capsules that the mask leaves whole (above a half) and in part (above a tenth), and the network's parameters."""
+def run(arm: Arm, context: Context) -> Outcome:
+    """Count the capsules that the mask leaves whole or in part, and the network's parameters.
+
+    Whole is above a half, in part above a tenth.
+    """
     import torch
 
     from capslib.networks.sparse_unsupervised import SparseCapsNet, rank_mask
 
-    mask = rank_mask(-torch.arange(float(config.capsules)), config.gamma)
-    whole, partly = int((mask > 0.5).sum()), int(((mask > 0.1) & (mask <= 0.5)).sum())
+    options: SizeOptions = arm.options
+    mask = rank_mask(-torch.arange(float(options.capsules)), options.gamma)
+    whole = int((mask > 0.5).sum())
+    partly = int((mask > 0.1).sum()) - whole
     with torch.device("meta"):
-        network = SparseCapsNet((1, config.side, config.side), capsules=config.capsules)
-    metrics = in_unit(
-        {"off_one_and_two": abs(whole - 1) + abs(partly - 2)}, config.capsules, "count"
-    )
+        network = SparseCapsNet((1, options.side, options.side), capsules=options.capsules)
+    off = abs(whole - 1) + abs(partly - 2)
     return Outcome(
-        metrics=metrics,
+        metrics=in_unit({"off_one_and_two": off}, options.capsules, "count"),
         series={"mask": mask.tolist()},
         parameters=sum(p.numel() for p in network.parameters()),
     )
 
 
-def grid(scale: Scale) -> list[SizesConfig]:
-    return [SizesConfig(side=side) for side in (28, 40)]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the networks for MNIST alone, and for affNIST."""
+    for side in (28, 40):
+        yield Arm(f"side_{side}", options=SizeOptions(side=side))
+
+
+SIZES = Experiment(name="sizes", paper="sparse_unsupervised", arms=arms, run=run, seeds=SEEDS)
