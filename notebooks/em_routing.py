@@ -42,13 +42,11 @@ session = Session.start(
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.em_routing import EXPERIMENTS, STEM
-from capslib.papers.em_routing.asks import MAIN
-from capslib.papers.em_routing.recipe import COPY, IMPROVING, REDUCED, EMRecipe
-from capslib.papers.em_routing.table1 import FULL, MATCHED
+from capslib.papers.em_routing.recipe import IMPROVING, SMALLER, EMRecipe
+from capslib.papers.em_routing.table1 import COPY
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.verdicts
-coarser = {"data": "smallnorb", "crop": REDUCED["cpu"]["crop"], **MAIN}
 RULES = {  # who competes for a child: the normaliser, and its name in figures
     "types+positions": "as printed",
     "types-per-position": "one window only",
@@ -61,24 +59,25 @@ RULE_COLORS = {
     "positions-per-type": plots.ARM_COLORS[0],
     "released": plots.ROLE_COLORS["released"],
 }
-runs = {
-    normalise: frames.select(
-        committed, "test_error", "cpu", **{**coarser, "normalise": normalise}
-    )
-    for normalise in RULES
-}
-competing = {rule: frames.values(of, "test_error") for rule, of in runs.items()}
-moved = frames.values(runs["types+positions"], "error_change_last_quarter")
+competing = {}  # the errors with three iterations, by who competes
+for normalise, name in (
+    ("types+positions", "competition_as_printed/iterations_3"),
+    ("types-per-position", "competition_in_one_window/iterations_3"),
+    ("positions-per-type", "main"),
+):
+    records = frames.select(committed, "test_error", "cpu", arm=name)
+    competing[normalise] = frames.values(records, "test_error")
+as_printed = frames.select(
+    committed, "test_error", "cpu", arm="competition_as_printed/iterations_3"
+)
+changes = frames.values(as_printed, "error_change_last_quarter")
 full_size = frames.select(committed, "test_error", "paper", network="matrix_capsnet")
-copied = frames.select(committed, "test_error", "cpu", crop=COPY["crop"])
-counted = {(r.config["network"], *r.config["cnn"]): r.parameters for r in copied}
-capsules = [n for (network, *_), n in counted.items() if network == "matrix_capsnet"]
-of_cnn = frames.select(copied, "test_error", network="cnn", cnn=list(FULL))
-of_cnn = frames.values(of_cnn, "test_error")
-twice = {"crop": COPY["crop"], "epochs": 2 * COPY["epochs"]}
-longer = frames.select(chapter.all_records, "test_error", "cpu", **twice)
-own = {"data": "smallnorb", "network": "cnn", "epochs": 2 * EMRecipe().epochs}
-longer_own = frames.select(chapter.all_records, "test_error", "paper", **own)
+capsules = frames.select(committed, "test_error", "cpu", network="matrix_capsnet")
+capsule_sizes = [r.parameters for r in capsules if r.config["arm"].startswith(COPY)]
+copied_cnns = frames.select(committed, "test_error", "cpu", arm=f"{COPY}cnn")
+cnn_sizes = [r.parameters for r in copied_cnns]
+copied_errors = frames.values(copied_cnns, "test_error")
+longer_cnns = frames.select(chapter.all_records, "test_error", "paper", arm="cnn/twice")
 chapter.verdict_box(
     {
         "printed": frames.mean(competing["types+positions"], unit="%"),
@@ -86,11 +85,11 @@ chapter.verdict_box(
         "trained": f"{len(full_size)} capsule networks of this paper have been trained at its size"
         if full_size
         else "No capsule network of this paper has been trained at its size",
-        "moving": sum(abs(m) >= IMPROVING for m in moved),
-        "runs": len(moved) or None,
-        "times": round(counted.get(("cnn", *FULL), 0) / max(capsules, default=1)),
-        "cnn": frames.mean(of_cnn, unit="%"),
-        "own": frames.mean(frames.values(longer_own, "test_error"), unit="%"),
+        "moving": sum(abs(change) >= IMPROVING for change in changes),
+        "runs": len(changes) or None,
+        "times": round(max(cnn_sizes, default=0) / max(capsule_sizes, default=1)),
+        "cnn": frames.mean(copied_errors, unit="%"),
+        "own": frames.mean(frames.values(longer_cnns, "test_error"), unit="%"),
     },
     claim="Matrix capsules with EM routing make {EM-X-reduction:theirs} fewer errors on smallNORB "
     "than the best result before them, fewer than a CNN on viewpoints that they have never seen, "
@@ -119,7 +118,7 @@ CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 plots.dots(
     {
         "capsules, 3 iterations": (told["EM-T1-iter3"], CAPSULES),
-        "CNN of the paper": (of_cnn, CNN),
+        "CNN of the paper": (copied_errors, CNN),
     },
     end=30,
 )
@@ -157,7 +156,7 @@ from capslib.layers import ClassCapsules, ConvCapsules, MatrixPrimaryCapsules
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers.em_routing.recipe import margin_at
-from capslib.papers.em_routing.table1 import ABLATIONS
+from capslib.papers.em_routing.table1 import TABLE_1
 from capslib.recipes import new_network, train
 from capslib.routing import em_routing
 from capslib.training import Context, Examples, seeded
@@ -187,11 +186,10 @@ ROLES = plots.ROLE_COLORS
 # %% mystnb={"figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}, "image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is highest, with the common mistake lower, with one competition per type lowest, seed by seed."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
 paper = {"types+positions": claimed["EM-T1-iter3"].value}
-rows = {
-    name: (RULE_COLORS[rule], paper.get(rule), competing[rule])
-    for rule, name in RULES.items()
-    if competing[rule]
-}
+rows = {}
+for rule, errors in competing.items():
+    if errors:
+        rows[RULES[rule]] = (RULE_COLORS[rule], paper.get(rule), errors)
 plots.errors(axis, rows)
 plt.show()
 
@@ -491,7 +489,7 @@ plots.show_pixels(figure)
 test_error = session.run(STEM, "test_error")
 
 # %% mystnb={"figure": {"caption": "How many iterations are best, and do capsules beat a CNN? The smaller copy: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Cross: the first seed, trained for twice as long. The CNN of the same size has no counterpart in the paper. Last row: three seeds at paper scale.", "name": "fig-em-copy"}, "image": {"alt": "Test error of the smaller copy for one, two and three iterations, and of two CNNs. In the paper three iterations give the fewest errors; here one gives fewer than three, and both CNNs fewer than any capsules. After twice the training capsules with one iteration make fewer errors than the small CNN."}} tags=["hide-input"]
-ROWS = {  # in the order of ABLATIONS, which say how each row differs from the main network
+ROWS = {  # in the order of TABLE_1, which says how each row differs from the main network
     "EM-T1-iter3": "main network",
     "EM-T1-iter1": "1 iteration",
     "EM-T1-iter2": "2 iterations",
@@ -504,51 +502,52 @@ ROWS = {  # in the order of ABLATIONS, which say how each row differs from the m
     "EM-X-mixing": "mixing proportions",
     "EM-T1-cnn": "CNN",
 }
-COPIES = {  # of the smaller copy: the claim, if there is one, and the difference
-    "1 iteration": ("EM-T1-iter1", {"iterations": 1}),
-    "2 iterations": ("EM-T1-iter2", {"iterations": 2}),
-    "3 iterations": ("EM-T1-iter3", {}),
-    "CNN of the same size": (None, {"network": "cnn", "cnn": list(MATCHED)}),
-    "CNN of the paper": ("EM-T1-cnn", {"network": "cnn", "cnn": list(FULL)}),
+COPIES = {  # of the smaller copy: the claim, if there is one, and the arm
+    "1 iteration": ("EM-T1-iter1", "iterations_1"),
+    "2 iterations": ("EM-T1-iter2", "iterations_2"),
+    "3 iterations": ("EM-T1-iter3", "main"),
+    "CNN of the same size": (None, "small_cnn"),
+    "CNN of the paper": ("EM-T1-cnn", "cnn"),
 }
 
 
-def arm(records: list, difference: dict) -> list:
-    """The records that differ in this way from those of the main network."""
-    return frames.select(records, "test_error", **{**MAIN, **difference})
+def of_arms(records: list, *names: str) -> list:
+    """The records of some arms."""
+    return [record for record in records if record.config["arm"] in names]
 
 
-def row(records: list, claim: str | None, difference: dict) -> tuple:
+def row(claim: str | None, name: str, records: list) -> tuple:
     """A row of a figure of errors: its colour, the paper's value and ours of each seed."""
-    color = CNN if "network" in difference else CAPSULES
-    ours = frames.values(arm(records, difference), "test_error")
-    return color, claim and claimed[claim].value, ours
+    color = CNN if name.endswith("cnn") else CAPSULES
+    return color, claim and claimed[claim].value, frames.values(records, "test_error")
 
 
 every = frames.best([*committed, *test_error], "test_error")
 of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
-copies = [r for r in of_norb if r.trial.scale == "cpu" and r.config["crop"] == COPY["crop"]]
+copies = [r for r in of_norb if r.config["arm"].startswith(COPY)]
 of_norb = [r for r in of_norb if r not in copies]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.8))
-own_size = frames.select(committed, "test_error", "paper", data="smallnorb", network="cnn")
-rows = {name: row(copies, *of) for name, of in COPIES.items()}
-rows["CNN at the paper's own size"] = row(own_size, *COPIES["CNN of the paper"])
+rows, crosses = {}, []
+for label, (claim, name) in COPIES.items():
+    rows[label] = row(claim, name, of_arms(copies, COPY + name))
+    twice = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}{name}/twice")
+    crosses.append(row(claim, name, twice))
+own_size = frames.select(committed, "test_error", "paper", arm="cnn")
+rows["CNN at the paper's own size"] = row("EM-T1-cnn", "cnn", own_size)
+crosses.append(row("EM-T1-cnn", "cnn", longer_cnns))
 plots.errors(axis, rows)
-crosses = [row(longer, *of) for of in COPIES.values()]
-crosses.append(row(longer_own, *COPIES["CNN of the paper"]))
-for y, (color, _, error) in enumerate(crosses):
-    axis.plot(error, [y] * len(error), "x", color=color, ms=7)
+for y, (color, _, errors) in enumerate(crosses):
+    axis.plot(errors, [y] * len(errors), "x", color=color, ms=7)
 plt.show()
 
 # %% tags=["hide-input"]
 frames.say(frames.standing([*of_norb, *copies]))
 beside = {}
-for claim, difference in zip(ROWS, ABLATIONS, strict=True):
-    of_arm = frames.metrics(arm(copies, difference) or arm(of_norb, difference))
-    if len(of_arm):
-        of_arm = of_arm[of_arm["parameters"] == of_arm["parameters"].max()]
-        moves = 100 * of_arm["error_change_last_quarter"].abs().max()
-        size = number(of_arm["parameters"].max())
+for claim, name in zip(ROWS, TABLE_1, strict=True):
+    table = frames.metrics(of_arms(copies, COPY + name) or of_arms(of_norb, name))
+    if len(table):
+        moves = 100 * table["error_change_last_quarter"].abs().max()
+        size = number(table["parameters"].max())
         if told[claim].scale == "cpu":
             beside[claim] = f"{size} parameters; moved {moves:.1f} %"
 orders = {
@@ -583,23 +582,25 @@ chapter.table(*orders, names=orders)
 
 # %% mystnb={"figure": {"caption": "Which part of the design lowers the test error? Each row of Table 1, and mixing proportions (section 5). The coarser setting: smallNORB, cpu scale. Open: paper. Filled: ours; small marks are three seeds. Dotted: chance.", "name": "fig-em-table1"}, "image": {"alt": "Test error of every row of Table 1 on a logarithmic axis. In the paper all errors lie between 1.8 and 9.7 percent; three iterations give the lowest and one the highest. Filled marks show our values where there are records."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 3.4))
-pairs = zip(ROWS.items(), ABLATIONS, strict=True)
-plots.errors(axis, {name: row(of_norb, claim, of) for (claim, name), of in pairs})
+rows = {}
+for (claim, label), name in zip(ROWS.items(), TABLE_1, strict=True):
+    rows[label] = row(claim, name, of_arms(of_norb, name))
+plots.errors(axis, rows)
 plt.show()
 
 # %% tags=["hide-input"]
 chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, details=beside)
 
 # %% mystnb={"figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}, "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}} tags=["hide-input"]
-main = arm(of_norb, {})
+main = of_arms(of_norb, "main")
 figure, axes = plots.panels(2, height=2.4, sharey=True)
 for axis, (x, y) in zip(
     axes, (("steps", "batch_accuracy"), ("epochs", "error_of_some")), strict=True
 ):
-    for of in main:
-        error = np.array(of.series[y])
+    for record in main:
+        error = np.array(record.series[y])
         error = 100 * (1 - error) if y == "batch_accuracy" else error
-        axis.plot(of.series[x], error, color=CAPSULES, alpha=0.6, lw=1.2)
+        axis.plot(record.series[x], error, color=CAPSULES, alpha=0.6, lw=1.2)
     axis.set(xlabel=x.removesuffix("s"), ylim=(0, 100))
 axes[0].set_title(f"training, {len(main)} seeds")
 axes[1].set_title("test")
@@ -607,11 +608,13 @@ axes[0].set_ylabel("error (%)")
 plt.show()
 
 # %% tags=["hide-input"]
-ARM = ("network", "size", "routing", "iterations", "pose", "coordinates", "activation", "loss")
-inner = ("shared_stream", "multi_crop", "downsample")
-small = EXPERIMENTS["test_error"].config(**{**REDUCED["cpu"], **COPY})
+SHOWN = ["data", "sizes", "cnn", "resize", "crop", "jitter", "standardise", "epochs"]
+SHOWN += ["normalise", "preset", "margin", "schedule", "cnn_learning_rate"]
+HIDDEN = ["network", "size", "routing", "iterations", "pose", "coordinates", "activation"]
+HIDDEN += ["loss", "shared_stream", "downsample"]
+small = EXPERIMENTS["test_error"].at("cpu")[f"{COPY}main"]
 frames.configuration(
-    EXPERIMENTS["test_error"], arm=(*ARM, *inner), more={"cpu, smaller copy": small}
+    EXPERIMENTS["test_error"], arm=HIDDEN, more={"cpu, smaller copy": small}, shown=SHOWN
 ).pipe(frames.styled)
 
 # %% [markdown]
@@ -681,8 +684,7 @@ chapter.table(*matched, names=matched)
 
 # %% tags=["hide-input"]
 display(chapter.table("EM-T2-", "EM-X-viewpoint-", details=beside))
-of_arm = (*ARM, *inner, "factor")
-frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
+frames.configuration(EXPERIMENTS["viewpoint"], arm=HIDDEN, shown=SHOWN).pipe(frames.styled)
 
 # %% [markdown]
 # (em-votes)=
@@ -692,7 +694,7 @@ frames.configuration(EXPERIMENTS["viewpoint"], arm=of_arm).pipe(frames.styled)
 
 # %% mystnb={"figure": {"caption": "Do votes gather at the right class? Mass that one class receives, by the distance of a vote from the class mean, after each iteration: the right class (orange) and the mean of the wrong ones (grey), with the sum of each. Dotted: what the paper calls close. The smaller copy, mean of three seeds, smallNORB, cpu scale.", "name": "fig-em-votes"}, "image": {"alt": "Three panels, one for each iteration: how much mass a class has at each distance from its mean, for right and for wrong classes, with the paper's threshold of 0.05 marked. At first both have as much. After the second iteration the right class has far more, after the third a wrong class has more."}} tags=["hide-input"]
 KINDS_OF_CLASS = {"right": CAPSULES, "wrong": plots.INK}
-inside = frames.select(copies or of_norb, "test_error", **MAIN)
+inside = of_arms(copies, f"{COPY}main") or of_arms(of_norb, "main")
 
 
 def mass(records: list, kind: str, t: int) -> np.ndarray:
@@ -724,7 +726,7 @@ def gathered(records: list, t: int, close: str) -> str:
 
 
 if copies:
-    of_twice = frames.select(longer, "test_error", **MAIN)
+    of_twice = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}main/twice")
     second, third = (
         [gathered(of, t, close) for of in (inside, of_twice) if of]
         for t, close in ((2, "right_share_of_close_2"), (3, "right_share_of_close"))
@@ -752,9 +754,7 @@ chapter.table("EM-W-1")
 # ```
 
 # %% tags=["hide-input"]
-found = frames.metrics(
-    frames.select(of_norb, "test_error", **{k: v for k, v in MAIN.items() if k != "margin"})
-)
+found = frames.metrics(of_arms(of_norb, "main", "fixed_margin", "linear_margin"))
 layers = {
     "dead_primary": "primary",
     "dead_capsules1": "first layer",
@@ -850,11 +850,8 @@ chapter.table("EM-X-adv-", "EM-W-9")
 
 # %% mystnb={"figure": {"caption": "What does an attacked image look like? Two images of the stand-in after FGSM through capsules and through a CNN. The steps are in standard deviations of an image.", "name": "fig-em-attacked"}, "image": {"alt": "Two rendered toys, attacked through capsules in the first row and through a CNN in the second: without an attack, with a step of 0.1, which is hardly visible, and with a step of 0.4, which covers the toy and its background with grain."}} tags=["hide-input"]
 context = Context(seed=0, device=session.settings.device, data_dir=session.settings.data_dir)
-recipe = EMRecipe(**{**REDUCED["smoke"], "resize": 48, "crop": 32})
-networks = {
-    name: train(recipe.recipe(network=net), 0, context)
-    for name, net in (("capsules", "matrix_capsnet"), ("CNN", "cnn"))
-}
+recipe = EMRecipe(**{**SMALLER["smoke"], "data": "toys", "resize": 48, "crop": 32})
+networks = {"capsules": train(recipe, 0, context), "CNN": train(recipe.as_cnn(), 0, context)}
 two = networks["CNN"].splits["test"][[5, -5]]
 pixels = recipe.seen(two.inputs)
 bare = dict(xticks=[], yticks=[], frame_on=False)
@@ -905,32 +902,31 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 
 # %% mystnb={"figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}, "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}} tags=["hide-input"]
 found = frames.best([*committed, *energies], "free_energy")
-KINDS = {
-    ("printed", "paper"): ("printed", ROLES["printed"]),
-    ("weighted", "paper"): ("weighted", ONE),
-    ("mixture", "paper"): ("mixture", TWO),
-    ("weighted", "matched"): ("weighted, matched E-step", ONE),
+KINDS = {  # the arm's form of the free energy, its label and its colour
+    "printed": ("printed", ROLES["printed"]),
+    "weighted": ("weighted", ONE),
+    "mixture": ("mixture", TWO),
+    "weighted_matched": ("weighted, matched E-step", ONE),
 }
 figure, axes = plots.panels(2, rows=2, height=1.7, sharex=True)
-drawn = dict(children=32, parents=4, dim=2, spread=1.0)
-for axis, ((form, e_step), (name, color)) in zip(axes.flat, KINDS.items(), strict=True):
-    own = frames.select(found, "free_energy", form=form, e_step=e_step, **drawn)
-    mean = np.mean([r.series["mean_energy"] for r in own], axis=0)
-    style = "o--" if e_step == "matched" else "o-"
-    axis.plot(own[0].series["half_steps"], mean, style, color=color, ms=2.5, lw=1.2)
-    axis.set(title=name, ylabel="nats")
+for axis, (form, (label, color)) in zip(axes.flat, KINDS.items(), strict=True):
+    records = of_arms(found, f"32_children/spread_1/{form}")
+    mean = np.mean([record.series["mean_energy"] for record in records], axis=0)
+    style = "o--" if form == "weighted_matched" else "o-"
+    axis.plot(records[0].series["half_steps"], mean, style, color=color, ms=2.5, lw=1.2)
+    axis.set(title=label, ylabel="nats")
 plt.setp(axes[1], xlabel="step")
 plt.show()
 
 # %% tags=["hide-input"]
 found = frames.metrics(found)
-found["form"] = [KINDS[f, e][0] for f, e in zip(found["form"], found["e_step"], strict=True)]
+found["form"] = [KINDS[arm.rpartition("/")[2]][0] for arm in found["arm"]]
 steps = {f"largest_rise_{step}": step for step in ("M-step", "logistic", "E-step")}
 by_form = found.groupby("form")
 table = by_form[list(steps)].max().rename(columns=steps)
 table["draws that rise (%)"] = 100 * by_form["share_that_rises"].mean()
 frames.say("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
-display(table.loc[[name for name, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}"))
+display(table.loc[[label for label, _ in KINDS.values()]].pipe(frames.styled).format("{:.2g}"))
 
 # %% [markdown]
 # ## Deviations
@@ -1070,8 +1066,9 @@ plt.show()
 # The printed rule differs from the first iteration on, because its first couplings are shared among all positions, too; the other three start alike. With one iteration nobody has competed yet, so *as released* and *one type only* are then one network.
 
 # %% tags=["hide-input"]
-setting = {k: v for k, v in MAIN.items() if k not in ("normalise", "iterations")}
-errors = frames.metrics(frames.select(of_norb, "test_error", **setting))
+RULE_ARMS = ("main", "iterations_", "competition_")  # how the names of the arms begin
+of_rules = [r for r in of_norb if r.config["arm"].startswith(RULE_ARMS)]
+errors = frames.metrics(of_rules)
 errors["competition"] = [RULES[rule] for rule in errors["normalise"]]
 errors["error change in the last quarter (%)"] = 100 * errors["error_change_last_quarter"].abs()
 errors["runs still improving"] = (
@@ -1096,8 +1093,7 @@ display(
 # The coarser setting has no networks that compete as released; the smaller copy has ({numref}`fig-em-copy-rules`).
 
 # %% mystnb={"figure": {"caption": "Which competition, and how many iterations? The smaller copy: smallNORB, cpu scale; small marks are single seeds, as far as these networks have run. With one iteration *as released* and *one type only* are the same network. Open: the paper's main network. Dotted: chance.", "name": "fig-em-copy-rules"}, "image": {"alt": "Test error of the smaller copy by who competes for a child and by iterations, seed by seed, as far as these networks have run."}} tags=["hide-input"]
-setting = {k: v for k, v in MAIN.items() if k not in ("normalise", "iterations")}
-of_copies = frames.select(copies, "test_error", **setting)
+of_copies = [r for r in copies if r.config["arm"].removeprefix(COPY).startswith(RULE_ARMS)]
 printed_values = {t: claimed[f"EM-T1-iter{t}"].value for t in (1, 2, 3)}
 rows = {}
 for rule, name in RULES.items():

@@ -25,8 +25,7 @@ from capslib.errors import Interrupted, UserError
 from capslib.lab.runs import run_trial
 from capslib.papers import PAPERS, experiments
 from capslib.papers.em_routing import recipe as em_recipe
-from capslib.papers.em_routing.recipe import MARGIN_STEPS, REDUCED, EMRecipe
-from capslib.papers.em_routing.table1 import TestErrorConfig
+from capslib.papers.em_routing.recipe import MARGIN_STEPS, SMALLER, EMRecipe
 from capslib.papers.experiment import Arm
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
@@ -161,12 +160,6 @@ def test_trainings_have_keys_of_their_own():
     assert Training(Elsewhere(**SIGN.model_dump()), 0).key != Training(SIGN, 0).key
 
 
-def test_what_an_experiment_measures_is_not_part_of_its_training():
-    one, other = (TestErrorConfig(**REDUCED["smoke"], multi_crop=n) for n in (0, 30))
-    assert type(one.recipe()) is EMRecipe
-    assert one.recipe() == other.recipe()
-
-
 def test_a_method_that_a_training_would_leave_out_is_an_error():
     """A subclass of a paper's recipe adds what an experiment measures; its own ``build`` was never called."""
 
@@ -217,65 +210,7 @@ def test_a_field_that_would_change_nothing_is_refused(make, field, value):
         make(**{field: value})
 
 
-EM = dict(REDUCED["smoke"])
-OTHER = dict(
-    routing="em_vector",
-    iterations=1,
-    pose="vector",
-    coordinates=False,
-    activation="mixing",
-    normalise="types+positions",
-    preset="printed",
-    loss="cross_entropy",
-    margin="fixed",
-)
-"""For each field that some configuration leaves idle, another value than its default."""
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        EMRecipe(**EM, network="cnn"),
-        EMRecipe(**EM, routing="dynamic"),
-    ],
-    ids=lambda recipe: " ".join(
-        f"{k}={v}"
-        for k, v in recipe.differences().items()
-        if k in ("network", "routing", "mask", "bias")
-    ),
-)
-def test_a_field_that_is_idle_changes_nothing_and_is_refused(recipe):
-    """``--set routing=em`` trained a CNN once more, and its record named EM routing."""
-    images = torch.rand(6, *recipe.input_shape, generator=torch.Generator().manual_seed(0))
-    batch = training.Examples(images, torch.arange(6) % 5)
-
-    def loss(of: Recipe) -> float:
-        network, objective = (
-            new_network(of, of.input_shape, 0),
-            of.objective(torch.device("cpu")),
-        )
-        objective.at(0.6)
-        torch.manual_seed(0)  # a CNN has dropout
-        return objective(network, batch)["loss"].item()
-
-    idle = set().union(*recipe.idle().values())
-    assert idle
-    for field in sorted(idle):
-        assert getattr(recipe, field) != OTHER[field]
-        assert loss(recipe.model_copy(update={field: OTHER[field]})) == loss(recipe)
-        with pytest.raises(
-            ValidationError,
-            match=f"{field} would change nothing where .*=.*; choose other trials",
-        ):
-            type(recipe)(**{**recipe.model_dump(), field: OTHER[field]})
-
-
-def test_a_training_beside_another_leaves_out_what_is_idle_in_it():
-    """The CNN beside a network with another routing is the CNN beside all others."""
-    capsules = EMRecipe(**EM, routing="em_vector")
-    assert capsules.recipe(network="cnn") == EMRecipe(**EM).recipe(network="cnn")
-    with pytest.raises(ValidationError, match="routing would change nothing where network=cnn"):
-        capsules.recipe(network="cnn", routing="dynamic")
+EM = {"data": "toys", **SMALLER["smoke"]}
 
 
 def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():
@@ -388,13 +323,11 @@ def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
 
 def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(tmp_path, fits):
     """Each has a checkpoint of its own: the first is read, the second goes on, the third starts."""
-    config = (
-        experiments("em_routing")["attacks"]
-        .grid("smoke")[0]
-        .model_copy(update=dict(images=40, epochs=1, attacked=4))
-    )
-    run = experiments("em_routing")["attacks"].run
-    undisturbed = run(config, Context(seed=0, folder=tmp_path / "undisturbed"))
+    attacks = experiments("em_routing")["attacks"]
+    run = attacks.run
+    arm = attacks.at("smoke")["capsules_and_cnn"]
+    arm = arm.changed(dict(images=40, epochs=1, attacked=4))
+    undisturbed = run(arm, Context(seed=0, folder=tmp_path / "undisturbed"))
     taken = list(fits)
     fits.clear()
 
@@ -402,11 +335,11 @@ def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(t
         return Context(seed=0, folder=tmp_path / "stopped", stop=stop)
 
     with pytest.raises(KeyboardInterrupt):
-        run(config, context(lambda: len(fits) == 2 and fits[1] == 1))
+        run(arm, context(lambda: len(fits) == 2 and fits[1] == 1))
     assert fits == [taken[0], 1]
     fits.clear()
     second = context()
-    found = run(config, second)
+    found = run(arm, second)
     assert fits == [0, taken[1] - 1, taken[2]]
     assert second.resumed_from == [1]
     assert (found.metrics, found.series) == (undisturbed.metrics, undisturbed.series)
@@ -524,11 +457,7 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     half.write_bytes(b"another process writes here")
     train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert half.read_bytes() == b"another process writes here"
-    small = dict(
-        images=40,
-        epochs=2,
-        **{k: v for k, v in REDUCED["smoke"].items() if k not in ("images", "epochs")},
-    )
+    small = {**EM, "images": 40, "epochs": 2}
     train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path, doubles=True))
     train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path, doubles=True))
     assert len(list(tmp_path.glob("*.pt"))) == 4
@@ -537,7 +466,7 @@ def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
 
 
 RELEASED = {
-    **REDUCED["smoke"],
+    **EM,
     "images": 40,
     "epochs": 4,
     "decay": "exponential",
@@ -641,7 +570,7 @@ def test_a_step_is_counted_from_the_network_itself(recipe):
 
 def test_the_count_is_that_of_the_layers():
     """A CNN by hand: products of input and weights forward, and twice as many backward, but for the first layer's input."""
-    recipe = EMRecipe(**{**REDUCED["smoke"], "network": "cnn"})
+    recipe = EMRecipe(**EM, network="cnn")
     channels, side, (first, second, hidden), batch = (
         2,
         recipe.crop,

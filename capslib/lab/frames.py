@@ -213,13 +213,13 @@ def configuration(
     experiment: Experiment,
     arm: Sequence[str] = (),
     more: Mapping[str, Arm | Config] = {},
-    shown: Iterable[str] = (),
+    shown: Sequence[str] = (),
 ) -> DataFrame:
     """Return the configuration of each scale beside the paper's own setting.
 
-    Fields in which the arms of the paper differ are left out, and those named in ``arm``, and what
-    every scale leaves None, off or empty. ``more`` adds columns, named by their scale and what they
-    are: ``cpu, smaller copy``. Fields named in ``shown`` stay where they vary with the data set.
+    Fields in which the arms of the paper differ are left out but for those in ``shown``, and
+    those named in ``arm``, and what every scale leaves None, off or empty. ``more`` adds
+    columns, named by their scale and what they are: ``cpu, smaller copy``.
     """
     import pandas as pd
 
@@ -227,7 +227,7 @@ def configuration(
     columns |= more
     ordered = sorted(columns, key=lambda name: -SCALES.index(name.partition(",")[0]))
     values = {name: columns[name].values() for name in ordered}
-    hidden = {*arm, *experiment.varied} - {*shown}
+    hidden = {*arm, *(experiment.varied - set(shown))}
     fields = []
     for field in values[ordered[0]]:
         if field not in hidden and {v[field] for v in values.values()} - {None, False, ()}:

@@ -474,7 +474,7 @@ def _moved(
 
 def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
     """Judge a theorem by its worst record: it must hold at every scale. What both scales drew alike counts once."""
-    arm = runs.pick(claim.paper, query.select, "cpu", "paper")
+    arm = runs.pick(claim.paper, query.select, "cpu", "paper", single=True)
     shown = _exact(claim, arm, name)
     if missing := _missing(claim, query, [arm], runs, shown.scale):
         return _waiting(shown, missing)

@@ -52,17 +52,27 @@ class Runs:
             ordered = sorted(place_records.values(), key=lambda r: (r.trial.seed, r.key))
             self._indices[place] = q.Index(map(_place_in_index, ordered))
 
-    def pick(self, paper: str, select: Select, *scales: Scale, budget: int = 1) -> list[Run]:
+    def pick(
+        self,
+        paper: str,
+        select: Select,
+        *scales: Scale,
+        budget: int = 1,
+        single: bool = False,
+    ) -> list[Run]:
         """Return the selected runs by seed.
 
-        Records that a selection averages over are one run, once all of them are there.
+        Records that a selection averages over are one run, once all of them are there. With
+        ``single`` each record is a run of its own.
         """
         index = self._indices.get((paper, select.experiment, budget), q.Index())
-        records = [record for scale in scales for record in index.of(select, scale)]
+        records: list[Record] = []
+        for scale in scales:
+            records += sorted(index.of(select, scale), key=lambda r: (r.trial.seed, r.key))
         field, size = select.over, select.cells
         if len(select.arms) > 1:
             field, size = "arm", len(select.arms)
-        if not field:
+        if single or not field:
             return [Run((record,)) for record in records]
         groups: dict[tuple, dict[object, Record]] = {}
         for record in records:

@@ -126,11 +126,17 @@ class Select:
     """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
     arm: str | tuple[str, ...] = ()
     """The arm by name. Of several, a replicate is the mean over the runs of one seed."""
+    cpu: str = ""
+    """The arm that it asks for at cpu scale, where that is another one."""
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The names of its arms."""
         return (self.arm,) if isinstance(self.arm, str) else self.arm
+
+    def arms_at(self, scale: Scale) -> tuple[str, ...]:
+        """Return the names of its arms at a scale."""
+        return (self.cpu,) if scale == "cpu" and self.cpu else self.arms
 
     def apart_from(self, other: Select) -> str:
         """What tells it from another selection at any scale: ``routing em``, or else its experiment; empty where nothing does."""
@@ -174,7 +180,7 @@ class Index(Generic[T]):
         """In the order in which they were given."""
         if select.arms:
             found: list[T] = []
-            for arm in select.arms:
+            for arm in select.arms_at(scale):
                 found += self._with(select.experiment, scale, {"arm": arm})
             return found
         return self._with(

@@ -13,7 +13,6 @@ from capslib.lab import frames, plots
 from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations
 from capslib.papers.em_routing import EXPERIMENTS as EM
-from capslib.papers.em_routing.recipe import COPY
 from capslib.papers.experiment import Deviation
 from capslib.papers.negation_limitation import EXPERIMENTS
 
@@ -83,12 +82,15 @@ def test_the_configuration_of_every_scale_beside_the_papers():
     assert table.loc["seeds"].tolist() == ["3", "3", "1"]
     assert not {"data", "routing"} & set(table.index)
     assert "pixels of a crop" not in table.index, "no scale crops"
+    copy = EM["test_error"].at("cpu")["copy/main"]
     table = frames.configuration(
-        EM["test_error"], more={"cpu, copy": EM["test_error"].config(**COPY)}
+        EM["test_error"], more={"cpu, copy": copy}, shown=["epochs", "sizes"]
     )
     assert list(table.columns) == ["paper", "cpu", "cpu, copy", "smoke"]
     assert table.loc["weight decay", "paper"] == "2·10⁻⁷"
     assert table.loc["epochs"].tolist()[1:3] == ["12", "24"]
+    assert "A, B, C, D" in table.index
+    assert "loss" not in table.index, "arms differ in it"
     assert table.loc["seeds", "cpu, copy"] == table.loc["seeds", "cpu"]
 
 

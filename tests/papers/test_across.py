@@ -14,9 +14,7 @@ from capslib.lab.records import Record
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.lab.words import CAPSULES, REDUCED, Verdict
-from capslib.papers.em_routing.asks import LEARNED, MAIN, MATCHED_BELOW, SMALLER_COPY
-from capslib.papers.em_routing.recipe import COPY
-from capslib.papers.em_routing.table1 import FULL, MATCHED
+from capslib.papers.em_routing.asks import LEARNED, MATCHED_BELOW
 from capslib.papers.query import training_accuracy
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +40,8 @@ def errors(records: list[Record]) -> list[float]:
 
 def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, judged):
     one, three = (
-        errors(of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | {"iterations": t}))
-        for t in (1, 3)
+        errors(of("em_routing", "test_error", "cpu", arm=f"copy/{name}"))
+        for name in ("iterations_1", "main")
     )
     assert "fewer errors with one iteration than with three" in told
     assert max(one) < min(three)
@@ -56,10 +54,8 @@ def test_fewer_iterations_and_a_cnn_make_fewer_errors_in_the_smaller_copy(told, 
     assert (
         "That decides nothing: both are right on fewer than nine of ten training images" in told
     )
-    sides = ({}, {"network": "cnn", "cnn": list(MATCHED)})
-    for records in (
-        of("em_routing", "test_error", "cpu", **MAIN | SMALLER_COPY | side) for side in sides
-    ):
+    for name in ("main", "small_cnn"):
+        records = of("em_routing", "test_error", "cpu", arm=f"copy/{name}")
         assert all(training_accuracy(record) < LEARNED for record in records)
     assert (
         "Reduced capsules err too often on familiar viewpoints to be compared on new ones"
@@ -150,15 +146,18 @@ def test_what_the_papers_leave_out(told, judged):
         r"CNN: ([\d.]+) % after 24 epochs, ([\d.]+) % after 100, ([\d.]+) % after 200 with the one",
         told,
     )
-    for error, (scale, epochs) in zip(
-        said, (("cpu", 24), ("paper", 100), ("paper", 200)), strict=True
+    for error, (scale, arm, epochs, seeds) in zip(
+        said,
+        (
+            ("cpu", "copy/cnn", 24, 3),
+            ("paper", "cnn", 100, 3),
+            ("paper", "cnn/twice", 200, 1),
+        ),
+        strict=True,
     ):
-        cnn = dict(
-            data="smallnorb", network="cnn", cnn=list(FULL), crop=COPY["crop"], epochs=epochs
-        )
-        of_length = errors(of("em_routing", "test_error", scale, **cnn))
+        of_length = errors(of("em_routing", "test_error", scale, arm=arm, epochs=epochs))
         assert round(np.mean(of_length), 1) == error
-        assert len(of_length) == (1 if epochs == 200 else 3)
+        assert len(of_length) == seeds
     assert "INQ-W-7" in told
     assert (judged["INQ-W-7"].status, judged["INQ-W-7"].group) == ("same order", REDUCED)
     assert "among negatives that stand in for the paper's" in told

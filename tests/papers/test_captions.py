@@ -17,9 +17,9 @@ from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import arm, budget
-from capslib.papers.em_routing.asks import COARSE, LEARNED, MAIN, SMALLER_COPY
-from capslib.papers.em_routing.recipe import COPY, IMPROVING, REDUCED
-from capslib.papers.em_routing.table1 import FULL, MATCHED
+from capslib.papers.em_routing.asks import LEARNED
+from capslib.papers.em_routing.recipe import IMPROVING, SMALLER
+from capslib.papers.em_routing.table1 import SMALLER_COPY
 from capslib.papers.query import training_accuracy
 from capslib.routing import Normalise
 from capslib.training import Examples
@@ -176,7 +176,7 @@ def test_how_many_children_a_parent_keeps():
     gradient = {preset: found["start"](preset)[-1] for preset in ("released", "calibrated")}
     assert 1000 < gradient["calibrated"] / gradient["released"] < 10_000
     [window_holds] = numbers(r"A window holds (\d+) children", told)
-    assert window_holds == 3 * 3 * REDUCED["cpu"]["sizes"][1]
+    assert window_holds == 3 * 3 * SMALLER["cpu"]["sizes"][1]
 
 
 def test_what_a_variance_floor_prevents():
@@ -264,64 +264,46 @@ def test_at_which_depths_reduced_networks_train():
 
 
 def test_errors_of_em_networks_that_sentences_state():
-    told, main = (
-        prose("em_routing"),
-        {k: v for k, v in MAIN.items() if k not in ("pose", "coordinates")},
-    )
+    told = prose("em_routing")
     vectors, matrices = (
-        recorded(
-            "em_routing",
-            "test_error",
-            **main,
-            pose=pose,
-            coordinates=coordinates,
-            data="smallnorb",
-        )
-        for pose, coordinates in (("vector", False), ("vector", True))
+        recorded("em_routing", "test_error", arm=name)["test_error"]
+        for name in ("vector_pose_no_coordinates", "vector_pose")
     )
     [stated] = numbers(
         r"The third has an error of ([\d.]+) %, about a point more than with coordinates", told
     )
-    assert round(vectors["test_error"].min(), 1) == stated
-    assert 0.5 < vectors["test_error"].min() - matrices["test_error"].mean() < 1.5
-    printed, released = (
-        recorded(
-            "em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb"
-        )["test_error"].mean()
-        for n in ("types+positions", "positions-per-type")
+    assert round(vectors.min(), 1) == stated
+    assert 0.5 < vectors.min() - matrices.mean() < 1.5
+    as_printed, in_one_window, within_a_type = (
+        recorded("em_routing", "test_error", arm=name)
+        for name in (
+            "competition_as_printed/iterations_3",
+            "competition_in_one_window/iterations_3",
+            "main",
+        )
     )
+    ratio = as_printed["test_error"].mean() / within_a_type["test_error"].mean()
     assert "almost three times as many errors" in told
-    assert 2.5 < printed / released < 3
-    moves = [
-        recorded(
-            "em_routing", "test_error", **MAIN | COARSE | {"normalise": n}, data="smallnorb"
-        )["error_change_last_quarter"].abs()
-        for n in ("types+positions", "types-per-position")
-    ]
-    unsettled = [int((of >= IMPROVING).sum()) for of in moves]
+    assert 2.5 < ratio < 3
+    unsettled = []
+    for table in (as_printed, in_one_window):
+        assert len(table) == 3
+        unsettled.append(int((table["error_change_last_quarter"].abs() >= IMPROVING).sum()))
     assert "two of its three runs were still improving" in told
     assert "three of their six runs are not at rest" in told
-    assert [len(of) for of in moves] == [3, 3]
     assert (unsettled[0], sum(unsettled)) == (2, 3)
 
 
 def test_what_sentences_say_about_the_smaller_copy():
     told = prose("em_routing")
 
-    def of(epochs: int = COPY["epochs"], **difference: object) -> list[Record]:
-        arm = MAIN | SMALLER_COPY | {"epochs": epochs} | difference
-        return sorted(
-            frames.select(Store().records("em_routing"), "test_error", "cpu", **arm),
-            key=lambda r: r.trial.seed,
-        )
+    def of(name: str) -> list[Record]:
+        records = Store().records("em_routing")
+        selected = frames.select(records, "test_error", "cpu", arm=f"copy/{name}")
+        return sorted(selected, key=lambda r: r.trial.seed)
 
-    arms = (
-        *({"iterations": t} for t in (1, 2, 3)),
-        *({"network": "cnn", "cnn": list(cnn)} for cnn in (MATCHED, FULL)),
-    )
-    one, two, three, same, paper = (
-        [r.metrics["test_error"].value for r in of(**arm)] for arm in arms
-    )
+    names = ("iterations_1", "iterations_2", "main", "small_cnn", "cnn")
+    one, two, three, same, paper = (frames.values(of(name), "test_error") for name in names)
     assert (
         "one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds"
         in told
@@ -330,7 +312,7 @@ def test_what_sentences_say_about_the_smaller_copy():
     assert all(a < b < c for a, b, c in zip(one, two, three, strict=True))
     assert "Both CNNs make fewer errors than any of them, seed by seed" in told
     assert all(max(cnns) < best for *cnns, best in zip(same, paper, one, strict=True))
-    longer = [of(2 * COPY["epochs"], **arm) for arm in arms]
+    longer = [of(f"{name}/twice") for name in names]
     assert [len(runs) for runs in longer] == [1] * 5, (
         "the first seed of each arm, for twice as long"
     )
@@ -357,7 +339,7 @@ def test_what_sentences_say_about_the_smaller_copy():
     )
     assert [round(after[0], 1), round(after[3], 1)] == stated
     assert after[0] < after[3]
-    learned = [min(training_accuracy(r) for r in of(**arm)) >= LEARNED for arm in arms]
+    learned = [min(training_accuracy(r) for r in of(name)) >= LEARNED for name in names]
     assert "In the smaller copy only one iteration gets so far" in told
     assert learned[:3] == [True, False, False]
     assert (
@@ -365,17 +347,17 @@ def test_what_sentences_say_about_the_smaller_copy():
         in told
     )
     moved = [
-        r.metrics["error_change_last_quarter"].value for arm in arms[:3] for r in of(**arm)
+        r.metrics["error_change_last_quarter"].value for name in names[:3] for r in of(name)
     ]
     assert max(map(abs, moved)) < IMPROVING
     assert min(gains[:3]) > 0
     [times] = {
         row.ours.split()[0]
-        for r in of(**arms[4])
+        for r in of("cnn")
         for row in deviations("em_routing", "test_error", arm(r.trial))
         if row.what == "size of the CNN"
     }
-    assert round(of(**arms[4])[0].parameters / of()[0].parameters) == int(times)
+    assert round(of("cnn")[0].parameters / of("main")[0].parameters) == int(times)
 
 
 def test_how_far_attacks_through_either_loss_take_capsules():
@@ -424,8 +406,9 @@ def test_what_sentences_say_about_the_cnn_of_the_papers_size():
         > after + ledger("em_routing")["EM-T1-cnn"].tolerance
     )
     assert Chapter("em_routing").verdicts["EM-T1-cnn"].status == "inconclusive"
-    shorter = MAIN | SMALLER_COPY | {"epochs": int(epochs), "network": "cnn", "cnn": list(FULL)}
-    shorter = frames.select(Store().records("em_routing"), "test_error", "cpu", **shorter)
+    shorter = frames.select(
+        Store().records("em_routing"), "test_error", "cpu", arm="copy/cnn", epochs=int(epochs)
+    )
     assert round(np.mean([r.metrics["test_error"].value for r in shorter]), 1) == before
     assert {r.parameters for r in [*runs, *shorter]} == {runs[0].parameters}
     assert len(shorter) == len(runs) == 3
@@ -493,10 +476,8 @@ def test_what_sentences_say_about_viewpoints_and_attacks():
 
 def test_the_third_iteration_takes_votes_back_from_the_right_class():
     _, _, told = figure("em_routing", "fig-em-votes")
-    records = frames.select(
-        Chapter("em_routing").records, "test_error", "cpu", **MAIN | SMALLER_COPY
-    )
-    assert {r.config["epochs"] for r in records} == {COPY["epochs"]}
+    records = frames.select(Chapter("em_routing").records, "test_error", "cpu", arm="copy/main")
+    assert {r.config["epochs"] for r in records} == {SMALLER_COPY["epochs"]}
     assert len(records) == 3
 
     def masses(records: list, t: int) -> list[float]:

@@ -1,26 +1,32 @@
-"""Adversarial images (Fig. 3, B.3, §6): FGSM with and without a target, BIM, a black box, and gradients that are zero."""
+"""Adversarial images (Fig. 3, B.3, §6).
+
+FGSM with and without a target, BIM, a black box, and gradients that are zero.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from capslib.config import Config
 from capslib.data.registry import SETS
-from capslib.papers.common import in_unit, outcome
-from capslib.papers.em_routing.recipe import EMRecipe, at_scale
-from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, fields_at
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from capslib.attacks import Loss
     from capslib.training import Context
 
 
-class AttackConfig(EMRecipe):
-    """Capsules and a CNN, and a second CNN that makes the images of the black-box attack; or a CNN alone."""
+class AttackOptions(Config):
+    """How networks are attacked."""
 
     epsilons: tuple[float, ...] = Field(
         (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5), title="steps ε, in standard deviations"
@@ -30,108 +36,162 @@ class AttackConfig(EMRecipe):
 
     @field_validator("epsilons")
     @classmethod
-    def _from_zero(cls, steps: tuple[float, ...]) -> tuple[float, ...]:
-        if len(steps) < 2 or steps[0] != 0:
+    def _from_zero(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
+        if len(epsilons) < 2 or epsilons[0] != 0:
             raise ValueError(
                 "the first step is 0, for the accuracy without an attack; others follow it"
             )
-        return steps
+        return epsilons
 
 
-def trainings(config: AttackConfig, seed: int) -> list[Training]:
-    """Those of the CNN, of the CNN that makes images for a black-box attack, and of the capsules; or of the CNN alone."""
-    cnn = config.recipe(network="cnn")
-    others = (
-        [Training(cnn, seed + 1000), Training(config.recipe(), seed)]
-        if config.network != "cnn"
-        else []
-    )
-    return [Training(cnn, seed), *others]
+SOURCE_SEED = 1000
+"""What is added to the seed for the CNN that makes the images of the black-box attack."""
 
 
-def run(config: AttackConfig, context: Context) -> Outcome:
-    """Train the networks and attack the same test images: FGSM, targeted and not, BIM, and from the other CNN."""
-    import torch
+def trainings(arm: Arm, seed: int) -> list[Training]:
+    """Return that of the CNN; and those of the CNN behind the black box and of the capsules.
+
+    A CNN alone has no black box.
+    """
+    cnn = arm.recipe.as_cnn()
+    if arm.recipe.network == "cnn":
+        return [Training(cnn, seed)]
+    return [
+        Training(cnn, seed),
+        Training(cnn, seed + SOURCE_SEED),
+        Training(arm.recipe, seed),
+    ]
+
+
+def cross_entropy(network: nn.Module) -> Loss:
+    """Return the cross entropy of a network's outputs, image by image."""
     from torch.nn import functional as F
 
-    from capslib import attacks
-    from capslib.data.transforms import center_crop, standardise, to_float
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(network(images), labels, reduction="none")
+
+    return loss
+
+
+def spread(network: nn.Module) -> Loss:
+    """Return the spread loss of a network at its last margin, image by image."""
     from capslib.losses import spread_loss
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        return spread_loss(network(images), labels, 0.9)
+
+    return loss
+
+
+def greys(recipe: EMRecipe, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what black and white become in each of these images, [N, 1, 1, 1]."""
+    import torch
+
+    from capslib.data.transforms import center_crop, standardise, to_float
+
+    pixels = to_float(inputs)
+    if recipe.standardise == "crop":
+        pixels = center_crop(pixels, recipe.crop)
+    black, white = (torch.full_like(pixels[:, :1, :1, :1], grey) for grey in (0, 1))
+    return standardise(black, of=pixels), standardise(white, of=pixels)
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train the networks and attack the same test images.
+
+    FGSM, targeted and not, BIM, and images made with the other CNN.
+    """
+    import torch
+
+    from capslib import attacks
     from capslib.networks.em_routing import MatrixCapsNet
 
-    found = (train(*training, context) for training in trainings(config, context.seed))
-    networks = dict(zip(("cnn", "source", "capsules"), found, strict=False))
-    last = networks[next(reversed(networks))]
-    some = last.splits["test"].some(config.attacked)
-    x, y = config.seen(some.inputs), some.labels
-    pixels = to_float(some.inputs)
-    pixels = pixels if config.standardise == "image" else center_crop(pixels, config.crop)
-    bounds = tuple(
-        standardise(torch.full_like(pixels[:, :1, :1, :1], grey), of=pixels) for grey in (0, 1)
-    )
-    limits = dict(
-        bounds=bounds, batch_size=config.batch_size
-    )  # a gradient takes what training takes
+    recipe: EMRecipe = arm.recipe
+    options: AttackOptions = arm.options
+    trained = [train(*training, context) for training in trainings(arm, context.seed)]
+    names = ("cnn", "source", "capsules")[: len(trained)]
+    networks = {name: result.network for name, result in zip(names, trained, strict=True)}
+    examples = trained[-1].splits["test"].some(options.attacked)
+    images, labels = recipe.seen(examples.inputs), examples.labels
+    # a gradient takes what training takes
+    limits = dict(bounds=greys(recipe, examples.inputs), batch_size=recipe.batch_size)
 
-    def cross_entropy(name: str) -> attacks.Loss:
-        return lambda images, labels: F.cross_entropy(
-            networks[name].network(images), labels, reduction="none"
-        )
-
-    def spread(images: Tensor, labels: Tensor) -> Tensor:
-        return spread_loss(networks["capsules"].network(images), labels, 0.9)
-
-    def untargeted(name: str, loss: attacks.Loss, **more: int) -> list[float]:
+    def accuracies(victim: str, loss: Loss, steps: int = 1) -> list[float]:
         return attacks.robustness(
-            networks[name].network, loss, x, y, config.epsilons, **limits, **more
+            networks[victim], loss, images, labels, options.epsilons, **limits, steps=steps
         )
 
-    reach, classes = MatrixCapsNet.reach(config.crop), range(len(SETS[config.data].classes))
-    curves, metrics, sizes = {"epsilons": list(config.epsilons)}, {}, {}
-    for name in [n for n in ("capsules", "cnn") if n in networks]:
-        net, loss = networks[name].network, cross_entropy(name)
-        curves[f"fgsm_{name}"] = untargeted(name, loss)
-        curves[f"bim_{name}"] = untargeted(name, loss, steps=config.bim_steps)
+    reach = MatrixCapsNet.reach(recipe.crop)
+    classes = range(len(SETS[recipe.data].classes))
+    curves = {"epsilons": list(options.epsilons)}
+    metrics: dict[str, Metric] = {}
+    gradients: dict[str, float] = {}
+    for name in ("capsules", "cnn"):
+        if name not in networks:
+            continue
+        loss = cross_entropy(networks[name])
+        curves[f"fgsm_{name}"] = accuracies(name, loss)
+        curves[f"bim_{name}"] = accuracies(name, loss, options.bim_steps)
         if "source" in networks:
-            curves[f"transfer_{name}"] = untargeted(name, cross_entropy("source"))
+            curves[f"transfer_{name}"] = accuracies(name, cross_entropy(networks["source"]))
         curves[f"targeted_{name}"] = attacks.targeted_success(
-            net, loss, x, classes, config.epsilons, **limits
+            networks[name], loss, images, classes, options.epsilons, **limits
         )
-        parts = zip(x.split(config.batch_size), y.split(config.batch_size), strict=True)
-        gradient = torch.cat([attacks.input_gradient(loss, *part) for part in parts])
-        gradient = gradient[
-            ..., :reach, :reach
-        ]  # the capsules' strides leave out the last rows and columns
-        sizes[name] = float(gradient.abs().mean().clamp_min(1e-30))
-        metrics |= in_unit(
-            {f"zero_share_{name}": attacks.zero_share(gradient)}, len(y), "fraction"
+        batches = zip(
+            images.split(recipe.batch_size), labels.split(recipe.batch_size), strict=True
         )
-    if len(networks) == 1:
-        return outcome(last, metrics, curves)
-    curves["fgsm_spread_capsules"] = untargeted("capsules", spread)
-    values = (
-        (
-            "zero_gap",
-            metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value,
-            "difference of fractions",
-        ),
-        (
-            "least_fgsm_accuracy",
-            min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"]),
-            "fraction",
-        ),
-        ("gradient_orders", math.log10(sizes["cnn"] / sizes["capsules"]), "count"),
-    )
-    metrics |= {name: Metric(value=value, n=len(y), unit=unit) for name, value, unit in values}
-    return outcome(last, metrics, curves, beside=networks["cnn"])
+        gradient = torch.cat([attacks.input_gradient(loss, *batch) for batch in batches])
+        # the capsules' strides leave out the last rows and columns
+        gradient = gradient[..., :reach, :reach]
+        gradients[name] = float(gradient.abs().mean().clamp_min(1e-30))
+        share = {f"zero_share_{name}": attacks.zero_share(gradient)}
+        metrics |= in_unit(share, len(labels), "fraction")
+    if "capsules" not in networks:
+        return outcome(trained[-1], metrics, curves)
+
+    curves["fgsm_spread_capsules"] = accuracies("capsules", spread(networks["capsules"]))
+    gap = metrics["zero_share_cnn"].value - metrics["zero_share_capsules"].value
+    lowest = min(*curves["fgsm_capsules"], *curves["fgsm_spread_capsules"])
+    orders = math.log10(gradients["cnn"] / gradients["capsules"])
+    metrics |= in_unit({"zero_gap": gap}, len(labels), "difference of fractions")
+    metrics |= in_unit({"least_fgsm_accuracy": lowest}, len(labels), "fraction")
+    metrics |= in_unit({"gradient_orders": orders}, len(labels), "count")
+    return outcome(trained[-1], metrics, curves, beside=trained[0])
 
 
-def grid(scale: Scale) -> list[AttackConfig]:
-    smoke = dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.5))
-    fewer = {"smoke": smoke, "cpu": dict(attacked=500, bim_steps=5), "paper": {}}
-    networks = (
-        ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)
-    )  # alone it takes a hundredth of the time
-    return [
-        AttackConfig(**at_scale(scale, **fewer[scale], network=network)) for network in networks
-    ]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield capsules and a CNN; at paper scale the CNN alone, too.
+
+    Alone it takes a hundredth of the time.
+    """
+    networks = {"capsules_and_cnn": "matrix_capsnet"}
+    if scale == "paper":
+        networks["cnn"] = "cnn"
+    for name, network in networks.items():
+        recipe = EMRecipe(**fields_at(scale, network=network))
+        yield Arm(name, recipe, AttackOptions())
+
+
+FEWER = {
+    "smoke": dict(attacked=40, bim_steps=2, epsilons=(0.0, 0.1, 0.2, 0.5)),
+    "cpu": dict(attacked=500, bim_steps=5),
+    "paper": {},
+}
+"""What makes the attacks of a scale fewer than ours at paper scale."""
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm, which fewer attacks try."""
+    return arm.changed({**SMALLER[scale], **FEWER[scale]})
+
+
+ATTACKS = Experiment(
+    name="attacks",
+    paper="em_routing",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+    revision=2,
+    trainings=trainings,
+)

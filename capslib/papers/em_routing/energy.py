@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import abscissa, in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, abscissa, in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
 
+ROUNDING = 1e-9
+"""A larger rise, in nats, is not one of rounding."""
 
-class FreeEnergyConfig(Config):
-    """Random votes, and whether Procedure 1 lowers a free energy on them."""
 
-    ARM: ClassVar[frozenset[str]] = frozenset(
-        ["form", "e_step", "children", "parents", "dim", "spread", "draws", "iterations"]
-    )
+class EnergyOptions(Config):
+    """Random votes, and the free energy that is followed on them."""
 
     form: Literal["printed", "weighted", "mixture"] = Field(
         "printed", title="form of the free energy"
@@ -34,68 +34,86 @@ class FreeEnergyConfig(Config):
     iterations: int = Field(10, ge=1, title="iterations")
 
 
-def run(config: FreeEnergyConfig, context: Context) -> Outcome:
-    """Follow the free energy through every step of many draws, in float64 with λ = 1 and no floor."""
+def run(arm: Arm, context: Context) -> Outcome:
+    """Follow the free energy through every step of many draws.
+
+    In float64, with λ = 1 and no floor of the variance.
+    """
     import torch
 
     from capslib.routing.free_energy import em_trajectory, free_energy
 
-    generator = torch.Generator().manual_seed(context.seed)
-    shape, double = (
-        (config.draws, config.children, config.parents, config.dim),
-        dict(generator=generator, dtype=torch.float64),
-    )
-    votes, activation = (
-        config.spread * torch.randn(shape, **double),
-        torch.rand(shape[:2], **double),
-    )
+    options: EnergyOptions = arm.options
+    double = dict(generator=torch.Generator().manual_seed(context.seed), dtype=torch.float64)
+    shape = (options.draws, options.children, options.parents, options.dim)
+    votes = options.spread * torch.randn(shape, **double)
+    activation = torch.rand(shape[:2], **double)
     betas = torch.tensor([0.1, 0.0], dtype=torch.float64)
-    states = list(
-        itertools.islice(
-            em_trajectory(votes, activation, *betas, e_step=config.e_step),
-            3 * config.iterations,
-        )
-    )
-    energy = torch.stack(
-        [free_energy(s, votes, activation, *betas, form=config.form) for s in states]
-    )  # [steps, draws]
-    rise = energy.diff(dim=0)
+    trajectory = em_trajectory(votes, activation, *betas, e_step=options.e_step)
+    states = list(itertools.islice(trajectory, 3 * options.iterations))
+    energies = [
+        free_energy(state, votes, activation, *betas, form=options.form) for state in states
+    ]
+    energy = torch.stack(energies)  # [steps, draws]
     finite = energy.isfinite()
-    rise = rise.where(
-        finite[1:] & finite[:-1], 0.0
-    )  # a parent that has collapsed onto one child has no finite energy
-    shares = {"share_that_rises": (rise > 1e-9).any(dim=0), "not_finite": (~finite).any(dim=0)}
-    metrics = in_unit(
-        {name: float(of.double().mean()) for name, of in shares.items()},
-        config.draws,
-        "fraction",
-    )
+    rise = energy.diff(dim=0)
+    # a parent that has collapsed onto one child has no finite energy
+    rise = rise.where(finite[1:] & finite[:-1], 0.0)
+
+    shares = {
+        "share_that_rises": float((rise > ROUNDING).any(dim=0).double().mean()),
+        "not_finite": float((~finite).any(dim=0).double().mean()),
+    }
     rises = {"largest_rise": float(rise.max())}
     for step in ("M-step", "logistic", "E-step"):
-        rises[f"largest_rise_{step}"] = float(
-            rise[torch.tensor([s.step == step for s in states[1:]])].max()
-        )
-    metrics |= in_unit(rises, config.draws, "nats")
+        is_step = torch.tensor([state.step == step for state in states[1:]])
+        rises[f"largest_rise_{step}"] = float(rise[is_step].max())
     sound = energy[:, finite.all(dim=0)]
     mean = sound.mean(dim=1).tolist() if sound.shape[1] else []
     return Outcome(
-        metrics=metrics,
+        metrics={
+            **in_unit(shares, options.draws, "fraction"),
+            **in_unit(rises, options.draws, "nats"),
+        },
         series={"half_steps": abscissa(len(mean)), "mean_energy": mean},
         routing_path="none",
     )
 
 
-def grid(scale: Scale) -> list[FreeEnergyConfig]:
-    budget = {"draws": 40} if scale == "smoke" else {}
-    shapes = [dict(children=8, parents=2, dim=1), {}, dict(children=64, parents=5, dim=16)]
-    kinds = [
-        ("printed", "paper"),
-        ("weighted", "paper"),
-        ("mixture", "paper"),
-        ("weighted", "matched"),
-    ]
-    arms = itertools.product(shapes, (0.3, 1.0), kinds)
-    return [
-        FreeEnergyConfig(**shape, **budget, spread=s, form=form, e_step=e_step)
-        for shape, s, (form, e_step) in arms
-    ]
+SHAPES = ((8, 2, 1), (32, 4, 2), (64, 5, 16))
+"""Children, parents and the dimension of a vote."""
+SPREADS = (0.3, 1.0)
+FORMS = {
+    "printed": ("printed", "paper"),
+    "weighted": ("weighted", "paper"),
+    "mixture": ("mixture", "paper"),
+    "weighted_matched": ("weighted", "matched"),
+}
+"""A form of the free energy, and the E-step."""
+
+
+def arm_name(children: int, spread: float, form: str) -> str:
+    """Return the name of an arm: ``32_children/spread_1/printed``."""
+    return f"{children}_children/spread_{spread:g}/{form}"
+
+
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield every form of the free energy on votes of several shapes and spreads."""
+    draws = 40 if scale == "smoke" else 200
+    for (children, parents, dim), spread in itertools.product(SHAPES, SPREADS):
+        for name, (form, e_step) in FORMS.items():
+            options = EnergyOptions(
+                form=form,
+                e_step=e_step,
+                children=children,
+                parents=parents,
+                dim=dim,
+                spread=spread,
+                draws=draws,
+            )
+            yield Arm(arm_name(children, spread, name), options=options)
+
+
+FREE_ENERGY = Experiment(
+    name="free_energy", paper="em_routing", arms=arms, run=run, seeds=SEEDS
+)

@@ -2,100 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capslib.data.registry import SETS
-from capslib.papers.common import abscissa, in_unit, outcome
-from capslib.papers.em_routing.recipe import EMRecipe, at_scale
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, abscissa, in_unit, outcome
+from capslib.papers.em_routing.recipe import FAMILIAR, SMALLER, EMRecipe, fields_at
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.recipes import Training, train
 
 if TYPE_CHECKING:
     from capslib.training import Context
 
-
-class ViewpointConfig(EMRecipe):
-    """A CNN and capsules, trained on a third of the viewpoints and compared at an equal error on these; or a CNN alone."""
-
-    factor: Literal["azimuth", "elevation"]
+EPOCHS = {"smoke": 3, "cpu": 16, "paper": 100}
+"""More than elsewhere at a reduced scale, for only a third of the images are trained on."""
 
 
-def trainings(config: ViewpointConfig, seed: int) -> list[Training]:
-    """Those of the CNN and of the capsules, or of the CNN alone."""
-    return [
-        Training(config.recipe(network=n), seed) for n in dict.fromkeys(("cnn", config.network))
-    ]
+def trainings(arm: Arm, seed: int) -> list[Training]:
+    """Return those of the CNN and of the capsules, or of the CNN alone."""
+    cnn = Training(arm.recipe.as_cnn(), seed)
+    return [cnn] if arm.recipe.network == "cnn" else [cnn, Training(arm.recipe, seed)]
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train on familiar viewpoints, and compare the errors on novel ones.
+
+    Both networks are compared at an equal error on familiar viewpoints.
+    """
+    cnn, *capsules = [train(*training, context) for training in trainings(arm, context.seed)]
+    networks = {"cnn": cnn}
+    if capsules:
+        networks["capsules"] = capsules[0]
+    curves = {}
+    for name, trained in networks.items():
+        for view in ("familiar", "novel"):
+            curves[f"{name}_{view}"] = trained.history.epochs[view]
+    guessing = 100 * (1 - 1 / len(SETS[arm.recipe.data].classes))
+    errors = {name: [guessing, *curve] for name, curve in curves.items()}  # epoch 0 first
+    epochs = matched({name: errors[f"{name}_familiar"] for name in networks})
+
+    measured = capsules[0] if capsules else cnn
+    metrics = {}
+    for name, epoch in epochs.items():
+        metrics |= in_unit({f"{name}_epoch": epoch}, 1, "epochs")
+    for view in ("familiar", "novel"):
+        images = len(measured.splits[view].labels)
+        for name, epoch in epochs.items():
+            curve = errors[f"{name}_{view}"]
+            error = float(np.interp(epoch, range(len(curve)), curve))
+            metrics |= in_unit({f"{name}_{view}": error}, images, "percent")
+    if capsules:
+        of_cnn, of_capsules = metrics["cnn_novel"].value, metrics["capsules_novel"].value
+        reduction = 100 * (1 - of_capsules / of_cnn) if of_cnn else 0.0
+        metrics |= in_unit({"novel_gap": of_cnn - of_capsules}, images, "points")
+        metrics |= in_unit({"reduction": reduction}, images, "percent")
+    series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
+    return outcome(measured, metrics, series, beside=cnn if capsules else None)
 
 
 def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The number of epochs after which to compare each model, from its errors on familiar viewpoints (first: before any training).
+    """Return after how many epochs to compare each model.
 
-    The model with the higher final error is taken at its end. For the other we interpolate when its error first fell that low.
+    ``familiar`` has its errors on familiar viewpoints, the first before any training. The model
+    with the higher final error is taken at its end. For the other one we interpolate when its
+    error first fell that low.
     """
     target = max(errors[-1] for errors in familiar.values())
-
-    def reached(errors: Sequence[float]) -> float:
-        if errors[-1] == target:
-            return len(errors) - 1
-        first = next(k for k, error in enumerate(errors) if error <= target)
-        if first == 0:
-            return 0
-        return first - (target - errors[first]) / (errors[first - 1] - errors[first])
-
-    return {model: reached(errors) for model, errors in familiar.items()}
+    return {model: first_at(target, errors) for model, errors in familiar.items()}
 
 
-def run(config: ViewpointConfig, context: Context) -> Outcome:
-    """Train both on familiar viewpoints and compare them on novel ones, at an equal error on familiar ones."""
-    both = dict(
-        zip(
-            ("cnn", "capsules"),
-            (train(*t, context) for t in trainings(config, context.seed)),
-            strict=False,
-        )
-    )
-    guessing = 100 * (
-        1 - 1 / len(SETS[config.data].classes)
-    )  # the error before the first epoch
-    curves = {
-        f"{m}_{name}": t.history.epochs[name]
-        for m, t in both.items()
-        for name in ("familiar", "novel")
-    }
-    errors = {name: [guessing, *curve] for name, curve in curves.items()}
-    epochs = matched({model: errors[f"{model}_familiar"] for model in both})
-    last = both[next(reversed(both))]
-    splits = last.splits
-    metrics = in_unit({f"{model}_epoch": epoch for model, epoch in epochs.items()}, 1, "epochs")
-    for name in ("familiar", "novel"):
-        curve = {model: errors[f"{model}_{name}"] for model in both}
-        found = {
-            f"{model}_{name}": float(np.interp(epochs[model], range(len(of)), of))
-            for model, of in curve.items()
-        }
-        metrics |= in_unit(found, len(splits[name].labels), "percent")
-    if len(both) == 2:
-        cnn, ours, n = (
-            metrics["cnn_novel"].value,
-            metrics["capsules_novel"].value,
-            len(splits["novel"].labels),
-        )
-        metrics |= in_unit({"novel_gap": cnn - ours}, n, "points")
-        metrics |= in_unit({"reduction": 100 * (1 - ours / cnn) if cnn else 0.0}, n, "percent")
-    series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
-    return outcome(last, metrics, series, beside=both["cnn"] if len(both) == 2 else None)
+def first_at(target: float, errors: Sequence[float]) -> float:
+    """Return when errors reach a target: at their end, or where they first fall to it."""
+    if errors[-1] == target:
+        return len(errors) - 1
+    first = next(epoch for epoch, error in enumerate(errors) if error <= target)
+    if first == 0:
+        return 0
+    return first - (target - errors[first]) / (errors[first - 1] - errors[first])
 
 
-def grid(scale: Scale) -> list[ViewpointConfig]:
-    longer = {"smoke": 3, "cpu": 16, "paper": 100}[scale]  # a third of the images
-    networks = (
-        ("matrix_capsnet", "cnn") if scale == "paper" else ("matrix_capsnet",)
-    )  # alone it takes a hundredth of the time
-    return [
-        ViewpointConfig(**at_scale(scale, epochs=longer, network=network, factor=factor))
-        for network in networks
-        for factor in ("azimuth", "elevation")
-    ]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield capsules and a CNN for each factor; at paper scale the CNN alone, too.
+
+    Alone it takes a hundredth of the time.
+    """
+    networks = {"capsules_and_cnn": "matrix_capsnet"}
+    if scale == "paper":
+        networks["cnn"] = "cnn"
+    for name, network in networks.items():
+        for factor in FAMILIAR:
+            recipe = EMRecipe(**fields_at(scale, network=network, factor=factor))
+            yield Arm(f"{factor}/{name}", recipe)
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm."""
+    return arm.changed({**SMALLER[scale], "epochs": EPOCHS[scale]})
+
+
+VIEWPOINT = Experiment(
+    name="viewpoint",
+    paper="em_routing",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+    revision=2,
+    trainings=trainings,
+)

@@ -2,53 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from capslib.config import Config
+from capslib.papers.common import SEEDS
 from capslib.papers.em_routing.recipe import SMALL
-from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 
 if TYPE_CHECKING:
     from torch import nn
 
     from capslib.training import Context
 
+BEST_BEFORE = 2.7e6
+"""The parameters of the best network on smallNORB before the paper (Cireşan et al. 2011)."""
 
-class SizesConfig(Config):
+
+class SizesOptions(Config):
     """A network of the paper."""
 
     network: Literal["main", "small", "cnn"]
 
 
-def run(config: SizesConfig, context: Context) -> Outcome:
-    """Build the networks and count their parameters."""
+def run(arm: Arm, context: Context) -> Outcome:
+    """Build the network and count its parameters."""
     from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
 
-    def count(module: nn.Module) -> int:
-        return sum(p.numel() for p in module.parameters())
-
     shape = (2, 32, 32)
-    main, small, cnn = (
-        MatrixCapsNet(shape),
-        MatrixCapsNet(shape, sizes=SMALL),
-        BaselineCNN(shape),
-    )
-    network = {"main": main, "small": small, "cnn": cnn}[config.network]
-    metrics = {"parameters": Metric(value=count(network), n=1, unit="count")}
-    if config.network == "cnn":
-        metrics["times_main"] = Metric(value=count(cnn) / count(main), n=1, unit="ratio")
+    main = MatrixCapsNet(shape)
+    if arm.options.network == "cnn":
+        size = count(BaselineCNN(shape))
+        metrics = {"times_main": Metric(value=size / count(main), n=1, unit="ratio")}
     else:
-        metrics["ciresan_times"] = Metric(value=2.7e6 / count(network), n=1, unit="ratio")
+        is_main = arm.options.network == "main"
+        network = main if is_main else MatrixCapsNet(shape, sizes=SMALL)
+        size = count(network)
         layers = [network.capsules1, network.capsules2, network.classes]
-        beside = sum(
-            abs(count(layer) - layer.weight.numel() - 2 * layer.weight.shape[-3])
-            for layer in layers
-        )
-        metrics["beside_matrices_and_two_biases"] = Metric(
-            value=beside, n=len(layers), unit="count"
-        )
-    return Outcome(metrics=metrics, parameters=count(network), routing_path="none")
+        metrics = {
+            "ciresan_times": Metric(value=BEST_BEFORE / size, n=1, unit="ratio"),
+            "beside_matrices_and_two_biases": Metric(
+                value=sum(map(surplus, layers)), n=len(layers), unit="count"
+            ),
+        }
+    metrics = {"parameters": Metric(value=size, n=1, unit="count"), **metrics}
+    return Outcome(metrics=metrics, parameters=size, routing_path="none")
 
 
-def grid(scale: Scale) -> list[SizesConfig]:
-    return [SizesConfig(network=n) for n in ("main", "small", "cnn")]
+def count(module: nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def surplus(layer: nn.Module) -> int:
+    """Return by how many parameters a layer differs from matrices and two for each parent."""
+    parents = layer.weight.shape[-3]
+    return abs(count(layer) - layer.weight.numel() - 2 * parents)
+
+
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the three networks of the paper."""
+    for network in ("main", "small", "cnn"):
+        yield Arm(network, options=SizesOptions(network=network))
+
+
+SIZES = Experiment(name="sizes", paper="em_routing", arms=arms, run=run, seeds=SEEDS)
