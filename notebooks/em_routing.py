@@ -46,7 +46,7 @@ from capslib.papers.em_routing.recipe import IMPROVING, SMALLER, EMRecipe
 from capslib.papers.em_routing.table1 import COPY
 
 chapter = Chapter(STEM, results_dir)
-committed, told = chapter.records, chapter.verdicts
+committed, verdicts = chapter.records, chapter.verdicts
 RULES = {  # who competes for a child: the normaliser, and its name in figures
     "types+positions": "as printed",
     "types-per-position": "one window only",
@@ -117,7 +117,7 @@ plots.use_style()
 CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
 plots.dots(
     {
-        "capsules, 3 iterations": (told["EM-T1-iter3"], CAPSULES),
+        "capsules, 3 iterations": (verdicts["EM-T1-iter3"], CAPSULES),
         "CNN of the paper": (copied_errors, CNN),
     },
     end=30,
@@ -297,7 +297,7 @@ plt.show()
 network, pair = MatrixCapsNet((2, 32, 32)), torch.zeros(1, 2, 32, 32)
 with torch.no_grad():
     grids = [network.primary_capsules(pair)[1].shape[1:]]
-    grids += [of.activation.shape[1:] for of in network.layers(pair).values()]
+    grids += [layer.activation.shape[1:] for layer in network.layers(pair).values()]
     filters, *grid = network.conv(pair).shape[1:]
 sizes = [(32, 32, 2), (*grid, filters), *grids]
 names = ["image", "feature maps", "primary capsules", "capsules", "capsules", "class capsules"]
@@ -343,9 +343,9 @@ optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
 loss = spread_loss(network(images), labels, margin=0.2)
 loss.backward()
 optimizer.step()
-after = spread_loss(network(images), labels, margin=0.2)
+lowered = spread_loss(network(images), labels, margin=0.2)
 frames.say(
-    f"Spread loss of {len(labels)} toys: {loss:.3f} before the step, {after:.3f} after it."
+    f"Spread loss of {len(labels)} toys: {loss:.3f} before the step, {lowered:.3f} after it."
 )
 
 # %% [markdown]
@@ -463,11 +463,11 @@ VIEWS = {  # camera, elevation, azimuth, lighting
 figure, axes = plots.panels(len(VIEWS), rows=5, height=0.95)
 for label, row in enumerate(axes):
     for axis, (title, (camera, *factors)) in zip(row, VIEWS.items(), strict=True):
-        wanted = dict(zip(("elevation", "azimuth", "lighting"), factors, strict=True))
+        view = dict(zip(("elevation", "azimuth", "lighting"), factors, strict=True))
         match = (
             (toys.labels == label)
             & (toys["instance"] == 6)
-            & np.all([toys[k] == v for k, v in wanted.items()], axis=0)
+            & np.all([toys[k] == v for k, v in view.items()], axis=0)
         )
         axis.imshow(toys.images[match.nonzero()[0]][0, camera], cmap="gray", vmin=0, vmax=255)
         axis.set(xticks=[], yticks=[], frame_on=False)
@@ -522,16 +522,16 @@ def row(claim: str | None, name: str, records: list) -> tuple:
     return color, claim and claimed[claim].value, frames.values(records, "test_error")
 
 
-every = frames.best([*committed, *test_error], "test_error")
-of_norb = [r for r in every if r.config["data"] in ("smallnorb", "toys")]
+error_records = frames.best([*committed, *test_error], "test_error")
+of_norb = [r for r in error_records if r.config["data"] in ("smallnorb", "toys")]
 copies = [r for r in of_norb if r.config["arm"].startswith(COPY)]
 of_norb = [r for r in of_norb if r not in copies]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.8))
 rows, crosses = {}, []
 for label, (claim, name) in COPIES.items():
     rows[label] = row(claim, name, of_arms(copies, COPY + name))
-    twice = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}{name}/twice")
-    crosses.append(row(claim, name, twice))
+    doubled = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}{name}/twice")
+    crosses.append(row(claim, name, doubled))
 own_size = frames.select(committed, "test_error", "paper", arm="cnn")
 rows["CNN at the paper's own size"] = row("EM-T1-cnn", "cnn", own_size)
 crosses.append(row("EM-T1-cnn", "cnn", longer_cnns))
@@ -542,14 +542,14 @@ plt.show()
 
 # %% tags=["hide-input"]
 frames.say(frames.standing([*of_norb, *copies]))
-beside = {}
+details = {}
 for claim, name in zip(ROWS, TABLE_1, strict=True):
     table = frames.metrics(of_arms(copies, COPY + name) or of_arms(of_norb, name))
     if len(table):
         moves = 100 * table["error_change_last_quarter"].abs().max()
         size = number(table["parameters"].max())
-        if told[claim].scale == "cpu":
-            beside[claim] = f"{size} parameters; moved {moves:.1f} %"
+        if verdicts[claim].scale == "cpu":
+            details[claim] = f"{size} parameters; moved {moves:.1f} %"
 orders = {
     "EM-W-10": "Errors: 3 iterations < 2 < 1, and 3 < 5",
     "EM-W-11": "Errors: spread loss < margin loss < cross entropy",
@@ -589,7 +589,7 @@ plots.errors(axis, rows)
 plt.show()
 
 # %% tags=["hide-input"]
-chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, details=beside)
+chapter.table("EM-T1-", "EM-X-mixing", names=ROWS, details=details)
 
 # %% mystnb={"figure": {"caption": "How does the main network learn? Error of the batches in training, and on some of the test images after each epoch. The main network in the coarser setting: smallNORB, cpu scale, a line for each of three seeds.", "name": "fig-em-learning"}, "image": {"alt": "Training error of the main network, by step, and its test error, by epoch: both fall fast at first and then slowly."}} tags=["hide-input"]
 main = of_arms(of_norb, "main")
@@ -627,8 +627,8 @@ frames.configuration(
 
 # %% tags=["hide-input"]
 crops = ("center-crop", "multi-crop", "reduction", "small-68k")
-others = ("mnist", "cifar10", "norb", "sabour")
-chapter.table("EM-W-17", *(f"EM-X-{name}" for name in (*crops, *others)))
+data_sets = ("mnist", "cifar10", "norb", "sabour")
+chapter.table("EM-W-17", *(f"EM-X-{name}" for name in (*crops, *data_sets)))
 
 # %% [markdown]
 # Averaging 13 crops lowers the error of the reduced network with every seed; the row of {claim}`EM-W-17` has the gain. In the paper it lowers the error of the main network by 0.4 points. On MNIST
@@ -651,20 +651,20 @@ viewpoint = session.run(STEM, "viewpoint")
 
 # %% mystnb={"figure": {"caption": "Which network makes fewer errors on novel viewpoints, when both are matched on familiar ones? Open: paper. Filled: ours, three seeds on smallNORB at cpu scale. Brown: CNN, orange: capsules. Dotted: chance.", "name": "fig-em-table2"}, "image": {"alt": "Test error of CNN and capsules on familiar and novel azimuths and elevations, on a logarithmic axis. In the paper both are equal on familiar views; on novel ones the error of capsules is about 13 percent and that of the CNN 18 to 20."}} tags=["hide-input"]
 of_views = frames.best([*committed, *viewpoint], "viewpoint", network="matrix_capsnet")
-shown, beside = {}, {}
-both = (("CNN", "cnn", CNN), ("capsules", "capsules", CAPSULES))
-cells = product(("azimuth", "elevation"), ("familiar", "novel"), both)
+rows, details = {}, {}
+models = (("CNN", "cnn", CNN), ("capsules", "capsules", CAPSULES))
+cells = product(("azimuth", "elevation"), ("familiar", "novel"), models)
 for factor, view, (model, name, color) in cells:
-    own = frames.select(of_views, "viewpoint", factor=factor)
+    records = of_arms(of_views, f"{factor}/capsules_and_cnn")
     claim = f"EM-T2-{factor[:3]}-{view}-{name[:4]}"
-    errors = frames.values(own, f"{name}_{view}")
-    shown[f"{view} {factor}, {model}"] = color, claimed[claim].value, errors
-    if own:
-        epoch = np.mean(frames.values(own, f"{name}_epoch"))
+    errors = frames.values(records, f"{name}_{view}")
+    rows[f"{view} {factor}, {model}"] = color, claimed[claim].value, errors
+    if records:
+        epoch = np.mean(frames.values(records, f"{name}_epoch"))
         text = f"{np.mean(errors):.1f} % where both are matched, after epoch {epoch:.1f}"
-        beside[claim] = f"at its end; {text}" if name == "cnn" else text
+        details[claim] = f"at its end; {text}" if name == "cnn" else text
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
-plots.errors(axis, shown)
+plots.errors(axis, rows)
 plt.show()
 
 # %% tags=["hide-input"]
@@ -683,7 +683,7 @@ chapter.table(*matched, names=matched)
 # of the other, and interpolate between two epochs: so a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 
 # %% tags=["hide-input"]
-display(chapter.table("EM-T2-", "EM-X-viewpoint-", details=beside))
+display(chapter.table("EM-T2-", "EM-X-viewpoint-", details=details))
 frames.configuration(EXPERIMENTS["viewpoint"], arm=HIDDEN, shown=SHOWN).pipe(frames.styled)
 
 # %% [markdown]
@@ -704,11 +704,11 @@ def mass(records: list, kind: str, t: int) -> np.ndarray:
 
 figure, axes = plots.panels(3, height=1.9, sharey=True)
 for t, axis in enumerate(axes, start=1):
-    left, sums = inside[0].series["distances"], {}
+    edges, sums = inside[0].series["distances"], {}
     for kind, color in KINDS_OF_CLASS.items():
-        found = mass(inside, kind, t)
-        axis.stairs(found, [*left, left[-1] + 0.01], color=color, lw=1.6)
-        sums[f"{kind}: {found.sum():.0f}"] = color
+        masses = mass(inside, kind, t)
+        axis.stairs(masses, [*edges, edges[-1] + 0.01], color=color, lw=1.6)
+        sums[f"{kind}: {masses.sum():.0f}"] = color
     plots.key(axis, sums, inside="upper right")
     axis.axvline(0.05, color=plots.INK, lw=1, ls=":")
     axis.set(title=f"iteration {t}", xlabel="distance", xlim=(0, 0.16))
@@ -726,11 +726,12 @@ def gathered(records: list, t: int, close: str) -> str:
 
 
 if copies:
-    of_twice = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}main/twice")
-    second, third = (
-        [gathered(of, t, close) for of in (inside, of_twice) if of]
-        for t, close in ((2, "right_share_of_close_2"), (3, "right_share_of_close"))
-    )
+    doubled = frames.select(chapter.all_records, "test_error", "cpu", arm=f"{COPY}main/twice")
+    second, third = [], []
+    for records in (inside, doubled):
+        if records:
+            second.append(gathered(records, 2, "right_share_of_close_2"))
+            third.append(gathered(records, 3, "right_share_of_close"))
     frames.say(
         "In the paper the right class has almost all close votes after the second and after the third "
         f"iteration. Here the second gathers them ({frames.shown_are(inside)}): the masses of the right "
@@ -754,7 +755,7 @@ chapter.table("EM-W-1")
 # ```
 
 # %% tags=["hide-input"]
-found = frames.metrics(of_arms(of_norb, "main", "fixed_margin", "linear_margin"))
+measures = frames.metrics(of_arms(of_norb, "main", "fixed_margin", "linear_margin"))
 layers = {
     "dead_primary": "primary",
     "dead_capsules1": "first layer",
@@ -762,8 +763,8 @@ layers = {
     "dead": "all",
 }
 of_margin = ["margin", "scale"]
-table = frames.means(found, of_margin, {"test_error": "test error (%)"}).join(
-    found.groupby(of_margin)[list(layers)].mean().rename(columns=layers)
+table = frames.means(measures, of_margin, {"test_error": "test error (%)"}).join(
+    measures.groupby(of_margin)[list(layers)].mean().rename(columns=layers)
 )
 table.insert(
     0, "grows", [f"{margin_at(0, m):.2f}–{margin_at(1, m):.2f}" for m, _ in table.index]
@@ -791,7 +792,7 @@ ATTACKS = {
     "bim": "basic iterative method",
     "transfer": "made with another CNN",
 }
-found = frames.best([*committed, *attacks], "attacks", network="matrix_capsnet")
+attacked_records = frames.best([*committed, *attacks], "attacks", network="matrix_capsnet")
 figure, axes = plots.panels(2, rows=2, height=1.35, sharex=True, sharey=True)
 for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
     for name, color, style in (
@@ -799,15 +800,15 @@ for axis, (attack, title) in zip(axes.flat, ATTACKS.items(), strict=True):
         ("cnn", CNN, "s-"),
         ("spread_capsules", CAPSULES, "--"),
     ):
-        own = [r for r in found if f"{attack}_{name}" in r.series]
-        percent = 100 * np.array([r.series[f"{attack}_{name}"] for r in own])
-        for r, line in zip(own, percent, strict=True):
+        drawn = [r for r in attacked_records if f"{attack}_{name}" in r.series]
+        percent = 100 * np.array([r.series[f"{attack}_{name}"] for r in drawn])
+        for r, line in zip(drawn, percent, strict=True):
             axis.plot(
                 r.series["epsilons"], line, style.lstrip("s"), color=color, lw=1, alpha=0.4
             )
-        if own:
+        if drawn:
             axis.plot(
-                own[0].series["epsilons"], percent.mean(axis=0), style, color=color, ms=3.5
+                drawn[0].series["epsilons"], percent.mean(axis=0), style, color=color, ms=3.5
             )
     axis.axhline(20, color=plots.INK, lw=1, ls=":")
     axis.set(title=title, ylim=(0, 103))
@@ -817,7 +818,7 @@ plots.key(axes[0][0], {"capsules": CAPSULES, "CNN": CNN})
 plt.show()
 
 # %% tags=["hide-input"]
-frames.say(frames.standing(found))
+frames.say(frames.standing(attacked_records))
 resisting = {
     "EM-W-2": "FGSM harms the CNN much more than capsules",
     "EM-W-3": "So does the basic iterative method",
@@ -901,7 +902,7 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 # $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
 # %% mystnb={"figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}, "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}} tags=["hide-input"]
-found = frames.best([*committed, *energies], "free_energy")
+energy_records = frames.best([*committed, *energies], "free_energy")
 KINDS = {  # the arm's form of the free energy, its label and its colour
     "printed": ("printed", ROLES["printed"]),
     "weighted": ("weighted", ONE),
@@ -910,7 +911,7 @@ KINDS = {  # the arm's form of the free energy, its label and its colour
 }
 figure, axes = plots.panels(2, rows=2, height=1.7, sharex=True)
 for axis, (form, (label, color)) in zip(axes.flat, KINDS.items(), strict=True):
-    records = of_arms(found, f"32_children/spread_1/{form}")
+    records = of_arms(energy_records, f"32_children/spread_1/{form}")
     mean = np.mean([record.series["mean_energy"] for record in records], axis=0)
     style = "o--" if form == "weighted_matched" else "o-"
     axis.plot(records[0].series["half_steps"], mean, style, color=color, ms=2.5, lw=1.2)
@@ -919,10 +920,10 @@ plt.setp(axes[1], xlabel="step")
 plt.show()
 
 # %% tags=["hide-input"]
-found = frames.metrics(found)
-found["form"] = [KINDS[arm.rpartition("/")[2]][0] for arm in found["arm"]]
+measures = frames.metrics(energy_records)
+measures["form"] = [KINDS[arm.rpartition("/")[2]][0] for arm in measures["arm"]]
 steps = {f"largest_rise_{step}": step for step in ("M-step", "logistic", "E-step")}
-by_form = found.groupby("form")
+by_form = measures.groupby("form")
 table = by_form[list(steps)].max().rename(columns=steps)
 table["draws that rise (%)"] = 100 * by_form["share_that_rises"].mean()
 frames.say("Largest rise by a step, in nats, over all shapes and draws (10⁻¹⁴ is rounding):")
@@ -1074,13 +1075,13 @@ errors["error change in the last quarter (%)"] = 100 * errors["error_change_last
 errors["runs still improving"] = (
     errors["error change in the last quarter (%)"] >= 100 * IMPROVING
 )
-by = ["competition", "iterations", "scale"]
+groups = ["competition", "iterations", "scale"]
 table = frames.means(
-    errors.sort_values(["normalise", "iterations"]), by, {"test_error": "test error (%)"}
+    errors.sort_values(["normalise", "iterations"]), groups, {"test_error": "test error (%)"}
 )
 display(
-    table.join(errors.groupby(by)["error change in the last quarter (%)"].max())
-    .join(errors.groupby(by)["runs still improving"].sum())
+    table.join(errors.groupby(groups)["error change in the last quarter (%)"].max())
+    .join(errors.groupby(groups)["runs still improving"].sum())
     .reset_index()
     .pipe(frames.styled, digits=1)
 )
@@ -1098,11 +1099,11 @@ printed_values = {t: claimed[f"EM-T1-iter{t}"].value for t in (1, 2, 3)}
 rows = {}
 for rule, name in RULES.items():
     for t in (1, 2, 3):
-        own = frames.select(of_copies, "test_error", normalise=rule, iterations=t)
-        if own:
+        records = frames.select(of_copies, "test_error", normalise=rule, iterations=t)
+        if records:
             label = f"{name}, {t} iteration{'s' if t > 1 else ''}"
-            theirs = printed_values[t] if rule == "types+positions" else None
-            rows[label] = (RULE_COLORS[rule], theirs, frames.values(own, "test_error"))
+            printed = printed_values[t] if rule == "types+positions" else None
+            rows[label] = (RULE_COLORS[rule], printed, frames.values(records, "test_error"))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 0.6 + 0.27 * max(1, len(rows))))
 plots.errors(axis, rows)
 plt.show()
@@ -1174,9 +1175,9 @@ plt.show()
 def start(preset: str) -> list[float]:
     """Active capsules by layer, spread of classes, mean gradient of the first weights."""
     network, images = untrained(preset=preset)
-    layers = [of.activation for of in network.layers(images.inputs).values()]
+    layers = [layer.activation for layer in network.layers(images.inputs).values()]
     spread_loss(layers[-1], images.labels, margin=0.2).backward()
-    active = [(of > 0.5).float().mean() for of in layers]
+    active = [(layer > 0.5).float().mean() for layer in layers]
     of_start = [*active, layers[-1].detach().std(), network.conv.weight.grad.abs().mean()]
     return list(map(float, of_start))
 
@@ -1221,8 +1222,8 @@ frames.say(
 #
 
 # %% tags=["hide-input"]
-every = {r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}
-frames.costs(every.values()).pipe(frames.styled, digits=1)
+by_key = {r.key: r for r in [*committed, *test_error, *viewpoint, *attacks]}
+frames.costs(by_key.values()).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises
