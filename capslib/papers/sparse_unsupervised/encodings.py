@@ -226,9 +226,9 @@ def protocols(sets: Mapping[str, Digits]) -> list[Fitted]:
     ]
 
 
-def spread(rows: np.ndarray, most: int) -> np.ndarray:
+def spread(rows: np.ndarray, limit: int) -> np.ndarray:
     """Return at most so many rows, from everywhere."""
-    places = np.linspace(0, len(rows) - 1, min(most, len(rows)))
+    places = np.linspace(0, len(rows) - 1, min(limit, len(rows)))
     return rows[places.astype(int)]
 
 
@@ -276,7 +276,7 @@ def activity(
     ranked_support = support.mean(axis=0) / support[:, 0].mean()
     rank = codes["affnist"]["rank"]
     capsules = rank.shape[1]
-    shares = [(rank == place).mean(axis=0) for place in range(capsules)]
+    shares = [(rank == position).mean(axis=0) for position in range(capsules)]
     rank_shares = np.stack(shares, axis=1)  # [capsules, ranks]
     first = rank_shares[:, 0]
     winners = float((first > 0.001).sum())
@@ -288,7 +288,7 @@ def activity(
     metrics |= in_unit(extremes, len(rank), "fraction")
     metrics |= in_unit({"winners": winners}, capsules, "capsules")
     series = {
-        "ranks": [float(place) for place in range(capsules)],
+        "ranks": [float(position) for position in range(capsules)],
         "ranked_support": [round(float(share), 5) for share in ranked_support],
         "rank_shares": [round(float(share), 5) for share in rank_shares.flatten()],
     }
@@ -299,8 +299,8 @@ def without_each(network: nn.Module, pose: Tensor, mask: Tensor) -> Tensor:
     """Return reconstructions [N, L, pixels] without each capsule."""
     import torch
 
-    others = 1 - torch.eye(mask.shape[1], device=mask.device)
-    return torch.stack([network.decode(pose, mask * row) for row in others], dim=1)
+    complement = 1 - torch.eye(mask.shape[1], device=mask.device)
+    return torch.stack([network.decode(pose, mask * row) for row in complement], dim=1)
 
 
 def contributions(
@@ -339,8 +339,8 @@ def pictures(
         image = recipe.framed(digits.images[:1])
         output = network(image)
         pose, mask = output.pose, output.mask
-        alone = torch.eye(mask.shape[1], device=mask.device)
-        each = torch.cat([network.decode(pose, mask * row) for row in alone])
+        identity = torch.eye(mask.shape[1], device=mask.device)
+        single = torch.cat([network.decode(pose, mask * row) for row in identity])
         winner = int((mask * output.activation).argmax())
         poses = pose.repeat(pose.shape[2], 11, 1, 1)  # [D, 11, L, D]
         steps = torch.linspace(-1, 1, 11, device=pose.device)
@@ -349,13 +349,13 @@ def pictures(
         drawn = network.decode(poses.flatten(0, 1), mask.expand(len(poses) * 11, -1))
         drawn = drawn.unflatten(0, (-1, 11))  # [D, 11, pixels]
         moves = (drawn - output.reconstruction).square().sum(dim=(1, 2))
-        most = moves.argsort(descending=True)[:TURNED]
+        largest = moves.argsort(descending=True)[:TURNED]
     shown = {
         "picture": image,
         "picture_of_all": output.reconstruction,
-        "picture_of_each": each,
+        "picture_of_each": single,
         "picture_without_each": without_each(network, pose, mask),
-        "turned": drawn[most],
+        "turned": drawn[largest],
     }
     grey = {}
     for name, pixels in shown.items():
