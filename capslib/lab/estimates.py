@@ -99,8 +99,13 @@ def work(trial: Trial) -> Work:
 
     Raise UserError for a network that cannot be built.
     """
-    total = sum(recipe.steps * flops_of_step(recipe) for recipe in recipes(trial))
-    return Work(steps(trial), total)
+    return _work(recipes(trial))
+
+
+@functools.lru_cache(maxsize=65_536)
+def _work(recipes: tuple[BaseRecipe, ...]) -> Work:
+    flops = sum(recipe.steps * flops_of_step(recipe) for recipe in recipes)
+    return Work(sum(recipe.steps for recipe in recipes), flops)
 
 
 _counted: dict[str, int] = {}

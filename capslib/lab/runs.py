@@ -79,20 +79,20 @@ def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
     return names
 
 
-def _imported(source: bytes) -> Iterator[str]:
-    """Yield the modules below the package that a file imports, or names for a registry."""
+@functools.cache
+def _imported(source: bytes) -> frozenset[str]:
+    """Return the modules below the package that a file imports, or names for a registry."""
+    imported: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             module, colon, _ = node.value.partition(":")  # as in a registry
-            names = [module] if colon else []
-        for name in names:
-            if name.startswith("capslib."):
-                yield name
+            if colon:
+                imported.add(module)
+    return frozenset(name for name in imported if name.startswith("capslib."))
 
 
 def git(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
