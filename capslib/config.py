@@ -1,4 +1,6 @@
-"""Configurations: frozen, typed and validated; what differs from the defaults names one. Nothing here imports torch."""
+"""Configurations: frozen, typed and validated; what differs from the defaults names one.
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,26 @@ __all__ = [
 
 
 class Model(BaseModel):
-    """Frozen, typed, no unknown fields: the base of every configuration and of everything in a record."""
+    """Frozen, typed, no unknown fields: the base of every configuration and of everything in a
+    record.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Config(Model):
-    """A configuration: its defaults are the paper's setting, and what differs from them tells it from others."""
+    """A configuration: its defaults are the paper's setting, and what differs from them tells
+    it from others.
+    """
 
     ARM: ClassVar[frozenset[str]] = frozenset()
-    """The fields that tell the arms of an experiment apart; the others differ from the paper by way of its budget."""
+    """The fields that tell the arms of an experiment apart; the others differ from the paper by
+    way of its budget.
+    """
     UNUSED: ClassVar[frozenset[str]] = frozenset()
-    """Inherited fields that change nothing here: another value than the default is refused, for a record would tell a lie."""
+    """Inherited fields that change nothing here: another value than the default is refused, for
+    a record would tell a lie.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +72,9 @@ class Config(Model):
         return value
 
     def idle(self) -> dict[str, set[str]]:
-        """Fields that change nothing in this configuration, by the reason, such as ``network=cnn``. They keep their defaults, too."""
+        """Fields that change nothing in this configuration, by the reason, such as
+        ``network=cnn``. They keep their defaults, too.
+        """
         return {}
 
     @model_validator(mode="after")
@@ -75,7 +87,9 @@ class Config(Model):
         return self
 
     def differences(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON has them. A new field with a default changes none of these."""
+        """The fields that differ from their defaults, as JSON has them. A new field with a
+        default changes none of these.
+        """
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def values(self, mode: str = "python") -> dict[str, Any]:
@@ -95,7 +109,9 @@ class Config(Model):
         return self.setting()
 
     def arm(self) -> frozenset[str]:
-        """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and those without a default."""
+        """The fields that do not count as a deviation from the paper: those of :attr:`ARM`, and
+        those without a default.
+        """
         return self.ARM | {
             name for name, field in type(self).model_fields.items() if field.is_required()
         }
@@ -105,7 +121,9 @@ class Config(Model):
         return type(self)(**self.model_dump(include=set(self.arm())))
 
     def matches(self, where: Mapping[str, Any]) -> bool:
-        """Whether these fields have these values; a list stands for a tuple. Raises UserError for an unknown field."""
+        """Whether these fields have these values; a list stands for a tuple. Raises UserError
+        for an unknown field.
+        """
         own = self.model_dump(mode="json")
         for name in where:
             check_name(f"field of {type(self).__name__}", name, own)

@@ -1,7 +1,8 @@
 """Recipes: what a training is made of, by name, and the training itself.
 
-Recipe and seed together name a *training*; :func:`train` runs it, or reads its final weights where an earlier call left them, so
-that a table row and an attack share one. Nothing here imports torch before a training runs: a mistyped name is answered at once.
+Recipe and seed together name a *training*; :func:`train` runs it, or reads its final weights
+where an earlier call left them, so that a table row and an attack share one. Nothing here
+imports torch before a training runs: a mistyped name is answered at once.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class BaseRecipe(Config):
         return self.model_copy(update=changes)
 
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
-        """Return ``train`` and what to test on, on the device, and the fingerprints of the data."""
+        """Return ``train`` and what to test on, on the device, and fingerprints of the data."""
         raise NotImplementedError(f"{type(self).__name__} has no examples: define splits()")
 
     @property
@@ -145,7 +146,7 @@ class BaseRecipe(Config):
         return torch.optim.Adam(network.parameters(), self.learning_rate)
 
     def rate(self, progress: float) -> float:
-        """Return the learning rate; ``progress`` runs from 0 at the first step to 1 at the last."""
+        """Return the learning rate; ``progress`` runs from 0 to 1."""
         return self.learning_rate
 
     def shorter(self) -> Sequence[int]:
@@ -184,9 +185,9 @@ class BaseRecipe(Config):
 class Recipe(BaseRecipe):
     """A training on images of a data set.
 
-    For one of your own make a subclass: add fields, and override :meth:`options` or :meth:`build`
-    (the network), :meth:`prepare` (what it sees), :meth:`scores` (what of its output is a class
-    score), :meth:`objective` (the loss).
+    For one of your own make a subclass: add fields, and override :meth:`options` or
+    :meth:`build` (the network), :meth:`prepare` (what it sees), :meth:`scores` (what of its
+    output is a class score), :meth:`objective` (the loss).
     """
 
     data: DataName | None = Field(None, title="data set")
@@ -208,8 +209,8 @@ class Recipe(BaseRecipe):
     def recipe(self, **changes: Any) -> Recipe:
         """Return the recipe of the paper alone, with ``changes`` applied.
 
-        What an experiment adds, and fields that then change nothing, are left out. Raise TypeError
-        where that would change the training.
+        What an experiment adds, and fields that then change nothing, are left out. Raise
+        TypeError where that would change the training.
         """
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
@@ -249,9 +250,9 @@ class Recipe(BaseRecipe):
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
         """Return ``train`` and what to test on, on the device, and the fingerprint of the data.
 
-        Images stay uint8 if batches are augmented. A rehearsal trains on all images, whose number
-        decides how it computes, but tests on two batches. Raise :class:`UserError` where the recipe
-        names no data set.
+        Images stay uint8 if batches are augmented. A rehearsal trains on all images, whose
+        number decides how it computes, but tests on two batches. Raise :class:`UserError` where
+        the recipe names no data set.
         """
         import numpy as np
 
@@ -260,7 +261,8 @@ class Recipe(BaseRecipe):
 
         if self.data is None:
             raise UserError(
-                f"{type(self).__name__} names no data set: give data=, one of {', '.join(SETS)}."
+                f"{type(self).__name__} names no data set: "
+                f"give data=, one of {', '.join(SETS)}."
             )
         parts = {}
         for name in ("train", "test"):
@@ -275,7 +277,7 @@ class Recipe(BaseRecipe):
         return self.arrange(parts), [split.fingerprint]
 
     def _examples(self, split: DataSplit, rows: Any, device: str) -> Examples:
-        """Return some rows of a split on a device: uint8 images, or what the network sees of them."""
+        """Return some rows of a split on a device, prepared unless every batch is."""
         import torch
 
         from capslib.training import Examples
@@ -301,7 +303,7 @@ class Recipe(BaseRecipe):
         return min(size, self.images or size)
 
     def number_of_classes(self, labels: Tensor | None = None) -> int:
-        """Return the number of classes of the data set; by ``labels`` [N] where it names none."""
+        """Return the number of classes of the data set, else by ``labels`` [N]."""
         if self.data is None:
             return super().number_of_classes(labels)
         return len(SETS[self.data].classes)
@@ -351,13 +353,13 @@ class Recipe(BaseRecipe):
 
 
 class Objective:
-    """The loss of a recipe, as training wants it: named scalars of a batch, of which it minimises ``loss``."""
+    """The loss of a batch: named scalars, of which training minimises ``loss``."""
 
     def __init__(self, recipe: BaseRecipe):
         self.recipe = recipe
 
     def at(self, progress: float) -> None:
-        """Told before every step which share of the training is over, for losses that have a schedule."""
+        """Update schedules; ``progress`` runs from 0 at the first step to 1 at the last."""
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of class scores [N, C] and labels [N], a scalar."""
@@ -380,7 +382,7 @@ class Training(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits, from what differs from the defaults: a new option leaves the old trainings alone."""
+        """A hash of recipe and seed. A new option that has a default leaves it as it is."""
         kind = type(self.recipe)
         return hash_of(
             [f"{kind.__module__}.{kind.__qualname__}", self.recipe.differences(), self.seed]
@@ -392,7 +394,7 @@ class Training(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What :func:`train` gives: the network in ``eval`` mode, its history, the splits on the device, and the data they are from."""
+    """A network in ``eval`` mode, its history, the splits on the device, and their data."""
 
     network: nn.Module
     history: History
@@ -403,10 +405,10 @@ class Trained(NamedTuple):
 def new_network(
     recipe: BaseRecipe, shape: tuple[int, ...], seed: int, labels: Tensor | None = None
 ) -> nn.Module:
-    """Return the network of a recipe before it is trained, on the CPU: the same for the same seed.
+    """Return the network of a recipe before it is trained, on the CPU.
 
-    ``shape`` is that of an input. The classes are those of the data set, or, where the recipe names
-    none and brings its own examples, those of the ``labels`` [N].
+    It is the same for the same seed. ``shape`` is that of an input. The classes are those of
+    the data set, or, where the recipe names none, those of the ``labels`` [N].
     """
     from capslib.training import seeded
 
@@ -417,18 +419,20 @@ def new_network(
 def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
     """Train the network of a recipe.
 
-    A training that was killed goes on from its checkpoint in ``context.folder``, and one that has
-    ended is read from there. Where another process runs the same training, this waits for it.
+    A training that was killed goes on from its checkpoint in ``context.folder``, and one that
+    has ended is read from there. Where another process runs the same training, this waits for
+    it.
 
-    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a changed
-    class of the recipe, its network or routing, a changed loss. What these call elsewhere in your
-    files is not looked at; where that matters, or nothing of this does, name the code in
-    ``context.code``. Shorter trainings that are the beginning of this one are left in the folder on
-    the way: those that the recipe names (:meth:`Recipe.shorter`) and, if ``context.doubles``, that
-    with half the epochs, where rate and loss are constant.
+    Recipe and seed find the weights. What other code left is set aside: a changed capslib, a
+    changed class of the recipe, its network or routing, a changed loss. What these call
+    elsewhere in your files is not looked at; where that matters, or nothing of this does, name
+    the code in ``context.code``. Shorter trainings that are the beginning of this one are left
+    in the folder on the way: those that the recipe names (:meth:`Recipe.shorter`) and, if
+    ``context.doubles``, that with half the epochs, where rate and loss are constant.
 
-    Raise what :func:`capslib.training.fit` raises, UserError for data that are missing, and TypeError
-    for a subclass of a paper's recipe with methods of its own (:meth:`Recipe.recipe`).
+    Raise what :func:`capslib.training.fit` raises, UserError for data that are missing, and
+    TypeError for a subclass of a paper's recipe with methods of its own
+    (:meth:`Recipe.recipe`).
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)

@@ -14,14 +14,17 @@ from capslib import data
 from capslib.lab.store import Store
 from capslib.papers.experiment import Experiment, Trial
 
-# The same examples on every machine, and no deadline: the first call of a torch function is slow anywhere.
+# The same examples on every machine, and no deadline: the first call of a torch function is
+# slow anywhere.
 settings.register_profile("capslib", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("capslib")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Torch on one thread: sums are in one order everywhere, and tests that run side by side do not wait for each other's cores."""
+    """Torch on one thread: sums are in one order everywhere, and tests that run side by side do
+    not wait for each other's cores.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -29,7 +32,9 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def gradients() -> None:
-    """Name the test that leaves gradients switched off, rather than the ones that fail after it."""
+    """Name the test that leaves gradients switched off, rather than the ones that fail after
+    it.
+    """
     import torch
 
     yield
@@ -40,7 +45,9 @@ def gradients() -> None:
 
 @pytest.fixture(scope="module")
 def forked() -> None:
-    """Workers of this process are forks of one that has torch already; those of `capslib run` as a process start as they do."""
+    """Workers of this process are forks of one that has torch already; those of `capslib run`
+    as a process start as they do.
+    """
     import dask
     from distributed.utils import get_mp_context
     from forked import preloaded
@@ -73,7 +80,9 @@ def make_record():
 
 @pytest.fixture(scope="session")
 def real():
-    """``real("mnist")``: the folder of prepared data, which has this set; where there is none the test is skipped, saying so."""
+    """``real("mnist")``: the folder of prepared data, which has this set; where there is none
+    the test is skipped, saying so.
+    """
 
     def folder(name: str) -> Path:
         given = os.environ.get("CAPSLIB_DATA")
@@ -91,7 +100,9 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def make_experiment():
-    """An experiment around a ``run(config, context)``; by default one that measures its own size."""
+    """An experiment around a ``run(config, context)``; by default one that measures its own
+    size.
+    """
 
     def make(run=toys.measured, name: str = "toy") -> Experiment:
         return toys.experiment(toys.ToyConfig, run, name)

@@ -1,4 +1,6 @@
-"""The command line in a process of its own that need not import everything anew: it is forked from one that has."""
+"""The command line in a process of its own that need not import everything anew: it is forked
+from one that has.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SERVER.set_forkserver_preload(COMMAND_LINE)
 
 @contextlib.contextmanager
 def preloaded(*modules: str) -> Iterator[None]:
-    """Processes that are forked meanwhile start with these modules instead: Python has one such server for all."""
+    """Processes that are forked meanwhile start with these modules instead: Python has one such
+    server for all.
+    """
     try:
         forkserver._forkserver._stop()
         SERVER.set_forkserver_preload(list(modules))
@@ -45,7 +49,9 @@ def call(
     scratch: Path,
     seconds: float = 300,
 ) -> Done:
-    """``capslib …`` with these words in this folder and environment; ``scratch`` is for what it says."""
+    """``capslib …`` with these words in this folder and environment; ``scratch`` is for what it
+    says.
+    """
     files = [scratch / name for name in ("out", "message", "imported")]
     process = SERVER.Process(target=_run, args=(list(words), folder, dict(environment), files))
     process.start()

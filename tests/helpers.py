@@ -28,7 +28,9 @@ def lacking(what: str) -> None:
 
 @contextlib.contextmanager
 def notified(pattern: str) -> Iterator[list[str]]:
-    """Collect what capslib notifies its user of meanwhile; one message has to match the pattern."""
+    """Collect what capslib notifies its user of meanwhile; one message has to match the
+    pattern.
+    """
     notify.cache_clear()  # which tells nothing twice
     with unittest.TestCase().assertLogs("capslib") as logged:
         yield logged.output

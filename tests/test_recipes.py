@@ -59,7 +59,8 @@ def fits(monkeypatch) -> list[int]:
     return taken
 
 
-# -------------------------------------------------------------------------------------------------------------- names
+# --------------------------------------------------------------------------------------------------------------
+# names
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,9 @@ def test_a_name_that_is_registered_later_is_valid(monkeypatch):
 
 
 def test_a_recipe_builds_the_routing_that_it_names():
-    """It was the default of the network, under another name. A network without a routing gets none."""
+    """It was the default of the network, under another name. A network without a routing gets
+    none.
+    """
     for name in ("dynamic", "em", "similarity"):
         network = new_network(
             Recipe(data="digits", network="matrix_capsnet", routing=name), (1, 17, 17), 0
@@ -99,7 +102,9 @@ def test_a_recipe_builds_the_routing_that_it_names():
     "network", ["deep_capsnet", "sign", "sparse_capsnet", "autoencoder", "anomaly_capsnet"]
 )
 def test_a_plain_recipe_says_whose_recipe_builds_a_network_that_it_cannot(network):
-    """They ended in a bare TypeError, but for the autoencoder: its sixteen latent capsules passed for classes."""
+    """They ended in a bare TypeError, but for the autoencoder: its sixteen latent capsules
+    passed for classes.
+    """
     paper = NETWORKS[network].__module__.rpartition(".")[2]
     with pytest.raises(
         UserError,
@@ -127,7 +132,8 @@ def test_a_recipe_without_data_says_so():
         train(Recipe(network="cnn"), 0, Context(seed=0))
 
 
-# --------------------------------------------------------------------------------------------------------------- keys
+# ---------------------------------------------------------------------------------------------------------------
+# keys
 
 
 class Old(Config):
@@ -161,7 +167,9 @@ def test_trainings_have_keys_of_their_own():
 
 
 def test_a_method_that_a_training_would_leave_out_is_an_error():
-    """A subclass of a paper's recipe adds what an experiment measures; its own ``build`` was never called."""
+    """A subclass of a paper's recipe adds what an experiment measures; its own ``build`` was
+    never called.
+    """
 
     class Wider(EMRecipe):
         width: int = 3
@@ -249,7 +257,8 @@ def test_one_matcher_takes_lists_for_tuples():
     assert not matches({}, {"sizes": None})
 
 
-# ------------------------------------------------------------------------------------------------------------- sharing
+# -------------------------------------------------------------------------------------------------------------
+# sharing
 
 
 def test_a_training_is_run_once_and_then_read(tmp_path, fits):
@@ -322,7 +331,9 @@ def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
 
 
 def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(tmp_path, fits):
-    """Each has a checkpoint of its own: the first is read, the second goes on, the third starts."""
+    """Each has a checkpoint of its own: the first is read, the second goes on, the third
+    starts.
+    """
     attacks = experiments("em_routing")["attacks"]
     run = attacks.run
     arm = attacks.at("smoke")["capsules_and_cnn"]
@@ -402,7 +413,9 @@ def same(one, other) -> bool:
 def test_a_training_leaves_the_one_with_half_the_epochs_behind(
     tmp_path, fits, monkeypatch, keep, epochs, taken
 ):
-    """It is its first half. Whoever wants both runs the longer one first, and the other trains no step."""
+    """It is its first half. Whoever wants both runs the longer one first, and the other trains
+    no step.
+    """
     monkeypatch.setattr(
         AnomalyRecipe, "evaluate", lambda self, network, splits: {"stop_loss": next(losses)}
     )
@@ -477,7 +490,9 @@ RELEASED = {
 def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(
     tmp_path, fits, monkeypatch
 ):
-    """So the learning curve of days has a record after each day, and a longer curve contains the shorter ones to the last bit."""
+    """So the learning curve of days has a record after each day, and a longer curve contains
+    the shorter ones to the last bit.
+    """
     monkeypatch.setattr(em_recipe, "RELEASED_EPOCHS", 1)
     recipe = EMRecipe(**RELEASED)
     assert list(recipe.shorter()) == [1, 2, 3]
@@ -539,7 +554,8 @@ def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_gri
     assert len(list(store.trainings.glob("*.pt"))) == 3, "half of that is not asked for"
 
 
-# --------------------------------------------------------------------------------------------------------------- costs
+# ---------------------------------------------------------------------------------------------------------------
+# costs
 
 
 def some_recipes() -> list[Recipe]:
@@ -569,7 +585,9 @@ def test_a_step_is_counted_from_the_network_itself(recipe):
 
 
 def test_the_count_is_that_of_the_layers():
-    """A CNN by hand: products of input and weights forward, and twice as many backward, but for the first layer's input."""
+    """A CNN by hand: products of input and weights forward, and twice as many backward, but for
+    the first layer's input.
+    """
     recipe = EMRecipe(**EM, network="cnn")
     channels, side, (first, second, hidden), batch = (
         2,

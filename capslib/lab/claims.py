@@ -1,7 +1,8 @@
-"""Claims and verdicts: what the papers say, and what the records say about it, as tables and text.
+"""Claims and verdicts: what the papers say, and what the records say about it, as tables and
+text.
 
-The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter's ``QUERIES`` say which records can decide it, and
-:mod:`capslib.lab.judging` judges it by them.
+The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter's ``QUERIES``
+say which records can decide it, and :mod:`capslib.lab.judging` judges it by them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, STATUSES, Status, Verdict
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
     """The verdict on every claim of a paper (of all papers), in the order of the ledger.
 
-    Only trials of an experiment's own grid count, and those with twice its budget, which tell whether it came to rest.
-    Verdicts that use the same records name each other. Raises :class:`UserError` as :func:`ledger` does.
+    Only trials of an experiment's own grid count, and those with twice its budget, which tell
+    whether it came to rest. Verdicts that use the same records name each other. Raises
+    :class:`UserError` as :func:`ledger` does.
     """
     store = store or Store()
     answers: list[Verdict] = []
@@ -69,7 +71,8 @@ def by_record(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return users
 
 
-# ---------------------------------------------------------------------------------------------------------- for readers
+# ----------------------------------------------------------------------------------------------------------
+# for readers
 
 
 def with_unit(text: str, unit: str) -> str:
@@ -86,7 +89,9 @@ def with_unit(text: str, unit: str) -> str:
 
 
 def theirs(verdict: Verdict) -> str:
-    """The paper's value as the paper prints it, with its unit; *in words* where it gives no number."""
+    """The paper's value as the paper prints it, with its unit; *in words* where it gives no
+    number.
+    """
     return (
         with_unit(verdict.claim.printed, verdict.claim.unit)
         if verdict.claim.value is not None
@@ -95,8 +100,10 @@ def theirs(verdict: Verdict) -> str:
 
 
 def our_value(verdict: Verdict) -> str:
-    """Our value with its unit, or the values seed by seed; for a count, the tally of its parts; empty where there is none. A lead
-    is that of the side that the claim puts first: ``lead −2.5 points``."""
+    """Our value with its unit, or the values seed by seed; for a count, the tally of its parts;
+    empty where there is none. A lead is that of the side that the claim puts first: ``lead −2.5
+    points``.
+    """
     if verdict.ours == 0 and verdict.status == "holds" and verdict.claim.value is None:
         return "no exception"
     if verdict.ours is not None or verdict.listed:
@@ -107,7 +114,9 @@ def our_value(verdict: Verdict) -> str:
 
 
 def our_interval(verdict: Verdict) -> str:
-    """``[99.6, 100]``, or ``(all equal)`` where every replicate gave the same value; empty where there is no interval."""
+    """``[99.6, 100]``, or ``(all equal)`` where every replicate gave the same value; empty
+    where there is no interval.
+    """
     if verdict.interval is None:
         return ""
     return (
@@ -116,7 +125,9 @@ def our_interval(verdict: Verdict) -> str:
 
 
 def ours(verdict: Verdict) -> str:
-    """Our value with its 95 % interval, ``99.81 % [99.6, 99.9]``; where there is no value, *not run* or *undecided*."""
+    """Our value with its 95 % interval, ``99.81 % [99.6, 99.9]``; where there is no value, *not
+    run* or *undecided*.
+    """
     value = our_value(verdict) or ("not run" if verdict.group in UNJUDGED else "undecided")
     return " ".join(filter(None, (value, our_interval(verdict))))
 
@@ -151,8 +162,10 @@ UNJUDGED = (ERRATA, NOT_RUN)
 GLYPHS: dict[Status, str] = dict(
     zip(STATUSES, "✓+≠×◐◑?✓×~↑↓▫!\N{NO-BREAK SPACE}–∅", strict=True)
 )
-"""A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers' own size are full squares, those of a
-reduced setting half-filled, or a dotted edge around a number that decides nothing, *holds* and *fails* are round, and what was not run is empty."""
+"""A sign per verdict, so that nobody needs to tell the colours apart. Verdicts of the papers'
+own size are full squares, those of a reduced setting half-filled, or a dotted edge around a
+number that decides nothing, *holds* and *fails* are round, and what was not run is empty.
+"""
 SHAPES = dict(
     zip(GROUPS, ("own-size", "baseline", "exact", "reduced", "erratum", "not-run"), strict=True)
 )
@@ -165,8 +178,9 @@ def classes(status: Status, group: str) -> str:
 
 
 def seal(verdict: Verdict, href: str | None = None, *, named: bool = False) -> str:
-    """The square of a verdict as HTML: it describes the verdict, and links to ``href``, by default the claim's row on its own page.
-    ``named`` puts the claim's id beside it."""
+    """The square of a verdict as HTML: it describes the verdict, and links to ``href``, by
+    default the claim's row on its own page. ``named`` puts the claim's id beside it.
+    """
     told, kind, name = (
         escape(describe(verdict)),
         classes(verdict.status, verdict.group),
@@ -202,7 +216,9 @@ def row(verdict: Verdict) -> tuple[str, ...]:
 
 
 def to_json(found: Iterable[Verdict]) -> str:
-    """Verdicts as a JSON list, for other programs. ``paper_value`` and ``our_value`` are in the unit of the claim."""
+    """Verdicts as a JSON list, for other programs. ``paper_value`` and ``our_value`` are in the
+    unit of the claim.
+    """
     rows = [
         {
             "id": v.claim.id,

@@ -42,7 +42,7 @@ CACHE = joblib.Memory(pooch.os_cache("capslib") / "flops", verbose=0)
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes that a trial will take, None where nothing tells, and what they rest on."""
+    """Seconds and bytes of a trial, None where nothing tells, and what they rest on."""
 
     seconds: float | None
     memory: int | None
@@ -123,7 +123,8 @@ def flops_of_step(recipe: BaseRecipe) -> int:
         except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
             data = getattr(recipe, "data", None) or "its data"
             raise UserError(
-                f"{recipe.network}, {recipe.routing} routing and {data} do not go together: {error}"
+                f"{recipe.network}, {recipe.routing} routing and {data} do not go together: "
+                f"{error}"
             ) from error
     return _counted[name]
 
@@ -168,8 +169,8 @@ class Experience:
         """Return what a trial will take.
 
         Records of the same training step tell best, those of the same experiment first: by the
-        median of their seconds a step. Then a rehearsal of this trial tells, then its FLOPs at the
-        rate of the paper's records.
+        median of their seconds a step. Then a rehearsal of this trial tells, then its FLOPs at
+        the rate of the paper's records.
         """
         names = step_names(trial)
         for experiment, other in ((trial.experiment, ""), ("", " of other experiments")):
@@ -228,7 +229,7 @@ class Experience:
 
 
 class Outlook(NamedTuple):
-    """What is left of an experiment: trials, FLOPs, and hours on one CPU core, None if unknown."""
+    """What is left of an experiment: trials, FLOPs, and hours of a CPU core if known."""
 
     experiment: str
     trials: int

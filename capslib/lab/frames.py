@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 def styled(table: DataFrame, digits: int = 6) -> Styler:
-    """A table for a page, its numbers with ``digits`` decimals, and without pandas' own row numbers.
+    """A table for a page, its numbers with ``digits`` decimals, and without pandas' own row
+    numbers.
 
-    Every text in it is escaped: a record may come from anybody, and left alone pandas' Styler escapes nothing.
+    Every text in it is escaped: a record may come from anybody, and left alone pandas' Styler
+    escapes nothing.
     """
 
     def safe(cell: object) -> object:
@@ -44,7 +46,9 @@ def styled(table: DataFrame, digits: int = 6) -> Styler:
 
 
 def table(rows: Mapping | Sequence[Sequence], columns: Sequence[str], *names: str) -> Styler:
-    """A table for a page: of rows that a mapping names, by a tuple where there are several ``names``, or of rows without names."""
+    """A table for a page: of rows that a mapping names, by a tuple where there are several
+    ``names``, or of rows without names.
+    """
     from pandas import DataFrame, Index
 
     if not isinstance(rows, Mapping):
@@ -58,7 +62,9 @@ MISSING = "–"
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text after each full stop, question or exclamation mark before a blank, which the next sentence begins with."""
+    """Split a text after each full stop, question or exclamation mark before a blank, which the
+    next sentence begins with.
+    """
     return re.split(r"(?<=[.!?])(?=\s)", text)
 
 
@@ -68,7 +74,9 @@ def whole(sentences: Iterable[str]) -> str:
 
 
 def _is_whole(sentence: str) -> bool:
-    """Whether a sentence has no dash in the place of a number, and no share of nothing, ``0 of 0``."""
+    """Whether a sentence has no dash in the place of a number, and no share of nothing, ``0 of
+    0``.
+    """
     visible = re.sub(r"<[^>]*>", "", sentence)
     return not re.search(rf"(?<![^\s(]){MISSING}(?![^\s),.;:])|\b0 of 0\b", visible)
 
@@ -85,7 +93,9 @@ def plain(text: str) -> str:
 
 
 def metrics(records: Iterable[Record]) -> DataFrame:
-    """One row per record: its configuration, seed, scale, exit, parameters and metrics, each by name."""
+    """One row per record: its configuration, seed, scale, exit, parameters and metrics, each by
+    name.
+    """
     import pandas as pd
 
     return pd.DataFrame(
@@ -110,7 +120,9 @@ def values(records: Iterable[Record], metric: str) -> list[float]:
 def mean(
     values: Iterable[float], digits: int = 1, bounds: Bounds | None = (0, 100), unit: str = ""
 ) -> str:
-    """The mean of the values that are there and its 95 % interval, as text, or a dash; ``bounds`` are what no mean can leave."""
+    """The mean of the values that are there and its 95 % interval, as text, or a dash;
+    ``bounds`` are what no mean can leave.
+    """
     there = [v for v in map(float, values) if v == v]
     found = interval(there, bounds)
     between = (
@@ -133,9 +145,11 @@ def means(
     digits: int = 1,
     bounds: Bounds | None = (0, 100),
 ) -> DataFrame:
-    """For each group of :func:`metrics`: the number of seeds, and the :func:`mean` of some metrics.
+    """For each group of :func:`metrics`: the number of seeds, and the :func:`mean` of some
+    metrics.
 
-    ``columns`` maps each metric to the name of its column; a metric that no group has gets none.
+    ``columns`` maps each metric to the name of its column; a metric that no group has gets
+    none.
     """
     of = table.groupby(by, sort=False)
     metrics = [name for name in columns if name in table]
@@ -160,7 +174,9 @@ def select(
 
 
 def best(records: Iterable[Record], experiment: str, **where: object) -> list[Record]:
-    """The records of an experiment that a figure shows: of the scale with most, and of smoke scale only where there is no other."""
+    """The records of an experiment that a figure shows: of the scale with most, and of smoke
+    scale only where there is no other.
+    """
     found = list({r.key: r for r in select(records, experiment, **where)}.values())
     scales = Counter(r.trial.scale for r in found if r.trial.scale != "smoke")
     return select(found, experiment, max(scales, key=scales.__getitem__, default="smoke"))
@@ -244,7 +260,9 @@ def configuration(
 
 
 def text(value: object) -> str:
-    """A value of a configuration or a record for readers: numbers as one would write them, lists in their order."""
+    """A value of a configuration or a record for readers: numbers as one would write them,
+    lists in their order.
+    """
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, float):
@@ -253,7 +271,9 @@ def text(value: object) -> str:
 
 
 def deviations(records: Iterable[Record]) -> DataFrame:
-    """Each difference from the paper, as the ledger says it today, and what only the records name, with the scales at which it holds."""
+    """Each difference from the paper, as the ledger says it today, and what only the records
+    name, with the scales at which it holds.
+    """
     import pandas as pd
 
     found: dict[tuple[str, str, str], tuple[str, set[str]]] = {}

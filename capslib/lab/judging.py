@@ -1,8 +1,9 @@
-"""Judging: from a claim, a chapter's query and the records to a verdict, which is never written down.
+"""Judging: from a claim, a chapter's query and the records to a verdict, which is never written
+down.
 
-Smoke-scale records and records on a stand-in of our own decide nothing. Arms are compared seed by seed at one scale: the paper's own
-where it has enough runs. A run that failed, or a network that did not learn, leaves the claim open: dropping it would select runs by
-their outcome.
+Smoke-scale records and records on a stand-in of our own decide nothing. Arms are compared seed
+by seed at one scale: the paper's own where it has enough runs. A run that failed, or a network
+that did not learn, leaves the claim open: dropping it would select runs by their outcome.
 """
 
 from __future__ import annotations
@@ -52,9 +53,13 @@ from capslib.papers.query import (
 SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
 WIDEST = 6
-"""A value is not decided by an interval wider than this many tolerances: one that wide would reproduce almost anything."""
+"""A value is not decided by an interval wider than this many tolerances: one that wide would
+reproduce almost anything.
+"""
 AT_REST = 0.1
-"""A training is at rest if twice its budget moves no arm by more than this share of its value, and gives the same decision."""
+"""A training is at rest if twice its budget moves no arm by more than this share of its value,
+and gives the same decision.
+"""
 
 QUERIES_OF_KIND = {
     "value": (Value, Erratum),
@@ -67,7 +72,8 @@ SHARES = {"fraction": 1.0, "percent": 100.0}
 def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -> Verdict:
     """Judge one claim by records, whose order does not matter.
 
-    Raises :class:`ValueError` for a query that does not fit the kind of the claim: the chapter is wrong then.
+    Raises :class:`ValueError` for a query that does not fit the kind of the claim: the chapter
+    is wrong then.
     """
     if query is not None and not isinstance(query, QUERIES_OF_KIND[claim.kind]):
         raise ValueError(
@@ -84,7 +90,9 @@ def judge(claim: Claim, query: Query | None, records: Iterable[Record] | Runs) -
 
 
 def _scale(claim: Claim, query: Query, runs: Runs) -> Scale:
-    """Choose the one scale that judges the claim: the paper's own, unless the cpu scale has replicates that it lacks."""
+    """Choose the one scale that judges the claim: the paper's own, unless the cpu scale has
+    replicates that it lacks.
+    """
 
     def supply(
         scale: Scale,
@@ -117,7 +125,8 @@ def _answer(claim: Claim, query: Query, runs: Runs, scale: Scale, name: str = ""
     return _mean(claim, query, runs, "paper" if query.paper_scale_only else scale, name)
 
 
-# ------------------------------------------------------------------------------------------------ values and comparisons
+# ------------------------------------------------------------------------------------------------
+# values and comparisons
 
 
 def _mean(
@@ -244,7 +253,9 @@ def _named(select: Select) -> str:
 def _missing(
     claim: Claim, query: Leaf, arms: Sequence[Sequence[Run]], runs: Runs, scale: Scale
 ) -> str:
-    """Return why there is nothing to judge by: no records of an arm, or none that hold the metric. Empty where there is."""
+    """Return why there is nothing to judge by: no records of an arm, or none that hold the
+    metric. Empty where there is.
+    """
     for select, arm in zip(query.arms, arms, strict=True):
         if not arm and len(select.arms) > 1 and not query.paper_scale_only:
             return (
@@ -271,7 +282,9 @@ def _missing(
 
 
 def _mixed(query: Value | Order | Above, arms: Sequence[Sequence[Run]]) -> str:
-    """Return in what the records of one arm differ that the query does not fix: such runs are no replicates."""
+    """Return in what the records of one arm differ that the query does not fix: such runs are
+    no replicates.
+    """
     for select, arm in zip(query.arms, arms, strict=True):
         if select.arms:
             continue  # a name fixes every field
@@ -297,7 +310,9 @@ def _ends(runs: Sequence[Run]) -> str:
 def _unlearned(
     query: Value | Order | Above, pairs: Sequence[tuple[Run, ...]], *, decides: bool = True
 ) -> str:
-    """Return which networks have not learned, or break a limit of their selection; empty where all have."""
+    """Return which networks have not learned, or break a limit of their selection; empty where
+    all have.
+    """
     found: dict[str, None] = {}
     for pair in pairs:
         for place, (select, run) in enumerate(zip(query.arms, pair, strict=True)):
@@ -320,7 +335,9 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 class _Unit(NamedTuple):
-    """The unit in which a verdict is told, and the factor to it from the records' unit. ``clash`` says why there is none."""
+    """The unit in which a verdict is told, and the factor to it from the records' unit.
+    ``clash`` says why there is none.
+    """
 
     factor: float
     name: str
@@ -328,7 +345,9 @@ class _Unit(NamedTuple):
 
 
 def _unit(claim: Claim, query: Value | Above | Order, used: Sequence[Run]) -> _Unit:
-    """Return the unit of the claim, if the records have that or a share of it. Differences stay in the records' unit."""
+    """Return the unit of the claim, if the records have that or a share of it. Differences stay
+    in the records' unit.
+    """
     units = sorted({metric.unit for run in used if (metric := run.read(query.metric))})
     if len(units) > 1:
         return _Unit(
@@ -391,11 +410,14 @@ def _of_value(
     return "better" if beaten else "not reproduced", reason
 
 
-# ---------------------------------------------------------------------------------------------------------------- at rest
+# ----------------------------------------------------------------------------------------------------------------
+# at rest
 
 
 class _Rest(NamedTuple):
-    """Whether a decision stands after twice the budget; what happened, to end its reason with; the keys of the longer runs."""
+    """Whether a decision stands after twice the budget; what happened, to end its reason with;
+    the keys of the longer runs.
+    """
 
     holds: bool
     reason: str
@@ -405,7 +427,8 @@ class _Rest(NamedTuple):
 def _rest(
     verdict: Verdict, query: Value | Order | Above, runs: Runs, unit: _Unit, status: Status
 ) -> _Rest:
-    """Compare the ``status`` that a verdict is to have with that of twice the budget; one seed of each arm is enough.
+    """Compare the ``status`` that a verdict is to have with that of twice the budget; one seed
+    of each arm is enough.
 
     A falling learning rate flattens any curve, so a flat curve proves nothing.
     """
@@ -447,7 +470,9 @@ def _moved(
     scale: Scale,
     longer: Sequence[tuple[Run, ...]],
 ) -> str:
-    """Return which arm twice the budget moves too far, and from where to where; empty where all are at rest."""
+    """Return which arm twice the budget moves too far, and from where to where; empty where all
+    are at rest.
+    """
     for place, select in enumerate(query.arms):
         shorter = {run.seed: run for run in runs.pick(claim.paper, select, scale)}
         pairs = [
@@ -469,11 +494,14 @@ def _moved(
     return ""
 
 
-# ------------------------------------------------------------------------------------------------- properties and counts
+# -------------------------------------------------------------------------------------------------
+# properties and counts
 
 
 def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
-    """Judge a theorem by its worst record: it must hold at every scale. What both scales drew alike counts once."""
+    """Judge a theorem by its worst record: it must hold at every scale. What both scales drew
+    alike counts once.
+    """
     arm = runs.pick(claim.paper, query.select, "cpu", "paper", single=True)
     shown = _exact(claim, arm, name)
     if missing := _missing(claim, query, [arm], runs, shown.scale):
@@ -495,7 +523,9 @@ def _property(claim: Claim, query: Property, runs: Runs, name: str) -> Verdict:
 
 
 def _exact_value(claim: Claim, query: Value, runs: Runs, name: str) -> Verdict:
-    """Judge a count, such as the parameters of a network that is built and not trained: each record of its size has to have it."""
+    """Judge a count, such as the parameters of a network that is built and not trained: each
+    record of its size has to have it.
+    """
     arm = runs.pick(claim.paper, query.select, "paper")
     shown = _exact(claim, arm, name)
     if not arm:
@@ -584,7 +614,8 @@ def _count(claim: Claim, query: Count, runs: Runs, scale: Scale, name: str) -> V
 def _of_parts(parts: Sequence[Verdict], need: int, shown: Verdict) -> tuple[Status, str]:
     """Return the word of a claim that needs so many of its parts, and why.
 
-    "Contradicted" and "opposite order" are words for most of the parts, those of parts included; less holds, or fails, in part.
+    "Contradicted" and "opposite order" are words for most of the parts, those of parts
+    included; less holds, or fails, in part.
     """
     words = WORDS[shown.setting]
     against = [part.name for part in parts if part.fails]
@@ -626,12 +657,16 @@ def _few(names: list[str]) -> str:
 
 
 def whole(data: DataFingerprint) -> bool:
-    """Whether a data set has all of the paper's examples, and no others: the publisher's own, or every one of them made smaller."""
+    """Whether a data set has all of the paper's examples, and no others: the publisher's own,
+    or every one of them made smaller.
+    """
     return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
 
 
 def _sources(runs: Sequence[Run]) -> dict:
-    """Return what a verdict says of its records: their keys, what their data are, and whether they train capsules."""
+    """Return what a verdict says of its records: their keys, what their data are, and whether
+    they train capsules.
+    """
     records = [record for run in runs for record in run.records]
     told = set()
     for data in (d for r in records for d in r.data if d.deviations or not d.complete):

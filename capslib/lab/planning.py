@@ -16,7 +16,8 @@ from capslib.papers.experiment import Trial
 
 GIB = 1 << 30
 PROCESS_MEMORY = {"cpu": GIB // 2, "cuda": GIB}
-"""What a process needs beside its trial: Python and torch; the context and kernels of a device."""
+"""What a process needs beside its trial: Python and torch; the context and kernels of a device.
+"""
 SLACK = 1.25
 """Room for what the allocator keeps and cannot give to another tensor."""
 
@@ -25,9 +26,9 @@ SLACK = 1.25
 class Plan:
     """What a call is going to do: the trials ``todo`` out of ``total``.
 
-    ``failed`` has the records of those of all trials that did not end well before, and ``known`` an
-    estimate for each of ``todo``, by key. Each of ``devices`` has one worker process; None stands for a
-    scheduler of the user's own, which has workers of its own.
+    ``failed`` has the records of those of all trials that did not end well before, and
+    ``known`` an estimate for each of ``todo``, by key. Each of ``devices`` has one worker
+    process; None stands for a scheduler of the user's own, which has workers of its own.
     """
 
     total: int
@@ -47,8 +48,8 @@ def plan(
 ) -> Plan:
     """Return what is to run: trials without a record of a finished run, and their estimates.
 
-    With ``retry_failed`` those that failed are to run again. ``check`` may raise :class:`UserError`
-    for the trials that are to run, before they are estimated.
+    With ``retry_failed`` those that failed are to run again. ``check`` may raise
+    :class:`UserError` for the trials that are to run, before they are estimated.
     """
     records = {}
     for trial in trials:
@@ -75,8 +76,8 @@ def plan(
 def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
     """Return the device of each worker process, in turn; on each as many as fit, at least one.
 
-    ``free`` is the memory of each device in bytes, ``need`` that of one process. There are no more
-    workers than trials or cores.
+    ``free`` is the memory of each device in bytes, ``need`` that of one process. There are no
+    more workers than trials or cores.
     """
     room = [max(1, bytes_ // need) for bytes_ in free]
     devices: list[int] = []
@@ -88,10 +89,10 @@ def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
 def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
     """Return the device of each worker process of this machine: ``cpu``, ``mps`` or ``cuda:N``.
 
-    On CUDA devices as many processes share one as fit by the memory of the largest trial, one where
-    that is not known. On the CPU there is one for every ``settings.threads`` cores, as far as memory
-    allows. At smoke scale starting processes costs more than it gains: one. ``settings.workers``
-    overrides all of this.
+    On CUDA devices as many processes share one as fit by the memory of the largest trial, one
+    where that is not known. On the CPU there is one for every ``settings.threads`` cores, as
+    far as memory allows. At smoke scale starting processes costs more than it gains: one.
+    ``settings.workers`` overrides all of this.
     """
     from dask.system import cpu_count
 
@@ -132,7 +133,7 @@ def free_memory(device: str) -> int:
 
 
 def pinned(device: str) -> dict[str, str]:
-    """Return the environment in which a process sees this CUDA device and no other, as ``cuda``.
+    """Return the environment in which a process sees one CUDA device, as ``cuda``.
 
     It is empty for another kind of device.
     """

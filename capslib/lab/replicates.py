@@ -22,11 +22,12 @@ def one_budget(record: Record) -> int:
 
 
 class Runs:
-    """The records that may decide a claim, on real data, at cpu or paper scale, ended well or failed.
+    """The records that may decide a claim: on real data, at cpu or paper scale.
 
-    ``budget(record)`` is 1 for a scale's own records, 2 for those with twice its epochs, and 0 for
-    others, such as those of an earlier revision. A training that stopped itself before its epochs were
-    over is its own with twice the epochs. ``left_out`` counts the others, by paper and experiment.
+    ``budget(record)`` is 1 for a scale's own records, 2 for those with twice its epochs, and 0
+    for others, such as those of an earlier revision. A training that stopped itself before its
+    epochs were over is its own with twice the epochs. ``left_out`` counts the others, by paper
+    and experiment.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Runs:
 
 
 def _place_in_index(record: Record) -> tuple:
-    """Return experiment, scale, fields and the record; twice the budget has the arm's own name."""
+    """Return experiment, scale, fields and record; twice the budget has the arm's name."""
     fields = dict(record.config)
     if "arm" in fields:
         fields["arm"] = str(fields["arm"]).removesuffix(TWICE)

@@ -29,8 +29,9 @@ def book_above() -> Path | None:
 
 
 def project_root() -> Path:
-    """Return the book's folder: the one above the working folder, else the checkout that capslib comes from, else the working
-    folder."""
+    """Return the book's folder: the one above the working folder, else the checkout that
+    capslib comes from, else the working folder.
+    """
     above, checkout = book_above(), Path(__file__).parents[2]
     if above is not None:
         return above
@@ -92,7 +93,9 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 @functools.lru_cache(maxsize=4096)
 def _unchanged(path: Path, *state: int) -> Record:
-    """The record in a file, read once as long as inode, time and size of the file stay the same."""
+    """The record in a file, read once as long as inode, time and size of the file stay the
+    same.
+    """
     return read_record(path)
 
 
@@ -119,7 +122,9 @@ class Store:
 
     @property
     def trainings(self) -> Path:
-        """The folder of checkpoints and final weights, by the key of recipe and seed. It may be deleted at any time."""
+        """The folder of checkpoints and final weights, by the key of recipe and seed. It may be
+        deleted at any time.
+        """
         return self.root / ".trainings"
 
     def lock(self, trial: Trial) -> Path:
@@ -139,7 +144,9 @@ class Store:
         )
 
     def check_there(self) -> Store:
-        """Itself. Raises :class:`UserError` for a folder that somebody named and that is not there, or is empty: the name is mistyped."""
+        """Itself. Raises :class:`UserError` for a folder that somebody named and that is not
+        there, or is empty: the name is mistyped.
+        """
         if self.root != project_root() / "results" and not any(self.root.glob("*")):
             raise UserError(
                 f"There are no records in {self.root}: check --results-dir and $CAPSLIB_RESULTS, or leave them out."
@@ -147,14 +154,18 @@ class Store:
         return self
 
     def get(self, trial: Trial) -> Record | None:
-        """The record of a trial; None where there is none, or, with a warning, where it is damaged.
+        """The record of a trial; None where there is none, or, with a warning, where it is
+        damaged.
 
-        Raises :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial must not run again.
+        Raises :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial
+        must not run again.
         """
         return self._read(self.path(trial))
 
     def put(self, record: Record) -> Path:
-        """Write a record. A damaged file in its place is set aside first; a record of a newer capslib raises :class:`Newer`."""
+        """Write a record. A damaged file in its place is set aside first; a record of a newer
+        capslib raises :class:`Newer`.
+        """
         path = self.path(record.trial)
         self.repair(path)
         fields = record.model_dump(
@@ -168,7 +179,9 @@ class Store:
         return path
 
     def repair(self, path: Path) -> None:
-        """Set a record aside if it is damaged, and warn. Raises :class:`Newer` for a record of a newer capslib."""
+        """Set a record aside if it is damaged, and warn. Raises :class:`Newer` for a record of
+        a newer capslib.
+        """
         try:
             read_record(path)
         except Damaged as why:
@@ -177,16 +190,19 @@ class Store:
             pass
 
     def repair_all(self, paper: str | None = None) -> None:
-        """Set the damaged records of a paper (of all papers) aside. Leaves those of a newer capslib alone."""
+        """Set the damaged records of a paper (of all papers) aside. Leaves those of a newer
+        capslib alone.
+        """
         for path in self.paths(paper):
             with contextlib.suppress(Newer):
                 self.repair(path)
 
     def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
-        """Yield all records that are used, in a fixed order; with ``cut`` also those of rehearsals.
+        """Yield all records that are used, in a fixed order; with ``cut`` also those of
+        rehearsals.
 
-        Warns of each file that it leaves out: one that is damaged, unreadable or of a newer capslib,
-        or one with :meth:`objections`.
+        Warns of each file that it leaves out: one that is damaged, unreadable or of a newer
+        capslib, or one with :meth:`objections`.
         """
         for path in self.paths(paper):
             try:
@@ -205,9 +221,9 @@ class Store:
     def objections(self, path: Path, record: Record) -> Iterator[str]:
         """Yield why the sound file at ``path`` counts for nothing, and what to do about it.
 
-        The record contradicts itself, lies in another folder than its trial names, cannot have seen the
-        data that it names, or is not what its experiment runs today. A record of an earlier revision may
-        have a configuration that nobody knows any more.
+        The record contradicts itself, lies in another folder than its trial names, cannot have
+        seen the data that it names, or is not what its experiment runs today. A record of an
+        earlier revision may have a configuration that nobody knows any more.
         """
         trial = record.trial
         if path.parent != self.path(trial).parent:

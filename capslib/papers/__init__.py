@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``, ``links`` leads to the paper and its code; a name without
-    an address, ``"public code": None``, says that there is no such thing."""
+    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``,
+    ``links`` leads to the paper and its code; a name without an address, ``"public code":
+    None``, says that there is no such thing.
+    """
 
     stem: str
     short: str
@@ -129,12 +131,16 @@ def module(stem: str) -> ModuleType:
 
 @functools.cache
 def experiments(stem: str) -> Mapping[str, Experiment]:
-    """The experiments of a chapter by name. Raises :class:`UserError` for an unknown stem, and where one is asked for an unknown name."""
+    """The experiments of a chapter by name. Raises :class:`UserError` for an unknown stem, and
+    where one is asked for an unknown name.
+    """
     return Registry(f"experiment of {stem}", module(stem).EXPERIMENTS)
 
 
 def experiment_of(trial: Trial) -> Experiment | None:
-    """Return the experiment of a trial; None where there is no such experiment, or paper, today."""
+    """Return the experiment of a trial; None where there is no such experiment, or paper,
+    today.
+    """
     if trial.paper not in PAPERS:
         return None
     return experiments(trial.paper).get(trial.experiment)
@@ -197,9 +203,11 @@ def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
 
 
 def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]]:
-    """The trials with twice the budget without which no claim about the end of training is decided at this scale, for each claim.
+    """The trials with twice the budget without which no claim about the end of training is
+    decided at this scale, for each claim.
 
-    Each list holds those of one seed, behind the trial of the scale's own budget that each doubles; one seed of all arms is enough.
+    Each list holds those of one seed, behind the trial of the scale's own budget that each
+    doubles; one seed of all arms is enough.
     """
     found: dict[str, list[list[tuple[Trial, Trial]]]] = {}
     for claim, trials in _asked(
@@ -220,7 +228,9 @@ def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]
 
 
 class Waits(NamedTuple):
-    """The trials that a claim waits for at a scale: with the scale's own budget, and with twice it."""
+    """The trials that a claim waits for at a scale: with the scale's own budget, and with twice
+    it.
+    """
 
     own: list[Trial]
     twice: list[Trial]
@@ -229,7 +239,8 @@ class Waits(NamedTuple):
 def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
     """What each claim waits for at the scales that judge it, beside these records.
 
-    With twice the budget those of the seed that lacks the fewest. A training that stopped itself is its own with twice the budget.
+    With twice the budget those of the seed that lacks the fewest. A training that stopped
+    itself is its own with twice the budget.
     """
     records = list(records)
     done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}

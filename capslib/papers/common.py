@@ -57,9 +57,11 @@ def outcome(
     curves: Collection[str] = (),
     beside: Trained | None = None,
 ) -> Outcome:
-    """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every experiment records.
+    """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every
+    experiment records.
 
-    ``curves`` names the metrics to keep for every epoch. ``beside`` is another network, whose training accuracy is kept, too.
+    ``curves`` names the metrics to keep for every epoch. ``beside`` is another network, whose
+    training accuracy is kept, too.
     """
     from capslib.routing import Routing
 
@@ -88,7 +90,9 @@ def outcome(
 
 
 def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
-    """Loss and training accuracy as means over equal stretches of steps, at most ``points`` of them, with their last steps."""
+    """Loss and training accuracy as means over equal stretches of steps, at most ``points`` of
+    them, with their last steps.
+    """
     steps = len(history.terms["loss"])
     width = max(1, -(-steps // points))
     ends = [min(k + width, steps) for k in range(0, steps, width)]

@@ -1,7 +1,8 @@
 """Experiments and trials: what a paper runs, and what one run of it is.
 
-An *experiment* has a configuration model, the configurations and seeds of every scale, and a function that runs one. A *trial* is
-one such run: paper, experiment, revision, scale, configuration and seed. It leaves one record behind (``capslib.lab.records``).
+An *experiment* has a configuration model, the configurations and seeds of every scale, and a
+function that runs one. A *trial* is one such run: paper, experiment, revision, scale,
+configuration and seed. It leaves one record behind (``capslib.lab.records``).
 
 Nothing here imports torch: bad input has to be answered in a moment.
 """
@@ -53,7 +54,7 @@ class Trial(Model):
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits of everything above. A new option that has a default leaves it as it is."""
+        """A hash of everything above. A new option with a default leaves it as it is."""
         return hash_of(self.model_dump())
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Deviation(Model):
 
 
 class Metric(Model):
-    """A measured number. ``n`` is what it was measured on (test images, points, weights drawn); ``unit`` is in words."""
+    """A measured number, what it was measured on (``n``), and its unit in words."""
 
     value: Number
     n: Count
@@ -101,7 +102,7 @@ TWICE = "/twice"
 
 @dataclass(frozen=True)
 class Arm:
-    """A named variation of an experiment: the recipe that it trains, and the options of what it measures."""
+    """A named variation of an experiment: a recipe, and options of what is measured."""
 
     name: str
     recipe: Recipe | None = None
@@ -171,7 +172,7 @@ class Arm:
         return replace(self, recipe=parts[0] if self.recipe else None, options=parts[-1])
 
     def as_in_paper(self) -> Arm:
-        """Return the arm of the paper's size; of an arm without a name, one with all defaults."""
+        """Return the arm of the paper's size; without a name, one with all defaults."""
         if self.full is not None:
             return self.full
         if self.name:
@@ -202,8 +203,8 @@ def same_size(scale: Scale, arm: Arm) -> Arm:
 class Experiment:
     """An experiment of a paper: named arms, and what is measured of each.
 
-    ``arms(scale)`` yields the arms of a scale in the paper's size, and ``reduce(scale, arm)`` makes
-    one smaller. ``run(arm, context)`` trains and measures.
+    ``arms(scale)`` yields the arms of a scale in the paper's size, and ``reduce(scale, arm)``
+    makes one smaller. ``run(arm, context)`` trains and measures.
     """
 
     name: str
@@ -214,9 +215,10 @@ class Experiment:
     revision: int = 1
     reduce: Callable[[Scale, Arm], Arm] = same_size
     trainings: Callable[[Arm, int], list[Training]] = own_training
-    """What a trial of this arm and seed trains. Experiments that name the same training share it."""
+    """What a trial trains. Experiments that name the same training share it."""
     replicates: Callable[[Arm, Sequence[int]], Sequence[int]] = all_seeds
-    """Those of a scale's seeds that an arm runs with, where the paper ran some arms more often."""
+    """Those of a scale's seeds that an arm runs with, where the paper ran some arms more often.
+    """
     budget_fields: tuple[str, ...] = ("epochs",)
     """The fields that say for how long an arm trains."""
 
@@ -234,7 +236,7 @@ class Experiment:
 
     @functools.cached_property
     def _named(self) -> dict[tuple[Scale, str], Arm]:
-        """The arms of every scale, those with twice the budget too, by the hash of what they change."""
+        """All arms, those with twice the budget too, by the hash of what they change."""
         named: dict[tuple[Scale, str], Arm] = {}
         for scale in SCALES:
             for arm in self.at(scale).values():
@@ -336,9 +338,9 @@ class Experiment:
         """Return the trials of a scale, seed by seed.
 
         ``where`` keeps the arms with these values: ``arm`` is the name, which may be one with
-        twice the budget, and ``seed`` keeps one seed. ``change`` then sets fields of these arms.
-        Raise :class:`UserError` for an unknown field, a value out of range, or a ``where`` that
-        leaves nothing.
+        twice the budget, and ``seed`` keeps one seed. ``change`` then sets fields of these
+        arms. Raise :class:`UserError` for an unknown field, a value out of range, or a
+        ``where`` that leaves nothing.
         """
         where = dict(where or {})
         seed = where.pop("seed", None)
@@ -407,7 +409,7 @@ def typed(fields: Mapping[str, Any]) -> str:
 
 
 def messages(error: ValidationError) -> str:
-    """``points = -3: Input should be greater than or equal to 2``, one for each field; what is said of several fields alone."""
+    """Return an error as one reads it: ``points = -3: Input should be greater than 2``."""
     told = [
         (".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, "))
         for e in error.errors()

@@ -1,4 +1,6 @@
-"""Experiments whose configurations are flat models. They give way to :class:`capslib.papers.experiment.Experiment`, whose arms have names."""
+"""Experiments whose configurations are flat models. They give way to
+:class:`capslib.papers.experiment.Experiment`, whose arms have names.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def doubled(config: Config) -> Config | None:
-    """The configuration with twice the budget: twice the fields that its class names in ``BUDGET``, its epochs where it names none.
+    """The configuration with twice the budget: twice the fields that its class names in
+    ``BUDGET``, its epochs where it names none.
 
     None for a configuration that has no such field: what it runs does not train.
     """
@@ -30,13 +33,17 @@ def doubled(config: Config) -> Config | None:
 
 
 def own_training(config: Config, seed: int) -> list[Training]:
-    """The training of an experiment that trains its own configuration; none where that is no recipe."""
+    """The training of an experiment that trains its own configuration; none where that is no
+    recipe.
+    """
     return [Training(config.recipe(), seed)] if isinstance(config, Recipe) else []
 
 
 @dataclass(frozen=True, eq=False)
 class FlatExperiment:
-    """One experiment of a paper: a configuration model, the configurations and seeds of each scale, and ``run``."""
+    """One experiment of a paper: a configuration model, the configurations and seeds of each
+    scale, and ``run``.
+    """
 
     name: str
     paper: str
@@ -46,13 +53,19 @@ class FlatExperiment:
     seeds: Mapping[Scale, Sequence[int]]
     run: Callable[[Any, Context], Outcome]
     trainings: Callable[[Any, int], list[Training]] = own_training
-    """What a trial with this configuration and seed trains. Experiments that name the same training share it."""
+    """What a trial with this configuration and seed trains. Experiments that name the same
+    training share it.
+    """
     replicates: Callable[[Any, Sequence[int]], Sequence[int]] = lambda config, seeds: seeds
-    """Those of a scale's seeds that a configuration runs with, where the paper ran some of them more often than others."""
+    """Those of a scale's seeds that a configuration runs with, where the paper ran some of them
+    more often than others.
+    """
 
     @functools.cached_property
     def _budgets(self) -> dict[tuple[Scale, str, int], int]:
-        """The budget of each trial that the experiment names, by scale, hash of the configuration, and seed."""
+        """The budget of each trial that the experiment names, by scale, hash of the
+        configuration, and seed.
+        """
         budgets: dict[tuple[Scale, str, int], int] = {}
         for scale in SCALES:
             for config in self.grid(scale):
@@ -116,8 +129,9 @@ class FlatExperiment:
     ) -> list[Trial]:
         """The trials of a scale, seed by seed.
 
-        ``where`` keeps the configurations with these field values, and the seed that it may name; ``change`` then sets fields.
-        Raises :class:`UserError` for an unknown field, a value out of range, or a ``where`` that leaves nothing.
+        ``where`` keeps the configurations with these field values, and the seed that it may
+        name; ``change`` then sets fields. Raises :class:`UserError` for an unknown field, a
+        value out of range, or a ``where`` that leaves nothing.
         """
         every, where, fields = self.grid(scale), dict(where or {}), self.config.model_fields
         for name in where:  # of a trial, which has a seed beside its configuration

@@ -1,6 +1,8 @@
-"""What a claim asks of the records: small, declarative questions. Each chapter lists its own; ``capslib.lab.judging`` answers them.
+"""What a claim asks of the records: small, declarative questions. Each chapter lists its own;
+``capslib.lab.judging`` answers them.
 
-A query never holds a result. It says which records to look at and what to compare; the answer is computed.
+A query never holds a result. It says which records to look at and what to compare; the answer
+is computed.
 """
 
 from __future__ import annotations
@@ -35,14 +37,18 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Derived:
-    """A quantity that a record holds in its curves and not among its metrics. ``of`` computes it from the record."""
+    """A quantity that a record holds in its curves and not among its metrics. ``of`` computes
+    it from the record.
+    """
 
     name: str
     of: Callable[[Measured], Metric]
     metrics: tuple[str | Derived, ...] = ()
     """The quantities that it compares, where it is their difference."""
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
-    """What a reader has to know of these records beside the number, such as that a score is inverted. Empty where nothing."""
+    """What a reader has to know of these records beside the number, such as that a score is
+    inverted. Empty where nothing.
+    """
 
     def __str__(self) -> str:
         return self.name
@@ -57,7 +63,9 @@ def at_the_end(curve: str) -> Derived:
 
 
 def difference(one: str, other: str, size: bool = False) -> Derived:
-    """By how much one metric of a record lies above another; with ``size`` how far they lie apart."""
+    """By how much one metric of a record lies above another; with ``size`` how far they lie
+    apart.
+    """
 
     def of(record: Measured) -> Metric:
         a, b = record.metrics[one], record.metrics[other]
@@ -70,7 +78,9 @@ def difference(one: str, other: str, size: bool = False) -> Derived:
 
 
 def read(what: str | Derived, record: Measured) -> Metric | None:
-    """What a record says about a quantity; None where it does not. ``parameters`` is the record's own field."""
+    """What a record says about a quantity; None where it does not. ``parameters`` is the
+    record's own field.
+    """
     if isinstance(what, Derived):
         try:
             return what.of(record)
@@ -87,8 +97,9 @@ def read(what: str | Derived, record: Measured) -> Metric | None:
 
 
 def training_accuracy(record: Measured) -> float | None:
-    """The mean training accuracy over the last twentieth of a run's steps, the least of all networks of a record whose curves it has;
-    None where it has none."""
+    """The mean training accuracy over the last twentieth of a run's steps, the least of all
+    networks of a record whose curves it has; None where it has none.
+    """
     curves = [
         curve
         for name, curve in record.series.items()
@@ -99,7 +110,9 @@ def training_accuracy(record: Measured) -> float | None:
 
 
 def stopped_itself(record: Any) -> bool:
-    """Whether a training ended by a rule before its epochs were over: more of them would change nothing."""
+    """Whether a training ended by a rule before its epochs were over: more of them would change
+    nothing.
+    """
     ran = record.metrics.get("epochs")
     return ran is not None and ran.value < record.config.get("epochs", 0)
 
@@ -115,15 +128,23 @@ class Select:
     experiment: str
     where: Mapping[str, Any] = field(default_factory=dict)
     learned: float = 0.0
-    """The floor: a network whose :func:`training_accuracy` ends below it has not learned, and decides nothing."""
+    """The floor: a network whose :func:`training_accuracy` ends below it has not learned, and
+    decides nothing.
+    """
     at_most: Mapping[str, float] = field(default_factory=dict)
-    """Metrics above these limits make a run that decides nothing, such as networks that were matched at too high an error."""
+    """Metrics above these limits make a run that decides nothing, such as networks that were
+    matched at too high an error.
+    """
     over: str = ""
-    """A field that is left open: a replicate is the mean over the runs of one seed that differ in it, such as those of ten classes."""
+    """A field that is left open: a replicate is the mean over the runs of one seed that differ
+    in it, such as those of ten classes.
+    """
     cells: int = 1
     """How many these are. A seed that does not have all of them yet is no replicate."""
     reduced: Mapping[str, Any] = field(default_factory=dict)
-    """Field values that it asks for at cpu scale alone, where that scale has one arm in two reduced settings."""
+    """Field values that it asks for at cpu scale alone, where that scale has one arm in two
+    reduced settings.
+    """
     arm: str | tuple[str, ...] = ()
     """The arm by name. Of several, a replicate is the mean over the runs of one seed."""
     cpu: str = ""
@@ -139,7 +160,9 @@ class Select:
         return (self.cpu,) if scale == "cpu" and self.cpu else self.arms
 
     def apart_from(self, other: Select) -> str:
-        """What tells it from another selection at any scale: ``routing em``, or else its experiment; empty where nothing does."""
+        """What tells it from another selection at any scale: ``routing em``, or else its
+        experiment; empty where nothing does.
+        """
         if self.arms:
             return " and ".join(self.arms) if self.arms != other.arms else ""
         told = {name: value for name, value in self.where.items() if name not in self.reduced}
@@ -149,7 +172,9 @@ class Select:
         return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
 
     def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
-        """Return why a record of this selection decides nothing; if nothing is to be decided, why it goes into no mean."""
+        """Return why a record of this selection decides nothing; if nothing is to be decided,
+        why it goes into no mean.
+        """
         learned, why = training_accuracy(record) or 0.0, []
         floor = self.learned if decides else min(self.learned, GUESSING)
         if learned < floor:
@@ -169,8 +194,9 @@ T = TypeVar("T")
 
 
 class Index(Generic[T]):
-    """Finds what a selection takes without a look at everything: things, each with its experiment, its scale and all fields of its
-    configuration."""
+    """Finds what a selection takes without a look at everything: things, each with its
+    experiment, its scale and all fields of its configuration.
+    """
 
     def __init__(self, things: Iterable[tuple[str, Scale, Mapping[str, Any], T]] = ()):
         self._things = list(things)
@@ -216,14 +242,21 @@ class Value:
     select: Select
     metric: str | Derived
     final: bool = True
-    """Whether it speaks of the end of training, so that twice the budget has to give the same decision. Not where the paper says
-    when it stops."""
+    """Whether it speaks of the end of training, so that twice the budget has to give the same
+    decision. Not where the paper says when it stops.
+    """
     better_counts: bool = True
-    """Whether beating the paper's value is *better*. Not where the claim is that something fails: there it is a failure to fail."""
+    """Whether beating the paper's value is *better*. Not where the claim is that something
+    fails: there it is a failure to fail.
+    """
     bounded: bool = True
-    """Whether a fraction or percentage is a share, which cannot lie below nothing or above everything."""
+    """Whether a fraction or percentage is a share, which cannot lie below nothing or above
+    everything.
+    """
     unlike: str = ""
-    """Why ours cannot be held against the paper's value, in a few words: it is shown, and decides nothing. Empty where it can."""
+    """Why ours cannot be held against the paper's value, in a few words: it is shown, and
+    decides nothing. Empty where it can.
+    """
     paper_scale_only: ClassVar[str] = ""
 
     @property
@@ -246,10 +279,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Order:
-    """``better`` beats ``worse`` in a metric by more than ``margin``: the interval of the difference, paired by seed.
+    """``better`` beats ``worse`` in a metric by more than ``margin``: the interval of the
+    difference, paired by seed.
 
-    With ``equal=True`` it asks instead whether the two differ by no more than ``margin``. With ``beyond`` it asks for a difference of
-    differences: whether ``better`` is further ahead of ``worse`` than the first of these two is ahead of the second.
+    With ``equal=True`` it asks instead whether the two differ by no more than ``margin``. With
+    ``beyond`` it asks for a difference of differences: whether ``better`` is further ahead of
+    ``worse`` than the first of these two is ahead of the second.
     """
 
     better: Select
@@ -259,10 +294,13 @@ class Order:
     margin: float = 0.0
     equal: bool = False
     ours: bool = False
-    """Whether the margin is ours. A lead, or a deficit, that only our margin puts against the claim then decides nothing."""
+    """Whether the margin is ours. A lead, or a deficit, that only our margin puts against the
+    claim then decides nothing.
+    """
     final: bool | Literal["reduced"] = True
-    """Whether it speaks of the end of training. *reduced*: at paper scale the end is where the paper stops, and only a reduced run has
-    to come to rest."""
+    """Whether it speaks of the end of training. *reduced*: at paper scale the end is where the
+    paper stops, and only a reduced run has to come to rest.
+    """
     beyond: tuple[Select, Select] | None = None
     paper_scale_only: str = ""
     """Why a reduced setting cannot answer this, in a few words; empty where it can."""
@@ -294,11 +332,14 @@ class Order:
         )
 
     def asked(self, factor: float = 1) -> str:
-        """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the one that is shown."""
+        """Where the interval of the mean has to lie; ``factor`` takes the metric's unit to the
+        one that is shown.
+        """
         return f"{'within ±' if self.equal else 'above '}{self.margin * factor:.4g}"
 
     def decide(self, low: float, high: float, factor: float = 1) -> Decision:
-        """On which side an interval lies. A lead between nothing and the margin decides nothing.
+        """On which side an interval lies. A lead between nothing and the margin decides
+        nothing.
 
         With a negative margin, a deficit that is no larger counts as equal.
         """
@@ -315,7 +356,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Above:
-    """The mean of a metric lies above (or with ``below=True`` under) a bound by more than ``margin``: the interval has to clear it."""
+    """The mean of a metric lies above (or with ``below=True`` under) a bound by more than
+    ``margin``: the interval has to clear it.
+    """
 
     select: Select
     metric: str | Derived
@@ -329,7 +372,9 @@ class Above:
     ours: bool = False
     """Whether the bound is ours and not the paper's. Then it never speaks against the claim."""
     against: float | None = None
-    """The bound of the paper's beyond which a mean speaks against the claim, where ``bound`` is ours."""
+    """The bound of the paper's beyond which a mean speaks against the claim, where ``bound`` is
+    ours.
+    """
     final: bool | Literal["reduced"] = True
     paper_scale_only: str = ""
 
@@ -366,7 +411,8 @@ class Above:
 
 @dataclass(frozen=True)
 class Property:
-    """A theorem or an exact count: the worst record keeps the metric at or below ``bound`` (``above=True``: at or above).
+    """A theorem or an exact count: the worst record keeps the metric at or below ``bound``
+    (``above=True``: at or above).
 
     ``test`` names the test that holds code and statement together.
     """
@@ -383,12 +429,16 @@ class Property:
 
 @dataclass(frozen=True)
 class Count:
-    """A claim over many cells: how many of ``parts`` must hold (all, by default). Each part's decision is listed."""
+    """A claim over many cells: how many of ``parts`` must hold (all, by default). Each part's
+    decision is listed.
+    """
 
     parts: Mapping[str, Query]
     at_least: int | None = None
     errata: Mapping[str, str] = field(default_factory=dict)
-    """Parts that the paper's own numbers contradict, and how. They are listed, and decide nothing."""
+    """Parts that the paper's own numbers contradict, and how. They are listed, and decide
+    nothing.
+    """
 
 
 @dataclass(frozen=True)
@@ -403,7 +453,9 @@ Leaf = Value | Order | Above | Property
 
 
 def compared(query: Leaf) -> tuple[str | Derived, ...]:
-    """Return the quantities that have to be at rest: both sides of a difference, else the metric itself."""
+    """Return the quantities that have to be at rest: both sides of a difference, else the
+    metric itself.
+    """
     behind = (
         query.metric.metrics
         if isinstance(query.metric, Derived)
@@ -428,7 +480,9 @@ def selects(query: Query) -> Iterator[Select]:
 
 
 def selects_at_rest(query: Query, scale: Scale) -> Iterator[Select]:
-    """What of it is decided at this scale only with runs of twice the budget: the arms of what speaks of the end of training."""
+    """What of it is decided at this scale only with runs of twice the budget: the arms of what
+    speaks of the end of training.
+    """
     for leaf in leaves(query):
         if (
             not isinstance(leaf, Property)

@@ -1,4 +1,6 @@
-"""Many trials: here, on an embedded cluster and on a scheduler of the user's own; each runs once and all give the same records."""
+"""Many trials: here, on an embedded cluster and on a scheduler of the user's own; each runs
+once and all give the same records.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_two_workers_leave_the_same_records_as_one_process(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_workers, workers):
-    """On any machine and beside any number of others: with another number of threads the last digits differ."""
+    """On any machine and beside any number of others: with another number of threads the last
+    digits differ.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(5)
     try:
@@ -109,7 +113,8 @@ def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, o
     assert {key for key, *_ in display.steps} == {trial.key for trial in tiny}
 
 
-# ---------------------------------------------------------------------------------------------------- what has a record
+# ----------------------------------------------------------------------------------------------------
+# what has a record
 
 
 def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
@@ -172,7 +177,9 @@ def test_a_rehearsal_that_kills_its_workers_is_no_failure_of_the_run(toy, store)
 
 
 def test_a_record_outlives_its_worker(toy, store, make_record):
-    """Dask loses the word that a trial has ended with its worker, blames it for the next deaths too, and gives it up."""
+    """Dask loses the word that a trial has ended with its worker, blames it for the next deaths
+    too, and gives it up.
+    """
     (trial,) = toy("dies once")
     ended = make_record(trial)
     store.put(ended)
@@ -183,14 +190,17 @@ def test_a_record_outlives_its_worker(toy, store, make_record):
 
 
 def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
-    """What another process has finished meanwhile is not replaced, even if the rehearsal was planned before."""
+    """What another process has finished meanwhile is not replaced, even if the rehearsal was
+    planned before.
+    """
     experiment = papers.experiments(STEM)["sign"]
     record = run_unless_taken(experiment, tiny[0], here, Context(seed=0, max_steps=1))
     assert record == here.get(tiny[0])
     assert record.exit == "ok"
 
 
-# ------------------------------------------------------------------------------------------------------------ failures
+# ------------------------------------------------------------------------------------------------------------
+# failures
 
 
 def times_run(folder: Path) -> dict[str, int]:
@@ -250,7 +260,9 @@ def test_a_trial_that_ends_well_leaves_no_log(toy, store, make_record):
 def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
     tiny, store, monkeypatch
 ):
-    """A kill came while a checkpoint was being written; the next one has its name, and takes what was left along."""
+    """A kill came while a checkpoint was being written; the next one has its name, and takes
+    what was left along.
+    """
     monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", "0")
     sign = papers.experiments(STEM)["sign"]
     keys = {
@@ -305,7 +317,8 @@ def test_notes_of_a_running_trial_are_passed_on(toy, store):
     ]
 
 
-# ------------------------------------------------------------------------------------------------- workers that die
+# -------------------------------------------------------------------------------------------------
+# workers that die
 
 
 def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, store, tmp_path):
@@ -325,11 +338,14 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     assert [times[f"well {n} 0"] for n in (2, 5, 6)] == [1, 1, 1]
 
 
-# ------------------------------------------------------------------------------------------------------ two at once
+# ------------------------------------------------------------------------------------------------------
+# two at once
 
 
 def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
-    """The other process is played by a lock of our own; it ends, with a record, when we have nothing else left to do."""
+    """The other process is played by a lock of our own; it ends, with a record, when we have
+    nothing else left to do.
+    """
     from filelock import FileLock
 
     trials = toy("well", "well", "well")
@@ -379,7 +395,9 @@ def test_what_another_process_gave_up_is_taken_over(toy, store, tmp_path):
 
 
 def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_record):
-    """Both saw the same failure; the second finds that it has been replaced meanwhile, by a failure again."""
+    """Both saw the same failure; the second finds that it has been replaced meanwhile, by a
+    failure again.
+    """
     (trial,) = toy("raises")
     store.put(make_record(trial, exit="error"))
 
@@ -392,7 +410,8 @@ def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_
     assert record == store.get(trial)
 
 
-# ------------------------------------------------------------------------------------------------------------ sessions
+# ------------------------------------------------------------------------------------------------------------
+# sessions
 
 
 def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""Verdicts: each rule by itself on small made-up records, and what must not matter to any of them."""
+"""Verdicts: each rule by itself on small made-up records, and what must not matter to any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def with_longer(records) -> Runs:
     return Runs(records, lambda r: 2 if r.config.get("epochs") == 8 else 1)
 
 
-# --------------------------------------------------------------------------------------------------------------- value
+# ---------------------------------------------------------------------------------------------------------------
+# value
 
 
 @pytest.mark.parametrize(
@@ -463,7 +466,8 @@ def test_what_the_ledger_rules_out_stays_so_with_its_reason(reason, status):
     assert judge(claim(value=95.5), None, runs(GOOD)).status == "waiting"
 
 
-# --------------------------------------------------------------------------------------------------- order and above
+# ---------------------------------------------------------------------------------------------------
+# order and above
 
 
 def cells(values, **more) -> list[Record]:
@@ -691,7 +695,8 @@ def test_a_claim_may_need_the_scale_of_the_paper():
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- at rest
+# -------------------------------------------------------------------------------------------------------------
+# at rest
 
 
 def assert_decided_only_with_twice_the_budget(asked, query, records, undone, decided) -> None:
@@ -892,7 +897,8 @@ def test_a_nan_in_either_arm_leaves_an_order_open():
     assert (found.status, "seed 3 ended in nan" in found.reason) == ("inconclusive", True)
 
 
-# -------------------------------------------------------------------------------------------------- property and count
+# --------------------------------------------------------------------------------------------------
+# property and count
 
 
 def exactly(bound, above=False, select=A):
@@ -1057,7 +1063,8 @@ def test_a_query_that_does_not_fit_its_claim_is_a_mistake(asked, query):
         judge(asked, query, arms())
 
 
-# ----------------------------------------------------------------------------------------------------- what must not matter
+# -----------------------------------------------------------------------------------------------------
+# what must not matter
 
 shares = st.floats(0, 1).map(lambda v: round(v, 4))
 samples = st.lists(shares, min_size=3, max_size=6)
@@ -1136,7 +1143,8 @@ def test_a_value_far_from_the_paper_is_better_on_one_side_only(a, value):
     assert (up, down) in {*alike, ("better", "not reproduced"), ("not reproduced", "better")}
 
 
-# ---------------------------------------------------------------------------------------------------------- words with weight
+# ----------------------------------------------------------------------------------------------------------
+# words with weight
 
 
 OWN_SIZE = set(GROUPS[CAPSULES]) - set(IN_PART)
@@ -1253,7 +1261,8 @@ def test_a_network_that_is_built_and_not_trained_is_a_count():
     )
 
 
-# ------------------------------------------------------------------------------------- thresholds of ours, and errata
+# -------------------------------------------------------------------------------------
+# thresholds of ours, and errata
 
 
 @pytest.mark.parametrize(
@@ -1361,7 +1370,9 @@ def committed() -> list[Record]:
 
 
 def test_no_claim_gets_a_word_of_the_papers_size_from_reduced_records():
-    """Every query of every chapter, over the committed records as if all had run at cpu scale, and as if each had rested."""
+    """Every query of every chapter, over the committed records as if all had run at cpu scale,
+    and as if each had rested.
+    """
     reduced = [
         r.model_copy(update={"trial": r.trial.model_copy(update={"scale": "cpu"})})
         for r in committed()
@@ -1385,7 +1396,8 @@ def _rested(records: list[Record]) -> Runs:
     return Runs([*records, *again], lambda r: 1 + r.key.endswith("-2"))
 
 
-# ------------------------------------------------------------------------------------------------- the ledger as a whole
+# -------------------------------------------------------------------------------------------------
+# the ledger as a whole
 
 
 def test_without_records_every_claim_is_not_run_and_says_why_and_what_it_waits_for(tmp_path):
@@ -1409,7 +1421,9 @@ CHAPTER = "negation_limitation"
 
 
 def answered(store: Store, **more) -> tuple[str, list[Record]]:
-    """Records at paper scale for the first value claim of the chapter, from the chapter's own grid, on the paper's value."""
+    """Records at paper scale for the first value claim of the chapter, from the chapter's own
+    grid, on the paper's value.
+    """
     name, query = next((n, q) for n, q in queries(CHAPTER).items() if isinstance(q, Value))
     experiment = experiments(CHAPTER)[query.select.experiment]
     share = ledger()[name].value / 100
@@ -1529,7 +1543,9 @@ def test_a_tally_says_how_many_parts_hold_are_open_and_fail():
 
 
 def test_a_changed_configuration_does_not_pass_for_the_scale(tmp_path):
-    """``--scale paper`` with fewer epochs makes a sound record, but not one of the paper's setting."""
+    """``--scale paper`` with fewer epochs makes a sound record, but not one of the paper's
+    setting.
+    """
     store = Store(tmp_path)
     name, records = answered(store, change={"epochs": 1})
     found = {v.claim.id: v for v in verdicts(CHAPTER, store=store)}[name]
@@ -1631,7 +1647,9 @@ def test_a_trial_of_the_grid_with_twice_its_epochs_tells_whether_an_order_rests(
 
 
 def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too_but_not_of_a_training_that_stopped_itself():
-    """Of the seeds that lacks the fewest; an arm that the claim asks only of the paper's size needs none."""
+    """Of the seeds that lacks the fewest; an arm that the claim asks only of the paper's size
+    needs none.
+    """
     stem, claim, own = (
         "learned_routing",
         "LR-W-1",

@@ -1,7 +1,7 @@
 """The command line, as a user meets it: a process with an exit status, an output and a message.
 
-Bad input has to be answered at once. How long a second is depends on the machine, so what is tested is that torch, nearly all
-of the time that capslib takes to start, was not imported.
+Bad input has to be answered at once. How long a second is depends on the machine, so what is
+tested is that torch, nearly all of the time that capslib takes to start, was not imported.
 """
 
 from __future__ import annotations
@@ -450,7 +450,9 @@ def test_data_that_is_missing_says_where_it_comes_from_and_where_it_goes(capslib
 
 
 def test_data_that_is_missing_is_answered_before_planning(capslib, tmp_path, make_record):
-    """A plan that goes by the FLOPs of other records takes torch, and half a minute for a whole paper."""
+    """A plan that goes by the FLOPs of other records takes torch, and half a minute for a whole
+    paper.
+    """
     put(tmp_path / "results", make_record(experiments(CHAPTER)["sign"].trials("cpu")[0]))
     done = capslib(*run("--experiment", "depth", "--data-dir", tmp_path / "empty"))
     assert done.status == 2
@@ -490,7 +492,9 @@ def test_a_results_folder_that_cannot_be_written(capslib, tmp_path, how):
 
 
 def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
-    """A device has to be here only if trials run here: the scheduler may have workers with GPUs."""
+    """A device has to be here only if trials run here: the scheduler may have workers with
+    GPUs.
+    """
     done = capslib(
         *run("--experiment", "sign", "--device", "cuda", "--scheduler", "tcp://127.0.0.1:9")
     )
@@ -499,7 +503,8 @@ def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
     assert "Traceback" not in done.message
 
 
-# ------------------------------------------------------------------------------------------------------------ good input
+# ------------------------------------------------------------------------------------------------------------
+# good input
 
 
 def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capslib, tmp_path):
@@ -817,7 +822,9 @@ def test_claims_as_a_table_and_as_json(capslib, tmp_path):
 
 
 def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
-    """A step so large that the weights overflow: the trial ends in a NaN, is recorded as such, and the others run."""
+    """A step so large that the weights overflow: the trial ends in a NaN, is recorded as such,
+    and the others run.
+    """
     place = ("--results-dir", tmp_path / "records")
     done = capslib(*TINY, "--where", "routing=em_vector", "--set", "weight_std=1e38", *place)
     assert done.status == 1, done.message

@@ -198,7 +198,9 @@ COLORS = (
 
 
 def inverted(color: str) -> str:
-    """What ``filter: invert(1) hue-rotate(180deg)`` makes of a colour, as the Filter Effects specification computes it."""
+    """What ``filter: invert(1) hue-rotate(180deg)`` makes of a colour, as the Filter Effects
+    specification computes it.
+    """
     r, g, b = (1 - int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
     turned = (
         -0.574 * r + 1.43 * g + 0.144 * b,

@@ -1,4 +1,6 @@
-"""JupyterLab as ``make lab`` starts it, on a copy of the notebooks: open, run and save leave a clean diff."""
+"""JupyterLab as ``make lab`` starts it, on a copy of the notebooks: open, run and save leave a
+clean diff.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Executing a chapter: when, with which parameters, and what is left when a cell fails. The chapters here have three cells."""
+"""Executing a chapter: when, with which parameters, and what is left when a cell fails. The
+chapters here have three cells.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ print(scale, seeds, results_dir)
 
 @pytest.fixture
 def book(tmp_path, monkeypatch) -> Path:
-    """A book of one chapter in a folder of its own, with a copy of capslib that may be edited; the working folder."""
+    """A book of one chapter in a folder of its own, with a copy of capslib that may be edited;
+    the working folder.
+    """
     folder = tmp_path / "book of one"
     (folder / "notebooks").mkdir(parents=True)
     (folder / "_toc.yml").touch()
@@ -79,13 +83,16 @@ def printed(folder: Path) -> str:
 
 
 def with_a_cell(book: Path, code: str) -> None:
-    """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one after it."""
+    """Give the chapter one more cell, the fifth with the one that Papermill puts in, and one
+    after it.
+    """
     (book / "notebooks" / f"{STEM}.py").write_text(
         f"{CHAPTER}\n# %%\n{code}\n\n# %%\nprint('never')\n", encoding="utf-8"
     )
 
 
-# --------------------------------------------------------------------------------------------------- what it depends on
+# ---------------------------------------------------------------------------------------------------
+# what it depends on
 
 
 def append(path: Path) -> None:
@@ -134,7 +141,9 @@ NO_CHANGES = {
 
 
 def test_a_network_of_another_paper_may_be_a_part_of_ones_own(book):
-    """Learned routing's takes layers of EM routing's, and the sparse chapter trains its CNN: both stayed as they were."""
+    """Learned routing's takes layers of EM routing's, and the sparse chapter trains its CNN:
+    both stayed as they were.
+    """
     stems = ("em_routing", "learned_routing", "sparse_unsupervised")
     before = {stem: notebooks.fingerprint(stem, Settings()) for stem in stems}
     (book / "capslib" / "networks" / "em_routing.py").write_text("x = 1", encoding="utf-8")
@@ -177,7 +186,8 @@ def test_a_pipe_among_the_records_hangs_nobody(book):
     assert notebooks.fingerprint(STEM, Settings())
 
 
-# ------------------------------------------------------------------------------------------------------------ execution
+# ------------------------------------------------------------------------------------------------------------
+# execution
 
 
 def test_it_executes_once_until_something_changes(book):
@@ -232,7 +242,8 @@ NEW_CODE = {
     'tags=["hide-input"]': 'tags=["raises-exception"]',
     "# %% [markdown]\n# The sume is two.": "# %%\n2",
 }
-"""Another cell, one more, one that does not run, one that may fail, and text that becomes code."""
+"""Another cell, one more, one that does not run, one that may fail, and text that becomes code.
+"""
 
 
 def without_ids(path: Path) -> dict:
@@ -277,7 +288,9 @@ def test_text_and_something_else_that_changed_execute_together(book):
 
 
 def test_outputs_of_code_that_somebody_edited_in_the_book_are_not_kept(book):
-    """The executed notebook can be opened and saved; what it holds is then no output of the chapter."""
+    """The executed notebook can be opened and saved; what it holds is then no output of the
+    chapter.
+    """
     (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
     notebooks.target(STEM).write_text(
@@ -489,7 +502,9 @@ print([notebooks.execute("{STEM}", Settings(seeds=k)) for k in (1, 2)], file=sys
 
 
 def test_executions_four_at_a_time(tmp_path):
-    """Each kernel has sockets in a folder of its own: none waits for, or takes, the port of another."""
+    """Each kernel has sockets in a folder of its own: none waits for, or takes, the port of
+    another.
+    """
     processes = []
     for k in range(4):
         folder = tmp_path / str(k)
@@ -527,7 +542,8 @@ def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
         notebooks.source(stem)
 
 
-# ---------------------------------------------------------------------------------------------------- the real chapters
+# ----------------------------------------------------------------------------------------------------
+# the real chapters
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
 
@@ -583,7 +599,9 @@ def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_that_goes_to_a_notebook_and_back_is_the_same_file(path, tmp_path):
-    """An author may work on the ``.ipynb``, which keeps the metadata of a cell in the order of the alphabet."""
+    """An author may work on the ``.ipynb``, which keeps the metadata of a cell in the order of
+    the alphabet.
+    """
     for name in (ROOT / "jupytext.toml", path):
         shutil.copy(name, tmp_path)
     source, notebook = tmp_path / path.name, tmp_path / f"{path.stem}.ipynb"

@@ -1,4 +1,6 @@
-"""What runs, what it will take and where it fits: arithmetic on records and devices that are made up, so no GPU is needed."""
+"""What runs, what it will take and where it fits: arithmetic on records and devices that are
+made up, so no GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ def test_the_free_memory_of_this_machine_is_a_number_of_bytes():
     assert GIB // 8 < planning.free_memory("cpu") < 1 << 50
 
 
-# ------------------------------------------------------------------------------------------------------------ estimates
+# ------------------------------------------------------------------------------------------------------------
+# estimates
 
 
 def estimate(trial: Trial, device: str, records: Iterable[Record]) -> Estimate:
@@ -125,7 +128,9 @@ def estimate(trial: Trial, device: str, records: Iterable[Record]) -> Estimate:
 
 @pytest.fixture
 def ran(trial, make_record):
-    """A record of the trial with another seed: how long it took, what it held, how it ended, where; and other fields."""
+    """A record of the trial with another seed: how long it took, what it held, how it ended,
+    where; and other fields.
+    """
 
     def make(
         seconds: float,

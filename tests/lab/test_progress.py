@@ -16,7 +16,9 @@ from capslib.lab.store import Store
 
 @pytest.fixture
 def shown(trial, make_record):
-    """Play a run of three trials, in which one fails, to a console; its display and what it has written."""
+    """Play a run of three trials, in which one fails, to a console; its display and what it has
+    written.
+    """
 
     def play(
         terminal: bool, seconds: tuple[float | None, ...] = (10, 20, 30)
@@ -74,7 +76,9 @@ def test_bars_on_a_terminal(shown):
 
 
 def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(shown):
-    """The third trial is half done at 100 s, the others end at 145 s and 190 s. Rich's estimate starts with the first progress."""
+    """The third trial is half done at 100 s, the others end at 145 s and 190 s. Rich's estimate
+    starts with the first progress.
+    """
     assert shown(False)[0] == "2/3, 45 s left"  # 10 + 20 of 60 in 90 s, 15 to go
     assert (
         shown(False, (10, None, 30))[0] == "2/3, 23 s left"
@@ -82,7 +86,9 @@ def test_the_time_left_goes_by_what_the_trials_are_expected_to_take(shown):
 
 
 def test_the_end_of_the_first_trial_alone_says_nothing_of_the_time_left(trial, make_record):
-    """A rehearsal tells of one step per trial, the last one: what its record takes after that is no measure of a trial."""
+    """A rehearsal tells of one step per trial, the last one: what its record takes after that
+    is no measure of a trial.
+    """
     trials = [trial.model_copy(update={"seed": seed}) for seed in range(3)]
     clock = [100.0]
     console = progress.Terminal(file=io.StringIO(), width=120, get_time=lambda: clock[0])

@@ -95,7 +95,8 @@ def test_a_name_far_from_all_others_gets_no_suggestion():
     assert "Did you mean" not in str(unknown("paper", "qqqqqq", ["em_routing"]))
 
 
-# -------------------------------------------------------------------------------------------------------------- devices
+# --------------------------------------------------------------------------------------------------------------
+# devices
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,8 @@ def test_the_driver_is_believed_only_if_it_starts(monkeypatch):
     assert module.cuda_devices() == 0
 
 
-# ---------------------------------------------------------------------------------------------------------- name=value
+# ----------------------------------------------------------------------------------------------------------
+# name=value
 
 
 def test_values_are_json_where_they_are_and_else_text():

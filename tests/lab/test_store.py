@@ -1,4 +1,6 @@
-"""The folder of records: whole files only, damaged ones set aside, and a clear message where the disk is full or read-only."""
+"""The folder of records: whole files only, damaged ones set aside, and a clear message where
+the disk is full or read-only.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from capslib.training import Context
 
 ROOT = Path(__file__).parents[2]
 
-# ------------------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------------------------
+# files
 
 
 def test_a_write_makes_folders_replaces_and_leaves_nothing_else(tmp_path):
@@ -229,7 +232,8 @@ def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, mon
             Store(place).check_there()
 
 
-# ----------------------------------------------------------------------------------------------------------- records
+# -----------------------------------------------------------------------------------------------------------
+# records
 
 
 def test_a_record_comes_back_as_it_was(store, trial, make_record):
@@ -559,7 +563,8 @@ def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, ma
     assert store.path(other).exists()
 
 
-# --------------------------------------------------------------------------------------------------- a disk of its own
+# ---------------------------------------------------------------------------------------------------
+# a disk of its own
 
 DISK = """
 mount -t tmpfs -o size=160k tmpfs "$1" && head -c 94208 /dev/zero > "$1/ballast" || exit 77
@@ -578,7 +583,9 @@ echo "--- read-only"; run "$@"
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
-    """A disk of 160 kB, in a mount namespace of its own: not all five trials fit on it, a page or more for each file. Then there is room; then it is read-only."""
+    """A disk of 160 kB, in a mount namespace of its own: not all five trials fit on it, a page
+    or more for each file. Then there is room; then it is read-only.
+    """
     if (
         not shutil.which("unshare")
         or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode

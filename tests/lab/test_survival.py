@@ -1,6 +1,8 @@
-"""``capslib run`` as processes that are stopped and killed: no record is lost, none is made twice, nothing is left running.
+"""``capslib run`` as processes that are stopped and killed: no record is lost, none is made
+twice, nothing is left running.
 
-``CAPSLIB_KILLS=30 python -m pytest tests/lab/test_survival.py -k kills`` is the long soak, with compiled routings: half an hour.
+``CAPSLIB_KILLS=30 python -m pytest tests/lab/test_survival.py -k kills`` is the long soak, with
+compiled routings: half an hour.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ CAPSLIB = (
     "import signal; [signal.signal(n, signal.default_int_handler if n == 2 else signal.SIG_DFL) for n in (2, 15)]; "
     + ("import toys; toys.dask_setup(None); from capslib.lab.cli import main; main()")
 )
-"""The command line, which knows the toys, with signals that work where the runner of the tests ignores them."""
+"""The command line, which knows the toys, with signals that work where the runner of the tests
+ignores them.
+"""
 
 
 @pytest.fixture
@@ -162,7 +166,8 @@ def test_two_runs_at_once_share_the_trials(capslib, tmp_path):
     assert len(pids(tmp_path)) == 3, "a trial ran twice"
 
 
-# ---------------------------------------------------------------------------------------------------------------- soak
+# ----------------------------------------------------------------------------------------------------------------
+# soak
 
 KILLS = int(
     os.environ.get("CAPSLIB_KILLS", 6)
@@ -175,7 +180,9 @@ SEEDS = 2
 
 
 class Killed:
-    """A run whose processes are killed as often as asked for, each time after both workers have got further."""
+    """A run whose processes are killed as often as asked for, each time after both workers have
+    got further.
+    """
 
     def __init__(self, start, store: Store, trainings: dict[str, str]):
         self.start, self.store, self.trainings, self.random, self.kills = (
@@ -188,7 +195,9 @@ class Killed:
         self.running = start()
 
     def round(self, whom: str) -> None:
-        """Kill both workers; or before, between or after them the parent, too; or the whole group at once."""
+        """Kill both workers; or before, between or after them the parent, too; or the whole
+        group at once.
+        """
         self.wait_for_steps(self.random.randint(2, 12))
         if whom == "group":
             os.killpg(self.running.pid, signal.SIGKILL)

@@ -33,11 +33,14 @@ from capslib.papers import experiments
 from capslib.papers.experiment import DataFingerprint, Metric, Trial
 from capslib.training import Context
 
-# -------------------------------------------------------------------------------------------------------------- keys
+# --------------------------------------------------------------------------------------------------------------
+# keys
 
 
 def test_the_key_of_a_trial_never_changes(trial):
-    """If this fails, every committed record has lost its name. Raise the revision of an experiment instead."""
+    """If this fails, every committed record has lost its name. Raise the revision of an
+    experiment instead.
+    """
     config = {
         "routing": "dynamic",
         "bias": True,
@@ -104,7 +107,8 @@ def test_a_trial_says_what_it_is(trial):
     )
 
 
-# ------------------------------------------------------------------------------------------------------- selections
+# -------------------------------------------------------------------------------------------------------
+# selections
 
 
 def test_the_trials_of_a_scale_come_seed_by_seed(make_experiment):
@@ -164,7 +168,8 @@ def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
     assert says in str(error.value)
 
 
-# ---------------------------------------------------------------------------------------------------------- records
+# ----------------------------------------------------------------------------------------------------------
+# records
 
 
 def test_a_record_survives_json_to_the_last_bit(trial, make_record):
@@ -286,7 +291,8 @@ def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
     assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
 
 
-# ---------------------------------------------------------------------------------------------------------- revisions
+# ----------------------------------------------------------------------------------------------------------
+# revisions
 
 
 def commit(root: Path) -> str:
@@ -479,7 +485,8 @@ def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_
     assert known == [1]
 
 
-# ---------------------------------------------------------------------------------------------------------- machines
+# ----------------------------------------------------------------------------------------------------------
+# machines
 
 
 def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
@@ -550,8 +557,9 @@ print(first, later, (held - peak().bytes) >> 20)
 def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it(trim):
     """Page faults are counted: five blocks of 64 MiB take 81,920 of 4 KiB, or none.
 
-    The heap first grows by some blocks, how many depends on what else lies in it: a block joins the free memory beside it when it
-    is given back, and one alone is too small for the next of its size, which has to be aligned. Seven blocks were the most.
+    The heap first grows by some blocks, how many depends on what else lies in it: a block joins
+    the free memory beside it when it is given back, and one alone is too small for the next of
+    its size, which has to be aligned. Seven blocks were the most.
     """
     done = subprocess.run(
         [sys.executable, "-c", STEPS],
@@ -565,7 +573,8 @@ def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_cou
     assert not os.access("/proc/self/clear_refs", os.W_OK) or int(given_back) > 48
 
 
-# ------------------------------------------------------------------------------------------------- how a trial ends
+# -------------------------------------------------------------------------------------------------
+# how a trial ends
 
 
 def run(experiment, store, seed: int = 0) -> Record:
@@ -639,7 +648,9 @@ def test_a_trial_that_ends_its_process_is_a_failure_of_its_own(store, make_exper
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_rehearsal_is_recorded_as_such_even_where_it_fails(store, make_experiment, failed):
-    """A NaN in it would else pass for a result; and it has no say over the checkpoint of the whole run."""
+    """A NaN in it would else pass for a result; and it has no say over the checkpoint of the
+    whole run.
+    """
     experiment = make_experiment(*([raising(NotFinite("step 7"))] if failed else []))
     (trial,) = experiment.trials("smoke", where={"size": 2})
     weights(store.trainings).parent.mkdir(parents=True)
@@ -664,7 +675,9 @@ def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experi
 
 
 def test_the_trainings_of_a_trial_that_is_done_stay_for_others(store, make_experiment):
-    """Another experiment may share them; that a later one reads them, and not before they are whole, is tested with recipes."""
+    """Another experiment may share them; that a later one reads them, and not before they are
+    whole, is tested with recipes.
+    """
     record = run(make_experiment(raising(NotFinite("step 1"))), store)
     assert record.exit == "nan"
     assert list(store.trainings.iterdir()) == [weights(store.trainings)]

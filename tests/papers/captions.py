@@ -1,4 +1,6 @@
-"""Captions, alternative texts and sentences of notebooks, and what the cells of their figures draw."""
+"""Captions, alternative texts and sentences of notebooks, and what the cells of their figures
+draw.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def figure(stem: str, name: str) -> tuple[list, NotebookNode, str]:
 
 
 def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
-    """Run the cell of a figure with the imports and functions of its notebook: caption and alternative text, and what it computed."""
+    """Run the cell of a figure with the imports and functions of its notebook: caption and
+    alternative text, and what it computed.
+    """
     cells, cell, told = figure(stem, name)
     of_notebook = ast.Module(
         [n for c in cells for n in ast.parse(c.source).body if _known(n)], []
@@ -42,7 +46,9 @@ def drawn(stem: str, name: str, **given: object) -> tuple[str, dict]:
 
 
 def _known(node: ast.stmt) -> bool:
-    """Whether a statement of a notebook is an import, a function, or a constant that needs nothing else."""
+    """Whether a statement of a notebook is an import, a function, or a constant that needs
+    nothing else.
+    """
     if isinstance(node, ast.Assign):
         with contextlib.suppress(ValueError):
             ast.literal_eval(node.value)

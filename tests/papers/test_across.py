@@ -1,4 +1,6 @@
-"""The page on what the papers have in common: what it says of claims and networks, against verdicts and records."""
+"""The page on what the papers have in common: what it says of claims and networks, against
+verdicts and records.
+"""
 
 from __future__ import annotations
 

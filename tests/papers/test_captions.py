@@ -1,4 +1,6 @@
-"""Captions, alternative texts and sentences that state numbers, against what the cell draws and what the records say."""
+"""Captions, alternative texts and sentences that state numbers, against what the cell draws and
+what the records say.
+"""
 
 from __future__ import annotations
 

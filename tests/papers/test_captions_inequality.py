@@ -1,4 +1,6 @@
-"""Captions, alternative texts and sentences of the inequality chapter, against what its cells draw and what the records say."""
+"""Captions, alternative texts and sentences of the inequality chapter, against what its cells
+draw and what the records say.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,9 @@ def test_what_is_not_reproduced_is_of_the_boltzmann_machine(verdicts):
 
 
 def test_reproduced_numbers_are_counted_by_group_with_those_that_only_notebooks_print(verdicts):
-    """Networks and baselines apart; only these two sets have whole data, and what is unprinted is an average precision."""
+    """Networks and baselines apart; only these two sets have whole data, and what is unprinted
+    is an average precision.
+    """
     box = source(STEM)
     assert (
         "Full-size networks reproduce {same} of {own} numbers on {sets}; only the authors’ notebooks have "
@@ -427,7 +431,9 @@ def test_what_differs_from_the_paper_on_crispr(of_sites, of_pairs, records):
 
 
 def test_what_the_paper_prints_of_nl_is_what_random_weights_have():
-    """One ranking for all classes: each pair of classes counts once either way round, so that the mean over equal classes is ½."""
+    """One ranking for all classes: each pair of classes counts once either way round, so that
+    the mean over equal classes is ½.
+    """
     assert "All cells of NL on CIFAR-10, KMNIST and Fashion-MNIST are 0.5000" in prose(
         STEM
     ).replace("\n", " ")
@@ -587,7 +593,9 @@ def test_the_errata_are_listed_and_decide_nothing(verdicts):
 def test_what_the_paper_says_of_the_base_rate_is_told_of_its_table_and_of_ours(
     verdicts, records
 ):
-    """Plain guesses in the paper, so that its precision there is the base rate; ours is that of the test set."""
+    """Plain guesses in the paper, so that its precision there is the base rate; ours is that of
+    the test set.
+    """
     assert (
         "Its own table contradicts that: *A* and *Nre* lie {min(theirs):.1f} to {max(theirs):.1f} points "
         in source(STEM)
@@ -630,7 +638,9 @@ def number_of_words(of: list[str]) -> int:
 
 
 def test_how_the_claim_about_the_normal_capsule_is_judged(verdicts):
-    """By how much further from one half the anomaly capsule's Gini lies; where a part fails, the other capsule tells more."""
+    """By how much further from one half the anomaly capsule's Gini lies; where a part fails,
+    the other capsule tells more.
+    """
     told = source(STEM)
     assert (
         "The claim holds where Gini of the anomaly capsule lies {MUCH:g} further from 0.5, either way round, "
@@ -787,7 +797,9 @@ def test_the_normal_capsule_tells_more_where_outliers_are_few(records):
 
 
 def test_whose_couplings_are_unequal_where_parents_compete(records):
-    """By network: Gini of the median input, and shares of the children by their coupling, whose logarithm the records count in bins."""
+    """By network: Gini of the median input, and shares of the children by their coupling, whose
+    logarithm the records count in bins.
+    """
     of = {
         name: frames.select(records, "routings", "cpu", routing=name)
         for name in ("dynamic_over_children", "dynamic", "em")
@@ -885,7 +897,9 @@ def leaves(part) -> list:
 
 
 def test_no_reduced_run_that_is_left_can_decide_an_order(verdicts):
-    """Even if twice the budget confirmed each comparison that waits for it, too few parts would hold, or fail."""
+    """Even if twice the budget confirmed each comparison that waits for it, too few parts would
+    hold, or fail.
+    """
     assert "No reduced run that is left can settle a claim with open parts" in source(STEM)
     left = waits(STEM, Chapter(STEM).all_records)
     orders = {
@@ -917,7 +931,9 @@ def test_no_reduced_run_that_is_left_can_decide_an_order(verdicts):
 
 
 def confirms(leaf) -> bool:
-    """Whether what waits for twice the budget lies on the side of the claim, so that it cannot come to speak against it."""
+    """Whether what waits for twice the budget lies on the side of the claim, so that it cannot
+    come to speak against it.
+    """
     return "does not lie" not in leaf.reason
 
 

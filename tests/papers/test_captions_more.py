@@ -1,4 +1,6 @@
-"""What captions, sentences and boxes of Negation and bias, Sparse capsules and Learned routing say, against cells and verdicts."""
+"""What captions, sentences and boxes of Negation and bias, Sparse capsules and Learned routing
+say, against cells and verdicts.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,14 @@ def still_open(verdict: Verdict) -> dict[str, str]:
     return {part.name: part.reason for part in verdict.parts if part.status in OPEN}
 
 
-# ------------------------------------------------------------------------------------------------------ negation and bias
+# ------------------------------------------------------------------------------------------------------
+# negation and bias
 
 
 def of_depth(**where: object) -> list:
-    """The networks of the depth experiment as the paper starts them, those of twice the budget too."""
+    """The networks of the depth experiment as the paper starts them, those of twice the budget
+    too.
+    """
     usual = dict(weight_std=0.1, bias_start=0.1, iterations=3)
     return frames.select(Chapter(NEGATION).all_records, "depth", "cpu", **usual, **where)
 
@@ -147,7 +152,9 @@ def test_why_some_depths_of_em_are_undecided():
 
 
 def test_which_reduced_networks_train_and_which_learn():
-    """By the accuracies that the queries ask for: one half of the test images, and the training accuracy of a network that has learned."""
+    """By the accuracies that the queries ask for: one half of the test images, and the training
+    accuracy of a network that has learned.
+    """
     told, runs = prose(NEGATION), [r for r in of_depth() if budget(r.trial) == 1]
     with_bias = [r for r in runs if r.config["bias"]]
     assert (
@@ -225,7 +232,8 @@ def test_which_depths_never_start_in_our_runs():
     } == {"sign", "symmetry"}
 
 
-# --------------------------------------------------------------------------------------------------------- sparse capsules
+# ---------------------------------------------------------------------------------------------------------
+# sparse capsules
 
 
 def test_what_the_box_of_sparse_capsules_says():
@@ -294,7 +302,8 @@ def test_networks_on_generated_images_are_a_reduced_setting_at_any_size():
     assert all(v.partial and "generated" in v.derived for v in judged)
 
 
-# ----------------------------------------------------------------------------------------------- figures and their sentences
+# -----------------------------------------------------------------------------------------------
+# figures and their sentences
 
 
 def test_whose_best_coupling_counts():
@@ -365,7 +374,9 @@ def test_who_is_right_if_all_are_asked_alike():
 
 
 def test_what_twice_the_budget_changes():
-    """Of raw encodings the accuracy moves little; the support of sparse capsules falls off further."""
+    """Of raw encodings the accuracy moves little; the support of sparse capsules falls off
+    further.
+    """
     text, moved, errors = prose(SPARSE), {}, {}
     records = frames.select(
         Store().records(SPARSE), "encodings", "cpu", network="sparse_capsnet"
@@ -438,7 +449,9 @@ def records_of_dense() -> list:
 
 
 def first_shares(**where: object) -> list[float]:
-    """Of each sparse network of Table 1 the largest share of first ranks on affNIST in percent, sorted."""
+    """Of each sparse network of Table 1 the largest share of first ranks on affNIST in percent,
+    sorted.
+    """
     found = frames.select(
         Chapter(SPARSE).records,
         "encodings",
@@ -577,7 +590,9 @@ def test_what_evaluation_and_a_gain_do():
 
 
 def test_why_every_part_of_the_first_claim_of_learned_routing_is_open():
-    """Three compare networks that have not learned, in the fourth seeds lie apart: no part waits for a run, or for one of twice the budget."""
+    """Three compare networks that have not learned, in the fourth seeds lie apart: no part
+    waits for a run, or for one of twice the budget.
+    """
     said, first = box(LEARNED), Chapter(LEARNED).verdicts["LR-W-1"]
     assert (
         "Reduced networks leave open whether the LSTM errs as little as EM routing, and the kernel more {LR-W-1}."

@@ -1,4 +1,6 @@
-"""What holds for every chapter that has moved in: its grids, and its queries in step with the ledger."""
+"""What holds for every chapter that has moved in: its grids, and its queries in step with the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_queries_and_ledger_agree(stem):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_selection_finds_one_configuration_in_the_chapter(stem):
-    """A field that does not exist selects nothing for ever; one that is left open would mix configurations."""
+    """A field that does not exist selects nothing for ever; one that is left open would mix
+    configurations.
+    """
     index = q.Index(
         (name, scale, fields, fields)
         for name, experiment in experiments(stem).items()
@@ -133,7 +137,9 @@ def test_every_smoke_run_left_a_small_and_sound_record(stem, name):
 
 
 def stands_in(config: Config) -> bool | None:
-    """Whether a configuration runs on stand-ins, which is what smoke scale does and no other; None where it needs no data."""
+    """Whether a configuration runs on stand-ins, which is what smoke scale does and no other;
+    None where it needs no data.
+    """
     data = config.values().get("data")
     return SETS[data].stand_in if data else None
 

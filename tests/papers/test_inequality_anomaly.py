@@ -1,4 +1,6 @@
-"""The chapter of Kirillov & Panov (2022): its loss, its scores, the examples that it trains on, and when training stops."""
+"""The chapter of Kirillov & Panov (2022): its loss, its scores, the examples that it trains on,
+and when training stops.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +71,14 @@ def output(normal: list[float], anomaly: list[float], pixels: torch.Tensor) -> A
     return AnomalyOutput(lengths, torch.full((len(normal), 4, 2), 0.25), pixels)
 
 
-# ------------------------------------------------------------------------------------------------------------- loss
+# -------------------------------------------------------------------------------------------------------------
+# loss
 
 
 def test_the_released_loss_and_its_repaired_form_by_hand():
-    """Two normal inputs and an anomaly that is missed; only the normal inputs count in the reconstruction."""
+    """Two normal inputs and an anomaly that is missed; only the normal inputs count in the
+    reconstruction.
+    """
     batch = Examples(torch.zeros(3, 1, 1, 2), torch.tensor([0, 0, 1]))
     found = output(
         [0.9, 0.7, 0.8], [0.1, 0.1, 0.4], torch.tensor([[0.1, 0.2], [0.3, 0.0], [9.0, 9.0]])
@@ -99,14 +104,17 @@ def test_a_batch_without_normal_inputs_has_a_finite_loss():
         ) == pytest.approx(0.4**2 + 0.08)
 
 
-# ------------------------------------------------------------------------------------------------------------ scores
+# ------------------------------------------------------------------------------------------------------------
+# scores
 
 
 def test_in_which_direction_every_score_points():
-    """Ten normal inputs and ten anomalies that a good network tells apart by lengths, couplings and reconstructions.
+    """Ten normal inputs and ten anomalies that a good network tells apart by lengths, couplings
+    and reconstructions.
 
-    Piciarelli's first term works against detection as printed; the sum over pixels outweighs it, the mean does not. npp is large
-    where no class is sure, and tells nothing where both are.
+    Piciarelli's first term works against detection as printed; the sum over pixels outweighs
+    it, the mean does not. npp is large where no class is sure, and tells nothing where both
+    are.
     """
     labels = np.repeat([0, 1], 10)
     generator = torch.Generator().manual_seed(0)
@@ -245,7 +253,9 @@ def looked(
 
 
 def test_a_spread_is_of_the_capsule_and_of_the_class_that_it_names():
-    """A capsule hears some of 20 children, all of them alike; how many tells both capsules and both classes apart."""
+    """A capsule hears some of 20 children, all of them alike; how many tells both capsules and
+    both classes apart.
+    """
     heard = {
         ("normal", "normal"): 20,
         ("anomaly", "normal"): 10,
@@ -263,7 +273,9 @@ def test_a_spread_is_of_the_capsule_and_of_the_class_that_it_names():
 
 
 def test_the_release_reads_the_second_word_of_both_palma_ratios():
-    """The anomaly capsule's, or the normal one's where NumPy pads that in front: beside more digits, or where one is infinite."""
+    """The anomaly capsule's, or the normal one's where NumPy pads that in front: beside more
+    digits, or where one is infinite.
+    """
     read = {
         (1.5, 9.25): 9.25,
         (12.5, 9.25): 9.25,
@@ -286,11 +298,14 @@ def test_the_release_reads_the_second_word_of_both_palma_ratios():
     assert found["palma_as_read"].tolist() == [*read.values()]
 
 
-# --------------------------------------------------------------------------------------------------------- baselines
+# ---------------------------------------------------------------------------------------------------------
+# baselines
 
 
 def stripes(n: int) -> Examples:
-    """Normal examples have their upper half alight, one anomaly in five the lower one; [n, 64] with noise."""
+    """Normal examples have their upper half alight, one anomaly in five the lower one; [n, 64]
+    with noise.
+    """
     generator = torch.Generator().manual_seed(0)
     labels = (torch.arange(n) % 5 == 0).long()
     upper = torch.rand(n, 64, generator=generator) < torch.where(
@@ -304,7 +319,9 @@ def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
-    """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual convention the MSE is."""
+    """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual
+    convention the MSE is.
+    """
     config = BaselineConfig(
         data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32
     )
@@ -318,7 +335,9 @@ def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
 
 
 def test_the_autoencoder_stops_where_what_early_stopping_looks_at_gets_worse():
-    """Where labels are the other way round that is the second epoch; its own examples it reconstructs better and better."""
+    """Where labels are the other way round that is the second epoch; its own examples it
+    reconstructs better and better.
+    """
 
     def errors(epochs: int, stop: torch.Tensor) -> torch.Tensor:
         config = BaselineConfig(
@@ -342,7 +361,9 @@ def test_the_loss_of_abc_by_hand():
 
 
 def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error_is_a_normality():
-    """So the released score points the wrong way. Scikit-learn's machine, trained on normal examples only, agrees in direction."""
+    """So the released score points the wrong way. Scikit-learn's machine, trained on normal
+    examples only, agrees in direction.
+    """
     from sklearn.neural_network import BernoulliRBM
 
     config = BaselineConfig(
@@ -376,7 +397,9 @@ def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error
 
 
 def test_one_step_of_contrastive_divergence():
-    """The sign turns the weights only; biases learn anomalies as they learn normal examples (released code)."""
+    """The sign turns the weights only; biases learn anomalies as they learn normal examples
+    (released code).
+    """
     x = torch.rand(7, 5)
     steps = {}
     for sign in (1, -1):
@@ -395,7 +418,9 @@ def test_one_step_of_contrastive_divergence():
 
 
 def test_two_steps_of_the_boltzmann_machine_by_hand():
-    """Rate 0.01, momentum 0.5 and decay 0.0002 (released code); no weights yet, and hidden units that are always on."""
+    """Rate 0.01, momentum 0.5 and decay 0.0002 (released code); no weights yet, and hidden
+    units that are always on.
+    """
     machine = BoltzmannMachine(1, 1, "cpu")
     machine.weight.zero_()
     machine.hidden.fill_(100)
@@ -413,7 +438,9 @@ def test_two_steps_of_the_boltzmann_machine_by_hand():
 def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_normal_examples(
     monkeypatch,
 ):
-    """Here it is that of epoch 4; errors of anomalies, which fall all the time, do not count (released code)."""
+    """Here it is that of epoch 4; errors of anomalies, which fall all the time, do not count
+    (released code).
+    """
     config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, nl_epochs=9)
     machine = BoltzmannMachine(64, 5, "cpu")
     errors = {
@@ -424,7 +451,8 @@ def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_norma
     assert machine.learn(stripes(20), config, Context(seed=0)) == 7
 
 
-# -------------------------------------------------------------------------------------------------------------- data
+# --------------------------------------------------------------------------------------------------------------
+# data
 
 
 def splits(config: AnomalyRecipe, seed: int = 0) -> dict[str, Examples]:
@@ -539,7 +567,8 @@ def test_bad_input_is_answered():
         recipe().model_validate({**recipe().model_dump(), "data": "digit"})
 
 
-# ---------------------------------------------------------------------------------------------------------- training
+# ----------------------------------------------------------------------------------------------------------
+# training
 
 
 def test_gradients_are_clipped_before_every_step():
@@ -565,7 +594,8 @@ def test_a_network_learns_to_tell_digits_apart():
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- claims
+# -----------------------------------------------------------------------------------------------------------
+# claims
 
 
 def of_the_tables(config) -> dict[str, Metric]:
@@ -633,7 +663,9 @@ def printed(make_record):
     ],
 )
 def test_what_the_papers_own_tables_say_to_its_claims(printed, claim, holding):
-    """Text and tables agree in every part that is asked. What they contradict is left out as an erratum."""
+    """Text and tables agree in every part that is asked. What they contradict is left out as an
+    erratum.
+    """
     verdict = judge(ledger(STEM)[claim], QUERIES[claim], printed)
     assert number_of(HELD, verdict.parts) == holding == len(verdict.parts), [
         (p.name, p.status, p.reason) for p in verdict.parts if p.status != "reproduced"
@@ -642,7 +674,9 @@ def test_what_the_papers_own_tables_say_to_its_claims(printed, claim, holding):
 
 
 def test_what_is_left_out_of_a_claim_is_what_the_papers_own_numbers_contradict():
-    """Npp rises on CIFAR-10, and precisions "about 2 points" above guessing, which is what plain has on lesions, are up to 7 above."""
+    """Npp rises on CIFAR-10, and precisions "about 2 points" above guessing, which is what
+    plain has on lesions, are up to 7 above.
+    """
     values = {name: claim.value for name, claim in ledger(STEM).items()}
     assert set(QUERIES["INQ-W-3"].errata) == {"Npp falls on CIFAR-10"}
     few, many = (values[f"INQ-T2-cifar10-{share}pct-npp"] for share in ("0.1", "10"))
@@ -849,7 +883,9 @@ def test_examples_are_counted_and_held_against_the_papers_count(monkeypatch, nam
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["ham10000", "crispr"])
 def test_the_counts_of_the_paper(real, name):
-    """The images of each class, and the pairs with few mismatches; negatives of CRISPR are substitutes, and are counted so."""
+    """The images of each class, and the pairs with few mismatches; negatives of CRISPR are
+    substitutes, and are counted so.
+    """
     (config,) = (c for c in EXPERIMENTS["counts"].grid("cpu") if c.data == name)
     outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=real(name)))
     off = {

@@ -1,4 +1,6 @@
-"""The chapter of Peer et al. (2021): its two theorems, its experiments, and what its claims ask of them."""
+"""The chapter of Peer et al. (2021): its two theorems, its experiments, and what its claims ask
+of them.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ from capslib.training import Context, Examples, History
 
 TOLERANCE = 1e-12
 ROUNDING = 1e-8
-"""Where two sides are equal by algebra and not operation by operation, clusters of little spread magnify rounding errors."""
+"""Where two sides are equal by algebra and not operation by operation, clusters of little
+spread magnify rounding errors.
+"""
 BROKEN = 1e-6
-"""Far above rounding. The temperatures of EM are small, so of what a bias changes little reaches the activations."""
+"""Far above rounding. The temperatures of EM are small, so of what a bias changes little
+reaches the activations.
+"""
 CAPSULES, DIM = 5, 4
 
 depths, iterations, seeds = st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1)
@@ -36,10 +42,12 @@ depths, iterations, seeds = st.integers(1, 9), st.integers(1, 5), st.integers(0,
 def stack(
     routing: str, depth: int, iterations: int, seed: int, *, bias: bool
 ) -> tuple[CapsuleStack, torch.Tensor]:
-    """A random stack in float64, every bias and every β drawn anew, and random poses [8, I, D] for it.
+    """A random stack in float64, every bias and every β drawn anew, and random poses [8, I, D]
+    for it.
 
-    Biases are of the size that the paper starts them with. Much larger ones drown the input: after some layers the output is
-    the same for every input, and so even for a reason that has nothing to do with the theorems.
+    Biases are of the size that the paper starts them with. Much larger ones drown the input:
+    after some layers the output is the same for every input, and so even for a reason that has
+    nothing to do with the theorems.
     """
     torch.manual_seed(seed)
     sizes = [(CAPSULES, DIM)] * (depth + 1)
@@ -63,7 +71,8 @@ def violations(network: CapsuleStack, x: torch.Tensor) -> tuple[float, float]:
     ).abs().max().item()
 
 
-# --------------------------------------------------------------------------------------------------------- theorems
+# ---------------------------------------------------------------------------------------------------------
+# theorems
 
 
 @given(depth=depths, iterations=iterations, seed=seeds)
@@ -122,7 +131,9 @@ def test_a_bias_breaks_both_symmetries(routing, depth, iterations, seed):
 @pytest.mark.parametrize("routing", ["em", "em_vector"])
 @given(iterations=iterations, seed=seeds)
 def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, seed):
-    """A bias that all children share moves the votes of a parent together, and EM moves along: the paper's proof overlooks it."""
+    """A bias that all children share moves the votes of a parent together, and EM moves along:
+    the paper's proof overlooks it.
+    """
     network, x = stack(routing, 1, iterations, seed, bias=True)
     odd, even = violations(network, x)
     assert even <= ROUNDING
@@ -136,7 +147,8 @@ def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, se
     assert (network(x)[1] - without(x)[1]).abs().max() <= ROUNDING
 
 
-# ------------------------------------------------------------------------------------------------------ experiments
+# ------------------------------------------------------------------------------------------------------
+# experiments
 
 FAST = {
     "symmetry": dict(max_depth=2, max_iterations=2, inputs=4),
@@ -189,7 +201,9 @@ def test_an_experiment_yields_what_the_claims_ask_of_it(store, name, routing, bi
 
 @pytest.mark.parametrize("routing", ["dynamic", "em_vector"])
 def test_an_odd_network_is_right_on_at_most_one_image_of_a_pair(store, routing):
-    """Where −x arrives as the negative of x, both get the scores of one class, and they have two."""
+    """Where −x arrives as the negative of x, both get the scores of one class, and they have
+    two.
+    """
     where = {"routing": routing, "bias": False, "front": "odd"}
     record = run(
         "negated", store, where=where, **{**FAST["negated"], "epochs": 8, "learning_rate": 0.02}
@@ -198,7 +212,9 @@ def test_an_odd_network_is_right_on_at_most_one_image_of_a_pair(store, routing):
 
 
 def test_without_a_bias_half_of_the_points_and_not_one_more(store):
-    """The grid is symmetric and the activations are even, so of x and −x exactly one is right, before training and after it."""
+    """The grid is symmetric and the activations are even, so of x and −x exactly one is right,
+    before training and after it.
+    """
     for routing, epochs, seed in itertools.product(("dynamic", "em_vector"), (1, 5), (0, 1)):
         where = {"routing": routing, "bias": False}
         record = run("sign", store, seed, where=where, points=100, epochs=epochs, batch_size=10)
@@ -223,7 +239,9 @@ def test_with_a_bias_training_gets_beyond_one_half(store, routing):
 @pytest.mark.parametrize("routing", ["dynamic", "em", "em_vector"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias):
-    """By what the claims ask for. A bias that broke nothing here would say that nothing was there to break."""
+    """By what the claims ask for. A bias that broke nothing here would say that nothing was
+    there to break.
+    """
     experiment = EXPERIMENTS["symmetry"]
     arm = experiment.at("smoke")[f"{routing}/{'bias' if bias else 'no_bias'}"]
     outcome = experiment.run(arm.changed(FAST["symmetry"]), Context(seed=0))
@@ -249,7 +267,9 @@ def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias)
     ],
 )
 def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, steps_to_50):
-    """The last and the best accuracy, and when the mean accuracy of 20 training steps got above 20 and 50 percent."""
+    """The last and the best accuracy, and when the mean accuracy of 20 training steps got above
+    20 and 50 percent.
+    """
     history = History(
         {"loss": [1.0] * 60, "accuracy": [0.1] * 30 + [late] * 30},
         {"test_accuracy": [0.1, 0.75, 0.5]},
@@ -267,7 +287,8 @@ def test_what_a_training_tells_of_its_course(monkeypatch, late, steps_to_20, ste
     }
 
 
-# --------------------------------------------------------------------------------------------- networks and training
+# ---------------------------------------------------------------------------------------------
+# networks and training
 
 
 def capsnet(seed: int = 0, **fields) -> tuple[CapsNetRecipe, nn.Module]:
@@ -346,7 +367,9 @@ def test_the_controls_start_from_the_drawn_weights(routing):
 
 
 def test_the_losses_of_both_experiments():
-    """§5.2: margin and, with a small weight, the squared error of all pixels. §5.1: the margin loss with λ = 1 (0.5 elsewhere)."""
+    """§5.2: margin and, with a small weight, the squared error of all pixels. §5.1: the margin
+    loss with λ = 1 (0.5 elsewhere).
+    """
     scores, labels, images = (
         torch.tensor([[0.5, 0.3]]),
         torch.tensor([0]),
@@ -378,7 +401,8 @@ def test_the_test_accuracy_is_that_of_test_images():
     }
 
 
-# ------------------------------------------------------------------------------------------------------- deviations
+# -------------------------------------------------------------------------------------------------------
+# deviations
 
 
 @pytest.mark.parametrize("name", ["sign", "depth"])

@@ -1,4 +1,6 @@
-"""Every check, asked of the paper's own printed numbers: one that they fail is not a check of that claim."""
+"""Every check, asked of the paper's own printed numbers: one that they fail is not a check of
+that claim.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PERCENT = 0.01
 
 
 def printed(stem: str) -> dict[tuple, float]:
-    """What the paper prints for a metric of an arm, by experiment, arm and metric: from the ledger, where a value asks for it."""
+    """What the paper prints for a metric of an arm, by experiment, arm and metric: from the
+    ledger, where a value asks for it.
+    """
     found = {}
     for name, query in queries(stem).items():
         claim = ledger(stem)[name]
@@ -44,7 +48,9 @@ def names(metric: str | Derived) -> tuple[str, ...]:
 
 
 def on_print(query: Order | Above, numbers: dict[tuple, float]) -> float | None:
-    """The quantity that a check decides by, from printed numbers; None where the paper prints too few."""
+    """The quantity that a check decides by, from printed numbers; None where the paper prints
+    too few.
+    """
 
     def of(select: Select) -> float | None:
         known = [numbers.get(place(select, metric)) for metric in names(query.metric)]
@@ -68,7 +74,9 @@ def checks(query: Query, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def decided(query: Query, numbers: dict[tuple, float]) -> bool | None:
-    """Whether printed numbers pass; of a count, whether enough of its parts do. None where there are none."""
+    """Whether printed numbers pass; of a count, whether enough of its parts do. None where
+    there are none.
+    """
     if isinstance(query, Count):
         parts = [decided(part, numbers) for part in query.parts.values()]
         known = [part for part in parts if part is not None]
@@ -82,7 +90,9 @@ def decided(query: Query, numbers: dict[tuple, float]) -> bool | None:
 
 
 def quoted(stem: str) -> dict[tuple, float]:
-    """What a paper prints of its rivals, from other work: the better of the two open implementations of EM routing."""
+    """What a paper prints of its rivals, from other work: the better of the two open
+    implementations of EM routing.
+    """
     if stem != "learned_routing":
         return {}
     numbers = {"mnist": "LR-T3-em24-mnist", "smallnorb": "LR-T3-em24-norb"}
@@ -99,7 +109,9 @@ COVERED = {
     "learned_routing": 1,
     "inequality_anomaly": 7,
 }
-"""How many claims of each paper have checks that its printed numbers answer: fewer would mean that this test looks at nothing."""
+"""How many claims of each paper have checks that its printed numbers answer: fewer would mean
+that this test looks at nothing.
+"""
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -125,7 +137,8 @@ def test_a_bound_that_is_the_papers_number_is_passed_by_it():
     assert query.decide(query.bound, query.bound) == "for"
 
 
-# ------------------------------------------------------------------------------------------------------------------ errata
+# ------------------------------------------------------------------------------------------------------------------
+# errata
 
 
 def values(stem: str, *ids: str) -> list[float]:

@@ -1,6 +1,7 @@
 """The verdicts of the committed records, as a table: whoever changes one sees it in the diff.
 
-After new records: ``make verdicts`` writes the table anew, and the one in the README. Read the diff before you commit it.
+After new records: ``make verdicts`` writes the table anew, and the one in the README. Read the
+diff before you commit it.
 """
 
 from __future__ import annotations

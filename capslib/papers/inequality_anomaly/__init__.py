@@ -1,4 +1,6 @@
-"""Kirillov & Panov (2022), "Measuring internal inequality in capsule networks for supervised anomaly detection": its experiments."""
+"""Kirillov & Panov (2022), "Measuring internal inequality in capsule networks for supervised
+anomaly detection": its experiments.
+"""
 
 from __future__ import annotations
 

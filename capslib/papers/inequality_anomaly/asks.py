@@ -25,7 +25,9 @@ from capslib.papers.query import (
 
 TESTS = "tests/papers/test_inequality_anomaly.py"
 LEARNED = {"loss_left": 0.6}
-"""A network that still had more of the loss of its first steps in its last epoch has not learned, and decides nothing."""
+"""A network that still had more of the loss of its first steps in its last epoch has not
+learned, and decides nothing.
+"""
 ALIKE = 0.02
 """The tolerance of AUROC and average precision: scores that differ by less agree."""
 CLEARLY = 0.01
@@ -82,7 +84,9 @@ def _of(cell: Cell, score: str = "gini") -> Select:
 
 
 def _one(*metrics: str) -> Derived:
-    """The one of these metrics that a record has: capsules and baselines have records of their own."""
+    """The one of these metrics that a record has: capsules and baselines have records of their
+    own.
+    """
 
     def of(record: Measured) -> Metric:
         (found,) = (record.metrics[name] for name in metrics if name in record.metrics)
@@ -205,7 +209,9 @@ def _grows(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Or
 def _winners(
     cells: Iterable[tuple[str, str, float]], npp: set[tuple[str, float]], kind: str = "auroc"
 ) -> dict[str, Query]:
-    """In these cells Palma or Gini beats every other score, but for those where Npp does; Palma need not beat Gini, nor Gini Palma."""
+    """In these cells Palma or Gini beats every other score, but for those where Npp does; Palma
+    need not beat Gini, nor Gini Palma.
+    """
     parts: dict[str, Query] = {}
     for data, setup, percent in cells:
         cell, of = _in(data, setup, percent), ("npp",) if (data, percent) in npp else INEQUALITY
@@ -222,12 +228,16 @@ def _winners(
 
 
 def _from_chance(metric: Metric) -> float:
-    """How far an AUROC lies from one half: a score that ranks anomalies lowest finds them, too, inverted."""
+    """How far an AUROC lies from one half: a score that ranks anomalies lowest finds them, too,
+    inverted.
+    """
     return abs(metric.value - 0.5)
 
 
 def _tells(record: Measured) -> Metric:
-    """How far from chance the anomaly capsule's Gini tells anomalies from normal inputs, either way round."""
+    """How far from chance the anomaly capsule's Gini tells anomalies from normal inputs, either
+    way round.
+    """
     anomaly = record.metrics["auroc_gini"]
     return Metric(value=_from_chance(anomaly), n=anomaly.n, unit="difference of fractions")
 

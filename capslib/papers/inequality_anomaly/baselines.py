@@ -1,4 +1,6 @@
-"""The two baselines of the paper that are no capsule networks: ABC and negative learning (§3.4; released code)."""
+"""The two baselines of the paper that are no capsule networks: ABC and negative learning (§3.4;
+released code).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class BaselineConfig(AnomalyRecipe):
-    """Both baselines on the examples of a recipe; ``epochs`` are those of the networks beside them and change nothing here."""
+    """Both baselines on the examples of a recipe; ``epochs`` are those of the networks beside
+    them and change nothing here.
+    """
 
     UNUSED: ClassVar[frozenset[str]] = (
         AnomalyRecipe.UNUSED | AnomalyRecipe.OF_NETWORK | {"divisor", "reconstruction_weight"}
@@ -39,10 +43,12 @@ class BaselineConfig(AnomalyRecipe):
 
 
 def run(config: BaselineConfig, context: Context) -> Outcome:
-    """Train the baselines on flat inputs; AUROC and average precision of their scores on the whole test set.
+    """Train the baselines on flat inputs; AUROC and average precision of their scores on the
+    whole test set.
 
-    ``abc`` reconstructs anomalies, as released, and scores by exp(−MSE); ``abc_usual`` reconstructs normal examples and scores by the
-    MSE. ``nl`` is exp(−MSE) of the trained machine, ``nl_error`` its MSE. ``nl_untrained`` is exp(−MSE) before training: the released
+    ``abc`` reconstructs anomalies, as released, and scores by exp(−MSE); ``abc_usual``
+    reconstructs normal examples and scores by the MSE. ``nl`` is exp(−MSE) of the trained
+    machine, ``nl_error`` its MSE. ``nl_untrained`` is exp(−MSE) before training: the released
     machine keeps its weights where they are not saved, so that its evaluation draws new ones.
     """
     from capslib.papers.inequality_anomaly.scores import judged, thinned
@@ -82,7 +88,9 @@ def error_of(reconstruct: Any, inputs: Tensor) -> Tensor:
 
 
 def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
-    """Σ y·MSE − (1 − y) ln(1 − e^(−MSE)) of errors [N]; y [N] is 1 for what is to be reconstructed, 0 for what is not."""
+    """Σ y·MSE − (1 − y) ln(1 − e^(−MSE)) of errors [N]; y [N] is 1 for what is to be
+    reconstructed, 0 for what is not.
+    """
     import torch
 
     repelled = -torch.log(-torch.expm1(-error.clamp_min(1e-12)))
@@ -92,7 +100,9 @@ def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
 def autoencoder(
     splits: Mapping[str, Examples], reconstructed: int, config: BaselineConfig, context: Context
 ) -> nn.Module:
-    """An autoencoder that reconstructs examples with one label and no others, with the recipe's clipping and early stopping."""
+    """An autoencoder that reconstructs examples with one label and no others, with the recipe's
+    clipping and early stopping.
+    """
     import itertools
 
     import torch
@@ -137,10 +147,12 @@ def autoencoder(
 
 
 class BoltzmannMachine:
-    """A restricted Boltzmann machine that learns normal examples by contrastive divergence, and unlearns anomalies.
+    """A restricted Boltzmann machine that learns normal examples by contrastive divergence, and
+    unlearns anomalies.
 
-    As released: weights W [V, H] start from N(0, 1), biases from zero; the sign is that of the weights only, and the biases learn
-    anomalies as they learn normal examples. A reconstruction is made of sampled hidden units.
+    As released: weights W [V, H] start from N(0, 1), biases from zero; the sign is that of the
+    weights only, and the biases learn anomalies as they learn normal examples. A reconstruction
+    is made of sampled hidden units.
     """
 
     RATE, MOMENTUM, DECAY = 0.01, 0.5, 2e-4
@@ -163,7 +175,9 @@ class BoltzmannMachine:
         return (self.probability(x).bernoulli() @ self.weight.T + self.visible).sigmoid()
 
     def update(self, x: Tensor, sign: int) -> float:
-        """One step of contrastive divergence, k = 1; the mean squared error of the reconstruction."""
+        """One step of contrastive divergence, k = 1; the mean squared error of the
+        reconstruction.
+        """
         again = self.reconstruct(x)
         before, after = self.probability(x), self.probability(again)
         directions = (
@@ -181,7 +195,9 @@ class BoltzmannMachine:
         return float((x - again).square().mean())
 
     def learn(self, train: Examples, config: BaselineConfig, context: Context) -> int:
-        """Epochs until the error of normal examples has not improved for as many as early stopping waits; their number."""
+        """Epochs until the error of normal examples has not improved for as many as early
+        stopping waits; their number.
+        """
         from capslib.training import permutation
 
         best, waited = 1.0, 0

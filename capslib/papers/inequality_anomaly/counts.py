@@ -23,7 +23,9 @@ PRINTED = {
     },
     "crispr": {"normal": 26_038, "anomalous": 615},
 }
-"""The paper's counts: images of each class, and pairs that are left with fewer than six mismatches."""
+"""The paper's counts: images of each class, and pairs that are left with fewer than six
+mismatches.
+"""
 
 
 class CountsConfig(Config):
@@ -33,7 +35,9 @@ class CountsConfig(Config):
 
 
 def run(config: CountsConfig, context: Context) -> Outcome:
-    """Count the images of each class, or the pairs that are kept; ``off_…`` is how far from the paper's count that is."""
+    """Count the images of each class, or the pairs that are kept; ``off_…`` is how far from the
+    paper's count that is.
+    """
     from capslib import data
     from capslib.data.anomalies import MISMATCHES
 

@@ -1,4 +1,6 @@
-"""Train a two-class capsule network once, and let all scores judge its test set (§4; Tables 2 to 4, Fig. 2)."""
+"""Train a two-class capsule network once, and let all scores judge its test set (§4; Tables 2
+to 4, Fig. 2).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def run(config: AnomalyRecipe, context: Context) -> Outcome:
-    """Train one network and measure AUROC and average precision of every score on the whole test set, in its own composition."""
+    """Train one network and measure AUROC and average precision of every score on the whole
+    test set, in its own composition.
+    """
     from capslib.papers.inequality_anomaly.scores import judged, look, thinned
 
     trained = train(config, context.seed, context)
@@ -31,9 +35,11 @@ def run(config: AnomalyRecipe, context: Context) -> Outcome:
 
 
 def about(trained: Trained) -> dict[str, Metric]:
-    """What was trained and tested on and for how long, and how much of the loss of the first steps the last epoch still had.
+    """What was trained and tested on and for how long, and how much of the loss of the first
+    steps the last epoch still had.
 
-    A network that still had more than 0.6 of it has not learned; that floor was set before the runs.
+    A network that still had more than 0.6 of it has not learned; that floor was set before the
+    runs.
     """
     history, counts = trained.history, composition(trained.splits)
     curve = history.epochs["stop_loss"]
@@ -50,7 +56,9 @@ def about(trained: Trained) -> dict[str, Metric]:
 
 
 def composition(splits: Mapping[str, Examples]) -> dict[str, int]:
-    """How many normal examples and anomalies there are in training and test set; their share is what guessing gets."""
+    """How many normal examples and anomalies there are in training and test set; their share is
+    what guessing gets.
+    """
     counts = {
         name: (len(splits[name].labels), int(splits[name].labels.sum()))
         for name in ("train", "test")
@@ -74,7 +82,9 @@ def cells(
     setups: Sequence[str] = DIVERSE,
     **arm: Any,
 ) -> list[AnomalyRecipe]:
-    """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the first classes."""
+    """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the
+    first classes.
+    """
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
     return [
@@ -92,7 +102,9 @@ def cells(
 
 
 def replicates(config: AnomalyRecipe, seeds: Sequence[int]) -> Sequence[int]:
-    """All on lesions and pairs, of which the paper ran ten, and three of each class of the other sets."""
+    """All on lesions and pairs, of which the paper ran ten, and three of each class of the
+    other sets.
+    """
     return seeds if config.percent is None else seeds[:3]
 
 
@@ -106,7 +118,9 @@ def lesion_grid(scale: Scale) -> list[AnomalyRecipe]:
 
 
 def off_target_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """All pairs as prepared; only sites with a PAM, as in the paper's search; and what a network finds that sees the PAM only."""
+    """All pairs as prepared; only sites with a PAM, as in the paper's search; and what a
+    network finds that sees the PAM only.
+    """
     name = "guides" if scale == "smoke" else "crispr"
     arms = ({}, {"nrg_pam": True}, {"sees": "pam"})
     return [
@@ -122,13 +136,19 @@ REPAIRS = (
     {"stop_on": "held_out", "keep": "best"},
     {"divisor": "own"},
 )
-"""As released; early stopping that does not see the test set; the best weights, of the leak and without it; the repaired loss."""
+"""As released; early stopping that does not see the test set; the best weights, of the leak and
+without it; the repaired loss.
+"""
 ROUTINGS = ({}, {"routing": "dynamic", "weight_std": 0.1}, {"routing": "em", "weight_std": 0.1})
-"""W starts smaller where couplings do not sum to one over the children: sums of so many votes would be as long at once as they get."""
+"""W starts smaller where couplings do not sum to one over the children: sums of so many votes
+would be as long at once as they get.
+"""
 
 
 def repairs_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """What the slips of the release change: in one set both setups, and in KMNIST, where reduced networks do stop early, outliers."""
+    """What the slips of the release change: in one set both setups, and in KMNIST, where
+    reduced networks do stop early, outliers.
+    """
     places = [dict(data=["fashion_mnist"], percents=[1.0])]
     if scale != "smoke":
         places.append(dict(data=["kmnist"], percents=[10.0], setups=["outliers"]))

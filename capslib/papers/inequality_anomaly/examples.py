@@ -1,4 +1,6 @@
-"""Which examples a network of the paper trains and is tested on, with labels 0 (normal) and 1 (anomaly)."""
+"""Which examples a network of the paper trains and is tested on, with labels 0 (normal) and 1
+(anomaly).
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ PAM = 3  # letters, at the end of guide and site
 def parts(
     recipe: AnomalyRecipe, draw: int, data_dir: Path | None
 ) -> tuple[dict[str, Examples], data.DataFingerprint]:
-    """``train`` and ``test`` as arrays, and ``stop`` where a part of the training examples is held out for early stopping.
+    """``train`` and ``test`` as arrays, and ``stop`` where a part of the training examples is
+    held out for early stopping.
 
-    Raises UserError for data that lack what the setup needs, and for a percentage that leaves no anomaly.
+    Raises UserError for data that lack what the setup needs, and for a percentage that leaves
+    no anomaly.
     """
     rng = np.random.default_rng(draw)
     if "all" in SETS[recipe.data].splits:
@@ -50,7 +54,9 @@ def parts(
 def against_all(
     split: data.DataSplit, recipe: AnomalyRecipe, rng: np.random.Generator | None
 ) -> Examples:
-    """One class against all others: with ``rng`` the few anomalies of a training set, without it the whole split."""
+    """One class against all others: with ``rng`` the few anomalies of a training set, without
+    it the whole split.
+    """
     labels = anomalies.one_against_all(split.labels, recipe.kind, recipe.setup)
     rows = (
         slice(None)
@@ -61,7 +67,9 @@ def against_all(
 
 
 def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.ndarray]:
-    """The images of a setup of HAM10000, and which of them to test on: a quarter of the lesions."""
+    """The images of a setup of HAM10000, and which of them to test on: a quarter of the
+    lesions.
+    """
     test, labels = (
         anomalies.held_out_groups(split["lesion"]),
         anomalies.lesions(split, recipe.setup),
@@ -71,7 +79,9 @@ def lesions(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.
 
 
 def off_targets(split: data.DataSplit, recipe: AnomalyRecipe) -> tuple[Examples, np.ndarray]:
-    """Pairs of guide and site with few mismatches, and which of them to test on: a quarter of each class."""
+    """Pairs of guide and site with few mismatches, and which of them to test on: a quarter of
+    each class.
+    """
     from sklearn.model_selection import train_test_split
 
     if recipe.setup != "off_targets":

@@ -1,4 +1,6 @@
-"""A two-class capsule network of the paper, its few anomalies, and when its training stops (§3; released code)."""
+"""A two-class capsule network of the paper, its few anomalies, and when its training stops (§3;
+released code).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ Setup = Literal["outliers", "inliers", "A", "B", "C", "D", "off_targets"]
 
 
 class AnomalyRecipe(Recipe):
-    """Normal examples and a few anomalies. Defaults are the paper's setting for MNIST and its like; ``PAPER`` has the other sets'.
+    """Normal examples and a few anomalies. Defaults are the paper's setting for MNIST and its
+    like; ``PAPER`` has the other sets'.
 
-    In "outliers" the class ``kind`` is normal and all others are anomalies, in "inliers" it is the anomaly and all others are
-    normal; ``percent`` of the training examples are anomalies. "A" to "D" are the setups of HAM10000. ``draw`` seeds the choice of
-    the training examples; None: as the network.
+    In "outliers" the class ``kind`` is normal and all others are anomalies, in "inliers" it is
+    the anomaly and all others are normal; ``percent`` of the training examples are anomalies.
+    "A" to "D" are the setups of HAM10000. ``draw`` seeds the choice of the training examples;
+    None: as the network.
     """
 
     ARM: ClassVar[frozenset[str]] = frozenset(
@@ -89,10 +93,14 @@ class AnomalyRecipe(Recipe):
     divisor: Literal["normals", "own"] = Field(
         "normals", title="what the margin loss is divided by"
     )
-    """"normals", as released: by the normal examples of the batch; "own", repaired: by all of them."""
+    """"normals", as released: by the normal examples of the batch; "own", repaired: by all of
+    them.
+    """
     clip: float = Field(0.1, gt=0, title="largest norm of a gradient")
     stop_on: Literal["test", "held_out"] = Field("test", title="what early stopping looks at")
-    """"test", as released: the test set; "held_out": a tenth of the training examples, which nothing else sees."""
+    """"test", as released: the test set; "held_out": a tenth of the training examples, which
+    nothing else sees.
+    """
     stop_examples: int = Field(
         0, ge=0, title="test examples that early stopping looks at (0: all)"
     )
@@ -124,10 +132,12 @@ class AnomalyRecipe(Recipe):
     def setting(self) -> Self:
         return super().setting().model_copy(update=PAPER.get(self.data, {}))
 
-    # ------------------------------------------------------------------------------------------------------------- data
+    # -------------------------------------------------------------------------------------------------------------
+    # data
 
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
-        """``train``, ``test`` and what early stopping looks at, ``stop``, on the device; labels are 1 for anomalies.
+        """``train``, ``test`` and what early stopping looks at, ``stop``, on the device; labels
+        are 1 for anomalies.
 
         A rehearsal tests on two batches.
         """
@@ -150,7 +160,9 @@ class AnomalyRecipe(Recipe):
         return found, [fingerprint]
 
     def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """uint8 images in 0…1, one-hot letters as they are; averaged over blocks, without what does not fill one."""
+        """uint8 images in 0…1, one-hot letters as they are; averaged over blocks, without what
+        does not fill one.
+        """
         import torch
 
         x = images.float() / (1 if self.setup == "off_targets" else 255)
@@ -177,7 +189,8 @@ class AnomalyRecipe(Recipe):
         anomalous = round(min(all_examples - normal, wanted))
         return int(kept * (normal + anomalous))
 
-    # ---------------------------------------------------------------------------------------------------------- network
+    # ----------------------------------------------------------------------------------------------------------
+    # network
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return NETWORKS[self.network](shape, **self.model_dump(include=set(self.OF_NETWORK)))
@@ -215,10 +228,12 @@ class AnomalyRecipe(Recipe):
 
 
 class AnomalyLoss(Objective):
-    """The margin loss of both class capsules, and the squared error of the reconstruction of normal examples with its weight.
+    """The margin loss of both class capsules, and the squared error of the reconstruction of
+    normal examples with its weight.
 
-    As released both are divided by the number of normal examples in the batch, so that the margin loss counts for more in a
-    batch with many anomalies; repaired, each is divided by the number of its own examples. No normal example counts as one.
+    As released both are divided by the number of normal examples in the batch, so that the
+    margin loss counts for more in a batch with many anomalies; repaired, each is divided by the
+    number of its own examples. No normal example counts as one.
     """
 
     def sums(self, output: Any, batch: Examples) -> tuple[Tensor, ...]:

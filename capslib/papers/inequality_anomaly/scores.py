@@ -1,4 +1,6 @@
-"""What scores say of every test example, from one look at the trained network (§3.3; released code); larger: more anomalous."""
+"""What scores say of every test example, from one look at the trained network (§3.3; released
+code); larger: more anomalous.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ EDGES = np.linspace(-6, 6, 49)
 
 
 def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
-    """All scores [N] of a batch: of the couplings of the anomaly capsule, of both lengths, and of the reconstruction.
+    """All scores [N] of a batch: of the couplings of the anomaly capsule, of both lengths, and
+    of the reconstruction.
 
-    ``a`` is Piciarelli's with the sum over pixels as released, ``npp`` and ``nre`` are Li's; ``…_flipped`` has the difference of
-    lengths the other way round; ``length`` and ``error`` are its two terms alone. ``…_normal`` measures the normal capsule.
+    ``a`` is Piciarelli's with the sum over pixels as released, ``npp`` and ``nre`` are Li's;
+    ``…_flipped`` has the difference of lengths the other way round; ``length`` and ``error``
+    are its two terms alone. ``…_normal`` measures the normal capsule.
     """
     normal, anomaly = output.activation.unbind(dim=1)
     difference = (inputs.flatten(1) - output.reconstruction).square()
@@ -55,7 +59,8 @@ def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
 def look(
     network: nn.Module, examples: Examples, size: int
 ) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
-    """The scores [N] of all examples, and how the couplings of both capsules are spread, for normal examples and for anomalies.
+    """The scores [N] of all examples, and how the couplings of both capsules are spread, for
+    normal examples and for anomalies.
 
     Of each are the mean Lorenz curve, and the share of the children by ln(I·c).
     """
@@ -101,10 +106,12 @@ def look(
 
 
 def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
-    """What the released evaluation reads of Palma ratios [N] of both capsules: the second word of each pair as NumPy prints it.
+    """What the released evaluation reads of Palma ratios [N] of both capsules: the second word
+    of each pair as NumPy prints it.
 
-    Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other with a blank, before which an empty
-    word stands; then the second word is the *normal* capsule's ratio. (Ratios a thousandfold apart get exponents, and no blank.)
+    Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other
+    with a blank, before which an empty word stands; then the second word is the *normal*
+    capsule's ratio. (Ratios a thousandfold apart get exponents, and no blank.)
 
     >>> as_read(np.array([1.5, 9.5]), np.array([9.25, 12.25]))
     array([9.25, 9.5 ])
@@ -114,7 +121,9 @@ def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
 
 
 def lorenz(x: Tensor) -> Tensor:
-    """The shares [N, 21] of the total that the least of the values [N, I] have together, at ``QUANTILES`` of the values."""
+    """The shares [N, 21] of the total that the least of the values [N, I] have together, at
+    ``QUANTILES`` of the values.
+    """
     total = x.sort(dim=1).values.cumsum(dim=1)
     total = torch.cat(
         [torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1
@@ -123,7 +132,9 @@ def lorenz(x: Tensor) -> Tensor:
 
 
 def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """AUROC and average precision of every score, anomalies being positive. Raises NotFinite for a score that is not a number."""
+    """AUROC and average precision of every score, anomalies being positive. Raises NotFinite
+    for a score that is not a number.
+    """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     largest = np.finfo(np.float64).max

@@ -1,4 +1,4 @@
-"""How deep a CapsNet still trains (§5.2–5.3, Tables 2 and 3), and whether it can tell an image from its negative (§6)."""
+"""How deep a CapsNet still trains (§5.2, §5.3), and images beside their negatives (§6)."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def negated_arms(scale: Scale) -> Iterator[Arm]:
 
 
 def reduce_negated(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy with half the epochs of a depth, since there are two images for one."""
+    """Return a smaller copy with half the epochs: there are two images for one."""
     epochs = {"smoke": 1, "cpu": 2, "paper": 25}[scale]
     return reduce(scale, arm).changed({"epochs": epochs})
 
 
 def run(arm: Arm, context: Context) -> Outcome:
-    """Train one CapsNet; measure its test accuracy after every epoch, and when it starts to learn."""
+    """Train one CapsNet; measure its test accuracy, and when it starts to learn."""
     trained = train(arm.recipe, context.seed, context)
     test_accuracy = trained.history.epochs["test_accuracy"]
     batch_accuracy = trained.history.terms["accuracy"]
@@ -92,7 +92,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 
 
 def first_step_above(accuracy: Sequence[float], level: float, window: int = 20) -> Metric:
-    """Return the first step after which the mean accuracy of ``window`` steps lies above a level.
+    """Return the first step after which the mean accuracy of a window is above a level.
 
     It is the last step where no mean does.
     """

@@ -32,8 +32,9 @@ class CapsNetRecipe(Recipe):
     weight_std: Annotated[float, Field(gt=0, le=10)] | Literal["unit", "identity"] = Field(
         0.1, title="standard deviation of W at the start"
     )
-    """``unit`` scales W on a first batch until all ‖s‖ have mean length one; ``identity`` adds the
-    identity to W."""
+    """``unit`` scales W on a first batch until all ‖s‖ have mean length one; ``identity`` adds
+    the identity to W.
+    """
     hidden_dim: int = Field(12, ge=1, title="dimension of hidden capsules")
     filters: int = Field(256, ge=1, title="filters of the convolution")
     kernel: int = Field(9, ge=1, title="kernel of both convolutions")
@@ -46,8 +47,9 @@ class CapsNetRecipe(Recipe):
     front: Literal["relu", "odd"] | None = Field(
         None, title="front end, where images come with their negatives"
     )
-    """``odd``: the capsules of −x are the negated capsules of x. ``relu``: they are not, for the
-    convolution has a bias and a ReLU, as in the paper."""
+    """``odd``: the capsules of −x are the negated capsules of x. ``relu``: they are not, for
+    the convolution has a bias and a ReLU, as in the paper.
+    """
 
     def arrange(self, parts: dict[str, Examples]) -> dict[str, Examples]:
         """Add the negatives where there is a ``front``: −x with the label (y + 5) mod 10."""
@@ -133,8 +135,8 @@ def hidden_dim(routing: str) -> int:
 def reduce(scale: Scale, arm: Arm) -> Arm:
     """Return a smaller copy of an arm.
 
-    At cpu scale every data set and routing trains for as long as its arm with a bias needs to learn
-    clearly.
+    At cpu scale every data set and routing trains for as long as its arm with a bias needs to
+    learn clearly.
     """
     recipe = arm.recipe
     if scale == "smoke":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SignRecipe(BaseRecipe):
-    """The 1–20–2 network on a grid of scalars. Defaults are those of the paper's first release."""
+    """The 1–20–2 network on a grid of scalars. Defaults are those of the first release."""
 
     network: NetworkName = "sign"
     routing: RoutingName

@@ -52,7 +52,7 @@ def random_stack(options: SymmetryOptions, depth: int, iterations: int) -> nn.Mo
 
 
 def run(arm: Arm, context: Context) -> Outcome:
-    """Compare f(x) with f(−x) for a stack of every depth and number of iterations, in float64."""
+    """Compare f(x) with f(−x), in float64, at every depth and number of iterations."""
     import torch
 
     from capslib.training import seeded
