@@ -179,7 +179,7 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
         experiment = papers.experiments("negation_limitation")[query.select.experiment]
         value = ledger()["NEG-T1-rba-bias"].value
         keys = []
-        arm = query.select.where or {"arm": query.select.arm}
+        arm = {"arm": query.select.arms[0]}
         for trial in experiment.trials("paper", where=arm, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
             record = make_record(trial, metrics={query.metric: metric}, series={})

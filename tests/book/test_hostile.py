@@ -100,7 +100,7 @@ def records(make_record) -> list[Record]:
     for stem, claim in (("em_routing", "EM-W-8"), (STEM, "NEG-T1-rba-bias")):
         query = papers.queries(stem)[claim]
         experiment = papers.experiments(stem)[query.select.experiment]
-        arm = query.select.where or {"arm": query.select.arm}
+        arm = {"arm": query.select.arms[0]}
         trial, *_ = experiment.trials("paper", where=arm, seeds=[0])
         record = make_record(
             trial,

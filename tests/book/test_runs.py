@@ -22,9 +22,7 @@ from capslib.papers.experiment import Deviation
 def record(make_record):
     query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
     experiment = papers.experiments("negation_limitation")["sign"]
-    trial, *_ = experiment.trials(
-        "paper", where=query.select.where or {"arm": query.select.arm}, seeds=[3]
-    )
+    trial, *_ = experiment.trials("paper", where={"arm": query.select.arms[0]}, seeds=[3])
     trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
     series = {
         "epochs": [1, 2, 3],
