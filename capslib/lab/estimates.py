@@ -30,7 +30,7 @@ Networks that mostly convolve reach more; those that mostly route are not measur
 """
 TINY = 1e6
 """FLOPs of a step so small that it spends its time between the operations."""
-AMOUNTS = {
+NOT_OF_A_STEP = {
     *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate"),
     *("shared_stream", "setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees"),
     *("stop_on", "stop_examples", "stop_after", "keep"),
@@ -80,7 +80,7 @@ def _recipes(experiment: Experiment, scale: Scale, config: str) -> tuple[BaseRec
 def step_name(recipe: BaseRecipe) -> str:
     """Return a hash of what the time of a step depends on, the machine aside."""
     kind = type(recipe).__qualname__
-    fields = recipe.model_dump(mode="json", exclude=AMOUNTS)
+    fields = recipe.model_dump(mode="json", exclude=NOT_OF_A_STEP)
     return hash_of([kind, fields, recipe.input_shape, recipe.number_of_classes()])
 
 
@@ -166,11 +166,12 @@ class Experience:
                     self._by_step.setdefault((record.trial.paper, *place), []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
-        """Return what a trial will take.
+        """Return what a trial will take, by the best that is known of it.
 
-        Records of the same training step tell best, those of the same experiment first: by the
-        median of their seconds a step. Then a rehearsal of this trial tells, then its FLOPs at
-        the rate of the paper's records.
+        First: records of the same training step, in the same experiment, then in others, by
+        the median of their seconds a step. Second: a rehearsal of this trial (``--max-steps``).
+        Third: its FLOPs, at the rate of the paper's records. Raise UserError where its network
+        cannot be built.
         """
         names = step_names(trial)
         for experiment, other in ((trial.experiment, ""), ("", " of other experiments")):
@@ -239,7 +240,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(stem: str, scale: Scale, store: Store) -> Iterator[Outlook]:
-    """Yield what is left of every experiment of a chapter that still has something to train."""
+    """Yield what is left of every experiment of a paper that still has something to train."""
     records = list(store.records(stem))
     done = {record.key for record in records}
     experience = Experience(records, "cpu")

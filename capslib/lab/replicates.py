@@ -25,9 +25,9 @@ class Runs:
     """The records that may decide a claim: on real data, at cpu or paper scale.
 
     ``budget(record)`` is 1 for a scale's own records, 2 for those with twice its epochs, and 0
-    for others, such as those of an earlier revision. A training that stopped itself before its
-    epochs were over is its own with twice the epochs. ``left_out`` counts the others, by paper
-    and experiment.
+    for others, such as those of an earlier revision. A training that stopped early would be the
+    same with twice the epochs, so its record counts as both. ``left_out`` counts the others, by
+    paper and experiment.
     """
 
     def __init__(

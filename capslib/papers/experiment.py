@@ -107,7 +107,7 @@ class Arm:
     name: str
     recipe: Recipe | None = None
     options: Config = NO_OPTIONS
-    full: Arm | None = None
+    paper_size: Arm | None = None
     """The arm of the paper's size that this one is a smaller copy of."""
 
     @property
@@ -172,9 +172,12 @@ class Arm:
         return replace(self, recipe=parts[0] if self.recipe else None, options=parts[-1])
 
     def as_in_paper(self) -> Arm:
-        """Return the arm of the paper's size; without a name, one with all defaults."""
-        if self.full is not None:
-            return self.full
+        """Return the arm of the paper's size.
+
+        An arm that no scale names any more falls back to the defaults, but for required fields.
+        """
+        if self.paper_size is not None:
+            return self.paper_size
         if self.name:
             return self
         parts = []
@@ -230,13 +233,13 @@ class Experiment:
             for arm in self.arms(scale):
                 if arm.name in arms:
                     raise ValueError(f"{self.name} has two arms {arm.name!r} at scale {scale}")
-                arms[arm.name] = replace(self.reduce(scale, arm), full=arm)
+                arms[arm.name] = replace(self.reduce(scale, arm), paper_size=arm)
             scales[scale] = arms
         return scales
 
     @functools.cached_property
-    def _named(self) -> dict[tuple[Scale, str], Arm]:
-        """All arms, those with twice the budget too, by the hash of what they change."""
+    def _arm_of_config(self) -> dict[tuple[Scale, str], Arm]:
+        """All arms, those with twice the budget too, by scale and hash of their fields."""
         named: dict[tuple[Scale, str], Arm] = {}
         for scale in SCALES:
             for arm in self.at(scale).values():
@@ -278,7 +281,7 @@ class Experiment:
         return varied
 
     def twice(self, arm: Arm) -> Arm | None:
-        """Return the arm with twice the budget; None where nothing is trained."""
+        """Return the arm with twice the budget; None where it has no field that sets one."""
         values = arm.values()
         if not all(name in values for name in self.budget_fields):
             return None
@@ -291,7 +294,7 @@ class Experiment:
         It has no name where the scale has no such arm. Raise what pydantic raises where the
         experiment knows no such configuration today.
         """
-        named = self._named.get((scale, hash_of(config)))
+        named = self._arm_of_config.get((scale, hash_of(config)))
         if named is not None:
             return named
         first = self._first
@@ -311,7 +314,7 @@ class Experiment:
         """
         if trial.revision != self.revision:
             return 0
-        arm = self._named.get((trial.scale, hash_of(trial.config)))
+        arm = self._arm_of_config.get((trial.scale, hash_of(trial.config)))
         if arm is None or trial.seed not in self.replicates(arm, self.seeds[trial.scale]):
             return 0
         return 2 if arm.name.endswith(TWICE) else 1

@@ -56,7 +56,7 @@ def tiny(arm: Arm) -> Arm:
         changes["multi_crop"] = min(values["multi_crop"], 6)
     if "attacked" in values:
         changes |= dict(attacked=10, bim_steps=2)
-    return replace(arm.changed(changes), name="", full=None)
+    return replace(arm.changed(changes), name="", paper_size=None)
 
 
 @functools.cache
@@ -721,7 +721,7 @@ def test_deviations_name_exactly_the_fields_that_a_budget_changes(name, scale):
         for deviation in deviations(STEM, name, arm):
             if deviation.why == SMALLER:
                 budget[deviation.what] = (deviation.paper, deviation.ours)
-        ours, full = arm.values(), arm.full.values()
+        ours, full = arm.values(), arm.paper_size.values()
         expected = {}
         for field, title in arm.titles().items():
             if ours[field] != full[field]:

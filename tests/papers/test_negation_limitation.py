@@ -421,7 +421,7 @@ def test_deviations_name_what_differs_in_the_routing(name):
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])
 def test_deviations_name_exactly_the_fields_that_differ(name, scale):
     for arm in EXPERIMENTS[name].at(scale).values():
-        ours, paper = arm.values(), arm.full.values()
+        ours, paper = arm.values(), arm.paper_size.values()
         expected = {}
         for field, title in arm.titles().items():
             if ours[field] != paper[field]:

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 RBA_DEPTHS = (2, 3, 4, 5)
 EM_DEPTHS = (5, 6, 7, 8, 9)
 CONTROLS = {
+    # a bias that is there to learn, and does not help at the start
     "bias_from_zero": dict(bias=True, bias_start=0.0),
+    # without a bias: signals that fade less from layer to layer
     "larger_weights": dict(bias=False, weight_std=0.3),
     "unit_lengths": dict(bias=False, weight_std="unit"),
     "near_identity": dict(bias=False, weight_std="identity"),
+    # without a bias: couplings that stay equal
     "one_iteration": dict(bias=False, iterations=1),
 }
-"""Arms that separate symmetry from what a layer passes on.
-
-With one iteration couplings stay equal.
-"""
+"""Controls that tell the symmetry's effect from that of signals that fade."""
 CONTROLLED_DEPTHS = {"dynamic": (4, 5), "em_vector": (7, 9)}
 """Where networks with and without a bias differ."""
 
@@ -94,7 +94,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 def first_step_above(accuracy: Sequence[float], level: float, window: int = 20) -> Metric:
     """Return the first step after which the mean accuracy of a window is above a level.
 
-    It is the last step where no mean does.
+    A network that never gets there has the number of its steps.
     """
     total = sum(accuracy[:window])
     for step in range(window, len(accuracy) + 1):
