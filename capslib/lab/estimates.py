@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import joblib
-import pooch
 from pydantic import ValidationError
 
 from capslib import papers
@@ -36,8 +34,6 @@ NOT_OF_A_STEP = {
     *("stop_on", "stop_examples", "stop_after", "keep"),
 }
 """Fields that change a step only by the shape of its inputs and the number of classes."""
-CACHE = joblib.Memory(pooch.os_cache("capslib") / "flops", verbose=0)
-"""Counted FLOPs, which stay where neither a recipe nor the library has changed."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,8 @@ def flops_of_step(recipe: BaseRecipe) -> int:
     name = step_name(recipe)
     if name not in _counted:
         try:
-            _counted[name] = _count(recipe, name, code_hash(type(recipe).__module__))
+            count = _kept_count()
+            _counted[name] = count(recipe, name, code_hash(type(recipe).__module__))
         except (UserError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
             data = getattr(recipe, "data", None) or "its data"
             raise UserError(
@@ -129,9 +126,24 @@ def flops_of_step(recipe: BaseRecipe) -> int:
     return _counted[name]
 
 
-@CACHE.cache(ignore=["recipe"])
 def _count(recipe: BaseRecipe, name: str, code: str) -> int:
     return flops(recipe)
+
+
+@functools.cache
+def _kept_count() -> Callable[[BaseRecipe, str, str], int]:
+    """Return the count that the user's cache keeps until a step or its code changes.
+
+    Where the cache cannot be written, every process counts anew.
+    """
+    import joblib
+    import pooch
+
+    try:
+        memory = joblib.Memory(pooch.os_cache("capslib") / "flops", verbose=0)
+    except OSError:
+        return _count
+    return memory.cache(_count, ignore=["recipe"])
 
 
 def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:

@@ -12,13 +12,14 @@ import pytest
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.lab import planning
+from capslib.lab import estimates, planning
 from capslib.lab import store as storing
 from capslib.lab.estimates import UNKNOWN, Estimate, Experience, Outlook, outlook, work
 from capslib.lab.planning import GIB, pinned, plan, plan_workers, slots
 from capslib.lab.records import Record
 from capslib.lab.settings import Settings
 from capslib.papers.experiment import Trial
+from capslib.recipes import flops
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,18 @@ def test_the_time_of_another_network_tells_less_than_that_of_the_same(make_recor
     for known, nearest in ((records[:1], dynamic), (records, em)):
         seconds = known[-1].wall_seconds * work(waiting).flops / work(nearest).flops
         assert estimate(waiting, "cpu", known).seconds == pytest.approx(seconds)
+
+
+def test_a_step_is_counted_where_the_cache_cannot_be_written(trial, tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    monkeypatch.setattr(estimates, "_counted", {})
+    (recipe,) = estimates.recipes(trial)
+    expected = flops(recipe)
+    estimates._kept_count.cache_clear()
+    assert estimates.flops_of_step(recipe) == expected
+    estimates._kept_count.cache_clear()
 
 
 def test_a_rehearsal_tells_step_for_step(trial, ran):
