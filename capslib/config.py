@@ -71,21 +71,6 @@ class Config(Model):
             raise ValueError(f"{cls.__name__} makes no use of it")
         return value
 
-    def idle(self) -> dict[str, set[str]]:
-        """Fields that change nothing in this configuration, by the reason, such as
-        ``network=cnn``. They keep their defaults, too.
-        """
-        return {}
-
-    @model_validator(mode="after")
-    def _reached(self) -> Self:
-        for why, names in self.idle().items():
-            if lost := sorted(names & self.differences().keys()):
-                raise ValueError(
-                    f"{', '.join(lost)} would change nothing where {why}; choose other trials with --where"
-                )
-        return self
-
     def differences(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as JSON has them. A new field with a
         default changes none of these.

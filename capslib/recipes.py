@@ -78,14 +78,9 @@ class BaseRecipe(Config):
         raise NotImplementedError(f"{type(self).__name__} has no train_size: define it")
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-        return math.ceil(self.train_size / self.batch_size)
-
-    @property
     def steps(self) -> int:
         """The number of steps of the whole training."""
-        return self.epochs * self.steps_per_epoch
+        return self.epochs * math.ceil(self.train_size / self.batch_size)
 
     def number_of_classes(self, labels: Tensor | None = None) -> int:
         """Return the number of classes: by ``labels`` [N], of which the largest is the last."""
@@ -209,8 +204,8 @@ class Recipe(BaseRecipe):
     def recipe(self, **changes: Any) -> Recipe:
         """Return the recipe of the paper alone, with ``changes`` applied.
 
-        What an experiment adds, and fields that then change nothing, are left out. Raise
-        TypeError where that would change the training.
+        What an experiment adds is left out. Raise TypeError where that would change the
+        training.
         """
         line = type(self).__mro__
         paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
@@ -232,9 +227,8 @@ class Recipe(BaseRecipe):
                 f"{type(self).__name__} trains as {paper.__name__}, "
                 f"without its own {', '.join(lost)}: {advice}"
             )
-        kept = {**self.model_dump(include=set(paper.model_fields)), **changes}
-        idle = set().union(*paper.model_construct(**kept).idle().values()) - changes.keys()
-        return paper.model_validate({n: value for n, value in kept.items() if n not in idle})
+        kept = self.model_dump(include=set(paper.model_fields))
+        return paper.model_validate({**kept, **changes})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Return named parts of a split, each as a bool mask [N], or None for all of it."""

@@ -141,10 +141,6 @@ class Select:
     """
     cells: int = 1
     """How many these are. A seed that does not have all of them yet is no replicate."""
-    reduced: Mapping[str, Any] = field(default_factory=dict)
-    """Field values that it asks for at cpu scale alone, where that scale has one arm in two
-    reduced settings.
-    """
     arm: str | tuple[str, ...] = ()
     """The arm by name. Of several, a replicate is the mean over the runs of one seed."""
     cpu: str = ""
@@ -165,9 +161,10 @@ class Select:
         """
         if self.arms:
             return " and ".join(self.arms) if self.arms != other.arms else ""
-        told = {name: value for name, value in self.where.items() if name not in self.reduced}
         fields = [
-            f"{name} {value}" for name, value in told.items() if other.where.get(name) != value
+            f"{name} {value}"
+            for name, value in self.where.items()
+            if other.where.get(name) != value
         ]
         return ", ".join(fields) or self.experiment * (self.experiment != other.experiment)
 
@@ -209,11 +206,7 @@ class Index(Generic[T]):
             for arm in select.arms_at(scale):
                 found += self._with(select.experiment, scale, {"arm": arm})
             return found
-        return self._with(
-            select.experiment,
-            scale,
-            {**select.where, **(select.reduced if scale == "cpu" else {})},
-        )
+        return self._with(select.experiment, scale, select.where)
 
     def _with(self, experiment: str, scale: Scale, where: Mapping[str, Any]) -> list[T]:
         """Return what has these field values."""
