@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from pydantic import ValidationError
 
 from capslib import papers
 from capslib.config import hash_of
@@ -18,7 +15,7 @@ from capslib.lab.ledger import plural
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
-from capslib.papers.experiment import Experiment, Scale, Trial
+from capslib.papers.experiment import Scale, Trial
 from capslib.recipes import BaseRecipe, flops
 
 CARD = 20e12
@@ -54,22 +51,18 @@ class Work(NamedTuple):
     steps: int
     flops: int
 
+    @property
+    def tiny(self) -> bool:
+        """Whether the steps are so small that their FLOPs do not tell their time."""
+        return self.flops <= TINY * self.steps
+
 
 def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
     """Return what a trial trains; nothing where nobody knows its configuration today."""
-    experiment = papers.experiment_of(trial)
-    if experiment is None:
+    if not papers.known(trial):
         return ()
-    return _recipes(experiment, trial.scale, json.dumps(trial.config, sort_keys=True))
-
-
-@functools.lru_cache(maxsize=65_536)
-def _recipes(experiment: Experiment, scale: Scale, config: str) -> tuple[BaseRecipe, ...]:
-    try:
-        arm = experiment.arm(scale, json.loads(config))
-    except (UserError, ValidationError):
-        return ()
-    return tuple(training.recipe for training in experiment.trainings(arm, 0))
+    trainings = papers.experiment_of(trial).trainings(papers.arm(trial), trial.seed)
+    return tuple(training.recipe for training in trainings)
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -151,17 +144,12 @@ def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
     return frozenset((recipe.network, recipe.routing) for recipe in recipes(trial))
 
 
-def has_tiny_steps(trial: Trial) -> bool:
-    """Return whether the steps of a trial are so small that FLOPs do not tell their time."""
-    done = work(trial)
-    return done.flops <= TINY * done.steps
-
-
 class Experience:
     """What earlier trials took on one kind of machine, CPU or GPU."""
 
     def __init__(self, records: Iterable[Record], device: str):
-        self.ended: list[Record] = []
+        self.ended: dict[str, list[Record]] = {}
+        """The records of trainings that ended well, by paper."""
         self.rehearsed: dict[str, Record] = {}
         self._by_step: dict[tuple, list[Record]] = {}
         self._rates: dict[tuple, float | None] = {}
@@ -172,7 +160,7 @@ class Experience:
             if record.exit == "cut" and not record.message:
                 self.rehearsed[record.key] = record
             elif record.exit == "ok":
-                self.ended.append(record)
+                self.ended.setdefault(record.trial.paper, []).append(record)
                 names = step_names(record.trial)
                 for place in ((record.trial.experiment, names), ("", names)):
                     self._by_step.setdefault((record.trial.paper, *place), []).append(record)
@@ -220,9 +208,9 @@ class Experience:
         Tiny steps tell nothing of others.
         """
         networks = networks_of(trial)
-        if not networks:
-            return None
-        place = (trial.paper, networks, has_tiny_steps(trial))
+        if not networks or trial.paper not in self.ended:
+            return None  # counting would take torch, and a moment
+        place = (trial.paper, networks, work(trial).tiny)
         if place not in self._rates:
             self._rates[place] = self._median_rate(*place)
         return self._rates[place]
@@ -230,13 +218,11 @@ class Experience:
     def _median_rate(self, paper: str, networks: frozenset, tiny: bool) -> float | None:
         alike: list[float] = []
         others: list[float] = []
-        for record in self.ended:
-            trial = record.trial
-            if trial.paper != paper or not record.wall_seconds or not work(trial).flops:
-                continue
-            if tiny or not has_tiny_steps(trial):
-                rates = alike if networks_of(trial) == networks else others
-                rates.append(work(trial).flops / record.wall_seconds)
+        for record in self.ended[paper]:
+            done = work(record.trial)
+            if record.wall_seconds and done.flops and (tiny or not done.tiny):
+                rates = alike if networks_of(record.trial) == networks else others
+                rates.append(done.flops / record.wall_seconds)
         rates = alike or others
         return statistics.median(rates) if rates else None
 

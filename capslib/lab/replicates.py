@@ -50,8 +50,7 @@ class Runs:
                 by_place.setdefault((paper, experiment, number), {})[record.key] = record
         self._indices: dict[tuple[str, str, int], q.Index[Record]] = {}
         for place, place_records in by_place.items():
-            ordered = sorted(place_records.values(), key=lambda r: (r.trial.seed, r.key))
-            self._indices[place] = q.Index(map(_place_in_index, ordered))
+            self._indices[place] = q.Index(map(_place_in_index, place_records.values()))
 
     def pick(
         self,
