@@ -169,6 +169,10 @@ class Arm:
                 if name in type(part).model_fields
             }
             parts.append(type(part).model_validate({**part.model_dump(), **own}))
+        return self._with_parts(parts)
+
+    def _with_parts(self, parts: Sequence[Config]) -> Arm:
+        """Return a copy with other parts, as many as it has."""
         return replace(self, recipe=parts[0] if self.recipe else None, options=parts[-1])
 
     def as_in_paper(self) -> Arm:
@@ -184,7 +188,7 @@ class Arm:
         for part in self.parts:
             required = [n for n, info in type(part).model_fields.items() if info.is_required()]
             parts.append(type(part)(**part.model_dump(include=set(required))))
-        return Arm("", recipe=parts[0] if self.recipe else None, options=parts[-1])
+        return self._with_parts(parts)
 
 
 def own_training(arm: Arm, seed: int) -> list[Training]:
@@ -305,7 +309,7 @@ class Experiment:
             strange = unknown if part is first.parts[0] else set()
             own = {n: v for n, v in config.items() if n in known | strange}
             parts.append(type(part).model_validate(own))
-        return Arm("", recipe=parts[0] if first.recipe else None, options=parts[-1])
+        return replace(first._with_parts(parts), name="", paper_size=None)
 
     def budget(self, trial: Trial) -> int:
         """Return 1 for a trial of a named arm and seed at the current revision.

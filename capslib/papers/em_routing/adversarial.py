@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.papers.common import SEEDS, in_unit, outcome
-from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, fields_at
+from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, fields_at, networks_beside
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
@@ -160,14 +160,8 @@ def run(arm: Arm, context: Context) -> Outcome:
 
 
 def arms(scale: Scale) -> Iterator[Arm]:
-    """Yield capsules and a CNN; at paper scale the CNN alone, too.
-
-    Alone it takes a hundredth of the time.
-    """
-    networks = {"capsules_and_cnn": "matrix_capsnet"}
-    if scale == "paper":
-        networks["cnn"] = "cnn"
-    for name, network in networks.items():
+    """Yield the networks that are attacked."""
+    for name, network in networks_beside(scale).items():
         recipe = EMRecipe(**fields_at(scale, network=network))
         yield Arm(name, recipe, AttackOptions())
 

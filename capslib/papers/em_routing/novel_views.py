@@ -9,7 +9,13 @@ import numpy as np
 
 from capslib.data.registry import SETS
 from capslib.papers.common import SEEDS, abscissa, in_unit, outcome
-from capslib.papers.em_routing.recipe import FAMILIAR, SMALLER, EMRecipe, fields_at
+from capslib.papers.em_routing.recipe import (
+    FAMILIAR,
+    SMALLER,
+    EMRecipe,
+    fields_at,
+    networks_beside,
+)
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.recipes import Training, train
 
@@ -84,14 +90,8 @@ def first_at(target: float, errors: Sequence[float]) -> float:
 
 
 def arms(scale: Scale) -> Iterator[Arm]:
-    """Yield capsules and a CNN for each factor; at paper scale the CNN alone, too.
-
-    Alone it takes a hundredth of the time.
-    """
-    networks = {"capsules_and_cnn": "matrix_capsnet"}
-    if scale == "paper":
-        networks["cnn"] = "cnn"
-    for name, network in networks.items():
+    """Yield the networks that are compared, for each factor."""
+    for name, network in networks_beside(scale).items():
         for factor in FAMILIAR:
             recipe = EMRecipe(**fields_at(scale, network=network, factor=factor))
             yield Arm(f"{factor}/{name}", recipe)
