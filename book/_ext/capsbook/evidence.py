@@ -10,7 +10,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -59,6 +59,7 @@ class Evidence:
     """The folder of records."""
     verdicts: dict[str, Verdict]
     runs: dict[str, Run]
+    _arms: dict[str, Runs] = field(default_factory=dict, repr=False)
 
     def of(self, stem: str | None = None) -> list[Verdict]:
         """Return the verdicts of one paper, or of all."""
@@ -124,11 +125,9 @@ class Evidence:
         """
         check_name("scale", scale, SCALES)
         fields = parse(arm.split(","), "field") if "=" in arm else {"arm": arm}
-        papers.experiments(paper)[experiment].trials(
-            scale, where=fields
-        )  # names what is unknown
-        arms = Runs(Store(self.root).records(paper), lambda record: papers.budget(record.trial))
-        chosen = arms.pick(paper, Select(experiment, fields), scale)
+        # names what is unknown
+        papers.experiments(paper)[experiment].trials(scale, where=fields)
+        chosen = self._runs_of(paper).pick(paper, Select(experiment, fields), scale)
         runs = [run for run in chosen if run.exit == "ok"]
         if len({run.seed for run in runs}) < len(runs):
             raise UserError(f"{experiment}:{arm} has several runs of a seed: name more fields.")
@@ -139,6 +138,17 @@ class Evidence:
         unit = metrics[0].unit
         mean = math.fsum(values) / len(values)
         return Measured(mean, interval(values, BOUNDS.get(unit)), unit, len(values))
+
+    def _runs_of(self, paper: str) -> Runs:
+        """Return the runs of a paper, read once a build."""
+        if paper not in self._arms:
+            records = Store(self.root).records(paper)
+            self._arms[paper] = Runs(records, lambda record: papers.budget(record.trial))
+        return self._arms[paper]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what Sphinx keeps between builds: not the records behind ``{measured}``."""
+        return {**self.__dict__, "_arms": {}}
 
 
 def load(results: Path) -> Evidence:
