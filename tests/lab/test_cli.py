@@ -32,8 +32,8 @@ LONG = "/".join(30 * [200 * "a"])
 
 
 @pytest.fixture
-def environment(tmp_path) -> dict[str, str]:
-    """Nothing of the caller's settings."""
+def environment(tmp_path_factory) -> dict[str, str]:
+    """Nothing of the caller's settings, and a cache that is not in the working folder."""
     hidden = (
         "CAPSLIB_DATA",
         "CAPSLIB_RESULTS",
@@ -45,7 +45,7 @@ def environment(tmp_path) -> dict[str, str]:
     )
     return {
         **{k: v for k, v in os.environ.items() if k not in hidden},
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
     }
 
 
