@@ -69,6 +69,8 @@ def test_an_interval_is_as_exact_as_its_value(value, interval, text):
         ("measured", "sign@paper:routing=dynamic,bias=true:train_accuracy", f"99.7{NBSP}%"),
         ("measured", "sign:dynamic/bias:train_accuracy", None),
         ("measured", f"{ARM}:test_accuracy", None),
+        ("measured", f"{ARM} - dynamic/bias:train_accuracy", f"0{NBSP}points"),
+        ("measured", f"{ARM} - dynamic/no_bias:train_accuracy", None),
     ],
 )
 def test_a_role_is_a_number_of_the_records_or_missing(book, role, target, text):

@@ -25,11 +25,11 @@ from capslib.lab.settings import parse
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.experiment import SCALES
-from capslib.papers.query import BOUNDS, Select
+from capslib.papers.query import BOUNDS, DIFFERENCES, Select
 
 if TYPE_CHECKING:
     from capslib.lab.words import Verdict
-    from capslib.papers.experiment import Exit, Scale, Trial
+    from capslib.papers.experiment import Exit, Metric, Scale, Trial
 
 
 class Run(NamedTuple):
@@ -119,11 +119,31 @@ class Evidence:
     ) -> Measured | None:
         """Return the mean of a metric over the seeds of an arm; None where no run has it.
 
-        An arm is written by its name, or, where arms have none yet, as the fields that tell it
-        from others: ``routing=em,iterations=3``. Raises :class:`UserError` for a name that is
-        not there, and for fields of several arms.
+        ``ARM - ARM`` is the difference of two arms, over the seeds that both have. Where arms
+        have no names yet, the fields that tell one from others stand for it:
+        ``routing=em,iterations=3``. Raises :class:`UserError` for a name that is not there, and
+        for fields of several arms.
         """
         check_name("scale", scale, SCALES)
+        first, minus, second = arm.partition(" - ")
+        metrics = self._by_seed(paper, experiment, first, scale, metric)
+        values = {seed: metrics[seed].value for seed in metrics}
+        if minus:
+            others = self._by_seed(paper, experiment, second, scale, metric)
+            values = {s: values[s] - others[s].value for s in values if s in others}
+        if not values:
+            return None
+        unit = next(iter(metrics.values())).unit
+        if minus:
+            unit = DIFFERENCES.get(unit, unit)
+        mean = math.fsum(values.values()) / len(values)
+        ends = interval(list(values.values()), BOUNDS.get(unit))
+        return Measured(mean, ends, unit, len(values))
+
+    def _by_seed(
+        self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
+    ) -> dict[int, Metric]:
+        """Return a metric of an arm by seed; nothing if a run of the arm lacks it."""
         fields = parse(arm.split(","), "field") if "=" in arm else {"arm": arm}
         # names what is unknown
         papers.experiments(paper)[experiment].trials(scale, where=fields)
@@ -131,13 +151,8 @@ class Evidence:
         runs = [run for run in chosen if run.exit == "ok"]
         if len({run.seed for run in runs}) < len(runs):
             raise UserError(f"{experiment}:{arm} has several runs of a seed: name more fields.")
-        metrics = [run.read(metric) for run in runs]
-        if not metrics or None in metrics:
-            return None
-        values = [measurement.value for measurement in metrics]
-        unit = metrics[0].unit
-        mean = math.fsum(values) / len(values)
-        return Measured(mean, interval(values, BOUNDS.get(unit)), unit, len(values))
+        metrics = {run.seed: run.read(metric) for run in runs}
+        return {} if None in metrics.values() else metrics
 
     def _runs_of(self, paper: str) -> Runs:
         """Return the runs of a paper, read once a build."""

@@ -11,7 +11,8 @@
 ======================================  ========================================================
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
-chapter's: ``negation_limitation/sign@paper:dynamic/bias:train_accuracy``. Roles work in
+chapter's: ``negation_limitation/sign@paper:dynamic/bias:train_accuracy``. ``ARM - ARM`` in the
+place of an arm is the difference of two, paired by seed: ``18.3 points``. Roles work in
 captions and in the alt texts of figures, too. A sentence whose number is not there yet is not
 shown.
 """
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SCORES = ("auroc_", "ap_")
 """How metrics begin that are written as fractions. Other fractions are written in percent."""
+IN_PERCENT = {"fraction": "percent", "difference of fractions": "points"}
+"""The units of fractions and of their differences, if these are written in percent."""
 MISSING = "missing-number"
 ROLE = re.compile(r"\{(?P<role>[a-z]+)\}`(?P<target>[^`]+)`")
 
@@ -168,10 +171,10 @@ def _measured(book: Book, target: str, paper: str) -> Measured | None:
     if not (colon and second and paper):
         raise UserError(f"{target!r} should look like EXPERIMENT:ARM:METRIC")
     mean = book.evidence.measured(paper, experiment, arm, scale or "cpu", metric)
-    if mean is None or mean.unit != "fraction" or metric.startswith(SCORES):
+    if mean is None or mean.unit not in IN_PERCENT or metric.startswith(SCORES):
         return mean
     percent = mean.interval and tuple(100 * end for end in mean.interval)
-    return mean._replace(value=100 * mean.value, interval=percent, unit="percent")
+    return mean._replace(value=100 * mean.value, interval=percent, unit=IN_PERCENT[mean.unit])
 
 
 NUMBERS: dict[str, Callable[[Book, str, str], str | None]] = {
