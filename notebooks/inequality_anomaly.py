@@ -226,7 +226,6 @@ from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet, AnomalyOutput
 from capslib.papers.experiment import SCALES
-from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.inequality_anomaly.scores import lorenz, scores
 from capslib.routing import dynamic_routing
 from capslib.routing.over_children import OverChildren
@@ -261,11 +260,9 @@ def seeds_of(records: list, experiment: str = "detection", *arm: str) -> pd.Data
     every = frames.best(records, experiment)
     if not every:
         return pd.DataFrame()
-    grid, sets = (
-        EXPERIMENTS[experiment].grid(every[0].trial.scale),
-        {r.config["data"] for r in every},
-    )
-    classes = {c.kind for c in grid if c.data in sets}
+    sets = {r.config["data"] for r in every}
+    arms = EXPERIMENTS[experiment].at(every[0].trial.scale).values()
+    classes = {arm.recipe.kind for arm in arms if arm.data in sets}
     found = frames.metrics(every).assign(kind=lambda of: of["kind"].astype(float).fillna(0))
     cells = found.groupby([*arm, "data", "setup", "percent", "seed", "scale"], dropna=False)
     return cells.mean(numeric_only=True)[cells["kind"].nunique() == len(classes)].reset_index()
@@ -726,11 +723,12 @@ def columns_agree(of: str, sets: dict, columns: dict) -> None:
 
 
 def where_scales_differ(experiment: str) -> Styler:
-    """The settings of an experiment's first configuration that differ between the scales."""
-    grids = [EXPERIMENTS[experiment].grid(of)[0] for of in SCALES]
-    alike = [f for f in AnomalyRecipe.model_fields if len({getattr(c, f) for c in grids}) == 1]
-    arm = [*AnomalyRecipe.ARM, *alike]
-    found = frames.configuration(EXPERIMENTS[experiment], arm=arm).replace("0", "all")
+    """The settings of an experiment's first arm that differ between the scales."""
+    arms = [next(iter(EXPERIMENTS[experiment].at(of).values())).values() for of in SCALES]
+    alike = [field for field in arms[0] if len({arm[field] for arm in arms}) == 1]
+    found = frames.configuration(
+        EXPERIMENTS[experiment], arm=["data", *alike], shown=["batch_size"]
+    ).replace("0", "all")
     return found.rename(index=lambda name: name.removesuffix(" (0: all)")).pipe(frames.styled)
 
 

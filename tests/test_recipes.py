@@ -191,33 +191,6 @@ def test_a_method_that_a_training_would_leave_out_is_an_error():
         Plain().recipe()
 
 
-@pytest.mark.parametrize(
-    ("make", "field", "value"),
-    [
-        (
-            lambda **f: AnomalyRecipe(
-                data="digits", setup="outliers", kind=0, percent=10.0, **f
-            ),
-            "loss",
-            "spread",
-        ),
-        (
-            lambda **f: AnomalyRecipe(
-                data="digits", setup="outliers", kind=0, percent=10.0, **f
-            ),
-            "images",
-            50,
-        ),
-    ],
-)
-def test_a_field_that_would_change_nothing_is_refused(make, field, value):
-    """The run went on without it, and its record named it."""
-    same = getattr(make(), field)
-    assert make(**{field: same}) == make()
-    with pytest.raises(ValidationError, match="makes no use of it"):
-        make(**{field: value})
-
-
 EM = {"data": "toys", **SMALLER["smoke"]}
 
 

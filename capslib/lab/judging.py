@@ -245,7 +245,7 @@ def _pairs(arms: Sequence[Sequence[Run]]) -> list[tuple[Run, ...]]:
 def _named(select: Select) -> str:
     """An arm, for a message: ``depth (routing=em, depth=4)``."""
     if select.arms:
-        return f"{select.experiment} ({', '.join(select.arms)})"
+        return f"{select.experiment} ({select.label})"
     fields = ", ".join(f"{name}={value}" for name, value in select.where.items())
     return f"{select.experiment} ({fields})" if fields else select.experiment
 

@@ -77,16 +77,21 @@ class Runs:
         groups: dict[tuple, dict[object, Record]] = {}
         for record in records:
             group = groups.setdefault((record.trial.seed, record.trial.scale), {})
-            group[record.config[field]] = record
+            group[_fields(record)[field]] = record
         return [Run(tuple(g.values()), field) for g in groups.values() if len(g) == size]
 
 
 def _place_in_index(record: Record) -> tuple:
-    """Return experiment, scale, fields and record; twice the budget has the arm's name."""
+    """Return experiment, scale, fields and record."""
+    return record.trial.experiment, record.trial.scale, _fields(record), record
+
+
+def _fields(record: Record) -> dict:
+    """Return the fields of a record; one with twice the budget has the name of its arm."""
     fields = dict(record.config)
     if "arm" in fields:
         fields["arm"] = str(fields["arm"]).removesuffix(TWICE)
-    return record.trial.experiment, record.trial.scale, fields, record
+    return fields
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,14 @@ class Select:
         """The names of its arms."""
         return (self.arm,) if isinstance(self.arm, str) else self.arm
 
+    @property
+    def label(self) -> str:
+        """Its arms as one name, ``mnist/*/em``: an asterisk stands where they differ."""
+        parts = []
+        for names in zip(*(arm.split("/") for arm in self.arms), strict=False):
+            parts.append(names[0] if len(set(names)) == 1 else "*")
+        return "/".join(parts)
+
     def arms_at(self, scale: Scale) -> tuple[str, ...]:
         """Return the names of its arms at a scale."""
         return (self.cpu,) if scale == "cpu" and self.cpu else self.arms
@@ -159,8 +167,10 @@ class Select:
         """What tells it from another selection at any scale: ``routing em``, or else its
         experiment; empty where nothing does.
         """
+        if self.arms and self.arms != other.arms:
+            return self.label
         if self.arms:
-            return " and ".join(self.arms) if self.arms != other.arms else ""
+            return self.experiment if self.experiment != other.experiment else ""
         fields = [
             f"{name} {value}"
             for name, value in self.where.items()

@@ -21,7 +21,6 @@ from capslib.lab.statistics import interval
 from capslib.lab.words import HELD, IN_PART, number_failing, number_of
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.papers import waits
-from capslib.papers.flat import doubled
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.asks import ALIKE, BASELINES, DATA, MUCH, QUERIES, SCORES
 from capslib.papers.inequality_anomaly.recipe import REDUCED
@@ -942,10 +941,11 @@ def test_the_page_says_how_to_run_twice_the_budget():
     told = source(STEM)
     commands = told.replace(" \\\n#  ", "").replace("# ", "")
     for name in ("detection", "baselines"):
-        first = EXPERIMENTS[name].grid("cpu")[0]
-        fields = getattr(first, "BUDGET", ("epochs",))
+        experiment = EXPERIMENTS[name]
+        first = next(iter(experiment.at("cpu").values()))
+        twice = experiment.twice(first).values()
         changed = " ".join(
-            f"--set {field}={getattr(doubled(first), field)}" for field in fields
+            f"--set {field}={twice[field]}" for field in experiment.budget_fields
         )
         assert f"--scale cpu --experiment {name} --where seed=0 {changed}" in commands
 

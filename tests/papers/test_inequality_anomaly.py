@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,13 @@ from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.lab.words import AGAINST, HELD, number_of
 from capslib.networks.inequality_anomaly import AnomalyOutput
-from capslib.papers import budget, experiments
-from capslib.papers.experiment import Metric
-from capslib.papers.flat import doubled
+from capslib.papers import arm, budget
+from capslib.papers.experiment import Arm, Metric
 from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
 from capslib.papers.inequality_anomaly import counts as counting
 from capslib.papers.inequality_anomaly.asks import DATA
 from capslib.papers.inequality_anomaly.baselines import (
-    BaselineConfig,
+    BaselineOptions,
     BoltzmannMachine,
     abc_loss,
     autoencoder,
@@ -90,7 +90,7 @@ def test_the_released_loss_and_its_repaired_form_by_hand():
         "own": margin / 3 + 5e-4 * error / 2,
     }.items():
         loss = AnomalyLoss(recipe(divisor=divisor))
-        terms = loss.of(*loss.sums(found, batch))
+        terms = loss.terms_of(*loss.sums(found, batch))
         assert float(terms["loss"]) == pytest.approx(expected)
         assert float(terms["accuracy"]) == pytest.approx(2 / 3)
 
@@ -100,7 +100,7 @@ def test_a_batch_without_normal_inputs_has_a_finite_loss():
     for divisor in ("normals", "own"):
         loss = AnomalyLoss(recipe(divisor=divisor))
         assert float(
-            loss.of(*loss.sums(output([0.5], [0.5], torch.ones(1, 2)), batch))["loss"]
+            loss.terms_of(*loss.sums(output([0.5], [0.5], torch.ones(1, 2)), batch))["loss"]
         ) == pytest.approx(0.4**2 + 0.08)
 
 
@@ -318,17 +318,21 @@ def areas(errors: torch.Tensor, labels: torch.Tensor) -> float:
     return judged({"it": errors.double().numpy()}, labels.numpy())["auroc_it"]
 
 
+def baseline(percent: float = 20, **fields) -> Arm:
+    """Baselines on digits; ``fields`` are of the recipe or of the options."""
+    recipe = AnomalyRecipe(data="digits", setup="outliers", kind=0, percent=percent)
+    return Arm("", recipe, BaselineOptions()).changed(fields)
+
+
 def test_abc_reconstructs_one_label_and_no_other_in_both_conventions():
     """As released it reconstructs anomalies: exp(−MSE) is an anomaly score then; in the usual
     convention the MSE is.
     """
-    config = BaselineConfig(
-        data="digits", setup="outliers", kind=0, percent=20, abc_epochs=40, batch_size=32
-    )
+    arm = baseline(abc_epochs=40, batch_size=32)
     examples = stripes(500)
     for reconstructed, anomalies_fit in ((1, True), (0, False)):
         model = autoencoder(
-            {"train": examples, "stop": examples}, reconstructed, config, Context(seed=0)
+            {"train": examples, "stop": examples}, reconstructed, arm, Context(seed=0)
         )
         area = areas(error_of(model, examples.inputs), examples.labels)
         assert area < 0.05 if anomalies_fit else area > 0.95
@@ -340,11 +344,9 @@ def test_the_autoencoder_stops_where_what_early_stopping_looks_at_gets_worse():
     """
 
     def errors(epochs: int, stop: torch.Tensor) -> torch.Tensor:
-        config = BaselineConfig(
-            data="digits", setup="outliers", kind=0, percent=20, abc_epochs=epochs, stop_after=1
-        )
+        arm = baseline(abc_epochs=epochs, stop_after=1)
         splits = {"train": examples, "stop": examples._replace(labels=stop)}
-        return error_of(autoencoder(splits, 1, config, Context(seed=0)), examples.inputs)
+        return error_of(autoencoder(splits, 1, arm, Context(seed=0)), examples.inputs)
 
     examples = stripes(200)
     second = errors(2, examples.labels)
@@ -366,23 +368,16 @@ def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error
     """
     from sklearn.neural_network import BernoulliRBM
 
-    config = BaselineConfig(
-        data="digits",
-        setup="outliers",
-        kind=0,
-        percent=10,
-        nl_epochs=60,
-        batch_size=20,
-        stop_after=60,
-    )
+    arm = baseline(percent=10, nl_epochs=60, batch_size=20, stop_after=60)
+    parts = splits(arm.recipe)
     train, test = (
-        Examples(of.inputs.flatten(1), of.labels)
-        for of in (splits(config)[name] for name in ("train", "test"))
+        Examples(parts[name].inputs.flatten(1), parts[name].labels)
+        for name in ("train", "test")
     )
     torch.manual_seed(0)
     machine = BoltzmannMachine(64, 50, "cpu")
     untrained = areas(error_of(machine.reconstruct, test.inputs), test.labels)
-    assert machine.learn(train, config, Context(seed=0)) == 60
+    assert machine.learn(train, arm, Context(seed=0)) == 60
     error = error_of(machine.reconstruct, test.inputs)
     assert untrained < 0.6 < 0.95 < areas(error, test.labels)
     assert areas((-error).exp(), test.labels) == pytest.approx(
@@ -441,14 +436,13 @@ def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_norma
     """Here it is that of epoch 4; errors of anomalies, which fall all the time, do not count
     (released code).
     """
-    config = BaselineConfig(data="digits", setup="outliers", kind=0, percent=20, nl_epochs=9)
     machine = BoltzmannMachine(64, 5, "cpu")
     errors = {
         1: iter([0.5, 0.6, 0.6, 0.4, 0.5, 0.4, 0.45, 0.3, 0.2]),
         -1: iter([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0, 0, 0]),
     }
     monkeypatch.setattr(machine, "update", lambda x, sign: next(errors[sign]))
-    assert machine.learn(stripes(20), config, Context(seed=0)) == 7
+    assert machine.learn(stripes(20), baseline(nl_epochs=9), Context(seed=0)) == 7
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -543,14 +537,13 @@ def test_only_the_pam_is_seen_and_only_sites_with_one():
 
 
 def test_bad_input_is_answered():
-    detection = experiments(STEM)["detection"]
+    detection = EXPERIMENTS["detection"]
     with pytest.raises(
         UserError, match=r"kind = 10: .*digits has the classes 0 .0. to 9 .9. only"
     ):
         detection.trials("smoke", where={"data": "digits"}, change={"kind": 10})
-    with pytest.raises(
-        UserError, match=r"jitter = True: AnomalyRecipe makes no use of it"
-    ):  # its images are prepared once, without noise
+    with pytest.raises(UserError, match=r"Unknown field of detection 'jitter'"):
+        # its images are prepared once, without noise
         detection.trials("smoke", where={"data": "digits"}, change={"jitter": True})
     with pytest.raises(UserError, match=r"kind = 0: .*the setup A has no kind"):
         detection.trials("smoke", change={"setup": "A"})
@@ -598,15 +591,15 @@ def test_a_network_learns_to_tell_digits_apart():
 # claims
 
 
-def of_the_tables(config) -> dict[str, Metric]:
-    """What the paper prints about the cell of a configuration, as the metrics of a record."""
+def of_the_tables(recipe: AnomalyRecipe) -> dict[str, Metric]:
+    """What the paper prints about the cell of a network, as the metrics of a record."""
     table, place = {
         "outliers": (("T2", "S1"), "{data}-{percent:g}pct"),
         "inliers": (("T3", "S2"), "{data}-{percent:g}pct"),
         "off_targets": (("C-auroc", "C-ap"), ""),
-    }.get(config.setup, (("T4", "S3"), "{setup}"))
+    }.get(recipe.setup, (("T4", "S3"), "{setup}"))
     names = {name: short for short, name in DATA.items()}
-    cell = place.format(**config.model_dump() | {"data": names.get(config.data)})
+    cell = place.format(**recipe.model_dump() | {"data": names.get(recipe.data)})
     found = {}
     for kind, of in zip(("auroc", "ap"), table, strict=True):
         for score in ("palma", "gini", "plain", "a", "npp", "nre", "abc", "nl"):
@@ -621,8 +614,8 @@ def printed(make_record):
     records = []
     for name in ("detection", "lesions", "off_targets", "baselines"):
         for trial in EXPERIMENTS[name].trials("paper"):
-            config = EXPERIMENTS[name].config(**trial.config)
-            if trial.seed < 3 and not config.nrg_pam and config.sees == "all":
+            recipe = arm(trial).recipe
+            if trial.seed < 3 and not recipe.nrg_pam and recipe.sees == "all":
                 mine = (
                     ("abc", "nl")
                     if name == "baselines"
@@ -630,7 +623,7 @@ def printed(make_record):
                 )
                 metrics = {
                     k: m
-                    for k, m in of_the_tables(config).items()
+                    for k, m in of_the_tables(recipe).items()
                     if k.partition("_")[2] in mine
                 }
                 rate = metrics.get(
@@ -718,20 +711,13 @@ def test_every_number_of_the_tables_is_asked_of_the_runs_that_hold_it(printed):
 
 def test_baselines_run_as_often_as_the_networks_beside_them():
     """Ten times where the paper has ten seeds; three times each of ten classes."""
-    often = {
-        name: Counter(
-            (t.config["data"], t.config.get("percent"), t.config.get("kind"))
-            for t in e.trials("paper")
-        )
-        for name, e in EXPERIMENTS.items()
-        if "setup" in e.config.model_fields
+    runs = {
+        name: Counter(arm(trial).name for trial in EXPERIMENTS[name].trials("paper"))
+        for name in ("detection", "lesions", "off_targets", "baselines")
     }
-    beside = often["detection"] | often["lesions"] | often["off_targets"]
-    assert often["baselines"] == beside
-    assert (beside["crispr", None, None], beside["mnist", 1.0, 3]) == (
-        3 * 10,
-        2 * 3,
-    )  # arms, and setups
+    beside = runs["detection"] | runs["lesions"] | runs["off_targets"]
+    assert runs["baselines"] == beside
+    assert (beside["as_prepared"], beside["mnist/outliers/1_percent/kind_3"]) == (10, 3)
 
 
 def test_whether_inequality_is_best_is_asked_of_both_areas_from_one_percent_on():
@@ -798,14 +784,10 @@ def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
 
 
 def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
-    """They have the epochs of the networks beside them too, which ``run`` never reads."""
-    first, *_ = EXPERIMENTS["baselines"].grid("cpu")
-    twice = doubled(first)
-    assert (twice.abc_epochs, twice.nl_epochs, twice.epochs) == (
-        2 * first.abc_epochs,
-        2 * first.nl_epochs,
-        first.epochs,
-    )
+    """They have the epochs of a network's recipe too, which ``run`` never reads."""
+    first = next(iter(EXPERIMENTS["baselines"].at("cpu").values()))
+    twice = EXPERIMENTS["baselines"].twice(first)
+    assert twice == replace(first.changed({"abc_epochs": 40, "nl_epochs": 20}), name=twice.name)
     changes = {1: {}, 2: {"abc_epochs": 40, "nl_epochs": 20}, 0: {"epochs": 20}}
     for counts_as, change in changes.items():
         trial = EXPERIMENTS["baselines"].trials("cpu", seeds=[0], change=change)[0]
@@ -870,11 +852,8 @@ def test_where_gini_is_inverted_the_verdict_says_so(make_record):
 def test_examples_are_counted_and_held_against_the_papers_count(monkeypatch, name, like, few):
     """Here those of a stand-in, which has fewer."""
     monkeypatch.setitem(counting.PRINTED, name, counting.PRINTED[like])
-    (config,) = (c for c in EXPERIMENTS["counts"].grid("smoke") if c.data == name)
-    found = {
-        metric: m.value
-        for metric, m in EXPERIMENTS["counts"].run(config, Context(seed=0)).metrics.items()
-    }
+    outcome = counting.run(EXPERIMENTS["counts"].at("smoke")[name], Context(seed=0))
+    found = {metric: m.value for metric, m in outcome.metrics.items()}
     assert found.items() >= few.items()
     for metric, printed in counting.PRINTED[like].items():
         assert (found[metric] > 0, found[f"off_{metric}"]) == (True, printed - found[metric])
@@ -886,8 +865,8 @@ def test_the_counts_of_the_paper(real, name):
     """The images of each class, and the pairs with few mismatches; negatives of CRISPR are
     substitutes, and are counted so.
     """
-    (config,) = (c for c in EXPERIMENTS["counts"].grid("cpu") if c.data == name)
-    outcome = EXPERIMENTS["counts"].run(config, Context(seed=0, data_dir=real(name)))
+    arm = EXPERIMENTS["counts"].at("cpu")[name]
+    outcome = counting.run(arm, Context(seed=0, data_dir=real(name)))
     off = {
         metric: found.value
         for metric, found in outcome.metrics.items()

@@ -1,95 +1,87 @@
-"""The two baselines of the paper that are no capsule networks: ABC and negative learning (§3.4;
-released code).
+"""The two baselines of the paper that are no capsule networks: ABC and negative learning.
+
+See §3.4 and the released code.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from capslib.config import Config
 from capslib.errors import Interrupted
 from capslib.papers.common import in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.papers.inequality_anomaly import detection
-from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
+from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from capslib.training import Context, Examples
 
 
-class BaselineConfig(AnomalyRecipe):
-    """Both baselines on the examples of a recipe; ``epochs`` are those of the networks beside
-    them and change nothing here.
-    """
-
-    UNUSED: ClassVar[frozenset[str]] = (
-        AnomalyRecipe.UNUSED | AnomalyRecipe.OF_NETWORK | {"divisor", "reconstruction_weight"}
-    )
-    BUDGET: ClassVar[tuple[str, ...]] = ("abc_epochs", "nl_epochs")
+class BaselineOptions(Config):
+    """How long both baselines train, on the examples and with the batches of a recipe."""
 
     abc_epochs: int = Field(300, ge=1, title="epochs of the autoencoder")
     nl_epochs: int = Field(300, ge=1, title="epochs of the Boltzmann machine")
     hidden: int = Field(500, ge=1, title="hidden units of the Boltzmann machine")
 
-    def setting(self) -> Self:
-        """The paper's, without what its capsule networks only have."""
-        every = super().setting().model_dump()
-        return type(self)(**{name: every[name] for name in {*KEPT, *type(self).ARM}})
 
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train the baselines on flat inputs; measure AUROC and average precision of their scores.
 
-def run(config: BaselineConfig, context: Context) -> Outcome:
-    """Train the baselines on flat inputs; AUROC and average precision of their scores on the
-    whole test set.
-
-    ``abc`` reconstructs anomalies, as released, and scores by exp(−MSE); ``abc_usual``
-    reconstructs normal examples and scores by the MSE. ``nl`` is exp(−MSE) of the trained
-    machine, ``nl_error`` its MSE. ``nl_untrained`` is exp(−MSE) before training: the released
-    machine keeps its weights where they are not saved, so that its evaluation draws new ones.
+    They are of the whole test set. ``abc`` reconstructs anomalies, as released, and scores by
+    exp(−MSE); ``abc_usual`` reconstructs normal examples and scores by the MSE. ``nl`` is
+    exp(−MSE) of the trained machine, ``nl_error`` its MSE. ``nl_untrained`` is exp(−MSE) before
+    training: the released machine keeps its weights where they are not saved, so that its
+    evaluation draws new ones.
     """
     from capslib.papers.inequality_anomaly.scores import judged, thinned
-    from capslib.training import seeded
+    from capslib.training import Examples, seeded
 
-    splits, fingerprints = config.splits(context)
-    flat = {name: type(of)(of.inputs.flatten(1), of.labels) for name, of in splits.items()}
+    splits, fingerprints = arm.recipe.splits(context)
+    flat = {name: Examples(s.inputs.flatten(1), s.labels) for name, s in splits.items()}
     test, labels = flat["test"].inputs, flat["test"].labels.cpu().numpy()
     errors = {}
     for name, reconstructed in {"abc": 1, "abc_usual": 0}.items():
-        errors[name] = error_of(autoencoder(flat, reconstructed, config, context), test)
+        errors[name] = error_of(autoencoder(flat, reconstructed, arm, context), test)
     with seeded(context.seed):
-        machine = BoltzmannMachine(test.shape[1], config.hidden, test.device)
+        machine = BoltzmannMachine(test.shape[1], arm.options.hidden, test.device)
         errors["nl_untrained"] = error_of(machine.reconstruct, test)
-        epochs = machine.learn(flat["train"], config, context)
+        epochs = machine.learn(flat["train"], arm, context)
         errors["nl"] = errors["nl_error"] = error_of(machine.reconstruct, test)
-    wide = {
-        name: e.double().cpu() for name, e in errors.items()
-    }  # exp(−MSE) of small errors would be alike in float32
-    found = {
-        name: (e if name in ("abc_usual", "nl_error") else (-e).exp()).numpy()
-        for name, e in wide.items()
-    }
+    scores = {}
+    for name, error in errors.items():
+        wide = error.double().cpu()  # exp(−MSE) of small errors would be alike in float32
+        score = wide if name in ("abc_usual", "nl_error") else (-wide).exp()
+        scores[name] = score.numpy()
     metrics = in_unit({"nl_epochs": epochs, **detection.composition(flat)}, 1, "count")
-    metrics |= in_unit(judged(found, labels), len(labels), "fraction")
-    return Outcome(metrics=metrics, series=thinned(found, labels), data=fingerprints)
+    metrics |= in_unit(judged(scores, labels), len(labels), "fraction")
+    return Outcome(metrics=metrics, series=thinned(scores, labels), data=fingerprints)
 
 
-def error_of(reconstruct: Any, inputs: Tensor) -> Tensor:
-    """The mean squared error [N] of every reconstruction."""
+def error_of(reconstruct: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Return the mean squared error [N] of the reconstruction of every input [N, V]."""
     import torch
 
+    errors = []
     with torch.no_grad():
-        return torch.cat(
-            [(reconstruct(x) - x).square().mean(dim=1) for x in inputs.split(1000)]
-        )
+        for part in inputs.split(1000):
+            errors.append((reconstruct(part) - part).square().mean(dim=1))
+    return torch.cat(errors)
 
 
 def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
-    """Σ y·MSE − (1 − y) ln(1 − e^(−MSE)) of errors [N]; y [N] is 1 for what is to be
-    reconstructed, 0 for what is not.
+    """Return Σ y·MSE − (1 − y) ln(1 − e^(−MSE)) of errors [N].
+
+    y [N] is 1 for what is to be reconstructed, 0 for what is not.
     """
     import torch
 
@@ -98,13 +90,12 @@ def abc_loss(error: Tensor, reconstructed: Tensor) -> Tensor:
 
 
 def autoencoder(
-    splits: Mapping[str, Examples], reconstructed: int, config: BaselineConfig, context: Context
+    splits: Mapping[str, Examples], reconstructed: int, arm: Arm, context: Context
 ) -> nn.Module:
-    """An autoencoder that reconstructs examples with one label and no others, with the recipe's
-    clipping and early stopping.
-    """
-    import itertools
+    """Return an autoencoder that reconstructs examples with one label and no others.
 
+    It is trained with the recipe's clipping and early stopping.
+    """
     import torch
     from torch import nn
 
@@ -118,72 +109,65 @@ def autoencoder(
         with torch.no_grad():
             return {"stop_loss": float(loss(model, splits["stop"])["loss"])}
 
-    widths = (
-        splits["train"].inputs.shape[1],
-        300,
-        100,
-        20,
-        100,
-        300,
-        splits["train"].inputs.shape[1],
-    )
+    examples = splits["train"]
+    visible = examples.inputs.shape[1]
+    layers: list[nn.Module] = []
     with seeded(context.seed):
-        layers = [
-            m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.Tanh())
-        ]
-        model = nn.Sequential(*layers[:-1], nn.Sigmoid()).to(splits["train"].inputs.device)
+        for inputs, outputs in itertools.pairwise((visible, 300, 100, 20, 100, 300, visible)):
+            layers += [nn.Linear(inputs, outputs), nn.Tanh()]
+    layers[-1] = nn.Sigmoid()
+    model = nn.Sequential(*layers).to(examples.inputs.device)
     fit(
         model,
-        splits["train"],
+        examples,
         loss=loss,
-        optimizer=config.optimizer(model),
-        epochs=config.abc_epochs,
+        optimizer=arm.recipe.optimizer(model),
+        epochs=arm.options.abc_epochs,
         evaluate=evaluate,
-        batch_size=config.batch_size,
-        patience=config.patience(),
+        batch_size=arm.recipe.batch_size,
+        patience=arm.recipe.patience(),
         context=dataclasses.replace(context, checkpoint=None),
     )
     return model.eval()
 
 
 class BoltzmannMachine:
-    """A restricted Boltzmann machine that learns normal examples by contrastive divergence, and
-    unlearns anomalies.
+    """A restricted Boltzmann machine that learns normal examples and unlearns anomalies.
 
-    As released: weights W [V, H] start from N(0, 1), biases from zero; the sign is that of the
-    weights only, and the biases learn anomalies as they learn normal examples. A reconstruction
-    is made of sampled hidden units.
+    It learns by contrastive divergence. As released: weights W [V, H] start from N(0, 1),
+    biases from zero; the sign is that of the weights only, and the biases learn anomalies as
+    they learn normal examples. A reconstruction is made of sampled hidden units.
     """
 
     RATE, MOMENTUM, DECAY = 0.01, 0.5, 2e-4
 
-    def __init__(self, visible: int, hidden: int, device: Any):
+    def __init__(self, visible: int, hidden: int, device: torch.device | str):
         import torch
 
         self.weight = torch.randn(visible, hidden).to(device)
-        self.visible, self.hidden = (
-            torch.zeros(visible, device=device),
-            torch.zeros(hidden, device=device),
-        )
+        self.visible = torch.zeros(visible, device=device)
+        self.hidden = torch.zeros(hidden, device=device)
         self.momentum = [torch.zeros_like(t) for t in (self.weight, self.visible, self.hidden)]
 
     def probability(self, x: Tensor) -> Tensor:
-        """Of each hidden unit [N, H], for visible ones [N, V]."""
+        """Return the probability of each hidden unit [N, H], for visible ones [N, V]."""
         return (x @ self.weight + self.hidden).sigmoid()
 
     def reconstruct(self, x: Tensor) -> Tensor:
+        """Return the reconstruction [N, V] of visible units [N, V]."""
         return (self.probability(x).bernoulli() @ self.weight.T + self.visible).sigmoid()
 
     def update(self, x: Tensor, sign: int) -> float:
-        """One step of contrastive divergence, k = 1; the mean squared error of the
-        reconstruction.
+        """Take one step of contrastive divergence, k = 1, on visible units [N, V].
+
+        Return the mean squared error of the reconstruction.
         """
-        again = self.reconstruct(x)
-        before, after = self.probability(x), self.probability(again)
+        reconstruction = self.reconstruct(x)
+        data, model = self.probability(x), self.probability(reconstruction)
         directions = (
-            sign * (x.T @ before - again.T @ after),
-            (x - again).sum(dim=0),
-            (before - after).sum(dim=0),
+            sign * (x.T @ data - reconstruction.T @ model),
+            (x - reconstruction).sum(dim=0),
+            (data - model).sum(dim=0),
         )
         parameters = self.weight, self.visible, self.hidden
         for parameter, momentum, direction in zip(
@@ -192,56 +176,80 @@ class BoltzmannMachine:
             momentum.mul_(self.MOMENTUM).add_(direction)
             parameter.add_(momentum, alpha=self.RATE / len(x))
         self.weight.mul_(1 - self.DECAY)
-        return float((x - again).square().mean())
+        return float((x - reconstruction).square().mean())
 
-    def learn(self, train: Examples, config: BaselineConfig, context: Context) -> int:
-        """Epochs until the error of normal examples has not improved for as many as early
-        stopping waits; their number.
+    def learn(self, train: Examples, arm: Arm, context: Context) -> int:
+        """Learn, and return for how many epochs.
+
+        It ends where the error of normal examples has not improved for as many epochs as early
+        stopping waits.
         """
-        from capslib.training import permutation
-
         best, waited = 1.0, 0
-        for epoch in range(config.nl_epochs):
+        for epoch in range(arm.options.nl_epochs):
             if context.stop():
                 raise Interrupted
-            errors = []
-            for batch in train[permutation(len(train.inputs), context.seed, epoch)].batches(
-                config.batch_size
-            ):
-                normal, anomalous = (batch.inputs[batch.labels == label] for label in (0, 1))
-                if len(normal):
-                    errors.append(self.update(normal, 1))
-                if len(anomalous):
-                    self.update(anomalous, -1)
-            mean = sum(errors) / len(errors)
-            best, waited = (mean, 0) if mean < best else (best, waited + 1)
-            if waited == config.stop_after or context.max_steps is not None:
+            error = self._learn_epoch(train, epoch, arm.recipe.batch_size, context.seed)
+            if error < best:
+                best, waited = error, 0
+            else:
+                waited += 1
+            if waited == arm.recipe.stop_after or context.max_steps is not None:
                 return epoch + 1
-        return config.nl_epochs
+        return arm.options.nl_epochs
+
+    def _learn_epoch(self, train: Examples, epoch: int, batch_size: int, seed: int) -> float:
+        """Learn from every batch once; return the mean error of normal examples."""
+        from capslib.training import permutation
+
+        errors = []
+        order = permutation(len(train.inputs), seed, epoch)
+        for batch in train[order].batches(batch_size):
+            normal, anomalous = batch.inputs[batch.labels == 0], batch.inputs[batch.labels == 1]
+            if len(normal):
+                errors.append(self.update(normal, 1))
+            if len(anomalous):
+                self.update(anomalous, -1)
+        return sum(errors) / len(errors)
 
 
-KEPT = ("normals", "stop_examples", "batch_size", "downsample")
-"""What differs between sets and scales for the baselines too."""
-EPOCHS: dict[Scale, dict[str, int]] = {
+WHICH_EXAMPLES = ("data", "setup", "kind", "percent", "nrg_pam", "sees")
+"""The fields of a network's recipe that choose the examples."""
+SHARED = ("normals", "stop_examples", "batch_size", "downsample")
+"""The fields of a network's recipe in which sets and scales differ for the baselines, too."""
+REDUCED_OPTIONS: dict[Scale, dict[str, int]] = {
     "smoke": dict(abc_epochs=2, nl_epochs=2, hidden=20),
     "cpu": dict(abc_epochs=20, nl_epochs=10),
-    "paper": {},
 }
 
 
-def grid(scale: Scale) -> list[BaselineConfig]:
-    """Beside every cell of the tables, in their order."""
-    every = [
-        *detection.cells(scale),
-        *detection.lesion_grid(scale),
-        *detection.off_target_grid(scale),
-    ]
-    own = (
-        {
-            name: value
-            for name, value in c.differences().items()
-            if name in {*KEPT, *AnomalyRecipe.ARM}
-        }
-        for c in every
-    )
-    return [BaselineConfig(**{**fields, **EPOCHS[scale]}) for fields in own]
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the baselines of every cell of the tables, with the names of their networks."""
+    for network in itertools.chain(
+        detection.network_arms(scale),
+        detection.lesion_arms(scale),
+        detection.off_target_arms(scale),
+    ):
+        fields = network.recipe.model_dump(include={*WHICH_EXAMPLES, *SHARED})
+        yield Arm(network.name, AnomalyRecipe(**fields), BaselineOptions())
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm."""
+    if scale == "paper":
+        return arm
+    smaller = REDUCED[scale][arm.recipe.data]
+    changes = {name: value for name, value in smaller.items() if name in SHARED}
+    return arm.changed({**changes, **REDUCED_OPTIONS[scale]})
+
+
+BASELINES = Experiment(
+    name="baselines",
+    paper="inequality_anomaly",
+    arms=arms,
+    reduce=reduce,
+    run=run,
+    seeds=detection.TEN_SEEDS,
+    trainings=lambda arm, seed: [],
+    replicates=detection.replicates,
+    budget_fields=("abc_epochs", "nl_epochs"),
+)

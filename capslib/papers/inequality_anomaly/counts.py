@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from capslib.config import Config, DataName
-from capslib.papers.common import in_unit
-from capslib.papers.experiment import Outcome, Scale
+from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -28,35 +29,36 @@ mismatches.
 """
 
 
-class CountsConfig(Config):
+class CountsOptions(Config):
     """A set whose examples are counted."""
 
     data: DataName
 
 
-def run(config: CountsConfig, context: Context) -> Outcome:
-    """Count the images of each class, or the pairs that are kept; ``off_…`` is how far from the
-    paper's count that is.
+def arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the sets whose counts the paper prints, by their names."""
+    for data in ("moles", "guides") if scale == "smoke" else PRINTED:
+        yield Arm(data, options=CountsOptions(data=data))
+
+
+def run(arm: Arm, context: Context) -> Outcome:
+    """Count the images of each class, or the pairs that are kept.
+
+    ``off_…`` is how far from the paper's count that is.
     """
     from capslib import data
     from capslib.data.anomalies import MISMATCHES
 
-    split = data.load(config.data, "all", data_dir=context.data_dir)
+    split = data.load(arm.data, "all", data_dir=context.data_dir)
     if "mismatches" in split.arrays:
-        kept = split.labels[split["mismatches"] < MISMATCHES]
-        found = {"normal": int((kept == 0).sum()), "anomalous": int(kept.sum())}
+        labels = split.labels[split["mismatches"] < MISMATCHES]
+        counts = {"normal": int((labels == 0).sum()), "anomalous": int(labels.sum())}
     else:
-        found = {name: int((split.labels == k).sum()) for k, name in enumerate(split.classes)}
-    printed = PRINTED.get(config.data, found)  # a stand-in has no paper to differ from
-    metrics = {
-        **found,
-        **{f"off_{name}": abs(count - printed[name]) for name, count in found.items()},
-    }
-    return Outcome(metrics=in_unit(metrics, len(split), "count"), data=[split.fingerprint])
+        counts = {name: int((split.labels == k).sum()) for k, name in enumerate(split.classes)}
+    printed = PRINTED.get(arm.data, counts)  # a stand-in has no paper to differ from
+    off = {f"off_{name}": abs(count - printed[name]) for name, count in counts.items()}
+    metrics = in_unit({**counts, **off}, len(split), "count")
+    return Outcome(metrics=metrics, data=[split.fingerprint])
 
 
-def grid(scale: Scale) -> list[CountsConfig]:
-    return [
-        CountsConfig(data=name)
-        for name in (("moles", "guides") if scale == "smoke" else PRINTED)
-    ]
+COUNTS = Experiment(name="counts", paper="inequality_anomaly", arms=arms, run=run, seeds=SEEDS)

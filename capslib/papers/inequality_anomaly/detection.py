@@ -1,187 +1,263 @@
-"""Train a two-class capsule network once, and let all scores judge its test set (§4; Tables 2
-to 4, Fig. 2).
+"""Train a two-class capsule network once, and let all scores judge its test set.
+
+See §4, Tables 2 to 4 and Figure 2.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from capslib.data.anomalies import DIVERSE
-from capslib.papers.common import in_unit, outcome
-from capslib.papers.experiment import Metric, Outcome, Scale
-from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
+from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
+from capslib.papers.inequality_anomaly.recipe import paper_recipe, reduce
 from capslib.recipes import train
 
 if TYPE_CHECKING:
     from capslib.recipes import Trained
     from capslib.training import Context, Examples
 
-
-def run(config: AnomalyRecipe, context: Context) -> Outcome:
-    """Train one network and measure AUROC and average precision of every score on the whole
-    test set, in its own composition.
-    """
-    from capslib.papers.inequality_anomaly.scores import judged, look, thinned
-
-    trained = train(config, context.seed, context)
-    test = trained.splits["test"]
-    found, spread = look(trained.network, test, config.BATCH_OF_TEST)
-    labels = test.labels.cpu().numpy()
-    metrics = in_unit(judged(found, labels), len(labels), "fraction") | about(trained)
-    return outcome(trained, metrics, {**thinned(found, labels), **spread}, ["stop_loss"])
-
-
-def about(trained: Trained) -> dict[str, Metric]:
-    """What was trained and tested on and for how long, and how much of the loss of the first
-    steps the last epoch still had.
-
-    A network that still had more than 0.6 of it has not learned; that floor was set before the
-    runs.
-    """
-    history, counts = trained.history, composition(trained.splits)
-    curve = history.epochs["stop_loss"]
-    counts |= {"epochs": len(curve), "best_epoch": 1 + curve.index(min(curve))}
-    losses = history.terms["loss"]
-    first, last = (
-        losses[: max(1, len(losses) // 20)],
-        losses[-max(1, len(losses) // len(curve)) :],
-    )
-    left = Metric(
-        value=fmean(last) / fmean(first), n=len(last), unit="share of the initial loss"
-    )
-    return in_unit(counts, 1, "count") | {"loss_left": left}
-
-
-def composition(splits: Mapping[str, Examples]) -> dict[str, int]:
-    """How many normal examples and anomalies there are in training and test set; their share is
-    what guessing gets.
-    """
-    counts = {
-        name: (len(splits[name].labels), int(splits[name].labels.sum()))
-        for name in ("train", "test")
-    }
-    return {
-        f"{name}_{of}": k
-        for name, (n, a) in counts.items()
-        for of, k in (("normals", n - a), ("anomalies", a))
-    }
-
-
 LIKE_MNIST = ("mnist", "fashion_mnist", "kmnist", "cifar10")
 PERCENTS = (0.1, 1.0, 10.0)
+CLASSES = 10
+"""The classes of each of these sets."""
+FEW_CLASSES = 4
+"""The classes of experiments of ours."""
+TEN_SEEDS = SEEDS | {"paper": tuple(range(10))}
+
+Cell = tuple[str, str, float, int]
+"""Data set, setup, percentage of anomalies, and class."""
+
+
+def arm_name(data: str, setup: str, percent: float, kind: int) -> str:
+    """Return the name of a network of Table 2 or 3: ``mnist/outliers/1_percent/kind_3``."""
+    return f"{data}/{setup}/{percent:g}_percent/kind_{kind}"
 
 
 def cells(
     scale: Scale,
     data: Sequence[str] = LIKE_MNIST,
-    percents: Sequence[float] = PERCENTS,
-    classes: int = 10,
     setups: Sequence[str] = DIVERSE,
-    **arm: Any,
-) -> list[AnomalyRecipe]:
-    """Models of Tables 2 and 3: set by set, setup by setup, fraction by fraction, and there the
-    first classes.
+    percents: Sequence[float] = PERCENTS,
+    classes: int = CLASSES,
+) -> Iterator[Cell]:
+    """Yield set, setup, percentage and class of the networks of Tables 2 and 3.
+
+    At smoke scale there is one class of as many stand-ins, with ten percent of anomalies.
     """
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
-    return [
-        AnomalyRecipe(
-            data=name,
-            setup=setup,
-            percent=percent,
-            kind=kind,
-            **{**REDUCED[scale][name], **arm},
-        )
-        for name, setup, percent, kind in itertools.product(
-            data, setups, percents, range(classes)
-        )
-    ]
+    yield from itertools.product(data, setups, percents, range(classes))
 
 
-def replicates(config: AnomalyRecipe, seeds: Sequence[int]) -> Sequence[int]:
-    """All on lesions and pairs, of which the paper ran ten, and three of each class of the
-    other sets.
-    """
-    return seeds if config.percent is None else seeds[:3]
+def network_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the networks of Tables 2 and 3: ``mnist/outliers/1_percent/kind_3``."""
+    for data, setup, percent, kind in cells(scale):
+        recipe = paper_recipe(data, setup, percent=percent, kind=kind)
+        yield Arm(arm_name(data, setup, percent, kind), recipe)
 
 
-def lesion_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """The four setups of Table 4."""
-    name = "moles" if scale == "smoke" else "ham10000"
-    return [
-        AnomalyRecipe(data=name, setup=setup, **REDUCED[scale][name])
-        for setup in ("AD" if scale == "smoke" else "ABCD")
-    ]
+def variations(
+    cells: Iterator[Cell], changes_by_name: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Arm]:
+    """Yield networks of these cells in some variations: ``…/kind_3/held_out``."""
+    every_cell = list(cells)
+    for name, changes in changes_by_name.items():
+        for data, setup, percent, kind in every_cell:
+            recipe = paper_recipe(data, setup, percent=percent, kind=kind, **changes)
+            yield Arm(f"{arm_name(data, setup, percent, kind)}/{name}", recipe)
 
 
-def off_target_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """All pairs as prepared; only sites with a PAM, as in the paper's search; and what a
-    network finds that sees the PAM only.
-    """
-    name = "guides" if scale == "smoke" else "crispr"
-    arms = ({}, {"nrg_pam": True}, {"sees": "pam"})
-    return [
-        AnomalyRecipe(data=name, setup="off_targets", **REDUCED[scale][name], **arm)
-        for arm in arms
-    ]
+def lesion_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield the four setups of Table 4: ``setup_A`` …"""
+    for setup in "AD" if scale == "smoke" else "ABCD":
+        data = "moles" if scale == "smoke" else "ham10000"
+        yield Arm(f"setup_{setup}", paper_recipe(data, setup))
 
 
-REPAIRS = (
-    {},
-    {"stop_on": "held_out"},
-    {"keep": "best"},
-    {"stop_on": "held_out", "keep": "best"},
-    {"divisor": "own"},
-)
+SITES: dict[str, dict[str, Any]] = {
+    "as_prepared": {},
+    "nrg_pam": {"nrg_pam": True},
+    "pam_only": {"sees": "pam"},
+}
+"""All pairs as prepared; only sites with a PAM, as in the paper's search; and what a network
+finds that sees the PAM only.
+"""
+
+
+def off_target_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield networks on pairs of guide and site."""
+    data = "guides" if scale == "smoke" else "crispr"
+    for name, changes in SITES.items():
+        yield Arm(name, paper_recipe(data, "off_targets", **changes))
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "as_released": {},
+    "held_out": {"stop_on": "held_out"},
+    "best": {"keep": "best"},
+    "held_out_best": {"stop_on": "held_out", "keep": "best"},
+    "own_divisor": {"divisor": "own"},
+}
 """As released; early stopping that does not see the test set; the best weights, of the leak and
 without it; the repaired loss.
 """
-ROUTINGS = ({}, {"routing": "dynamic", "weight_std": 0.1}, {"routing": "em", "weight_std": 0.1})
+
+
+def repair_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield networks with and without the slips of the release.
+
+    They are of one set in both setups, and of outliers in KMNIST, where reduced networks do
+    stop early. At the paper's size there is one beside off-targets, which a CPU can train.
+    """
+    fashion = cells(scale, data=["fashion_mnist"], percents=[1.0], classes=FEW_CLASSES)
+    yield from variations(fashion, RULES)
+    if scale != "smoke":
+        kmnist = cells(
+            scale,
+            data=["kmnist"],
+            setups=["outliers"],
+            percents=[10.0],
+            classes=FEW_CLASSES,
+        )
+        yield from variations(kmnist, RULES)
+    if scale == "paper":
+        recipe = paper_recipe("crispr", "off_targets", stop_on="held_out")
+        yield Arm("off_targets/held_out", recipe)
+
+
+PARENTS_COMPETE = {"weight_std": 0.1}
 """W starts smaller where couplings do not sum to one over the children: sums of so many votes
 would be as long at once as they get.
 """
+ROUTED: dict[str, dict[str, Any]] = {
+    "over_children": {},
+    "rba": {"routing": "dynamic", **PARENTS_COMPETE},
+    "em": {"routing": "em", **PARENTS_COMPETE},
+}
 
 
-def repairs_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """What the slips of the release change: in one set both setups, and in KMNIST, where
-    reduced networks do stop early, outliers.
+def routing_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield networks that ask whether other routings' couplings tell anomalies apart, too."""
+    data = ["mnist", "fashion_mnist"]
+    yield from variations(cells(scale, data, percents=[10.0], classes=FEW_CLASSES), ROUTED)
+
+
+def draw_arms(scale: Scale) -> Iterator[Arm]:
+    """Yield networks with other draws of the six outliers, which are the same at the start."""
+    draws = {f"draw_{draw}": {"draw": draw} for draw in range(2 if scale == "smoke" else 5)}
+    few_outliers = cells(scale, ["mnist"], ["outliers"], [0.1], FEW_CLASSES)
+    yield from variations(few_outliers, draws)
+
+
+def replicates(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
+    """Return the seeds of an arm.
+
+    These are all on lesions and pairs, of which the paper ran ten, and three of each class of
+    the other sets.
     """
-    places = [dict(data=["fashion_mnist"], percents=[1.0])]
-    if scale != "smoke":
-        places.append(dict(data=["kmnist"], percents=[10.0], setups=["outliers"]))
-    every = [
-        c
-        for place in places
-        for arm in REPAIRS
-        for c in cells(scale, classes=4, **place, **arm)
-    ]
-    if scale == "paper":  # beside off_targets: of this size a CPU can train them
-        every.append(
-            AnomalyRecipe(
-                data="crispr",
-                setup="off_targets",
-                stop_on="held_out",
-                **REDUCED["paper"]["crispr"],
-            )
-        )
-    return every
+    return seeds if arm.recipe.percent is None else seeds[:3]
 
 
-def routings_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """Whether the couplings of other routings tell anomalies apart, too."""
-    return [
-        c
-        for arm in ROUTINGS
-        for c in cells(scale, ["mnist", "fashion_mnist"], [10.0], 4, **arm)
-    ]
+def run(arm: Arm, context: Context) -> Outcome:
+    """Train one network; measure AUROC and average precision of every score.
+
+    They are of the whole test set, in its own composition.
+    """
+    from capslib.papers.inequality_anomaly.scores import judged, look, thinned
+
+    trained = train(arm.recipe, context.seed, context)
+    test = trained.splits["test"]
+    scores, spread = look(trained.network, test, arm.recipe.BATCH_OF_TEST)
+    labels = test.labels.cpu().numpy()
+    metrics = in_unit(judged(scores, labels), len(labels), "fraction") | about(trained)
+    return outcome(trained, metrics, {**thinned(scores, labels), **spread}, ["stop_loss"])
 
 
-def draws_grid(scale: Scale) -> list[AnomalyRecipe]:
-    """Other draws of the six outliers, for networks that are the same at the start."""
-    draws = range(2 if scale == "smoke" else 5)
-    return [
-        c for draw in draws for c in cells(scale, ["mnist"], [0.1], 4, ["outliers"], draw=draw)
-    ]
+def about(trained: Trained) -> dict[str, Metric]:
+    """Return what was trained and tested on, for how long, and how much of the loss is left.
+
+    That is what the last epoch still had of the loss of the first steps. A network that still
+    had more than 0.6 of it has not learned; that floor was set before the runs.
+    """
+    history = trained.history
+    counts: dict[str, float] = {**composition(trained.splits)}
+    curve = history.epochs["stop_loss"]
+    counts |= {"epochs": len(curve), "best_epoch": 1 + curve.index(min(curve))}
+    losses = history.terms["loss"]
+    first_steps = losses[: max(1, len(losses) // 20)]
+    last_epoch = losses[-max(1, len(losses) // len(curve)) :]
+    left = fmean(last_epoch) / fmean(first_steps)
+    metrics = in_unit(counts, 1, "count")
+    metrics["loss_left"] = Metric(
+        value=left, n=len(last_epoch), unit="share of the initial loss"
+    )
+    return metrics
+
+
+def composition(splits: Mapping[str, Examples]) -> dict[str, int]:
+    """Return the numbers of normal examples and anomalies in training and test set.
+
+    The share of anomalies is what guessing gets.
+    """
+    counts = {}
+    for name in ("train", "test"):
+        labels = splits[name].labels
+        anomalies = int(labels.sum())
+        counts[f"{name}_normals"] = len(labels) - anomalies
+        counts[f"{name}_anomalies"] = anomalies
+    return counts
+
+
+DETECTION = Experiment(
+    name="detection",
+    paper="inequality_anomaly",
+    arms=network_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)
+LESIONS = Experiment(
+    name="lesions",
+    paper="inequality_anomaly",
+    arms=lesion_arms,
+    reduce=reduce,
+    run=run,
+    seeds=TEN_SEEDS,
+)
+OFF_TARGETS = Experiment(
+    name="off_targets",
+    paper="inequality_anomaly",
+    arms=off_target_arms,
+    reduce=reduce,
+    run=run,
+    seeds=TEN_SEEDS,
+)
+REPAIRS = Experiment(
+    name="repairs",
+    paper="inequality_anomaly",
+    arms=repair_arms,
+    reduce=reduce,
+    run=run,
+    seeds=TEN_SEEDS,
+    replicates=replicates,
+)
+ROUTINGS = Experiment(
+    name="routings",
+    paper="inequality_anomaly",
+    arms=routing_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)
+DRAWS = Experiment(
+    name="draws",
+    paper="inequality_anomaly",
+    arms=draw_arms,
+    reduce=reduce,
+    run=run,
+    seeds=SEEDS,
+)

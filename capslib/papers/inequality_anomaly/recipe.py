@@ -1,18 +1,19 @@
-"""A two-class capsule network of the paper, its few anomalies, and when its training stops (§3;
-released code).
+"""A two-class capsule network of the paper, its few anomalies, and when its training stops.
+
+See §3 and the released code.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.anomalies import DIVERSE
 from capslib.data.registry import SETS
-from capslib.papers.experiment import Scale
-from capslib.recipes import Objective, Recipe
+from capslib.papers.experiment import Arm, Scale
+from capslib.recipes import BaseRecipe, Objective
 from capslib.registry import NETWORKS
 
 if TYPE_CHECKING:
@@ -23,11 +24,24 @@ if TYPE_CHECKING:
     from capslib.training import Context, Examples, Patience
 
 Setup = Literal["outliers", "inliers", "A", "B", "C", "D", "off_targets"]
+NETWORK_FIELDS = (
+    "routing",
+    "iterations",
+    "filters",
+    "kernel",
+    "nonlinearity",
+    "primary_types",
+    "primary_dim",
+    "decoder",
+    "weight_std",
+)
+"""The fields that are keywords of the network's constructor."""
 
 
-class AnomalyRecipe(Recipe):
-    """Normal examples and a few anomalies. Defaults are the paper's setting for MNIST and its
-    like; ``PAPER`` has the other sets'.
+class AnomalyRecipe(BaseRecipe):
+    """Normal examples and a few anomalies.
+
+    Defaults are the paper's setting for MNIST and its like; ``PAPER`` has that of other sets.
 
     In "outliers" the class ``kind`` is normal and all others are anomalies, in "inliers" it is
     the anomaly and all others are normal; ``percent`` of the training examples are anomalies.
@@ -35,43 +49,14 @@ class AnomalyRecipe(Recipe):
     None: as the network.
     """
 
-    ARM: ClassVar[frozenset[str]] = frozenset(
-        [
-            "data",
-            "routing",
-            "setup",
-            "kind",
-            "percent",
-            "draw",
-            "weight_std",
-            "divisor",
-            "stop_on",
-            "keep",
-            "nrg_pam",
-            "sees",
-        ]
-    )
-    UNUSED: ClassVar[frozenset[str]] = frozenset(
-        {"loss", "resize", "crop", "jitter", "standardise", "images"}
-    )
-    OF_NETWORK: ClassVar[frozenset[str]] = frozenset(
-        [
-            "routing",
-            "iterations",
-            "filters",
-            "kernel",
-            "nonlinearity",
-            "primary_types",
-            "primary_dim",
-            "decoder",
-            "weight_std",
-        ]
-    )
     BATCH_OF_TEST: ClassVar[int] = 250
 
-    data: DataName
     network: NetworkName = "anomaly_capsnet"
     routing: RoutingName = Field("dynamic_over_children", title="routing")
+    epochs: int = Field(10, ge=1, le=10_000, title="epochs")
+    batch_size: int = Field(256, ge=1, title="batch size")
+    data: DataName
+    downsample: int = Field(1, ge=1, le=4, title="images averaged over blocks of")
     setup: Setup
     kind: int | None = Field(None, ge=0, validate_default=True)
     percent: float | None = Field(None, gt=0, lt=100, validate_default=True)
@@ -110,58 +95,56 @@ class AnomalyRecipe(Recipe):
     keep: Literal["last", "best"] = Field(
         "last", title="weights that are kept where training stops"
     )
-    epochs: int = Field(10, ge=1, le=10_000, title="epochs")
-    batch_size: int = Field(256, ge=1, title="batch size")
 
     @field_validator("kind", "percent")
     @classmethod
-    def _of_setup(cls, value: Any, info: ValidationInfo) -> Any:
-        name, setup, field = info.data.get("data"), info.data.get("setup"), info.field_name
-        if name is None or setup is None:  # wrong themselves, and said so
+    def _check_setup(cls, value: Any, info: ValidationInfo) -> Any:
+        """Raise ValueError where class or percentage do not go with the setup and the set."""
+        data, setup, field = info.data.get("data"), info.data.get("setup"), info.field_name
+        if data is None or setup is None:  # wrong themselves, which has its own message
             return value
-        if (setup in DIVERSE) != (value is not None):
+        if setup in DIVERSE and value is None:
+            raise ValueError(f"the setup {setup} needs {field}")
+        if setup not in DIVERSE and value is not None:
+            raise ValueError(f"the setup {setup} has no {field}")
+        classes = SETS[data].classes
+        if field == "kind" and value is not None and value >= len(classes):
+            last = len(classes) - 1
             raise ValueError(
-                f"the setup {setup} {'needs' if value is None else 'has no'} {field}"
-            )
-        if field == "kind" and value is not None and value >= len(names := SETS[name].classes):
-            raise ValueError(
-                f"{name} has the classes 0 ({names[0]}) to {len(names) - 1} ({names[-1]}) only"
+                f"{data} has the classes 0 ({classes[0]}) to {last} ({classes[last]}) only"
             )
         return value
 
-    def setting(self) -> Self:
-        return super().setting().model_copy(update=PAPER.get(self.data, {}))
-
-    # -------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------
     # data
 
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
-        """``train``, ``test`` and what early stopping looks at, ``stop``, on the device; labels
-        are 1 for anomalies.
+        """Return ``train``, ``test`` and what early stopping looks at, ``stop``, on the device.
 
-        A rehearsal tests on two batches.
+        Labels are 1 for anomalies. A rehearsal tests on two batches.
         """
         import torch
 
         from capslib.papers.inequality_anomaly.examples import parts
         from capslib.training import Examples
 
-        rows, fingerprint = parts(
-            self, context.seed if self.draw is None else self.draw, context.data_dir
-        )
-        found = {}
-        for name, of in rows.items():
-            inputs, labels = (torch.tensor(array, device=context.device) for array in of)
-            found[name] = Examples(self.prepare(inputs), labels)
+        draw = context.seed if self.draw is None else self.draw
+        arrays, fingerprint = parts(self, draw, context.data_dir)
+        splits = {}
+        for name, part in arrays.items():
+            inputs = torch.tensor(part.inputs, device=context.device)
+            labels = torch.tensor(part.labels, device=context.device)
+            splits[name] = Examples(self.prepare(inputs), labels)
         if context.max_steps is not None:
-            found["test"] = found["test"].some(2 * self.batch_size)
+            splits["test"] = splits["test"].some(2 * self.batch_size)
         if self.stop_on == "test":
-            found["stop"] = found["test"].some(self.stop_examples)
-        return found, [fingerprint]
+            splits["stop"] = splits["test"].some(self.stop_examples)
+        return splits, [fingerprint]
 
-    def prepare(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """uint8 images in 0…1, one-hot letters as they are; averaged over blocks, without what
-        does not fill one.
+    def prepare(self, images: Tensor) -> Tensor:
+        """Return uint8 images in 0…1, or one-hot letters as they are.
+
+        They are averaged over blocks, and what does not fill one is left out.
         """
         import torch
 
@@ -169,37 +152,44 @@ class AnomalyRecipe(Recipe):
         return torch.nn.functional.avg_pool2d(x, self.downsample) if self.downsample > 1 else x
 
     @property
+    def _set_shape(self) -> tuple[int, ...]:
+        """The shape (N, C, H, W) of the examples of the data set that it trains on."""
+        return SETS[self.data].splits.get("all") or SETS[self.data].train
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape (C, H, W) of what the network sees of one example."""
-        splits = SETS[self.data].splits
-        _, channels, *size = splits.get("all") or SETS[self.data].train
+        _, channels, *size = self._set_shape
         return (channels, *[side // self.downsample for side in size])
 
     @property
     def train_size(self) -> int:
         """The number of training examples, if all classes of the set are equally large."""
-        all_examples = (SETS[self.data].splits.get("all") or SETS[self.data].train)[0]
-        kept = 0.9 if self.stop_on == "held_out" else 1
+        size = self._set_shape[0]
+        trained_share = 0.9 if self.stop_on == "held_out" else 1
         if self.percent is None:
-            return int(kept * (all_examples * 3 // 4))
-        share = 1 / len(SETS[self.data].classes)
-        normal = int(all_examples * (share if self.setup == "outliers" else 1 - share))
-        normal = min(normal, self.normals or normal)
-        wanted = normal * self.percent / (100 - self.percent)
-        anomalous = round(min(all_examples - normal, wanted))
-        return int(kept * (normal + anomalous))
+            return int(trained_share * (size * 3 // 4))
+        class_share = 1 / len(SETS[self.data].classes)
+        normal_share = class_share if self.setup == "outliers" else 1 - class_share
+        all_normal = int(size * normal_share)
+        normal = min(all_normal, self.normals or all_normal)
+        anomalous = normal * self.percent / (100 - self.percent)
+        anomalous = round(min(size - normal, anomalous))
+        return int(trained_share * (normal + anomalous))
 
-    # ----------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------
     # network
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return NETWORKS[self.network](shape, **self.model_dump(include=set(self.OF_NETWORK)))
+        """Return the network with random weights. It has two class capsules."""
+        return NETWORKS[self.network](shape, **self.model_dump(include=set(NETWORK_FIELDS)))
 
     def objective(self, device: torch.device) -> Objective:
+        """Return the loss of class capsules and reconstruction."""
         return AnomalyLoss(self)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Adam on gradients that are clipped."""
+        """Return Adam on gradients that are clipped."""
         import torch
 
         def clip(*_: object) -> None:
@@ -210,34 +200,38 @@ class AnomalyRecipe(Recipe):
         return optimizer
 
     def patience(self) -> Patience:
+        """Return when to stop: where the loss has not improved for ``stop_after`` epochs."""
         from capslib.training import Patience
 
         return Patience("stop_loss", self.stop_after, keep=self.keep)
 
     def evaluate(self, network: nn.Module, splits: dict[str, Examples]) -> dict[str, float]:
-        """The loss of all examples that early stopping looks at, as of one batch."""
+        """Return the loss of all examples that early stopping looks at, as of one batch."""
         import torch
 
         loss = AnomalyLoss(self)
+        sums = 0
         with torch.no_grad():
-            sums = sum(
-                torch.stack(loss.sums(network(b.inputs), b))
-                for b in splits["stop"].batches(self.BATCH_OF_TEST)
-            )
-        return {"stop_loss": float(loss.of(*sums)["loss"])}
+            for batch in splits["stop"].batches(self.BATCH_OF_TEST):
+                sums = sums + torch.stack(loss.sums(network(batch.inputs), batch))
+        return {"stop_loss": float(loss.terms_of(*sums)["loss"])}
 
 
 class AnomalyLoss(Objective):
-    """The margin loss of both class capsules, and the squared error of the reconstruction of
-    normal examples with its weight.
+    """The margin loss of both class capsules, and the reconstruction error with its weight.
 
-    As released both are divided by the number of normal examples in the batch, so that the
-    margin loss counts for more in a batch with many anomalies; repaired, each is divided by the
-    number of its own examples. No normal example counts as one.
+    The error is the squared one of normal examples. As released both are divided by the number
+    of normal examples in the batch, so that the margin loss counts for more in a batch with
+    many anomalies; repaired, each is divided by the number of its own examples. No normal
+    example counts as one.
     """
 
     def sums(self, output: Any, batch: Examples) -> tuple[Tensor, ...]:
-        """Of the batch: margin loss, error of normal examples, how many, all examples, hits."""
+        """Return the sums over a batch.
+
+        They are margin loss, error of normal examples, their number, the number of all
+        examples, and how many of these are classified right.
+        """
         from capslib.losses import margin_loss
         from capslib.networks.inequality_anomaly import NORMAL
 
@@ -248,10 +242,10 @@ class AnomalyLoss(Objective):
         margin = margin_loss(output.activation, labels) * count
         return margin, (normal * error).sum(), normal.sum(), count, right
 
-    def of(
+    def terms_of(
         self, margin: Tensor, error: Tensor, normal: Tensor, count: Tensor, right: Tensor
     ) -> dict[str, Tensor]:
-        """The named terms of these sums."""
+        """Return the named terms of these sums."""
         normal = normal.clamp_min(1)
         margin = margin / (normal if self.recipe.divisor == "normals" else count)
         error, right = error / normal, right / count
@@ -259,7 +253,7 @@ class AnomalyLoss(Objective):
         return {"loss": loss, "accuracy": right, "margin": margin, "reconstruction": error}
 
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
-        return self.of(*self.sums(network(batch.inputs), batch))
+        return self.terms_of(*self.sums(network(batch.inputs), batch))
 
 
 PAPER: dict[str, dict[str, Any]] = {
@@ -268,6 +262,13 @@ PAPER: dict[str, dict[str, Any]] = {
     "crispr": dict(kernel=2, epochs=50),
 }
 """What is different for other sets than MNIST and its like."""
+
+
+def paper_recipe(data: str, setup: str, **fields: Any) -> AnomalyRecipe:
+    """Return the paper's recipe for a data set and setup, with these other fields."""
+    return AnomalyRecipe(data=data, setup=setup, **PAPER.get(data, {}), **fields)
+
+
 SMOKE = dict(
     filters=8, primary_types=4, primary_dim=4, decoder=(16, 32), epochs=2, batch_size=32
 )
@@ -283,13 +284,16 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
     "cpu": {
         "mnist": CPU,
         "fashion_mnist": CPU,
-        "kmnist": dict(
-            **CPU, batch_size=32
-        ),  # for outliers as many steps as the others, for inliers five times
-        "cifar10": dict(**CPU, batch_size=64),
-        "ham10000": dict(**SMALL, batch_size=64, nonlinearity="elu", downsample=2),
-        "crispr": dict(**SMALL, kernel=2, epochs=50),
+        # for outliers as many steps as the others, for inliers five times
+        "kmnist": dict(**CPU, batch_size=32),
+        "cifar10": CPU,
+        "ham10000": dict(**SMALL, downsample=2),
+        "crispr": SMALL,
     },
-    "paper": {**{name: {} for name in ("mnist", "fashion_mnist", "kmnist")}, **PAPER},
 }
 """What each scale changes for each of its sets."""
+
+
+def reduce(scale: Scale, arm: Arm) -> Arm:
+    """Return a smaller copy of an arm."""
+    return arm if scale == "paper" else arm.changed(REDUCED[scale][arm.recipe.data])

@@ -1,5 +1,6 @@
-"""What scores say of every test example, from one look at the trained network (§3.3; released
-code); larger: more anomalous.
+"""What scores say of every test example, from one look at the trained network (§3.3).
+
+See also the released code. The larger a score, the more anomalous the example.
 """
 
 from __future__ import annotations
@@ -25,24 +26,28 @@ QUANTILES = np.linspace(0, 1, 21)
 """Of a score, and points of a Lorenz curve, that a record keeps."""
 EDGES = np.linspace(-6, 6, 49)
 """Of the histogram of ln(I·c): how much more than an equal share a child has."""
+CAPSULES = {"normal": NORMAL, "anomaly": ANOMALY}
+INPUTS = {"normal": NORMAL, "anomalies": ANOMALY}
 
 
 def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
-    """All scores [N] of a batch: of the couplings of the anomaly capsule, of both lengths, and
-    of the reconstruction.
+    """Return all scores [N] of a batch.
 
-    ``a`` is Piciarelli's with the sum over pixels as released, ``npp`` and ``nre`` are Li's;
-    ``…_flipped`` has the difference of lengths the other way round; ``length`` and ``error``
-    are its two terms alone. ``…_normal`` measures the normal capsule.
+    They are of the couplings of the anomaly capsule, of both lengths, and of the
+    reconstruction. ``a`` is Piciarelli's with the sum over pixels as released, ``npp`` and
+    ``nre`` are Li's; ``…_flipped`` has the difference of lengths the other way round;
+    ``length`` and ``error`` are its two terms alone. ``…_normal`` measures the normal capsule.
     """
     normal, anomaly = output.activation.unbind(dim=1)
     difference = (inputs.flatten(1) - output.reconstruction).square()
     error, mean = difference.sum(dim=1), difference.mean(dim=1)
     nre = -error / inputs.flatten(1).square().sum(dim=1).sqrt()
     coupling = output.coupling  # [N, I, 2]
+    by_name = {name: measure(coupling[..., ANOMALY]) for name, measure in MEASURES.items()}
+    for name in ("gini", "palma"):
+        by_name[f"{name}_normal"] = MEASURES[name](coupling[..., NORMAL])
     return {
-        **{name: measure(coupling[..., ANOMALY]) for name, measure in MEASURES.items()},
-        **{f"{of}_normal": MEASURES[of](coupling[..., NORMAL]) for of in ("gini", "palma")},
+        **by_name,
         "plain": output.activation.argmax(dim=1),
         "length": anomaly - normal,
         "error": error,
@@ -59,59 +64,59 @@ def scores(output: AnomalyOutput, inputs: Tensor) -> dict[str, Tensor]:
 def look(
     network: nn.Module, examples: Examples, size: int
 ) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
-    """The scores [N] of all examples, and how the couplings of both capsules are spread, for
-    normal examples and for anomalies.
+    """Return the scores [N] of all examples, and how the couplings of both capsules are spread.
 
-    Of each are the mean Lorenz curve, and the share of the children by ln(I·c).
+    Of each capsule there are the mean Lorenz curve, and the share of the children by ln(I·c),
+    for normal examples and for anomalies. ``size`` examples are looked at together.
     """
-    found: dict[str, list[Tensor]] = {}
-    curves, bins, count = (
-        torch.zeros(2, 2, len(QUANTILES)),
-        torch.zeros(2, 2, len(EDGES) - 1),
-        torch.zeros(2),
-    )
+    parts: dict[str, list[Tensor]] = {}
+    curves = torch.zeros(2, 2, len(QUANTILES))  # [label, capsule, quantile]
+    bins = torch.zeros(2, 2, len(EDGES) - 1)  # [label, capsule, bin]
+    count = torch.zeros(2)
     with torch.no_grad():
         for inputs, labels in examples.batches(size):
             output = network(inputs)
             for name, score in scores(output, inputs).items():
-                found.setdefault(name, []).append(score.double().cpu())
+                parts.setdefault(name, []).append(score.double().cpu())
             for label in (NORMAL, ANOMALY):
                 coupling = output.coupling[labels == label].cpu()  # [n, I, 2]
                 count[label] += len(coupling)
                 for capsule in (NORMAL, ANOMALY):
-                    own = coupling[..., capsule]
-                    curves[label, capsule] += lorenz(own).sum(dim=0)
-                    shares = (
-                        (own.shape[1] * own).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
-                    )
-                    bins[label, capsule] += (
-                        torch.histogram(shares, torch.from_numpy(EDGES).float()).hist
-                        / own.shape[1]
-                    )
-    every = {name: torch.cat(parts).numpy() for name, parts in found.items()}
-    every["palma_as_read"] = as_read(every["palma_normal"], every["palma"])
+                    curves[label, capsule] += lorenz(coupling[..., capsule]).sum(dim=0)
+                    bins[label, capsule] += children_by_share(coupling[..., capsule])
+    scores_by_name = {name: torch.cat(batches).numpy() for name, batches in parts.items()}
+    scores_by_name["palma_as_read"] = as_read(
+        scores_by_name["palma_normal"], scores_by_name["palma"]
+    )
     spread = {
         "quantiles": rounded(QUANTILES),
         "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2),
     }
-    for label, of in enumerate(("normal", "anomalies")):
-        for capsule, name in enumerate(("normal", "anomaly")):
-            spread[f"lorenz_{name}_capsule_{of}"] = rounded(
-                curves[label, capsule] / count[label]
-            )
-            spread[f"couplings_{name}_capsule_{of}"] = rounded(
-                bins[label, capsule] / count[label]
-            )
-    return every, spread
+    for inputs_name, label in INPUTS.items():
+        for capsule_name, capsule in CAPSULES.items():
+            name = f"{capsule_name}_capsule_{inputs_name}"
+            spread[f"lorenz_{name}"] = rounded(curves[label, capsule] / count[label])
+            spread[f"couplings_{name}"] = rounded(bins[label, capsule] / count[label])
+    return scores_by_name, spread
+
+
+def children_by_share(coupling: Tensor) -> Tensor:
+    """Return the share of the children in each bin of ``EDGES``, summed over examples.
+
+    ``coupling`` [n, I] is that of one capsule.
+    """
+    children = coupling.shape[1]
+    log_share = (children * coupling).clamp_min(1e-30).log().clamp(EDGES[0], EDGES[-1])
+    return torch.histogram(log_share, torch.from_numpy(EDGES).float()).hist / children
 
 
 def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
-    """What the released evaluation reads of Palma ratios [N] of both capsules: the second word
-    of each pair as NumPy prints it.
+    """Return what the released evaluation reads of Palma ratios [N] of both capsules.
 
-    Where the anomaly capsule's ratio has more digits before its point, NumPy pads the other
-    with a blank, before which an empty word stands; then the second word is the *normal*
-    capsule's ratio. (Ratios a thousandfold apart get exponents, and no blank.)
+    It reads the second word of each pair as NumPy prints it. Where the anomaly capsule's ratio
+    has more digits before its point, NumPy pads the other with a blank, before which an empty
+    word stands; then the second word is the *normal* capsule's ratio. (Ratios a thousandfold
+    apart get exponents, and no blank.)
 
     >>> as_read(np.array([1.5, 9.5]), np.array([9.25, 12.25]))
     array([9.25, 9.5 ])
@@ -121,47 +126,48 @@ def as_read(normal: np.ndarray, anomaly: np.ndarray) -> np.ndarray:
 
 
 def lorenz(x: Tensor) -> Tensor:
-    """The shares [N, 21] of the total that the least of the values [N, I] have together, at
-    ``QUANTILES`` of the values.
+    """Return the shares [N, 21] of the total that the least of the values [N, I] have together.
+
+    They are at ``QUANTILES`` of the values.
     """
     total = x.sort(dim=1).values.cumsum(dim=1)
-    total = torch.cat(
-        [torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1
-    )  # [N, I + 1]
-    return total[:, torch.from_numpy(x.shape[1] * QUANTILES).round().long()]
+    shares = torch.cat([torch.zeros_like(total[:, :1]), total / total[:, -1:]], dim=1)
+    return shares[:, torch.from_numpy(x.shape[1] * QUANTILES).round().long()]
 
 
-def judged(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """AUROC and average precision of every score, anomalies being positive. Raises NotFinite
-    for a score that is not a number.
+def judged(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """Return AUROC and average precision of every score, anomalies being positive.
+
+    Raise NotFinite for a score that is not a number.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     largest = np.finfo(np.float64).max
-    values = {}
-    for name, score in found.items():
-        if np.isnan(score).any():
+    areas = {}
+    for name, score in scores.items():
+        number = np.isnan(score).sum()
+        if number:
             raise NotFinite(
-                f"the score {name} is not a number for {np.isnan(score).sum()} of {len(score)} test examples"
+                f"the score {name} is not a number for {number} of {len(score)} test examples"
             )
         score = score.clip(-largest, largest)  # infinite ones are ranked, too
-        values[f"auroc_{name}"] = float(roc_auc_score(labels, score))
-        values[f"ap_{name}"] = float(average_precision_score(labels, score))
-    return values
+        areas[f"auroc_{name}"] = float(roc_auc_score(labels, score))
+        areas[f"ap_{name}"] = float(average_precision_score(labels, score))
+    return areas
 
 
-def thinned(found: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:
-    """``QUANTILES`` of every score, for normal examples and for anomalies."""
-    return {
-        f"{name}_of_{of}": rounded(
-            np.quantile(score[labels == label], QUANTILES, method="closest_observation")
-        )
-        for name, score in found.items()
-        for label, of in enumerate(("normal", "anomalies"))
-    }
+def thinned(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, list[float]]:
+    """Return ``QUANTILES`` of every score, for normal examples and for anomalies."""
+    quantiles = {}
+    for name, score in scores.items():
+        for inputs_name, label in INPUTS.items():
+            quantiles[f"{name}_of_{inputs_name}"] = rounded(
+                np.quantile(score[labels == label], QUANTILES, method="closest_observation")
+            )
+    return quantiles
 
 
 def rounded(values: Tensor | np.ndarray) -> list[float]:
-    """As a record keeps them: to five digits, and finite."""
+    """Return values as a record keeps them: to five digits, and finite."""
     largest = float(np.finfo(np.float32).max)
     return [max(-largest, min(largest, float(f"{v:.5g}"))) for v in values.tolist()]
