@@ -6,7 +6,8 @@ The plan, from the top down. A module imports only from below its own place: fro
                  notebooks  chapter                               execute chapters; claims on a page
                  review  planning  workers  progress  batch       check records; plan trials; run them here or on a cluster, shown
                  estimates                                        what trials take
-                 replicates  judging  claims  frames              records seed by seed; judge a claim; all verdicts; tables
+                 judging  claims  frames                          judge a claim; all verdicts; tables
+                 replicates  samples  decisions                   records seed by seed; those of a check; what they decide
                  words  headlines                                 what a verdict is; what those on an abstract come to
                  ledger  store  runs                              what the papers claim; the folder of records; run one trial
                  records  settings  statistics  plots             what a trial leaves; where to run; intervals; the style of figures
@@ -14,7 +15,7 @@ The plan, from the top down. A module imports only from below its own place: fro
     the papers   em_routing  negation_limitation  inequality_anomaly  sparse_unsupervised  learned_routing    one room each
                  common                                           what their experiments share
                  flat                                             experiments whose arms have no names yet
-                 experiment  query                                what an experiment and a trial are; what a claim can ask
+                 experiment  check                                what an experiment and a trial are; what a claim can ask
 
     the library  recipes                                          what a training is made of, by name, and the training itself
                  training  config                                 the one fit loop; frozen, typed configurations

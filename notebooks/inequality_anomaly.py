@@ -42,7 +42,7 @@ session = Session.start(
 from capslib.lab import frames, plots, words
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
-from capslib.papers.inequality_anomaly.asks import (
+from capslib.papers.inequality_anomaly.checks import (
     ALIKE,
     AREAS,
     BASELINES,

@@ -45,7 +45,7 @@ from capslib.lab.chapter import Chapter
 from capslib.lab.judging import SEEDS
 from capslib.lab.words import OPEN
 from capslib.papers.learned_routing import EXPERIMENTS, STEM, shown
-from capslib.papers.learned_routing.asks import LEARNED
+from capslib.papers.learned_routing.checks import LEARNED
 from capslib.papers.learned_routing.limits import SMALL
 
 chapter = Chapter(STEM, results_dir)

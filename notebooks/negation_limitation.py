@@ -43,7 +43,7 @@ from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.lab.words import HELD, OPEN, number_of
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
-from capslib.papers.negation_limitation.asks import STARTED, TRAINS
+from capslib.papers.negation_limitation.checks import STARTED, TRAINS
 
 chapter = Chapter(STEM, results_dir)
 committed, told = chapter.records, chapter.verdicts

@@ -138,9 +138,9 @@ except UserError as error:
 assert "torch" not in sys.modules, "registries"
 from capslib import papers
 from capslib.lab import records
-from capslib.papers import query
+from capslib.papers import check
 papers.experiments("negation_limitation")["depth"].trials("paper")
-papers.queries("negation_limitation")
+papers.checks_of("negation_limitation")
 records.Record.model_json_schema()
 assert "torch" not in sys.modules, "trials, claims and records"
 from capslib.lab import batch, claims, cli, settings, store

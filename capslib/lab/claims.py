@@ -1,7 +1,7 @@
 """Claims and verdicts: what the papers say, and what the records say about it, as tables and
 text.
 
-The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter's ``QUERIES``
+The ledger (``capslib/lab/ledger/STEM.csv``) holds one row per claim. A chapter's ``CHECKS``
 say which records can decide it, and :mod:`capslib.lab.judging` judges it by them.
 """
 
@@ -33,7 +33,7 @@ def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Ver
     for paper in [stem] if stem else papers.PAPERS:
         claims, asked, records = (
             ledger(paper),
-            papers.queries(paper),
+            papers.checks_of(paper),
             list(store.records(paper)),
         )
         runs, waits = (

@@ -23,7 +23,7 @@ from capslib.lab.words import (
     Verdict,
     tally,
 )
-from capslib.papers import queries
+from capslib.papers import checks_of
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _names_a_claim(row: str, paper: str) -> bool:
     for claim in ledger(paper):
         if not _names(row, claim):
             continue
-        parts = getattr(queries(paper).get(claim), "parts", ())
+        parts = getattr(checks_of(paper).get(claim), "parts", ())
         if not word or any(word in part for part in parts):
             return True
     return False

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from capslib.lab.records import Exit, Record
-from capslib.papers import query as q
+from capslib.papers.check import Derived, Select, read, stopped_itself
 from capslib.papers.experiment import TWICE, Metric, Scale
-from capslib.papers.query import Select
 
 FAILED: tuple[Exit, ...] = ("nan", "oom", "error")
 """Ends of a run that failed. An interrupted run is not over yet, so it says nothing."""
@@ -34,75 +33,57 @@ class Runs:
         self, records: Iterable[Record] = (), budget: Callable[[Record], int] = one_budget
     ):
         self.left_out: Counter[tuple[str, str]] = Counter()
-        by_place: dict[tuple[str, str, int], dict[str, Record]] = {}
+        self._arms: dict[tuple, dict[str, Record]] = {}
         for record in records:
             if not record.real or record.trial.scale == "smoke":
                 continue
             if record.exit not in ("ok", *FAILED):
                 continue
-            paper, experiment = record.trial.paper, record.trial.experiment
+            trial = record.trial
             budgets = [budget(record)]
             if budgets == [0]:
-                self.left_out[paper, experiment] += 1
-            if budgets == [1] and q.stopped_itself(record):
+                self.left_out[trial.paper, trial.experiment] += 1
+            if budgets == [1] and stopped_itself(record):
                 budgets = [1, 2]
             for number in budgets:
-                by_place.setdefault((paper, experiment, number), {})[record.key] = record
-        self._indices: dict[tuple[str, str, int], q.Index[Record]] = {}
-        for place, place_records in by_place.items():
-            self._indices[place] = q.Index(map(_place_in_index, place_records.values()))
+                arm = trial.paper, trial.experiment, trial.scale, arm_of(record), number
+                self._arms.setdefault(arm, {})[record.key] = record
 
     def pick(
-        self,
-        paper: str,
-        select: Select,
-        *scales: Scale,
-        budget: int = 1,
-        single: bool = False,
+        self, paper: str, select: Select, *scales: Scale, budget: int = 1, single: bool = False
     ) -> list[Run]:
         """Return the selected runs by seed.
 
-        Records that a selection averages over are one run, once all of them are there. With
+        Of several arms the records of a seed are one run, once all of them are there. With
         ``single`` each record is a run of its own.
         """
-        index = self._indices.get((paper, select.experiment, budget), q.Index())
         records: list[Record] = []
         for scale in scales:
-            records += sorted(index.of(select, scale), key=lambda r: (r.trial.seed, r.key))
-        field, size = select.over, select.cells
-        if len(select.arms) > 1:
-            field, size = "arm", len(select.arms)
-        if single or not field:
+            at_scale: list[Record] = []
+            for arm in select.arms_at(scale):
+                place = paper, select.experiment, scale, arm, budget
+                at_scale += self._arms.get(place, {}).values()
+            records += sorted(at_scale, key=lambda r: (r.trial.seed, r.key))
+        if single or len(select.arms) == 1:
             return [Run((record,)) for record in records]
-        groups: dict[tuple, dict[object, Record]] = {}
+        groups: dict[tuple, dict[str, Record]] = {}
         for record in records:
             group = groups.setdefault((record.trial.seed, record.trial.scale), {})
-            group[_fields(record)[field]] = record
-        return [Run(tuple(g.values()), field) for g in groups.values() if len(g) == size]
+            group[arm_of(record)] = record
+        complete = [group for group in groups.values() if len(group) == len(select.arms)]
+        return [Run(tuple(group.values())) for group in complete]
 
 
-def _place_in_index(record: Record) -> tuple:
-    """Return experiment, scale, fields and record."""
-    return record.trial.experiment, record.trial.scale, _fields(record), record
-
-
-def _fields(record: Record) -> dict:
-    """Return the fields of a record; one with twice the budget has the name of its arm."""
-    fields = dict(record.config)
-    if "arm" in fields:
-        fields["arm"] = str(fields["arm"]).removesuffix(TWICE)
-    return fields
+def arm_of(record: Record) -> str:
+    """Return the name of a record's arm; one with twice the budget has the same."""
+    return str(record.config.get("arm", "")).removesuffix(TWICE)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one seed of an arm measured: one record, or several whose mean is one replicate.
-
-    The records differ in the field ``over``.
-    """
+    """What one seed of a selection measured: one record, or one of each of its arms."""
 
     records: tuple[Record, ...]
-    over: str = ""
 
     @property
     def seed(self) -> int:
@@ -121,17 +102,12 @@ class Run:
         return ends[0] if ends else "ok"
 
     def label(self, record: Record) -> str:
-        """Return what tells a record from the others of the run: ``, kind 3``."""
-        return f", {self.over} {record.config[self.over]}" if self.over else ""
+        """Return what tells a record from the others of the run: ``, arm mnist/bias``."""
+        return f", arm {arm_of(record)}" if len(self.records) > 1 else ""
 
-    def config(self) -> dict:
-        """Return the fields of its configuration that all its records share."""
-        first = self.records[0].config
-        return {name: value for name, value in first.items() if name != self.over}
-
-    def read(self, quantity: str | q.Derived) -> Metric | None:
+    def read(self, quantity: str | Derived) -> Metric | None:
         """Return the mean of a quantity over its records; None where one of them lacks it."""
-        metrics: Sequence[Metric | None] = [q.read(quantity, r) for r in self.records]
+        metrics: Sequence[Metric | None] = [read(quantity, r) for r in self.records]
         if None in metrics:
             return None
         mean = math.fsum(metric.value for metric in metrics) / len(metrics)

@@ -1,4 +1,4 @@
-"""The papers. Each has a module of its stem with ``EXPERIMENTS`` and ``QUERIES``.
+"""The papers. Each has a module of its stem with ``EXPERIMENTS`` and ``CHECKS``.
 
 Torch is imported where an experiment runs: configurations and claims are looked at without it.
 """
@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from capslib.errors import UserError
-from capslib.papers.query import Index, selects, selects_at_rest, stopped_itself
+from capslib.papers.check import selects, selects_at_rest, stopped_itself
 from capslib.registry import Registry
 
 if TYPE_CHECKING:
+    from capslib.papers.check import AnyCheck, Select
     from capslib.papers.experiment import Arm, Experiment, Scale, Trial
-    from capslib.papers.query import Query, Select
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper as the book speaks of it: ``cite`` is its key in ``book/references.bib``,
-    ``links`` leads to the paper and its code; a name without an address, ``"public code":
-    None``, says that there is no such thing.
+    """A paper as the book speaks of it.
+
+    ``cite`` is its key in ``book/references.bib``, and ``links`` leads to the paper and its
+    code. A name without an address, ``"public code": None``, says that there is none.
     """
 
     stem: str
@@ -125,30 +126,29 @@ STEMS = tuple(PAPERS)
 
 
 def module(stem: str) -> ModuleType:
-    """The module of a chapter. Raises :class:`UserError` for an unknown stem."""
+    """Return the module of a paper. Raises :class:`UserError` for an unknown stem."""
     return importlib.import_module(f"{__name__}.{PAPERS[stem].stem}")
 
 
 @functools.cache
 def experiments(stem: str) -> Mapping[str, Experiment]:
-    """The experiments of a chapter by name. Raises :class:`UserError` for an unknown stem, and
-    where one is asked for an unknown name.
+    """Return the experiments of a paper by name.
+
+    Raises :class:`UserError` for an unknown stem; the mapping raises it for an unknown name.
     """
     return Registry(f"experiment of {stem}", module(stem).EXPERIMENTS)
 
 
 def experiment_of(trial: Trial) -> Experiment | None:
-    """Return the experiment of a trial; None where there is no such experiment, or paper,
-    today.
-    """
+    """Return the experiment of a trial; None where there is none of its name today."""
     if trial.paper not in PAPERS:
         return None
     return experiments(trial.paper).get(trial.experiment)
 
 
-def queries(stem: str) -> Mapping[str, Query]:
-    """The query of each claim of a chapter that has one, by claim id."""
-    return module(stem).QUERIES
+def checks_of(stem: str) -> Mapping[str, AnyCheck]:
+    """Return the check of each claim of a paper that has one, by the claim's id."""
+    return module(stem).CHECKS
 
 
 def arm(trial: Trial) -> Arm:
@@ -198,38 +198,40 @@ def budget(trial: Trial) -> int:
 
 
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
-    """The trials that each claim of a chapter is judged by at this scale. Claims share trials."""
+    """Return the trials that each claim of a paper is judged by at a scale. Claims share
+    trials.
+    """
     return _asked(stem, scale, selects)
 
 
-def longer(stem: str, scale: Scale) -> dict[str, list[list[tuple[Trial, Trial]]]]:
-    """The trials with twice the budget without which no claim about the end of training is
-    decided at this scale, for each claim.
+Seed = list[tuple["Trial", "Trial"]]
+"""The trials of a seed that a claim asks at rest, each with the one of twice its budget."""
 
-    Each list holds those of one seed, behind the trial of the scale's own budget that each
-    doubles; one seed of all arms is enough.
+
+def longer(stem: str, scale: Scale) -> dict[str, list[Seed]]:
+    """Return the trials of twice the budget that each claim needs at a scale, seed by seed.
+
+    One seed of all arms is enough to decide a claim about the end of training.
     """
-    found: dict[str, list[list[tuple[Trial, Trial]]]] = {}
-    for claim, trials in _asked(
-        stem, scale, functools.partial(selects_at_rest, scale=scale)
-    ).items():
-        seeds: dict[int, list[tuple[Trial, Trial]]] = {}
+    at_rest = _asked(stem, scale, functools.partial(selects_at_rest, scale=scale))
+    longer = {}
+    for claim, trials in at_rest.items():
+        seeds: dict[int, Seed] = {}
         for trial in trials:
             experiment = experiments(stem)[trial.experiment]
-            if (twice := experiment.twice(arm(trial))) is not None:
-                seeds.setdefault(trial.seed, []).append(
-                    (trial, experiment.trial(scale, twice, trial.seed))
-                )
-        most = max(
-            map(len, seeds.values()), default=0
-        )  # a seed that lacks an arm compares nothing
-        found[claim] = [of for of in seeds.values() if len(of) == most]
-    return found
+            twice = experiment.twice(arm(trial))
+            if twice is not None:
+                pair = trial, experiment.trial(scale, twice, trial.seed)
+                seeds.setdefault(trial.seed, []).append(pair)
+        # a seed that lacks an arm compares nothing
+        largest = max(map(len, seeds.values()), default=0)
+        longer[claim] = [seed for seed in seeds.values() if len(seed) == largest]
+    return longer
 
 
 class Waits(NamedTuple):
-    """The trials that a claim waits for at a scale: with the scale's own budget, and with twice
-    it.
+    """The trials that a claim waits for at a scale: those of its arms, and of twice their
+    budget.
     """
 
     own: list[Trial]
@@ -237,37 +239,55 @@ class Waits(NamedTuple):
 
 
 def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
-    """What each claim waits for at the scales that judge it, beside these records.
+    """Return what each claim waits for at the scales that judge it, beside these records.
 
     With twice the budget those of the seed that lacks the fewest. A training that stopped
     itself is its own with twice the budget.
     """
-    records = list(records)
-    done, stopped = {r.key for r in records}, {r.key for r in records if stopped_itself(r)}
-    found: dict[str, dict[Scale, Waits]] = {}
+    done: set[str] = set()
+    stopped: set[str] = set()
+    for record in records:
+        done.add(record.key)
+        if stopped_itself(record):
+            stopped.add(record.key)
+    waits: dict[str, dict[Scale, Waits]] = {}
     scales: tuple[Scale, ...] = ("paper", "cpu")
     for scale in scales:
         own = needs(stem, scale)
         for claim, seeds in longer(stem, scale).items():
-            lack = [
-                [t for first, t in of if t.key not in done and first.key not in stopped]
-                for of in seeds
-            ]
-            wanted = Waits(
-                [t for t in own[claim] if t.key not in done], min(lack, key=len, default=[])
+            missing = [_missing_of(seed, done, stopped) for seed in seeds]
+            waits.setdefault(claim, {})[scale] = Waits(
+                [trial for trial in own[claim] if trial.key not in done],
+                min(missing, key=len, default=[]),
             )
-            found.setdefault(claim, {})[scale] = wanted
-    return found
+    return waits
+
+
+def _missing_of(seed: Seed, done: set[str], stopped: set[str]) -> list[Trial]:
+    """Return the trials with twice the budget that a seed lacks."""
+    missing = []
+    for trial, twice in seed:
+        if twice.key not in done and trial.key not in stopped:
+            missing.append(twice)
+    return missing
 
 
 def _asked(
-    stem: str, scale: Scale, of: Callable[[Query], Iterable[Select]]
+    stem: str, scale: Scale, selects_of: Callable[[AnyCheck], Iterable[Select]]
 ) -> dict[str, list[Trial]]:
-    """The trials of a scale that these selections of each claim take."""
-    trials = [t for experiment in experiments(stem).values() for t in experiment.trials(scale)]
-    index = Index((t.experiment, scale, fields(t), k) for k, t in enumerate(trials))
-    found = {
-        claim: {k for select in of(query) for k in index.of(select, scale)}
-        for claim, query in queries(stem).items()
-    }
-    return {claim: [trials[k] for k in sorted(chosen)] for claim, chosen in found.items()}
+    """Return the trials of a scale that the selections of each claim take, in their order."""
+    arms: dict[tuple[str, str], list[int]] = {}
+    trials: list[Trial] = []
+    for experiment in experiments(stem).values():
+        for trial in experiment.trials(scale):
+            place = trial.experiment, fields(trial)["arm"]
+            arms.setdefault(place, []).append(len(trials))
+            trials.append(trial)
+    asked = {}
+    for claim, check in checks_of(stem).items():
+        numbers: set[int] = set()
+        for select in selects_of(check):
+            for arm_name in select.arms_at(scale):
+                numbers.update(arms.get((select.experiment, arm_name), ()))
+        asked[claim] = [trials[number] for number in sorted(numbers)]
+    return asked

@@ -175,14 +175,14 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
     and give their keys."""
 
     def add(results: Path) -> list[str]:
-        query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
-        experiment = papers.experiments("negation_limitation")[query.select.experiment]
+        check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
+        experiment = papers.experiments("negation_limitation")[check.selects[0].experiment]
         value = ledger()["NEG-T1-rba-bias"].value
         keys = []
-        arm = {"arm": query.select.arms[0]}
+        arm = {"arm": check.selects[0].arms[0]}
         for trial in experiment.trials("paper", where=arm, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
-            record = make_record(trial, metrics={query.metric: metric}, series={})
+            record = make_record(trial, metrics={check.metric: metric}, series={})
             Store(results).put(record)
             keys.append(record.key)
         return keys

@@ -98,13 +98,13 @@ def records(make_record) -> list[Record]:
     )
     made = []
     for stem, claim in (("em_routing", "EM-W-8"), (STEM, "NEG-T1-rba-bias")):
-        query = papers.queries(stem)[claim]
-        experiment = papers.experiments(stem)[query.select.experiment]
-        arm = {"arm": query.select.arms[0]}
+        check = papers.checks_of(stem)[claim]
+        experiment = papers.experiments(stem)[check.selects[0].experiment]
+        arm = {"arm": check.selects[0].arms[0]}
         trial, *_ = experiment.trials("paper", where=arm, seeds=[0])
         record = make_record(
             trial,
-            metrics={query.metric: Metric(value=0.5, n=9, unit="u")},
+            metrics={check.metric: Metric(value=0.5, n=9, unit="u")},
             message="message",
             deviations=[Deviation(what="what", paper="paper", ours="ours", why="why")],
             data=[data],

@@ -7,10 +7,8 @@ from types import SimpleNamespace
 import pytest
 from capsbook import evidence, roles
 
-from capslib import papers
 from capslib.errors import UserError
 from capslib.lab.ledger import ledger
-from capslib.lab.store import Store
 
 NBSP = "\N{NO-BREAK SPACE}"
 ARM = "sign@paper:dynamic/bias"
@@ -66,7 +64,6 @@ def test_an_interval_is_as_exact_as_its_value(value, interval, text):
         ("ours", "EM-W-8", None),
         ("interval", "EM-W-8", None),
         ("verdict", "EM-W-8", None),
-        ("measured", "sign@paper:routing=dynamic,bias=true:train_accuracy", f"99.7{NBSP}%"),
         ("measured", "sign:dynamic/bias:train_accuracy", None),
         ("measured", f"{ARM}:test_accuracy", None),
         ("measured", f"{ARM} - dynamic/bias:train_accuracy", f"0{NBSP}points"),
@@ -84,24 +81,11 @@ def test_a_role_is_a_number_of_the_records_or_missing(book, role, target, text):
         "sign:a:b:c",
         "sin:routing=em:loss",
         "sign@full::loss",
-        "sign@paper:bias=maybe=:loss",
     ],
 )
 def test_a_target_that_is_not_there_is_refused(book, target):
     with pytest.raises(UserError):
         roles.measured(book, target, "negation_limitation")
-
-
-def test_fields_of_several_arms_are_refused(make_record, add_records, tmp_path):
-    add_records(tmp_path)
-    experiment = papers.experiments("negation_limitation")["sign"]
-    where = {"routing": "dynamic", "bias": False}
-    for trial in experiment.trials("paper", where=where, seeds=[0]):
-        Store(tmp_path).put(make_record(trial, series={}))
-    loaded = evidence.load(tmp_path)
-    arm = "negation_limitation", "sign", "routing=dynamic", "paper"
-    with pytest.raises(UserError, match="several runs of a seed"):
-        loaded.measured(*arm, "train_accuracy")
 
 
 def test_an_alt_text_leaves_out_a_sentence_without_a_number(book):

@@ -20,9 +20,9 @@ from capslib.papers.experiment import Deviation
 
 @pytest.fixture
 def record(make_record):
-    query = papers.queries("negation_limitation")["NEG-T1-rba-bias"]
+    check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
     experiment = papers.experiments("negation_limitation")["sign"]
-    trial, *_ = experiment.trials("paper", where={"arm": query.select.arms[0]}, seeds=[3])
+    trial, *_ = experiment.trials("paper", where={"arm": check.selects[0].arms[0]}, seeds=[3])
     trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
     series = {
         "epochs": [1, 2, 3],

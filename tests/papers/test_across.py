@@ -16,8 +16,8 @@ from capslib.lab.records import Record
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.lab.words import CAPSULES, REDUCED, Verdict
-from capslib.papers.em_routing.asks import LEARNED, MATCHED_BELOW
-from capslib.papers.query import training_accuracy
+from capslib.papers.check import training_accuracy
+from capslib.papers.em_routing.checks import LEARNED, MATCHED_BELOW
 
 ROOT = Path(__file__).parents[2]
 

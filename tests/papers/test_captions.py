@@ -19,10 +19,10 @@ from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record
 from capslib.lab.store import Store
 from capslib.papers import arm, budget
-from capslib.papers.em_routing.asks import LEARNED
+from capslib.papers.check import training_accuracy
+from capslib.papers.em_routing.checks import LEARNED
 from capslib.papers.em_routing.recipe import IMPROVING, SMALLER
 from capslib.papers.em_routing.table1 import SMALLER_COPY
-from capslib.papers.query import training_accuracy
 from capslib.routing import Normalise
 from capslib.training import Examples
 

@@ -22,7 +22,14 @@ from capslib.lab.words import HELD, IN_PART, number_failing, number_of
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
 from capslib.papers import waits
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
-from capslib.papers.inequality_anomaly.asks import ALIKE, BASELINES, DATA, MUCH, QUERIES, SCORES
+from capslib.papers.inequality_anomaly.checks import (
+    ALIKE,
+    BASELINES,
+    CHECKS,
+    DATA,
+    MUCH,
+    SCORES,
+)
 from capslib.papers.inequality_anomaly.recipe import REDUCED
 
 TENTH = [(table, data) for table in ("T2", "T3") for data in DATA]
@@ -564,11 +571,11 @@ def test_the_errata_are_listed_and_decide_nothing(verdicts):
     for claim in ("INQ-W-3", "INQ-W-6", "INQ-W-9"):
         assert sum(f"{{claim}}`{claim}`" in row for row in rows) == 1, claim
     for claim in ("INQ-W-3", "INQ-W-6"):
-        assert QUERIES[claim].errata
+        assert CHECKS[claim].errata
         assert all(
             f"Left out, since the paper's own numbers contradict it: {part}"
             in verdicts[claim].reason
-            for part in QUERIES[claim].errata
+            for part in CHECKS[claim].errata
         )
     assert (verdicts["INQ-W-9"].status, verdicts["INQ-W-9"].group) == ("erratum", words.ERRATA)
     assert [name for name, v in verdicts.items() if v.group == words.ERRATA] == ["INQ-W-9"]

@@ -1,4 +1,4 @@
-"""What holds for every chapter that has moved in: its grids, and its queries in step with the
+"""What holds for every chapter that has moved in: its arms, and its checks in step with the
 ledger.
 """
 
@@ -14,80 +14,50 @@ from helpers import lacking
 
 from capslib.config import Config
 from capslib.data.registry import SETS
-from capslib.lab.judging import QUERIES_OF_KIND
+from capslib.lab.judging import fits
 from capslib.lab.ledger import ledger
 from capslib.lab.records import faults
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, STEMS, experiments, queries
-from capslib.papers import query as q
+from capslib.papers import PAPERS, STEMS, checks_of, experiments
+from capslib.papers.check import leaves
 from capslib.papers.experiment import SCALES
 
 ROOT = Path(__file__).parents[2]
 
 
-def selects(query: q.Query) -> list[tuple[q.Select, q.Query]]:
-    """Every selection in a query, with the plain query that it belongs to."""
-    return [(select, leaf) for leaf in q.leaves(query) for select in leaf.arms]
+@pytest.mark.parametrize("stem", STEMS)
+def test_checks_and_ledger_agree(stem):
+    claims, checks = ledger(stem), checks_of(stem)
+    assert set(checks) <= set(claims), "a check has no row in the ledger"
+    runnable = {name for name, claim in claims.items() if not claim.not_run}
+    assert set(checks) == runnable, "a claim has a check, or a reason why it is not run"
+    for name, check in checks.items():
+        assert fits(check, claims[name].kind), name
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_queries_and_ledger_agree(stem):
-    claims, asked = ledger(stem), queries(stem)
-    assert set(asked) <= set(claims), "a query has no row in the ledger"
-    assert not [n for n, c in claims.items() if not c.not_run and n not in asked], (
-        "a runnable claim has neither query nor reason"
-    )
-    assert not [n for n in asked if claims[n].not_run], (
-        "a claim that is said to be not run has a query"
-    )
-    for name, query in asked.items():
-        assert isinstance(query, QUERIES_OF_KIND[claims[name].kind]), name
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_every_selection_finds_one_configuration_in_the_chapter(stem):
-    """A field that does not exist selects nothing for ever; one that is left open would mix
-    configurations.
-    """
-    index = q.Index(
-        (name, scale, fields, fields)
-        for name, experiment in experiments(stem).items()
-        for scale in ("paper", "cpu")
-        for fields in (arm.fields() for arm in experiment.at(scale).values())
-    )
-    for name, query in queries(stem).items():
-        for select, plain in selects(query):
-            experiment = experiments(stem)[select.experiment]
-            assert set(select.where) <= set(experiment.fields), f"{name}: {select}"
-            may_lack = isinstance(plain, q.Value) or plain.paper_scale_only  # at cpu scale
-            for scale in ("paper", "cpu"):
-                found = index.of(select, scale)
-                enough = (
-                    len(found) == (len(select.arms) or select.cells)
-                    or (isinstance(plain, q.Property) and found)
-                    or (scale == "cpu" and may_lack and not found)
-                )
-                assert enough, f"{name} at {scale} scale: {select}"
-                if select.over:
-                    assert len({c[select.over] for c in found}) == len(found), (
-                        f"{name}: {select.over} repeats"
-                    )
-                    rest = [{k: v for k, v in c.items() if k != select.over} for c in found]
-                    assert all(c == rest[0] for c in rest), f"{name}: {select}"
+def test_every_check_finds_its_arms(stem):
+    """A name that does not exist would select nothing for ever."""
+    for name, check in checks_of(stem).items():
+        for leaf in leaves(check):
+            for select in leaf.selects:
+                experiment = experiments(stem)[select.experiment]
+                for scale in ("paper", "cpu"):
+                    at_scale = set(select.arms_at(scale)) <= set(experiment.at(scale))
+                    may_lack = leaf.op == "≈" or leaf.paper_scale_only or leaf.test
+                    assert at_scale or (scale == "cpu" and may_lack), f"{name}: {select}"
 
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_test_that_a_claim_names_exists(stem):
-    asked = [plain for query in queries(stem).values() for _, plain in selects(query)]
-    named = {plain.test for plain in asked if isinstance(plain, q.Property)}
-    assert named
-    for test in named:
+    tests = {leaf.test for check in checks_of(stem).values() for leaf in leaves(check)} - {""}
+    assert tests
+    for test in tests:
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert function in [
-            node.name for node in tree.body if isinstance(node, ast.FunctionDef)
-        ], test
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert function in functions, test
 
 
 @pytest.mark.parametrize("scale", SCALES)

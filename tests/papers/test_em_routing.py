@@ -24,8 +24,8 @@ from capslib.lab.store import Store
 from capslib.lab.words import GROUPS, NOT_RUN
 from capslib.layers import ClassCapsules, ConvCapsules
 from capslib.networks.em_routing import MatrixCapsNet
-from capslib.papers import query as q
-from capslib.papers.em_routing import EXPERIMENTS, QUERIES, STEM, adversarial, table1
+from capslib.papers.check import Check, Erratum, leaves, read
+from capslib.papers.em_routing import CHECKS, EXPERIMENTS, STEM, adversarial, table1
 from capslib.papers.em_routing.novel_views import matched
 from capslib.papers.em_routing.recipe import SMALL, EMRecipe, margin_at
 from capslib.papers.experiment import Arm, Metric, Outcome
@@ -134,25 +134,26 @@ PAPER_SCALE_ONLY = ("EM-X-small-68k", "EM-X-cifar10")
 
 def can_be_asked(name: str, scale: str) -> bool:
     """Return whether records of a scale can answer a claim."""
-    query = QUERIES[name]
-    if isinstance(query, q.Erratum):
+    check = CHECKS[name]
+    if isinstance(check, Erratum):
         return False
     if scale == "paper":
         return True
-    if name in PAPER_SCALE_ONLY or any(leaf.paper_scale_only for leaf in q.leaves(query)):
+    if name in PAPER_SCALE_ONLY or any(leaf.paper_scale_only for leaf in leaves(check)):
         return False
     # a reduced network has other counts
-    return not (ledger(STEM)[name].kind == "property" and isinstance(query, q.Value))
+    is_count = isinstance(check, Check) and check.op == "≈"
+    return not (ledger(STEM)[name].kind == "property" and is_count)
 
 
 @pytest.mark.parametrize("scale", ["paper", "cpu"])
 def test_the_chapters_own_records_answer_every_claim_that_can_be_asked(records, scale):
     """No claim asks for a metric that no run yields, or in another unit than it has."""
     of_scale = records(scale)
-    for name, query in QUERIES.items():
+    for name, check in CHECKS.items():
         if not can_be_asked(name, scale):
             continue
-        verdict = judge(ledger(STEM)[name], query, of_scale)
+        verdict = judge(ledger(STEM)[name], check, of_scale)
         for part in verdict.parts or [verdict]:
             assert part.status not in GROUPS[NOT_RUN], f"{name}: {part.reason}"
             assert part.ours is not None, f"{name}: {part.reason}"
@@ -164,9 +165,9 @@ def test_the_cnn_of_table_2_is_read_at_its_end(make_record):
     trial = EXPERIMENTS["viewpoint"].trials("cpu")[0]
     familiar = {"cnn_familiar": Metric(value=17.5, n=8100, unit="percent")}
     record = make_record(trial, metrics=familiar, series={"cnn_familiar": [20.0, 17.5, 9.0]})
-    (leaf,) = q.leaves(QUERIES["EM-T2-azi-familiar-cnn"])
-    assert q.read(leaf.metric, record) == Metric(value=9, n=8100, unit="percent")
-    assert q.read(leaf.metric, make_record(trial, metrics=familiar)) is None
+    (leaf,) = leaves(CHECKS["EM-T2-azi-familiar-cnn"])
+    assert read(leaf.metric, record) == Metric(value=9, n=8100, unit="percent")
+    assert read(leaf.metric, make_record(trial, metrics=familiar)) is None
 
 
 def test_attacks_are_read_at_one_step_by_both_metrics(make_record):
@@ -181,8 +182,8 @@ def test_attacks_are_read_at_one_step_by_both_metrics(make_record):
     images = {"zero_share_cnn": Metric(value=0, n=500, unit="")}
     record = make_record(trial, metrics=images, series=series)
     gaps = {}
-    for name, part in QUERIES["EM-W-2"].parts.items():
-        metric = q.read(part.metric, record)
+    for name, part in CHECKS["EM-W-2"].parts.items():
+        metric = read(part.metric, record)
         assert (metric.n, metric.unit) == (500, "difference of fractions")
         gaps[name] = metric.value
     assert gaps == pytest.approx(

@@ -24,10 +24,10 @@ from capslib.lab.store import Store
 from capslib.lab.words import AGAINST, HELD, number_of
 from capslib.networks.inequality_anomaly import AnomalyOutput
 from capslib.papers import arm, budget
+from capslib.papers.check import AtLeast, leaves
 from capslib.papers.experiment import Arm, Metric
-from capslib.papers.inequality_anomaly import EXPERIMENTS, QUERIES, STEM
+from capslib.papers.inequality_anomaly import CHECKS, EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly import counts as counting
-from capslib.papers.inequality_anomaly.asks import DATA
 from capslib.papers.inequality_anomaly.baselines import (
     BaselineOptions,
     BoltzmannMachine,
@@ -35,6 +35,7 @@ from capslib.papers.inequality_anomaly.baselines import (
     autoencoder,
     error_of,
 )
+from capslib.papers.inequality_anomaly.checks import DATA
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
 from capslib.papers.inequality_anomaly.scores import (
     EDGES,
@@ -45,7 +46,6 @@ from capslib.papers.inequality_anomaly.scores import (
     scores,
     thinned,
 )
-from capslib.papers.query import Count, leaves
 from capslib.recipes import train
 from capslib.training import Context, Examples
 
@@ -659,7 +659,7 @@ def test_what_the_papers_own_tables_say_to_its_claims(printed, claim, holding):
     """Text and tables agree in every part that is asked. What they contradict is left out as an
     erratum.
     """
-    verdict = judge(ledger(STEM)[claim], QUERIES[claim], printed)
+    verdict = judge(ledger(STEM)[claim], CHECKS[claim], printed)
     assert number_of(HELD, verdict.parts) == holding == len(verdict.parts), [
         (p.name, p.status, p.reason) for p in verdict.parts if p.status != "reproduced"
     ]
@@ -671,14 +671,14 @@ def test_what_is_left_out_of_a_claim_is_what_the_papers_own_numbers_contradict()
     plain has on lesions, are up to 7 above.
     """
     values = {name: claim.value for name, claim in ledger(STEM).items()}
-    assert set(QUERIES["INQ-W-3"].errata) == {"Npp falls on CIFAR-10"}
+    assert set(CHECKS["INQ-W-3"].errata) == {"Npp falls on CIFAR-10"}
     few, many = (values[f"INQ-T2-cifar10-{share}pct-npp"] for share in ("0.1", "10"))
     assert few < many
     assert all(
-        f"{value:.4f}" in QUERIES["INQ-W-3"].errata["Npp falls on CIFAR-10"]
+        f"{value:.4f}" in CHECKS["INQ-W-3"].errata["Npp falls on CIFAR-10"]
         for value in (few, many)
     )
-    [(part, why)] = QUERIES["INQ-W-6"].errata.items()
+    [(part, why)] = CHECKS["INQ-W-6"].errata.items()
     assert "about 2 points above the base rate" in part
     others = ("a", "nre", "abc", "nl")
     above = {
@@ -699,7 +699,7 @@ def test_every_number_of_the_tables_is_asked_of_the_runs_that_hold_it(printed):
     assert len(values) > 400
     for claim in values:
         verdict, unlike = (
-            judge(claim, QUERIES[claim.id], printed),
+            judge(claim, CHECKS[claim.id], printed),
             claim.id.startswith("INQ-C-ap"),
         )
         assert (verdict.status, verdict.n) == ("inconclusive" if unlike else "reproduced", 3), (
@@ -721,9 +721,9 @@ def test_baselines_run_as_often_as_the_networks_beside_them():
 
 
 def test_whether_inequality_is_best_is_asked_of_both_areas_from_one_percent_on():
-    asked = [str(leaf.metric) for leaf in leaves(QUERIES["INQ-W-1"])]
+    asked = [str(leaf.metric) for leaf in leaves(CHECKS["INQ-W-1"])]
     assert any("ap_gini" in metric for metric in asked)
-    parts = QUERIES["INQ-W-1"].parts
+    parts = CHECKS["INQ-W-1"].parts
     assert (
         sum(name.endswith("AUROC") for name in parts),
         sum(name.endswith(", average precision") for name in parts),
@@ -734,7 +734,7 @@ def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
     """Palma alone, here; where a rival beats both, neither leads, and the cell does not hold."""
     (cell,) = (
         part
-        for name, part in QUERIES["INQ-W-4"].parts.items()
+        for name, part in CHECKS["INQ-W-4"].parts.items()
         if name.startswith("MNIST inliers 10 %")
     )
     levels = {
@@ -768,7 +768,7 @@ def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
                         trial, metrics=metrics | {"loss_left": Metric(value=0.1, n=1, unit="1")}
                     )
                 )
-        verdict = judge(ledger(STEM)["INQ-W-4"], Count({"it": cell}), Runs(records))
+        verdict = judge(ledger(STEM)["INQ-W-4"], AtLeast("all", {"it": cell}), Runs(records))
         palma, gini = verdict.parts[0].parts
         assert [part.name for part in (palma, gini) if part.status in HELD] == best
         assert (verdict.status in HELD) == bool(best)
@@ -801,7 +801,7 @@ def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
 
 def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
     """Not in the paper's own numbers; so no run decides it."""
-    verdict = judge(ledger(STEM)["INQ-W-9"], QUERIES["INQ-W-9"], printed)
+    verdict = judge(ledger(STEM)["INQ-W-9"], CHECKS["INQ-W-9"], printed)
     assert (verdict.status, verdict.records) == ("erratum", ())
     values = {name: claim.value for name, claim in ledger(STEM).items()}
     cells = [
@@ -834,8 +834,10 @@ def test_where_gini_is_inverted_the_verdict_says_so(make_record):
             )
             for t in trials
         ]
-        part = QUERIES["INQ-W-10"].parts["EM, MNIST, outliers"]
-        (found,) = judge(ledger(STEM)["INQ-W-10"], Count({"it": part}), Runs(records)).parts
+        part = CHECKS["INQ-W-10"].parts["EM, MNIST, outliers"]
+        (found,) = judge(
+            ledger(STEM)["INQ-W-10"], AtLeast("all", {"it": part}), Runs(records)
+        ).parts
         assert found.status == "reproduced"
         assert found.ours == pytest.approx(0.45, abs=0.002)
         assert ("inverted" in found.reason) == bool(word)

@@ -13,10 +13,11 @@ from capslib.lab import frames
 from capslib.lab.chapter import Chapter
 from capslib.lab.store import Store
 from capslib.networks.learned_routing import ConsensusCapsNet
+from capslib.papers.check import selects
 from capslib.papers.experiment import SCALES, Metric
 from capslib.papers.learned_routing import (
+    CHECKS,
     EXPERIMENTS,
-    QUERIES,
     costs,
     limits,
     shown,
@@ -30,7 +31,6 @@ from capslib.papers.learned_routing.recipe import (
     margin_at,
     paper_recipe,
 )
-from capslib.papers.query import selects
 from capslib.recipes import new_network, train
 from capslib.routing import make_routing
 from capslib.routing.consensus import closed_form, kernel, similarity_routing
@@ -370,12 +370,12 @@ def test_similarity_routing_starts_as_released_at_the_size_of_the_paper():
 
 
 def test_claims_ask_for_trained_networks_and_those_of_pairs_for_pairs():
-    for select in selects(QUERIES["LR-W-1"]):
+    for select in selects(CHECKS["LR-W-1"]):
         for scale in ("cpu", "paper"):
             recipe = arms("errors", scale)[select.arm].recipe
             assert recipe.trained
             assert recipe.views == "separate"
-    asked = [select.arm for select in selects(QUERIES["LR-W-2"])]
+    asked = [select.arm for select in selects(CHECKS["LR-W-2"])]
     paper = arms("errors", "paper")
     assert asked == [name for name, arm in paper.items() if arm.recipe.views == "pairs"]
     assert asked == ["smallnorb/connectionist/pairs", "smallnorb/similarity/pairs"]

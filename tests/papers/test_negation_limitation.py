@@ -16,9 +16,9 @@ from capslib.lab.ledger.deviations import SMALLER, deviations
 from capslib.lab.runs import run_trial
 from capslib.layers import as_capsules
 from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack
-from capslib.papers import query as q
+from capslib.papers.check import leaves, read
 from capslib.papers.experiment import SCALES, Arm
-from capslib.papers.negation_limitation import EXPERIMENTS, QUERIES, STEM
+from capslib.papers.negation_limitation import CHECKS, EXPERIMENTS, STEM
 from capslib.papers.negation_limitation.recipe import CapsNetRecipe
 from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import Trained, new_network
@@ -174,12 +174,14 @@ def test_images_are_those_of_the_paper_or_a_stand_in_at_smoke_scale(scale):
         )
 
 
-def asked(query: q.Query) -> list[tuple[q.Select, str, q.Query]]:
-    """Every selection in a query with the metric that is read there."""
-    return [(select, leaf.metric, leaf) for leaf in q.leaves(query) for select in leaf.arms]
-
-
-ASKED = [found for query in QUERIES.values() for found in asked(query)]
+def metrics_of(experiment: str) -> set:
+    """Return the metrics that claims ask of an experiment."""
+    metrics = set()
+    for check in CHECKS.values():
+        for leaf in leaves(check):
+            if experiment in {select.experiment for select in leaf.selects}:
+                metrics.add(leaf.metric)
+    return metrics
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -190,10 +192,10 @@ def test_an_experiment_yields_what_the_claims_ask_of_it(store, name, routing, bi
     experiment = EXPERIMENTS[name]
     trial = experiment.trials("smoke", where=where, change=FAST[name])[0]
     record = run_trial(experiment, trial, store, Context(seed=0))
-    metrics = {metric for select, metric, _ in ASKED if select.experiment == name}
+    metrics = metrics_of(name)
     assert metrics
     assert record.exit == "ok", record.message
-    assert all(q.read(metric, record) for metric in metrics)
+    assert all(read(metric, record) for metric in metrics)
     assert all(len(curve) for curve in record.series.values())
     assert record.real == (name in ("symmetry", "sign"))
     assert (record.parameters > 0) == (name != "symmetry")

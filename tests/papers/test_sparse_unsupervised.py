@@ -18,7 +18,7 @@ from capslib.lab.store import Store
 from capslib.networks.sparse_unsupervised import SparseOutput
 from capslib.papers.experiment import Metric
 from capslib.papers.sparse_unsupervised import EXPERIMENTS, attacks, controls, encodings
-from capslib.papers.sparse_unsupervised.asks import SPARSE, SUPCAPS
+from capslib.papers.sparse_unsupervised.checks import SPARSE, SUPCAPS
 from capslib.papers.sparse_unsupervised.encodings import ClassifierOptions, Digits
 from capslib.papers.sparse_unsupervised.recipe import Reconstruction, SparseRecipe
 from capslib.recipes import train

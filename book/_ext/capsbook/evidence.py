@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import capslib
 from capslib import papers
-from capslib.errors import UserError, check_name
+from capslib.errors import check_name
 from capslib.lab import claims
 from capslib.lab.estimates import Experience, Outlook, outlook
 from capslib.lab.replicates import Runs
-from capslib.lab.settings import parse
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
+from capslib.papers.check import BOUNDS, DIFFERENCES, Select
 from capslib.papers.experiment import SCALES
-from capslib.papers.query import BOUNDS, DIFFERENCES, Select
 
 if TYPE_CHECKING:
     from capslib.lab.words import Verdict
@@ -119,10 +118,8 @@ class Evidence:
     ) -> Measured | None:
         """Return the mean of a metric over the seeds of an arm; None where no run has it.
 
-        ``ARM - ARM`` is the difference of two arms, over the seeds that both have. Where arms
-        have no names yet, the fields that tell one from others stand for it:
-        ``routing=em,iterations=3``. Raises :class:`UserError` for a name that is not there, and
-        for fields of several arms.
+        ``ARM - ARM`` is the difference of two arms, over the seeds that both have. Raises
+        :class:`UserError` for a name that is not there.
         """
         check_name("scale", scale, SCALES)
         first, minus, second = arm.partition(" - ")
@@ -144,13 +141,10 @@ class Evidence:
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
     ) -> dict[int, Metric]:
         """Return a metric of an arm by seed; nothing if a run of the arm lacks it."""
-        fields = parse(arm.split(","), "field") if "=" in arm else {"arm": arm}
         # names what is unknown
-        papers.experiments(paper)[experiment].trials(scale, where=fields)
-        chosen = self._runs_of(paper).pick(paper, Select(experiment, fields), scale)
+        papers.experiments(paper)[experiment].trials(scale, where={"arm": arm})
+        chosen = self._runs_of(paper).pick(paper, Select(experiment, arm), scale)
         runs = [run for run in chosen if run.exit == "ok"]
-        if len({run.seed for run in runs}) < len(runs):
-            raise UserError(f"{experiment}:{arm} has several runs of a seed: name more fields.")
         metrics = {run.seed: run.read(metric) for run in runs}
         return {} if None in metrics.values() else metrics
 

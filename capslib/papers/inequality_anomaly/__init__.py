@@ -4,8 +4,8 @@ anomaly detection".
 
 from __future__ import annotations
 
-from capslib.papers.inequality_anomaly.asks import QUERIES
 from capslib.papers.inequality_anomaly.baselines import BASELINES
+from capslib.papers.inequality_anomaly.checks import CHECKS
 from capslib.papers.inequality_anomaly.counts import COUNTS
 from capslib.papers.inequality_anomaly.detection import (
     DETECTION,
@@ -16,7 +16,7 @@ from capslib.papers.inequality_anomaly.detection import (
     ROUTINGS,
 )
 
-__all__ = ["EXPERIMENTS", "QUERIES", "STEM"]
+__all__ = ["CHECKS", "EXPERIMENTS", "STEM"]
 
 STEM = "inequality_anomaly"
 EXPERIMENTS = {

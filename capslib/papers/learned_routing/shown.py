@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from capslib.papers.check import Measured, training_accuracy
 from capslib.papers.experiment import Arm
-from capslib.papers.learned_routing.asks import LEARNED, SETS
+from capslib.papers.learned_routing.checks import LEARNED, SETS
 from capslib.papers.learned_routing.costs import hours
 from capslib.papers.learned_routing.table3 import LAYERS
-from capslib.papers.query import Measured, Select
 
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
 LEARNERS = ("connectionist", "similarity")
@@ -63,8 +63,7 @@ def learned(records: Iterable[Measured]) -> list[Measured]:
 
     The others decide nothing.
     """
-    floor = Select("errors", learned=LEARNED)
-    return [record for record in records if not floor.unfit(record)]
+    return [r for r in records if (training_accuracy(r) or 0.0) >= LEARNED]
 
 
 def differences(errors: Mapping[int, float], baseline: Mapping[int, float]) -> list[float]:

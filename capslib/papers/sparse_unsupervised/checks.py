@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from capslib.papers.experiment import Metric
-from capslib.papers.query import (
-    Above,
-    Count,
+from capslib.papers.check import (
+    AnyCheck,
+    AtLeast,
+    Check,
     Derived,
     Measured,
-    Order,
-    Property,
-    Query,
     Select,
-    Value,
     difference,
 )
+from capslib.papers.experiment import Metric
 
 FLOOR = {"unexplained": 0.5}
 """A network has to leave less than half of the error that the mean image leaves.
@@ -47,42 +44,22 @@ NO_BOOSTING = encodings("no_boosting")
 SUPCAPS = Select("encodings", arm="supcaps", learned=LEARNED)
 
 
-def value(arm: Select, metric: str) -> Value:
-    """Ask for a number of the paper."""
-    return Value(arm, metric, final=False)
+def more(*arms: Select, metric: str, margin: float = 0.0) -> Check:
+    """Ask whether the first network has more of a metric than the second.
 
-
-def order(
-    better: Select,
-    worse: Select,
-    metric: str,
-    margin: float = 0.0,
-    higher_is_better: bool = True,
-    beyond: tuple[Select, Select] | None = None,
-) -> Order:
-    """Ask whether one network is ahead of another.
-
-    At the paper's size the end of training is where the paper stops.
+    Of four arms, whether its lead is larger than that of the third over the fourth.
     """
-    return Order(
-        better,
-        worse,
-        metric,
-        higher_is_better=higher_is_better,
-        margin=margin,
-        beyond=beyond,
-        final="reduced",
-    )
+    return Check(arms, metric, ">", margin=margin)
 
 
-def above(arm: Select, metric: str, bound: float) -> Above:
+def above(arm: Select, metric: str, bound: float) -> Check:
     """Ask whether a number lies above a bound of ours."""
-    return Above(arm, metric, bound, ours=True, final="reduced")
+    return Check(arm, metric, ">", bound, our_bound=True)
 
 
-def below(arm: Select, metric: str, bound: float) -> Above:
+def below(arm: Select, metric: str, bound: float) -> Check:
     """Ask whether a number lies below a bound of ours."""
-    return Above(arm, metric, bound, below=True, ours=True, final="reduced")
+    return Check(arm, metric, "<", bound, our_bound=True)
 
 
 def accuracy_on_mnist(record: Measured) -> Metric:
@@ -99,119 +76,124 @@ def accuracy_on_mnist(record: Measured) -> Metric:
 ACCURACY_ON_MNIST = Derived("accuracy on MNIST", accuracy_on_mnist)
 
 
-def table_1() -> dict[str, Query]:
+def table_1() -> dict[str, AnyCheck]:
     """Return the checks of Table 1.
 
     The released result files have the encodings without their mask.
     """
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for prefix, arm in (("", SPARSE), ("unmasked-", DENSE)):
         for protocol in ("a", "b"):
-            checks[f"SP-T1-mnist-{prefix}{protocol}"] = value(arm, "mnist_raw")
-            checks[f"SP-T1-affnist-{prefix}{protocol}"] = value(arm, f"affnist_{protocol}_raw")
+            checks[f"SP-T1-mnist-{prefix}{protocol}"] = Check(arm, "mnist_raw")
+            checks[f"SP-T1-affnist-{prefix}{protocol}"] = Check(arm, f"affnist_{protocol}_raw")
     return checks
 
 
-def who_draws() -> Count:
+def who_draws() -> AtLeast:
     """Return the check of how many capsules an image needs (SP-W-1)."""
-    return Count(
+    return AtLeast(
+        "all",
         {
-            "dense capsules reconstruct better": order(
-                DENSE, SPARSE, "error_mnist", higher_is_better=False
-            ),
+            "dense capsules reconstruct better": Check((DENSE, SPARSE), "error_mnist", "<"),
             "more than three quarters of them contribute to an image": above(
                 DENSE, "contributing", 12
             ),
             "no single one holds a quarter of it": below(DENSE, "largest_change", 0.25),
-            "sparse ones contribute less": order(DENSE, SPARSE, "contributing", margin=2),
-        }
+            "sparse ones contribute less": more(DENSE, SPARSE, metric="contributing", margin=2),
+        },
     )
 
 
-def support_by_rank() -> Count:
+def support_by_rank() -> AtLeast:
     """Return the check of how far support falls off (SP-W-2)."""
-    return Count(
+    return AtLeast(
+        "all",
         {
-            "sparse capsules fall off more than dense ones": order(
-                DENSE, SPARSE, "support_left"
+            "sparse capsules fall off more than dense ones": more(
+                DENSE, SPARSE, metric="support_left"
             ),
-            "supervised capsules fall off more than dense ones": order(
-                DENSE, SUPCAPS, "support_left"
+            "supervised capsules fall off more than dense ones": more(
+                DENSE, SUPCAPS, metric="support_left"
             ),
-        }
+        },
     )
 
 
-def boosting() -> dict[str, Query]:
+def boosting() -> dict[str, AnyCheck]:
     """Return the checks of who wins with boosting and without it."""
     return {
-        "SP-W-4": Count(
+        "SP-W-4": AtLeast(
+            "all",
             {
                 "without boosting at most four capsules win": below(
                     NO_BOOSTING, "winners", 4.5
                 ),
-                "with boosting more do": order(SPARSE, NO_BOOSTING, "winners", margin=2),
-            }
+                "with boosting more do": more(SPARSE, NO_BOOSTING, metric="winners", margin=2),
+            },
         ),
-        "SP-W-5": Count(
+        "SP-W-5": AtLeast(
+            "all",
             {
                 "every capsule wins at least half as often as the band asks": above(
                     SPARSE, "smallest_first_share", 0.02
                 ),
                 "none wins more than twice as often": below(SPARSE, "largest_first_share", 0.2),
-            }
+            },
         ),
     }
 
 
-def classifiers() -> Count:
+def classifiers() -> AtLeast:
     """Return the check of what the classifier is fitted to (SP-W-7)."""
     lead = difference("affnist_a_raw", "affnist_b_raw")
-    return Count(
+    return AtLeast(
+        "all",
         {
-            "fitted to affNIST the classifier is far better": Above(
-                SPARSE, lead, 0, margin=3 * MUCH, final="reduced"
+            "fitted to affNIST the classifier is far better": Check(
+                SPARSE, lead, ">", margin=3 * MUCH
             ),
             "fitted to MNIST it is near chance": below(SPARSE, "affnist_b_raw", 0.3),
-        }
+        },
     )
 
 
-def conjectures() -> Count:
+def conjectures() -> AtLeast:
     """Return the check of deeper networks, and of EM routing (SP-W-9)."""
     dense_em = beyond("dense/em")
-    return Count(
+    return AtLeast(
+        "all",
         {
-            "a deeper network costs sparse encodings less than dense ones": order(
+            "a deeper network costs sparse encodings less than dense ones": more(
                 beyond("sparse/one_layer_more"),
                 beyond("dense/one_layer_more"),
-                "affnist_a_raw",
-                beyond=(SPARSE, DENSE),
+                SPARSE,
+                DENSE,
+                metric="affnist_a_raw",
             ),
             "EM: dense capsules are nearly flat too": above(dense_em, "support_left", FLAT),
-            "EM: but less flat than RBA": order(DENSE, dense_em, "support_left"),
-        }
+            "EM: but less flat than RBA": more(DENSE, dense_em, metric="support_left"),
+        },
     )
 
 
-QUERIES: dict[str, Query] = {
+CHECKS: dict[str, AnyCheck] = {
     **table_1(),
-    "SP-T2-mnist-sparsecaps": value(SPARSE, "mnist_raw"),
-    "SP-T2-affnist-sparsecaps": value(SPARSE, "affnist_a_raw"),
-    "SP-X-recon-mnist": value(SPARSE, "error_mnist"),
-    "SP-X-recon-affnist": value(SPARSE, "error_affnist"),
+    "SP-T2-mnist-sparsecaps": Check(SPARSE, "mnist_raw"),
+    "SP-T2-affnist-sparsecaps": Check(SPARSE, "affnist_a_raw"),
+    "SP-X-recon-mnist": Check(SPARSE, "error_mnist"),
+    "SP-X-recon-affnist": Check(SPARSE, "error_affnist"),
     "SP-W-1": who_draws(),
     "SP-W-2": support_by_rank(),
-    "SP-W-3": Property(
+    "SP-W-3": Check(
         Select("sizes", arm="side_40"),
         "off_one_and_two",
-        0,
-        "tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
+        "≤",
+        test="tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
     ),
     **boosting(),
     "SP-W-7": classifiers(),
-    "SP-W-8": Order(
-        SPARSE, SUPCAPS, ACCURACY_ON_MNIST, margin=-ONE_POINT, ours=True, final="reduced"
+    "SP-W-8": Check(
+        (SPARSE, SUPCAPS), ACCURACY_ON_MNIST, ">", margin=-ONE_POINT, our_bound=True
     ),
     "SP-W-9": conjectures(),
 }

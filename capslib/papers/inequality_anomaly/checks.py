@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from capslib.data.anomalies import DIVERSE
+from capslib.papers.check import (
+    AnyCheck,
+    AtLeast,
+    Check,
+    Derived,
+    Erratum,
+    Measured,
+    Select,
+    difference,
+)
 from capslib.papers.experiment import Metric
 from capslib.papers.inequality_anomaly.detection import (
     CLASSES,
     FEW_CLASSES,
     PERCENTS,
     arm_name,
-)
-from capslib.papers.query import (
-    Above,
-    Count,
-    Derived,
-    Erratum,
-    Measured,
-    Order,
-    Property,
-    Query,
-    Select,
-    Value,
-    difference,
 )
 
 TESTS = "tests/papers/test_inequality_anomaly.py"
@@ -63,7 +60,7 @@ INEQUALITY = ("palma", "gini")
 OUTPUTS = [score for score in CAPSULES if score not in INEQUALITY]
 RIVALS = [*OUTPUTS, *BASELINES]
 AREAS = {"auroc": "AUROC", "ap": "average precision"}
-UNLIKE = (
+OTHER_SHARE = (
     "the share of anomalies, which is what guessing gets, "
     "is larger in the prepared set than in the paper's"
 )
@@ -135,27 +132,17 @@ def one_of(*metrics: str) -> Derived:
 
 def ahead(
     column: Column, score: str, rival: str, margin: float = 0.0, area: str = "auroc"
-) -> Order | Above:
+) -> Check:
     """Ask whether one score beats another.
 
     Scores of one network are compared network by network.
     """
     metric, rival_metric = f"{area}_{score}", f"{area}_{rival}"
     if (score in BASELINES) == (rival in BASELINES):
-        return Above(
-            arm_with(score, column),
-            difference(metric, rival_metric),
-            0,
-            margin=margin,
-            final="reduced",
-        )
-    return Order(
-        arm_with(score, column),
-        arm_with(rival, column),
-        one_of(metric, rival_metric),
-        margin=margin,
-        final="reduced",
-    )
+        gap = difference(metric, rival_metric)
+        return Check(arm_with(score, column), gap, ">", margin=margin)
+    arms = arm_with(score, column), arm_with(rival, column)
+    return Check(arms, one_of(metric, rival_metric), ">", margin=margin)
 
 
 def each_ahead(
@@ -164,9 +151,9 @@ def each_ahead(
     rivals: Sequence[str],
     verb: str = "beats",
     **how: Any,
-) -> dict[str, Query]:
+) -> dict[str, AnyCheck]:
     """Ask whether each of these scores beats each rival; ``how`` is as in :func:`ahead`."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for score in scores:
         for rival in rivals:
             if score != rival:
@@ -175,12 +162,12 @@ def each_ahead(
     return parts
 
 
-def table_value(column: Column, score: str, area: str, unlike: str = "") -> Value:
+def table_value(column: Column, score: str, area: str, incomparable: str = "") -> Check:
     """Ask for a number of a table."""
-    return Value(arm_with(score, column), f"{area}_{score}", final=False, unlike=unlike)
+    return Check(arm_with(score, column), f"{area}_{score}", incomparable=incomparable)
 
 
-def tables_2_and_3() -> dict[str, Query]:
+def tables_2_and_3() -> dict[str, AnyCheck]:
     """Return the checks of Tables 2 and 3, and of their average precisions.
 
     The mean over the ten classes of a seed is one replicate.
@@ -191,7 +178,7 @@ def tables_2_and_3() -> dict[str, Query]:
         "S1": ("outliers", "ap"),
         "S2": ("inliers", "ap"),
     }
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for table, (setup, area) in tables.items():
         for short, data in DATA.items():
             for percent in PERCENTS:
@@ -202,9 +189,9 @@ def tables_2_and_3() -> dict[str, Query]:
     return checks
 
 
-def table_4() -> dict[str, Query]:
+def table_4() -> dict[str, AnyCheck]:
     """Return the checks of Table 4, and of its average precisions."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for table, area in (("T4", "auroc"), ("S3", "ap")):
         for setup, column in LESIONS.items():
             for score in SCORES:
@@ -212,22 +199,23 @@ def table_4() -> dict[str, Query]:
     return checks
 
 
-def crispr() -> dict[str, Query]:
+def crispr() -> dict[str, AnyCheck]:
     """Return the checks of the numbers on CRISPR."""
-    checks: dict[str, Query] = {}
-    for area, unlike in (("auroc", ""), ("ap", UNLIKE)):
+    checks: dict[str, AnyCheck] = {}
+    for area, incomparable in (("auroc", ""), ("ap", OTHER_SHARE)):
         for score in SCORES:
-            checks[f"INQ-C-{area}-{score}"] = table_value(OFF_TARGETS, score, area, unlike)
+            check = table_value(OFF_TARGETS, score, area, incomparable)
+            checks[f"INQ-C-{area}-{score}"] = check
     return checks
 
 
-def count_of(data: str, name: str) -> Property:
+def count_of(data: str, name: str) -> Check:
     """Ask whether a set has as many examples of a name as the paper counts."""
     test = f"{TESTS}::test_the_counts_of_the_paper"
-    return Property(Select("counts", arm=data), f"off_{name}", 0, test)
+    return Check(Select("counts", arm=data), f"off_{name}", "≤", test=test)
 
 
-def counts() -> dict[str, Query]:
+def counts() -> dict[str, AnyCheck]:
     """Return the checks of Table 1, and of the anomalies of CRISPR."""
     lesions = dict(
         melanoma="mel",
@@ -238,48 +226,44 @@ def counts() -> dict[str, Query]:
         bkl="bkl",
         akiec="akiec",
     )
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for name, short in lesions.items():
         checks[f"INQ-T1-{name}"] = count_of("ham10000", short)
     return checks | {"INQ-C-n-anomal": count_of("crispr", "anomalous")}
 
 
-def moves(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Query]:
+def moves(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, AnyCheck]:
     """Ask of every set whether a score rises from 0.1 to 10 percent of diverse outliers.
 
     With ``falls``, whether it falls.
     """
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for data in DATA.values():
         name = f"{SCORES[score]} {'falls' if falls else 'rises'} on {SETS[data]}"
-        parts[name] = Order(
-            arm_with("gini", diverse(data, "outliers", 10.0)),
-            arm_with("gini", diverse(data, "outliers", 0.1)),
-            f"auroc_{score}",
-            higher_is_better=not falls,
-            margin=margin,
-            final="reduced",
-        )
+        most = arm_with("gini", diverse(data, "outliers", 10.0))
+        fewest = arm_with("gini", diverse(data, "outliers", 0.1))
+        op = "<" if falls else ">"
+        parts[name] = Check((most, fewest), f"auroc_{score}", op, margin=margin)
     return parts
 
 
-def leads(column: Column, score: str, area: str) -> Count:
+def leads(column: Column, score: str, area: str) -> AtLeast:
     """Ask whether a score beats all others. Palma need not beat Gini, nor Gini Palma."""
     rivals = RIVALS if score in INEQUALITY else list(SCORES)
-    return Count(each_ahead(column, [score], rivals, area=area))
+    return AtLeast("all", each_ahead(column, [score], rivals, area=area))
 
 
 def winners(
     places: Iterable[Place], won_by_npp: set[tuple[str, float]], area: str = "auroc"
-) -> dict[str, Query]:
+) -> dict[str, AnyCheck]:
     """Ask of each place whether Palma or Gini leads, but where Npp does."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for data, setup, percent in places:
         column = diverse(data, setup, percent)
         winning = ("npp",) if (data, percent) in won_by_npp else INEQUALITY
         best = {SCORES[score]: leads(column, score, area) for score in winning}
         name = f"{column.title}: {' or '.join(best)} is best, {AREAS[area]}"
-        parts[name] = Count(best, at_least=1)
+        parts[name] = AtLeast(1, best)
     return parts
 
 
@@ -327,69 +311,68 @@ TELLS_MORE = Derived(
 APART = difference("auroc_palma", "auroc_gini", size=True)
 
 
-def best_for_outliers() -> Count:
+def best_for_outliers() -> AtLeast:
     """Return the check of who is best for diverse outliers (INQ-W-1)."""
     won_by_npp = {("kmnist", 1.0), ("cifar10", 1.0)}
-    return Count(
+    return AtLeast(
+        "all",
         {
             **winners([("cifar10", "outliers", 0.1), *RICHER], won_by_npp),
             **winners(RICHER, won_by_npp, "ap"),
-        }
+        },
     )
 
 
-def best_with_fewest_outliers() -> Count:
+def best_with_fewest_outliers() -> AtLeast:
     """Return the check of who beats inequality with the fewest outliers (INQ-W-2)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for data in ("mnist", "fashion_mnist", "kmnist"):
         column = diverse(data, "outliers", 0.1)
         orders = each_ahead(column, ("a", "npp", "nre"), INEQUALITY, margin=CLEARLY)
         for name, order in orders.items():
             parts[f"{SETS[data]}: {name}"] = order
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def more_outliers() -> Count:
+def more_outliers() -> AtLeast:
     """Return the check of what more outliers do to each score (INQ-W-3)."""
     contradicted = "Npp falls on CIFAR-10"
     npp = moves("npp", falls=True)
     del npp[contradicted]
-    return Count(
+    return AtLeast(
+        "all",
         {**npp, **moves("a"), **moves("palma", MUCH), **moves("gini", MUCH)},
         errata={contradicted: "it prints 0.6487 at 0.1 % and 0.7915 at 10 %"},
     )
 
 
-def best_for_inliers() -> Count:
+def best_for_inliers() -> AtLeast:
     """Return the check of who is best for diverse inliers (INQ-W-4)."""
     inliers = [place for place in PLACES if place[1] == "inliers"]
     won_by_npp = {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)}
-    return Count(winners(inliers, won_by_npp))
+    return AtLeast("all", winners(inliers, won_by_npp))
 
 
-def measures_agree() -> Count:
+def measures_agree() -> AtLeast:
     """Return the check of Palma, Gini and plain in nine of ten columns (INQ-W-5)."""
-    agree: dict[str, Query] = {}
-    clear: dict[str, Query] = {}
+    agree: dict[str, AnyCheck] = {}
+    clear: dict[str, AnyCheck] = {}
     for column in ALL:
-        agree[column.title] = Above(
-            arm_with("gini", column), APART, ALIKE, below=True, ours=True, final="reduced"
-        )
+        agree[column.title] = Check(arm_with("gini", column), APART, "<", ALIKE, our_bound=True)
         clear[column.title] = ahead(column, "gini", "plain", ALIKE)
-    return Count(
+    return AtLeast(
+        "all",
         {
-            "Palma and Gini agree in nine of ten cells": Count(agree, at_least=MOST),
-            "plain output lies clearly below Gini in nine of ten cells": Count(
-                clear, at_least=MOST
-            ),
-        }
+            "Palma and Gini agree in nine of ten cells": AtLeast(MOST, agree),
+            "plain output lies clearly below Gini in nine of ten cells": AtLeast(MOST, clear),
+        },
     )
 
 
-def best_on_lesions() -> Count:
+def best_on_lesions() -> AtLeast:
     """Return the check of Table 4 (INQ-W-6): inequality leads by far, and Npp comes next."""
     behind_npp = [score for score in RIVALS if score != "npp"]
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for setup, column in LESIONS.items():
         orders = {
             **each_ahead(column, INEQUALITY, behind_npp, "is far ahead of", margin=2 * ALIKE),
@@ -402,51 +385,47 @@ def best_on_lesions() -> Count:
         "the other scores' average precision stays about 2 points above the base rate"
     )
     reason = "it prints up to 7 points (NL in setup C), and at most 2 only for ABC in setup A"
-    return Count(parts, errata={contradicted: reason})
+    return AtLeast("all", parts, errata={contradicted: reason})
 
 
-def best_on_crispr() -> Count:
+def best_on_crispr() -> AtLeast:
     """Return the check of the order of the scores on CRISPR (INQ-W-7)."""
-    return Count(
+    return AtLeast(
+        "all",
         {
             **each_ahead(OFF_TARGETS, INEQUALITY, RIVALS),
             **each_ahead(OFF_TARGETS, OUTPUTS, list(BASELINES)),
             **each_ahead(OFF_TARGETS, ["npp"], ["nre"]),
-        }
+        },
     )
 
 
-def normal_capsule_hardly_changes() -> Count:
+def normal_capsule_hardly_changes() -> AtLeast:
     """Return the check of whose couplings tell anomalies apart (INQ-W-8)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for data, setup, percent in PLACES:
         if percent == 10.0:
             column = diverse(data, setup, percent)
-            parts[column.title] = Above(
-                arm_with("gini", column), TELLS_MORE, 0, margin=MUCH, final="reduced"
-            )
-    return Count(parts)
+            arm = arm_with("gini", column)
+            parts[column.title] = Check(arm, TELLS_MORE, ">", margin=MUCH)
+    return AtLeast("all", parts)
 
 
-def other_routings() -> Count:
+def other_routings() -> AtLeast:
     """Return the check of routings in which the parents compete (INQ-W-10)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for short, routing in (("rba", "RBA"), ("em", "EM")):
         for data in ("mnist", "fashion_mnist"):
             for setup in DIVERSE:
                 cells = [arm_name(data, setup, 10.0, kind) for kind in range(FEW_CLASSES)]
                 arms = tuple(f"{cell}/{short}" for cell in cells)
-                parts[f"{routing}, {SETS[data]}, {setup}"] = Above(
-                    Select("routings", arm=arms, at_most=LEARNED),
-                    TELLS,
-                    0,
-                    margin=MUCH,
-                    final="reduced",
-                )
-    return Count(parts)
+                select = Select("routings", arm=arms, at_most=LEARNED)
+                name = f"{routing}, {SETS[data]}, {setup}"
+                parts[name] = Check(select, TELLS, ">", margin=MUCH)
+    return AtLeast("all", parts)
 
 
-QUERIES: dict[str, Query] = {
+CHECKS: dict[str, AnyCheck] = {
     **tables_2_and_3(),
     **table_4(),
     **crispr(),

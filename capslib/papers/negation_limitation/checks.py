@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from capslib.papers.check import AnyCheck, AtLeast, Check, Derived, Measured, Select
 from capslib.papers.experiment import Metric
 from capslib.papers.negation_limitation.depth import EM_DEPTHS, RBA_DEPTHS
-from capslib.papers.query import (
-    Above,
-    Count,
-    Derived,
-    Measured,
-    Order,
-    Property,
-    Query,
-    Select,
-    Value,
-)
 
 TESTS = "tests/papers/test_negation_limitation.py"
 AT_ONCE = 0.05
@@ -81,20 +71,16 @@ def negated_with_and_without(routing: str, front: str) -> tuple[Select, Select]:
     return negated_arm(routing, front, True), negated_arm(routing, front, False)
 
 
-def symmetry(
-    routing: str, bias: bool, metric: str, test: str, violated: bool = False
-) -> Property:
+def symmetry(routing: str, bias: bool, metric: str, test: str, violated: bool = False) -> Check:
     """Ask whether a symmetry holds in every random stack, or is violated in every one."""
-    return Property(
-        Select("symmetry", arm=f"{routing}/{bias_name(bias)}"),
-        metric,
-        NOT_ZERO if violated else ZERO,
-        f"{TESTS}::{test}",
-        above=violated,
-    )
+    arm = Select("symmetry", arm=f"{routing}/{bias_name(bias)}")
+    test = f"{TESTS}::{test}"
+    if violated:
+        return Check(arm, metric, "≥", NOT_ZERO, test=test)
+    return Check(arm, metric, "≤", ZERO, test=test)
 
 
-def table_cell(routing: str, depth: int, bias: bool, data: str) -> Value:
+def table_cell(routing: str, depth: int, bias: bool, data: str) -> Check:
     """Ask for a cell of Table 2 or 3: the accuracy after so many epochs, improving or not.
 
     Where the paper's network trains, seeds that stay at chance are left out of the mean.
@@ -104,28 +90,26 @@ def table_cell(routing: str, depth: int, bias: bool, data: str) -> Value:
     if not bias and depth == DEEPEST["em_vector"]:
         floor = WORST
     arm = replace(depth_arm(routing, depth, bias, data), learned=floor)
-    return Value(arm, "test_accuracy", final=False, better_counts=trains)
+    return Check(arm, "test_accuracy", better_counts=trains)
 
 
-def trains(arm: Select) -> Above:
+def trains(arm: Select) -> Check:
     """Ask whether a network trains."""
-    return Above(arm, "test_accuracy", TRAINS, ours=True, against=FAILS, final=False)
+    return Check(arm, "test_accuracy", ">", TRAINS, refuted_at=FAILS, at_rest=())
 
 
-def does_not_train(arm: Select) -> Above:
+def does_not_train(arm: Select) -> Check:
     """Ask whether a network does not train, however long."""
-    return Above(
-        arm, "test_accuracy", TRAINS, below=True, ours=True, against=WORKS, final="reduced"
-    )
+    return Check(arm, "test_accuracy", "<", TRAINS, refuted_at=WORKS)
 
 
-def depths_that_train(deepest: int, routing: str, depths: Sequence[int], data: str) -> Count:
+def depths_that_train(deepest: int, routing: str, depths: Sequence[int], data: str) -> AtLeast:
     """Ask whether every depth trains with a bias, and those up to ``deepest`` without one.
 
     Deeper ones must not train without a bias. Seven layers of EM routing, which the paper calls
     degraded, are asked with a bias only.
     """
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for depth in depths:
         without = depth_arm(routing, depth, False, data)
         if depth <= deepest:
@@ -133,41 +117,41 @@ def depths_that_train(deepest: int, routing: str, depths: Sequence[int], data: s
         elif depth > DEEPEST[routing]:
             parts[f"{depth} layers without bias do not train"] = does_not_train(without)
         parts[f"{depth} layers with bias train"] = trains(depth_arm(routing, depth, True, data))
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def sooner(better: Select, worse: Select, level: int = 50) -> Order:
-    """Ask whether one network reaches an accuracy after fewer steps than another."""
-    return Order(
-        better, worse, f"steps_to_{level}_percent", higher_is_better=False, final=False
-    )
+def sooner(*arms: Select, level: int = 50) -> Check:
+    """Ask whether the first network reaches an accuracy after fewer steps than the second.
+
+    Of four arms, whether its lead is larger than that of the third over the fourth.
+    """
+    return Check(arms, f"steps_to_{level}_percent", "<", at_rest=())
 
 
-def sooner_with_bias(routing: str, depths: Sequence[int], prefix: str = "") -> dict[str, Query]:
+def sooner_with_bias(
+    routing: str, depths: Sequence[int], prefix: str = ""
+) -> dict[str, AnyCheck]:
     """Ask of each depth whether it learns sooner with a bias."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for depth in depths:
         name = f"{prefix}{depth} layers: learns sooner with bias"
         parts[name] = sooner(*with_and_without(routing, depth))
     return parts
 
 
-def as_good(with_bias: Select, without: Select) -> Order:
+def as_good(with_bias: Select, without: Select) -> Check:
     """Ask whether a network is at most one point worse without a bias. Both have to learn."""
     floor = LEARNED["mnist"]
-    return Order(
-        replace(without, learned=floor),
-        replace(with_bias, learned=floor),
-        "test_accuracy",
-        margin=-0.01,
-        ours=True,
-        final="reduced",
-    )
+    arms = replace(without, learned=floor), replace(with_bias, learned=floor)
+    return Check(arms, "test_accuracy", ">", margin=-0.01, our_bound=True)
 
 
-def ahead(better: Select, worse: Select, beyond: tuple[Select, Select] | None = None) -> Order:
-    """Ask whether one network is ahead by more than a point, or by that much further ahead."""
-    return Order(better, worse, "test_accuracy", margin=0.01, beyond=beyond, final="reduced")
+def ahead(*arms: Select) -> Check:
+    """Ask whether the first network is ahead of the second by more than a point.
+
+    Of four arms, whether it is by that much further ahead than the third is of the fourth.
+    """
+    return Check(arms, "test_accuracy", ">", margin=0.01)
 
 
 def start_of_learning(record: Measured) -> Metric:
@@ -180,23 +164,23 @@ def start_of_learning(record: Measured) -> Metric:
 START = Derived("start of learning", start_of_learning)
 
 
-def table_1() -> dict[str, Query]:
+def table_1() -> dict[str, AnyCheck]:
     """Return the checks of Table 1."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for routing in ("dynamic", "em_vector"):
         for bias in (False, True):
             arm = Select("sign", arm=f"{routing}/{bias_name(bias)}")
             name = f"NEG-T1-{SHORT_NAMES[routing]}-{'bias' if bias else 'nobias'}"
-            checks[name] = Value(arm, "train_accuracy", final=False, better_counts=bias)
+            checks[name] = Check(arm, "train_accuracy", better_counts=bias)
     return checks
 
 
-def tables_2_and_3() -> dict[str, Query]:
+def tables_2_and_3() -> dict[str, AnyCheck]:
     """Return the checks of Tables 2 and 3.
 
     The tables say nothing of where training would end.
     """
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS)):
         for data in ("mnist", "fashion_mnist"):
             for bias in (False, True):
@@ -207,7 +191,7 @@ def tables_2_and_3() -> dict[str, Query]:
     return checks
 
 
-def theorems() -> dict[str, Query]:
+def theorems() -> dict[str, AnyCheck]:
     """Return the checks of Theorems 1 and 2, and of what a bias does to them."""
     first = "test_theorem_1_dynamic_routing_is_odd"
     second = "test_theorem_2_em_routing_is_odd"
@@ -215,13 +199,15 @@ def theorems() -> dict[str, Query]:
     own_layer = "test_em_activations_ignore_a_bias_of_their_own_layer"
     one_layer = "least_even_violation_one_layer"
     return {
-        "NEG-W-1": Count(
+        "NEG-W-1": AtLeast(
+            "all",
             {
                 "poses are odd": symmetry("dynamic", False, "odd_violation", first),
                 "activations are even": symmetry("dynamic", False, "even_violation", first),
-            }
+            },
         ),
-        "NEG-W-2": Count(
+        "NEG-W-2": AtLeast(
+            "all",
             {
                 "poses are odd, matrix form": symmetry("em", False, "odd_violation", second),
                 "activations are even, matrix form": symmetry(
@@ -233,9 +219,10 @@ def theorems() -> dict[str, Query]:
                 "activations are even, vector form": symmetry(
                     "em_vector", False, "even_violation", second
                 ),
-            }
+            },
         ),
-        "NEG-W-3": Count(
+        "NEG-W-3": AtLeast(
+            "all",
             {
                 "RBA: poses are no longer odd": symmetry(
                     "dynamic", True, "least_odd_violation", broken, violated=True
@@ -255,14 +242,14 @@ def theorems() -> dict[str, Query]:
                 "EM: β alone leaves both": symmetry(
                     "em_vector", False, "odd_violation", second
                 ),
-            }
+            },
         ),
     }
 
 
-def where_bias_matters() -> Count:
+def where_bias_matters() -> AtLeast:
     """Return the check of the depths at which a bias helps, and of the reason (NEG-W-4)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for depth in (2, 3):
         name = f"RBA, {depth} layers: at most 1 point worse without a bias"
         parts[name] = as_good(*with_and_without("dynamic", depth))
@@ -275,78 +262,78 @@ def where_bias_matters() -> Count:
     for depth in (4, 5):
         shallower = with_and_without("dynamic", depth - 1)
         parts[f"the harm grows from {depth - 1} to {depth} layers"] = ahead(
-            *with_and_without("dynamic", depth), beyond=shallower
+            *with_and_without("dynamic", depth), *shallower
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def which_depths_train() -> dict[str, Query]:
+def which_depths_train() -> dict[str, AnyCheck]:
     """Return the checks of which depths train (NEG-W-5)."""
-    checks: dict[str, Query] = {}
-    together: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
+    together: dict[str, AnyCheck] = {}
     for routing, depths, deepest in (("dynamic", RBA_DEPTHS, 3), ("em_vector", EM_DEPTHS, 6)):
         for data, label in (("mnist", "MNIST"), ("fashion_mnist", "Fashion-MNIST")):
             check = depths_that_train(deepest, routing, depths, data)
             short = SHORT_NAMES[routing]
             checks[f"NEG-W-5-{short}-{SHORT_NAMES[data]}"] = check
             together[f"{short.upper()} on {label}"] = check
-    return checks | {"NEG-W-5": Count(together)}
+    return checks | {"NEG-W-5": AtLeast("all", together)}
 
 
-def starts_at_once() -> Count:
+def starts_at_once() -> AtLeast:
     """Return the check of how soon EM networks learn with a bias (NEG-W-6)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for depth in EM_DEPTHS:
-        parts[f"{depth} layers: starts at once with bias"] = Above(
+        parts[f"{depth} layers: starts at once with bias"] = Check(
             depth_arm("em_vector", depth, True),
             START,
+            "<",
             AT_ONCE,
-            below=True,
-            ours=True,
-            final=False,
+            our_bound=True,
+            at_rest=(),
         )
-    return Count(parts | sooner_with_bias("em_vector", EM_DEPTHS))
+    return AtLeast("all", parts | sooner_with_bias("em_vector", EM_DEPTHS))
 
 
-def starts_later() -> Count:
+def starts_later() -> AtLeast:
     """Return the check of when EM networks start without a bias (NEG-W-7)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for depth in (5, 6):
         shallow = depth_arm("em_vector", depth, False)
         deep = depth_arm("em_vector", depth + 1, False)
         parts[f"{depth} layers start before {depth + 1}"] = sooner(shallow, deep, level=20)
     for depth in (8, 9):
-        parts[f"{depth} layers never start"] = Above(
+        parts[f"{depth} layers never start"] = Check(
             depth_arm("em_vector", depth, False),
             "best_test_accuracy",
+            "<",
             STARTED,
-            below=True,
-            ours=True,
-            final="reduced",
+            our_bound=True,
             paper_scale_only="it speaks of 50 epochs",
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def pairs_widen_the_delay() -> Count:
+def pairs_widen_the_delay() -> AtLeast:
     """Return the check of images with their negatives (NEG-W-10)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for name, routing in (("RBA", "dynamic"), ("EM", "em_vector")):
-        parts[f"{name}: pairs widen the delay without a bias"] = replace(
-            sooner(*negated_with_and_without(routing, "relu")),
-            beyond=with_and_without(routing, 3),
+        pairs = negated_with_and_without(routing, "relu")
+        parts[f"{name}: pairs widen the delay without a bias"] = sooner(
+            *pairs, *with_and_without(routing, 3)
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-QUERIES: dict[str, Query] = {
+CHECKS: dict[str, AnyCheck] = {
     **table_1(),
     **tables_2_and_3(),
-    "NEG-F2-start": Above(
+    "NEG-F2-start": Check(
         depth_arm("em_vector", 5, False),
         "steps_to_20_percent",
+        ">",
         1000,
-        final=False,
+        at_rest=(),
         paper_scale_only="it counts steps",
     ),
     **theorems(),
@@ -354,11 +341,12 @@ QUERIES: dict[str, Query] = {
     **which_depths_train(),
     "NEG-W-6": starts_at_once(),
     "NEG-W-7": starts_later(),
-    "NEG-W-8": Count(
+    "NEG-W-8": AtLeast(
+        "all",
         {
             **sooner_with_bias("em_vector", (5, 6)),
             **sooner_with_bias("dynamic", (2, 3), prefix="RBA, "),
-        }
+        },
     ),
     "NEG-W-10": pairs_widen_the_delay(),
 }

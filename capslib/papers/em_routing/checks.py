@@ -5,23 +5,23 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from capslib.papers.check import (
+    BOTH_SCALES,
+    AnyCheck,
+    AtLeast,
+    Check,
+    Derived,
+    Erratum,
+    Measured,
+    Op,
+    Select,
+    at_the_end,
+    recorded_difference,
+)
 from capslib.papers.em_routing.energy import SHAPES, SPREADS, arm_name
 from capslib.papers.em_routing.recipe import FAMILIAR
 from capslib.papers.em_routing.table1 import COPY
 from capslib.papers.experiment import Metric
-from capslib.papers.query import (
-    Above,
-    Count,
-    Derived,
-    Erratum,
-    Measured,
-    Order,
-    Property,
-    Query,
-    Select,
-    Value,
-    at_the_end,
-)
 
 TESTS = "tests/papers/test_em_routing.py"
 LEARNED = 0.9
@@ -62,14 +62,14 @@ def copied(name: str, copy: str = "") -> Select:
     return Select("test_error", arm=name, cpu=COPY + (copy or name), learned=LEARNED)
 
 
-def error_of(arm: Select) -> Value:
-    """Ask for a test error."""
-    return Value(arm, "test_error")
+def value(arm: Select, metric: str | Derived = "test_error", **options: Any) -> Check:
+    """Ask for a number of the paper, which does not say how long it trains."""
+    return Check(arm, metric, at_rest=BOTH_SCALES, **options)
 
 
-def fewer_errors(better: Select, worse: Select, **options: Any) -> Order:
+def fewer_errors(better: Select, worse: Select, **options: Any) -> Check:
     """Ask whether one network makes fewer errors than another."""
-    return Order(better, worse, "test_error", higher_is_better=False, **options)
+    return Check((better, worse), "test_error", "<", at_rest=BOTH_SCALES, **options)
 
 
 def viewpoint(factor: str, **limits: float) -> Select:
@@ -154,105 +154,115 @@ def harm(attack: str, epsilon: float, share: bool) -> Derived:
     return Derived(f"{attack} gap at {epsilon}", gap, (cnn, capsules))
 
 
-def each_step(attacks: dict[str, str], **options: Any) -> Count:
+def attacked(metric: str | Derived, op: Op, **options: Any) -> Check:
+    """Ask of networks that are attacked how a metric compares with a bound."""
+    return Check(ATTACKED, metric, op, at_rest=BOTH_SCALES, **options)
+
+
+def each_step(attacks: dict[str, str], op: Op, **options: Any) -> AtLeast:
     """Ask of every step, by the accuracy and by the share of it that is kept.
 
     An order that turns with the metric is none.
     """
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for attack, name in attacks.items():
         for epsilon in EPSILONS:
             accuracy = harm(attack, epsilon, share=False)
-            parts[f"{name}, ε = {epsilon}, accuracy"] = Above(ATTACKED, accuracy, **options)
+            part = f"{name}, ε = {epsilon}, accuracy"
+            parts[part] = attacked(accuracy, op, **options)
             if attack == "targeted":
                 continue  # a target in five is met without an attack: there is nothing to keep
             share = harm(attack, epsilon, share=True)
             part = f"{name}, ε = {epsilon}, share of the accuracy that is kept"
-            parts[part] = Above(ATTACKED, share, **options)
-    return Count(parts)
+            parts[part] = attacked(share, op, **options)
+    return AtLeast("all", parts)
 
 
-def table_1() -> dict[str, Query]:
+def table_1() -> dict[str, AnyCheck]:
     """Return the checks of Table 1."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for number in (1, 2, 3):
         name = "main" if number == 3 else f"iterations_{number}"
-        checks[f"EM-T1-iter{number}"] = error_of(copied(name))
+        checks[f"EM-T1-iter{number}"] = value(copied(name))
     return checks | {
-        "EM-T1-iter5": error_of(table_arm("iterations_5")),
-        "EM-T1-vector": error_of(table_arm("vector_pose")),
-        "EM-T1-nocoord": error_of(table_arm("no_coordinates")),
-        "EM-T1-vector-nocoord": error_of(table_arm("vector_pose_no_coordinates")),
-        "EM-T1-margin": error_of(table_arm("margin_loss")),
-        "EM-T1-crossent": error_of(table_arm("cross_entropy")),
-        "EM-T1-cnn": error_of(copied("cnn")),
-        "EM-T1-best": Value(copied("main"), "multi_crop_error"),
+        "EM-T1-iter5": value(table_arm("iterations_5")),
+        "EM-T1-vector": value(table_arm("vector_pose")),
+        "EM-T1-nocoord": value(table_arm("no_coordinates")),
+        "EM-T1-vector-nocoord": value(table_arm("vector_pose_no_coordinates")),
+        "EM-T1-margin": value(table_arm("margin_loss")),
+        "EM-T1-crossent": value(table_arm("cross_entropy")),
+        "EM-T1-cnn": value(copied("cnn")),
+        "EM-T1-best": value(copied("main"), "multi_crop_error"),
     }
 
 
-def table_2() -> dict[str, Query]:
+def table_2() -> dict[str, AnyCheck]:
     """Return the checks of Table 2."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for factor, short in SHORT_NAMES.items():
         for view in ("novel", "familiar"):
-            checks[f"EM-T2-{short}-{view}-cnn"] = Value(
+            checks[f"EM-T2-{short}-{view}-cnn"] = value(
                 viewpoint_cnn(factor),
                 at_the_end(f"cnn_{view}"),
                 better_counts=view == "novel",
             )
-            checks[f"EM-T2-{short}-{view}-caps"] = Value(
+            checks[f"EM-T2-{short}-{view}-caps"] = Check(
                 viewpoint(factor),
                 f"capsules_{view}",
-                final=False,
                 better_counts=view == "novel",
             )
     return checks
 
 
-def sizes() -> dict[str, Query]:
+def sizes() -> dict[str, AnyCheck]:
     """Return the checks of the numbers of parameters."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for network in ("main", "small", "cnn"):
         arm = Select("sizes", arm=network)
-        checks[f"EM-X-params-{network}"] = Value(arm, "parameters", final=False)
+        checks[f"EM-X-params-{network}"] = Check(arm, "parameters")
     main = Select("sizes", arm="main")
     return checks | {
         "EM-X-param-ratio-cnn": Erratum(
             "The paper's own numbers, 4.2M and 310K parameters, make a factor of 13.5, not 15."
         ),
-        "EM-X-param-ratio-ciresan": Value(main, "ciresan_times", final=False),
-        "EM-W-7": Property(
+        "EM-X-param-ratio-ciresan": Check(main, "ciresan_times"),
+        "EM-W-7": Check(
             main,
             "beside_matrices_and_two_biases",
-            0,
-            f"{TESTS}::test_a_capsule_layer_stores_matrices_and_two_biases",
+            "≤",
+            test=f"{TESTS}::test_a_capsule_layer_stores_matrices_and_two_biases",
         ),
     }
 
 
-def viewpoint_reductions() -> dict[str, Query]:
+def viewpoint_reductions() -> dict[str, AnyCheck]:
     """Return the checks of by how much capsules reduce the errors on novel viewpoints."""
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for factor, short in SHORT_NAMES.items():
-        checks[f"EM-X-viewpoint-reduction-{short}"] = Value(
-            viewpoint(factor), "reduction", final=False, bounded=False
+        checks[f"EM-X-viewpoint-reduction-{short}"] = Check(
+            viewpoint(factor), "reduction", share=False
         )
     return checks
 
 
-def fooled_cnn() -> Count:
+def fooled_cnn() -> AtLeast:
     """Return the check of the step that takes the CNN below chance, by both readings."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for epsilon, reading in READINGS.items():
-        parts[f"a step of {epsilon} standard deviations{reading}"] = Above(
-            ATTACKED_CNN, cnn_accuracy(epsilon), 0.2, below=True, margin=NOTICEABLY
+        parts[f"a step of {epsilon} standard deviations{reading}"] = Check(
+            ATTACKED_CNN,
+            cnn_accuracy(epsilon),
+            "<",
+            0.2,
+            NOTICEABLY,
+            at_rest=BOTH_SCALES,
         )
-    return Count(parts, at_least=1)
+    return AtLeast(1, parts)
 
 
-def close_votes() -> Count:
+def close_votes() -> AtLeast:
     """Return the check of whether votes gather at the right class (EM-W-1)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for name, metric, bound in (
         ("after one iteration wrong classes have close votes too", "close_wrong_1", 0.01),
         (
@@ -262,32 +272,34 @@ def close_votes() -> Count:
         ),
         ("and after three", "right_share_of_close", 0.9),
     ):
-        parts[name] = Above(
+        parts[name] = Check(
             table_arm("main"),
             metric,
+            ">",
             bound,
-            ours=True,
-            final=False,
+            our_bound=True,
+            at_rest=(),
             paper_scale_only="close is a distance in the paper's network, "
             "and a reduced grid of coordinates has other distances",
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def energy_falls() -> Property:
+def energy_falls() -> Check:
     """Return the check of whether the printed steps never raise the printed form (EM-W-8)."""
     names = []
     for (children, _, _), spread in itertools.product(SHAPES, SPREADS):
         names.append(arm_name(children, spread, "printed"))
-    return Property(
+    return Check(
         Select("free_energy", arm=tuple(names)),
         "largest_rise",
+        "≤",
         1e-9,
-        "tests/routing/test_free_energy.py::test_each_other_update_raises_a_form",
+        test="tests/routing/test_free_energy.py::test_each_other_update_raises_a_form",
     )
 
 
-def orders_of_table_1() -> dict[str, Query]:
+def orders_of_table_1() -> dict[str, AnyCheck]:
     """Return the checks of which networks of Table 1 make fewer errors than which."""
     main = table_arm("main")
     vector = table_arm("vector_pose")
@@ -301,84 +313,92 @@ def orders_of_table_1() -> dict[str, Query]:
         "and in the paper's network four"
     )
     return {
-        "EM-W-10": Count(
+        "EM-W-10": AtLeast(
+            "all",
             {
                 "two iterations beat one": fewer_errors(iterations_2, iterations_1),
                 "three beat one": fewer_errors(iterations_3, iterations_1),
                 "three beat two": fewer_errors(iterations_3, iterations_2),
                 "three beat five": fewer_errors(main, table_arm("iterations_5")),
-            }
+            },
         ),
-        "EM-W-11": Count(
+        "EM-W-11": AtLeast(
+            "all",
             {
                 "spread loss beats margin loss": fewer_errors(main, margin_loss),
                 "margin loss beats cross entropy": fewer_errors(
                     margin_loss, table_arm("cross_entropy")
                 ),
-            }
+            },
         ),
-        "EM-W-12": Count(
+        "EM-W-12": AtLeast(
+            "all",
             {
                 "matrix pose": fewer_errors(main, bare, paper_scale_only=on_grid),
                 "vector pose": fewer_errors(vector, bare_vector, paper_scale_only=on_grid),
-            }
+            },
         ),
-        "EM-W-13": Count(
+        "EM-W-13": AtLeast(
+            "all",
             {
                 "with coordinates": fewer_errors(main, vector),
                 "without": fewer_errors(bare, bare_vector),
-            }
+            },
         ),
         "EM-W-14": fewer_errors(iterations_3, copied("cnn", "small_cnn")),
         "EM-W-15": fewer_errors(main, table_arm("mixing_proportions")),
     }
 
 
-def novel_viewpoints() -> Count:
+def novel_viewpoints() -> AtLeast:
     """Return the check of errors on novel viewpoints, at equal ones on familiar (EM-W-16)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for factor in FAMILIAR:
-        parts[f"novel {factor}s"] = Above(
+        parts[f"novel {factor}s"] = Check(
             viewpoint(factor, capsules_familiar=MATCHED_BELOW),
-            "novel_gap",
-            0,
-            final=False,
-            sides=("cnn_novel", "capsules_novel"),
+            recorded_difference("novel_gap", "cnn_novel", "capsules_novel"),
+            ">",
+            at_rest=(),
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-QUERIES: dict[str, Query] = {
+CHECKS: dict[str, AnyCheck] = {
     **table_1(),
     **table_2(),
-    "EM-X-center-crop": error_of(copied("main")),
-    "EM-X-multi-crop": Value(copied("main"), "multi_crop_error"),
-    "EM-X-small-68k": error_of(table_arm("small/iterations_3")),
+    "EM-X-center-crop": value(copied("main")),
+    "EM-X-multi-crop": value(copied("main"), "multi_crop_error"),
+    "EM-X-small-68k": value(table_arm("small/iterations_3")),
     **sizes(),
-    "EM-X-mixing": error_of(table_arm("mixing_proportions")),
-    "EM-X-mnist": error_of(table_arm("mnist")),
-    "EM-X-cifar10": error_of(table_arm("cifar10")),
-    "EM-X-reduction": Value(copied("main"), "fewer_errors_than_2.56", bounded=False),
+    "EM-X-mixing": value(table_arm("mixing_proportions")),
+    "EM-X-mnist": value(table_arm("mnist")),
+    "EM-X-cifar10": value(table_arm("cifar10")),
+    "EM-X-reduction": value(copied("main"), "fewer_errors_than_2.56", share=False),
     **viewpoint_reductions(),
-    "EM-X-adv-chance": Above(ATTACKED, LEAST_ACCURACY, 0.2, reached=True),
+    "EM-X-adv-chance": attacked(LEAST_ACCURACY, "≥", bound=0.2),
     "EM-X-adv-cnn-eps": fooled_cnn(),
-    "EM-X-adv-gradorders": Value(ATTACKED, "gradient_orders"),
+    "EM-X-adv-gradorders": value(ATTACKED, "gradient_orders"),
     "EM-W-1": close_votes(),
     "EM-W-2": each_step(
-        {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, bound=0, margin=MUCH
+        {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, ">", margin=MUCH
     ),
-    "EM-W-3": each_step({"bim": "BIM"}, bound=0, margin=MUCH),
-    "EM-W-4": Above(ATTACKED, "zero_gap", 0, sides=("zero_share_cnn", "zero_share_capsules")),
+    "EM-W-3": each_step({"bim": "BIM"}, ">", margin=MUCH),
+    "EM-W-4": attacked(
+        recorded_difference("zero_gap", "zero_share_cnn", "zero_share_capsules"), ">"
+    ),
     "EM-W-5": each_step(
-        {"transfer": "images of another CNN"}, bound=NOTICEABLY, ours=True, below=True
+        {"transfer": "images of another CNN"}, "<", bound=NOTICEABLY, our_bound=True
     ),
-    "EM-W-6": Order(
-        table_arm("main"), table_arm("fixed_margin"), "dead", higher_is_better=False
+    "EM-W-6": Check(
+        (table_arm("main"), table_arm("fixed_margin")), "dead", "<", at_rest=BOTH_SCALES
     ),
     "EM-W-8": energy_falls(),
     **orders_of_table_1(),
     "EM-W-16": novel_viewpoints(),
-    "EM-W-17": Above(
-        copied("main"), "multi_crop_gain", 0, sides=("multi_crop_error", "same_images_error")
+    "EM-W-17": Check(
+        copied("main"),
+        recorded_difference("multi_crop_gain", "multi_crop_error", "same_images_error"),
+        ">",
+        at_rest=BOTH_SCALES,
     ),
 }

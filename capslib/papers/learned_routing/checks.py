@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capslib.papers.query import Above, Count, Order, Property, Query, Select, Value
+from capslib.papers.check import AnyCheck, AtLeast, Check, Op, Select
 
 TESTS = "tests/papers/test_learned_routing.py"
 LEARNED = 0.9
@@ -25,72 +25,66 @@ def table_arm(data: str, routing: str) -> Select:
     return Select("errors", arm=f"{data}/{routing}", learned=LEARNED)
 
 
-def fewer_errors(better: str, worse: str, data: str, margin: float = 0.0) -> Order:
+def fewer_errors(better: str, worse: str, data: str, margin: float = 0.0) -> Check:
     """Ask whether one routing errs less than another by more than a margin, in points."""
-    return Order(
-        table_arm(data, better),
-        table_arm(data, worse),
-        "test_error",
-        higher_is_better=False,
-        margin=margin,
-        ours=True,
-        final="reduced",
-    )
+    arms = table_arm(data, better), table_arm(data, worse)
+    return Check(arms, "test_error", "<", margin=margin, our_bound=margin < 0)
 
 
-def toy(metric: str, bound: float, test: str, above: bool = False) -> Property:
+def toy(metric: str, bound: float, test: str, op: Op = "≤") -> Check:
     """Ask whether a number of the toy data stays below a bound, or above it."""
-    return Property(
-        Select("toys", arm="two_clusters"), metric, bound, f"{TESTS}::{test}", above
-    )
+    arm = Select("toys", arm="two_clusters")
+    return Check(arm, metric, op, bound, test=f"{TESTS}::{test}")
 
 
-def table_3() -> dict[str, Query]:
+def table_3() -> dict[str, AnyCheck]:
     """Return the checks of Table 3.
 
     At the paper's size the end of training is where the paper stops, after 100 epochs.
     """
-    checks: dict[str, Query] = {}
+    checks: dict[str, AnyCheck] = {}
     for short_name, routing in (("conn", "connectionist"), ("sim", "similarity")):
         for data in SETS:
             name = f"LR-T3-{short_name}-{data.removeprefix('small')}"
-            checks[name] = Value(table_arm(data, routing), "test_error", final=False)
+            checks[name] = Check(table_arm(data, routing), "test_error")
     return checks
 
 
-def against_em_routing() -> Count:
+def against_em_routing() -> AtLeast:
     """Return the check of the LSTM and of the kernel against EM routing (LR-W-1)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for data, label in SETS.items():
         name = f"the LSTM is no worse than EM routing on {label}"
         parts[name] = fewer_errors("connectionist", "em", data, margin=-AS_GOOD[data])
     for data, label in SETS.items():
         name = f"EM routing beats the kernel on {label}"
         parts[name] = fewer_errors("em", "similarity", data)
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def on_pairs() -> Count:
+def on_pairs() -> AtLeast:
     """Return the check of networks that see pairs against the original's error (LR-W-2)."""
-    parts: dict[str, Query] = {}
+    parts: dict[str, AnyCheck] = {}
     for routing in ("connectionist", "similarity"):
-        parts[f"{routing}, on pairs of images, stays above {ORIGINAL} percent"] = Above(
+        parts[f"{routing}, on pairs of images, stays above {ORIGINAL} percent"] = Check(
             table_arm("smallnorb", f"{routing}/pairs"),
             "test_error",
+            ">",
             ORIGINAL,
-            final=False,
+            at_rest=(),
             paper_scale_only="a reduced network on small images errs more than the paper's, "
             "whatever its routing",
         )
-    return Count(parts)
+    return AtLeast("all", parts)
 
 
-def limits_of_the_weights() -> Count:
+def limits_of_the_weights() -> AtLeast:
     """Return the check of what λ₁ and λ₂ do on the toy data (LR-W-3)."""
     uniform = "test_a_large_first_weight_makes_couplings_uniform"
     active = "test_a_large_second_weight_makes_couplings_follow_the_activations"
     dense = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
-    return Count(
+    return AtLeast(
+        "all",
         {
             "a large first weight makes couplings uniform": toy("off_uniform", 1e-4, uniform),
             "a large second one makes them follow the activations": toy(
@@ -100,17 +94,15 @@ def limits_of_the_weights() -> Count:
                 "largest_fall_of_share", 1e-6, dense
             ),
             "and has most of the couplings in the end": toy(
-                "least_dense_share", 0.8, dense, above=True
+                "least_dense_share", 0.8, dense, "≥"
             ),
-        }
+        },
     )
 
 
-QUERIES: dict[str, Query] = {
+CHECKS: dict[str, AnyCheck] = {
     **table_3(),
-    "LR-X-params": Value(
-        Select("costs", arm="connectionist"), "parameters_without_routing", final=False
-    ),
+    "LR-X-params": Check(Select("costs", arm="connectionist"), "parameters_without_routing"),
     "LR-W-1": against_em_routing(),
     "LR-W-2": on_pairs(),
     "LR-W-3": limits_of_the_weights(),

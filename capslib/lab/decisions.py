@@ -1,0 +1,159 @@
+"""Decisions: what an interval says about a claim, and what twice the budget says."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, span
+from capslib.lab.replicates import Runs
+from capslib.lab.samples import (
+    Sample,
+    Unit,
+    average,
+    failures,
+    keys,
+    pick,
+    seeds,
+    sources,
+    unlearned,
+)
+from capslib.lab.statistics import Interval
+from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
+from capslib.papers.check import Check
+from capslib.papers.experiment import Scale
+
+WIDEST = 6
+"""An interval wider than this many tolerances decides no value: it would fit almost any."""
+AT_REST = 0.1
+"""Twice the budget may move an arm at rest by this share of its value."""
+NOT_THE_PAPERS: dict[Scale, str] = {
+    "cpu": "in a setting smaller than the paper's",
+    "paper": OTHER_DATA,
+}
+"""Why a run in a reduced setting decides no value."""
+_LIES = {"for": "lies", "against": "does not lie", "open": "does not lie wholly"}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The word of a verdict, and why, in a sentence without its full stop."""
+
+    status: Status
+    reason: str
+
+
+def decide(
+    claim: Claim, check: Check, interval: Interval, unit: Unit, group: Group, sample: str
+) -> Decision:
+    """Return what an interval says about a claim, in the words of a group.
+
+    ``sample`` says in a few words what the interval is of: ``3 seeds``.
+    """
+    if check.op == "≈":
+        return _of_value(claim, check, interval, sample)
+    side = check.decide(*interval, unit.factor)
+    reason = (
+        f"The 95 % interval {span(interval)} of the {check.mean} over {sample} {_LIES[side]} "
+        f"{check.asked(unit.factor)}"
+    )
+    return Decision(WORDS[group][side], reason)
+
+
+def _of_value(claim: Claim, check: Check, interval: Interval, sample: str) -> Decision:
+    """Return whether the paper's value lies in an interval, widened by the tolerance."""
+    low, high = interval
+    value = claim.value or 0.0
+    tolerance = claim.tolerance or 0.0
+    slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
+    ours = f"our 95 % interval {span(interval)} of {sample}"
+    obstacle = check.incomparable
+    if not obstacle and high - low > WIDEST * slack:
+        obstacle = f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
+    if obstacle:
+        return Decision("inconclusive", f"O{ours[1:]} decides nothing: {obstacle}")
+    paper = f"The paper's {number(value)} lies"
+    if low - slack <= value <= high + slack:
+        return Decision("reproduced", f"{paper} within {ours}, widened by {number(tolerance)}")
+    we_are_above = low > value
+    side = "below" if we_are_above else "above"
+    is_better = HIGHER_IS_BETTER.get(claim.metric) is we_are_above
+    return Decision(
+        "better" if is_better and check.better_counts else "not reproduced",
+        f"{paper} {side} {ours}, by more than the tolerance of {number(tolerance)}",
+    )
+
+
+# ------------------------------------------------------------------------------------ at rest
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Whether a decision stands after twice the budget.
+
+    ``reason`` ends the reason of the decision; ``records`` has the keys of the longer runs.
+    """
+
+    holds: bool
+    reason: str
+    records: tuple[str, ...] = ()
+
+
+def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Status) -> Rest:
+    """Return whether twice the budget gives the same ``status``, and leaves each arm at rest.
+
+    A falling learning rate flattens any curve, so a flat curve proves nothing. One seed of each
+    arm with twice the budget is enough.
+    """
+    claim, check, scale = verdict.claim, sample.check, verdict.scale
+    longer = pick(claim, check, runs, scale, budget=2)
+    every_run = list(itertools.chain(*longer.arms))
+    obstacle = failures(every_run) or unlearned(longer)
+    if obstacle:
+        obstacle = obstacle[0].lower() + obstacle[1:].removesuffix(".")
+        return Rest(False, f", but with twice the budget: {obstacle}", keys(every_run))
+    if not longer.pairs:
+        return Rest(False, ", but there is no run with twice the budget yet")
+    if verdict.setting != REDUCED and sources(longer.paired)["partial"]:
+        where = NOT_THE_PAPERS[scale]
+        return Rest(False, f", but the runs with twice the budget are {where}")
+    mean = average(longer.replicates(unit.factor))
+    after = decide(claim, check, (mean, mean), unit, verdict.setting, "")
+    same = after.status == status
+    reason = (
+        f"; with twice the budget ({seeds(longer.paired)}) it is {number(mean)}, "
+        f"and the decision {'the same' if same else 'another'}"
+    )
+    unrest = _unrest(claim, sample, longer) if same else ""
+    if unrest:
+        reason += f", but {unrest}"
+    return Rest(same and not unrest, reason, keys(longer.paired))
+
+
+def _unrest(claim: Claim, sample: Sample, longer: Sample) -> str:
+    """Return which arm twice the budget moves too far; empty where all are at rest."""
+    for place, arm in enumerate(sample.arms):
+        shorter = {run.seed: run for run in arm}
+        pairs = []
+        for runs in longer.pairs:
+            run = runs[place]
+            if run.seed in shorter:
+                pairs.append((shorter[run.seed], run))
+        if not pairs:
+            return "no run of the usual budget has its seed"
+        for metric in sample.check.compared:
+            befores, afters = [], []
+            for before, after in pairs:
+                if before.read(metric) and after.read(metric):
+                    befores.append(before.read(metric).value)
+                    afters.append(after.read(metric).value)
+            if not befores:
+                continue
+            before, after = average(befores), average(afters)
+            if abs(after - before) > AT_REST * abs(before):
+                name = str(metric).replace("_", " ")
+                return (
+                    f"{name} moved from {number(before)} to {number(after)}, "
+                    "by more than a tenth"
+                )
+    return ""

@@ -1,0 +1,234 @@
+"""Samples: the runs that a check compares, seed by seed, and why they may decide nothing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from capslib.data.registry import SETS
+from capslib.lab.ledger import Claim, number, plural
+from capslib.lab.replicates import FAILED, Run, Runs
+from capslib.papers.check import DIFFERENCES, Check, Select
+from capslib.papers.experiment import DataFingerprint, Scale
+
+SHARES = {"fraction": 1.0, "percent": 100.0}
+"""What the whole is, in each unit of shares."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit of a verdict, and the factor to it from the records' unit.
+
+    ``clash`` says why there is none.
+    """
+
+    name: str
+    factor: float = 1.0
+    clash: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The runs of each arm of a check at one scale."""
+
+    check: Check
+    arms: tuple[list[Run], ...]
+
+    @functools.cached_property
+    def pairs(self) -> list[tuple[Run, ...]]:
+        """The runs of each seed with which all arms have the metric, in the order of the
+        seeds.
+        """
+        by_seed = []
+        for arm in self.arms:
+            measured = [run for run in arm if run.exit == "ok" and run.read(self.check.metric)]
+            by_seed.append({run.seed: run for run in measured})
+        seeds = set.intersection(*map(set, by_seed))
+        return [tuple(arm[seed] for arm in by_seed) for seed in sorted(seeds)]
+
+    @property
+    def failed(self) -> list[Run]:
+        """The runs that failed."""
+        return [run for arm in self.arms for run in arm if run.exit in FAILED]
+
+    @property
+    def paired(self) -> list[Run]:
+        """The runs of all pairs."""
+        return list(itertools.chain(*self.pairs))
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all pairs and those that failed, each once: arms may share runs."""
+        return list({run.keys: run for run in [*self.paired, *self.failed]}.values())
+
+    def replicates(self, factor: float) -> list[float]:
+        """Return what the check asks for, seed by seed, ``factor`` times."""
+        numbers = []
+        for pair in self.pairs:
+            values = [run.read(self.check.metric).value for run in pair]
+            numbers.append(self.check.replicate(values) * factor)
+        return numbers
+
+    def seeds_and_size(self) -> str:
+        """Return how many seeds there are, and what each was measured on.
+
+        For example ``3 seeds (each on 10 000)``.
+        """
+        sizes = [run.read(self.check.metric).n for run in self.paired]
+        size = min(sizes, default=0)
+        seeds = plural(len(self.pairs), "seed")
+        return f"{seeds} (each on {number(size)})" if size > 1 else seeds
+
+
+def pick(claim: Claim, check: Check, runs: Runs, scale: Scale, budget: int = 1) -> Sample:
+    """Return the runs of a check at a scale; with twice the budget, if ``budget`` is 2."""
+    arms = [runs.pick(claim.paper, arm, scale, budget=budget) for arm in check.selects]
+    return Sample(check, tuple(arms))
+
+
+def average(numbers: Sequence[float]) -> float | None:
+    """Return the mean; None of nothing."""
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def keys(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Return the keys of the records of these runs, each once."""
+    return tuple(dict.fromkeys(key for run in runs for key in run.keys))
+
+
+def unit_of(claim: Claim, sample: Sample) -> Unit:
+    """Return the unit of the claim, if the records have that or a share of it.
+
+    Differences of arms stay in the records' unit.
+    """
+    check = sample.check
+    metrics = [run.read(check.metric) for run in [*sample.paired, *sample.failed]]
+    units = sorted({metric.unit for metric in metrics if metric})
+    if len(units) > 1:
+        listed = ", ".join(units)
+        return Unit("", clash=f"The records give {check.metric} in different units: {listed}.")
+    unit = units[0] if units else claim.unit
+    if check.compares_arms:
+        return Unit(DIFFERENCES["percent"] if unit == "percent" else unit)
+    if unit in SHARES and claim.unit in SHARES:
+        return Unit(claim.unit, SHARES[claim.unit] / SHARES[unit])
+    if check.op != "≈":
+        return Unit(unit)
+    if unit in SHARES or claim.unit in SHARES:
+        return Unit(
+            "", clash=f"The records give {check.metric} in {unit}, the paper in {claim.unit}."
+        )
+    return Unit(claim.unit)
+
+
+# --------------------------------------------------------------- why a sample decides nothing
+
+
+def missing(claim: Claim, sample: Sample, runs: Runs, scale: Scale) -> str:
+    """Return why there is nothing to judge by; empty where there is.
+
+    An arm may have no records, or none that hold the metric.
+    """
+    check = sample.check
+    for select, arm in zip(check.selects, sample.arms, strict=True):
+        if not arm:
+            return _no_record(claim, check, select, runs, scale)
+        if any(run.exit == "ok" and run.read(check.metric) is None for run in arm):
+            return f"Records of {_name(select)} lack the metric {str(check.metric)!r}."
+    return ""
+
+
+def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Scale) -> str:
+    """Return that an arm has no record, and where it could have one."""
+    reason = check.paper_scale_only
+    if len(select.arms) > 1 and not reason:
+        return f"No seed has a record of all {len(select.arms)} arms of {_name(select)} yet."
+    if reason:
+        place = f"paper scale; a reduced setting cannot tell: {reason}"
+    elif runs.pick(claim.paper, select, "cpu", "paper"):
+        place = f"{scale} scale, at which the other parts are judged"
+    else:
+        place = "cpu or paper scale"
+    others = runs.left_out[claim.paper, select.experiment]
+    if others:
+        place += (
+            f"; {others} of the experiment have another configuration, seed or revision "
+            "than the scale's own"
+        )
+    return f"No record on real data at {place}."
+
+
+def _name(select: Select) -> str:
+    """Return arms for a message: ``depth (mnist/dynamic/4/bias)``."""
+    return f"{select.experiment} ({', '.join(select.arms)})"
+
+
+def failures(runs: Sequence[Run]) -> str:
+    """Return how runs failed, with their seeds; empty where none did."""
+    ends = []
+    for end in FAILED:
+        failed = [run for run in runs if run.exit == end]
+        if failed:
+            ends.append(f"{seeds(failed)} ended in {end}")
+    return f"Failed replicates: {'; '.join(ends)}." if ends else ""
+
+
+def unlearned(sample: Sample, *, decides: bool = True) -> str:
+    """Return which networks have not learned, or break a limit; empty where all are fit.
+
+    With ``decides=False`` nothing is to be decided, and a network only must not guess.
+    """
+    reasons: dict[str, None] = {}
+    selects = sample.check.selects
+    for pair in sample.pairs:
+        for place, (select, run) in enumerate(zip(selects, pair, strict=True)):
+            others = selects[:place] + selects[place + 1 :]
+            arm = select.apart_from(others[0]) if others else ""
+            seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
+            for record in run.records:
+                for reason in select.unfit(record, decides=decides):
+                    reasons[f"{seed}{run.label(record)} {reason}"] = None
+    return f"Decides nothing: {'; '.join(reasons)}." if reasons else ""
+
+
+def seeds(runs: Sequence[Run]) -> str:
+    """Return ``seeds 0, 3``; ``4 runs with seeds 0, 3`` where two arms have the same seeds."""
+    numbers = sorted({run.seed for run in runs})
+    text = f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    return f"{len(runs)} runs with {text}" if len(runs) > len(numbers) else text
+
+
+# ------------------------------------------------------------------------ what a sample is of
+
+
+def whole(data: DataFingerprint) -> bool:
+    """Return whether a data set has all of the paper's examples, and no others.
+
+    The publisher's own, or every one of them made smaller.
+    """
+    return data.complete or (data.name in SETS and data.sha256 in SETS[data.name].whole)
+
+
+def sources(runs: Sequence[Run]) -> dict:
+    """Return the fields of a verdict on these runs that say what it rests on.
+
+    They are the keys of the records, how their data differ from the originals, and whether they
+    train capsules.
+    """
+    records = [record for run in runs for record in run.records]
+    differences = set()
+    partial = False
+    for data in (data for record in records for data in record.data):
+        partial = partial or not whole(data)
+        if data.deviations or not data.complete:
+            texts = [text.strip().rstrip(".").replace(";", ",") for text in data.deviations]
+            differences.add(f"{data.name}: {', '.join(texts) or 'incomplete'}")
+    return {
+        "records": tuple(record.key for record in records),
+        "derived": "; ".join(sorted(differences)),
+        "partial": partial,
+        "baseline": bool(records) and all(r.routing_path == "none" for r in records),
+    }

@@ -1,0 +1,378 @@
+"""What a claim asks of the records.
+
+Each paper lists its checks, and ``capslib.lab.judging`` judges by them. A check never holds a
+result: it says which records to look at, and what to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from capslib.papers.experiment import Metric, Scale
+
+BOUNDS = {
+    "fraction": (0, 1),
+    "percent": (0, 100),
+    "share of the run": (0, 1),
+    "difference of fractions": (-1, 1),
+    "points": (-100, 100),
+}
+"""What a metric of a unit cannot leave."""
+DIFFERENCES = {"fraction": "difference of fractions", "percent": "points"}
+"""The units of differences of shares."""
+GUESSING = 0.5
+"""A network that is right on fewer of its training images guesses or died."""
+
+Decision = Literal["for", "against", "open"]
+
+
+class Measured(Protocol):
+    """What a check reads of a record."""
+
+    metrics: Mapping[str, Metric]
+    series: Mapping[str, Sequence[float]]
+    parameters: int
+
+
+# ----------------------------------------------------------------------- quantities of a record
+
+
+def no_note(records: Sequence[Measured]) -> str:
+    """Return that there is nothing to add."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A quantity that is computed from a record, by ``of``."""
+
+    name: str
+    of: Callable[[Measured], Metric]
+    metrics: tuple[str | Derived, ...] = ()
+    """The two quantities that it is the difference of, where it is one."""
+    note: Callable[[Sequence[Measured]], str] = no_note
+    """What a reader has to know of records beside the number: that a score is inverted."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def at_the_end(curve: str) -> Derived:
+    """Return the last point of a curve, where the metric of its name is of another moment."""
+
+    def last(record: Measured) -> Metric:
+        return record.metrics[curve].model_copy(update={"value": record.series[curve][-1]})
+
+    return Derived(f"{curve} at the end", last)
+
+
+def difference(first: str, second: str, size: bool = False) -> Derived:
+    """Return by how much one metric of a record lies above another.
+
+    With ``size`` it is how far they lie apart.
+    """
+
+    def lead(record: Measured) -> Metric:
+        minuend, subtrahend = record.metrics[first], record.metrics[second]
+        value = minuend.value - subtrahend.value
+        return Metric(
+            value=abs(value) if size else value, n=minuend.n, unit="difference of fractions"
+        )
+
+    verb = "apart from" if size else "minus"
+    return Derived(f"{first} {verb} {second}", lead, (first, second))
+
+
+def recorded_difference(name: str, first: str, second: str) -> Derived:
+    """Return a metric that is the difference of two others of the same record."""
+    return Derived(name, lambda record: record.metrics[name], (first, second))
+
+
+def read(quantity: str | Derived, record: Measured) -> Metric | None:
+    """Return a quantity of a record; None where it lacks that.
+
+    ``parameters`` is the record's own field.
+    """
+    if isinstance(quantity, Derived):
+        try:
+            return quantity.of(record)
+        except (LookupError, ValueError, ArithmeticError):
+            # no such curve, no such point on it, or a share of nothing
+            return None
+    if quantity == "parameters" and quantity not in record.metrics:
+        return Metric(value=record.parameters, n=0, unit="count")
+    return record.metrics.get(quantity)
+
+
+def training_accuracy(record: Measured) -> float | None:
+    """Return the mean training accuracy over the last twentieth of a run; None without a curve.
+
+    Of several networks in a record it is the least.
+    """
+    accuracies = []
+    for name, curve in record.series.items():
+        if name.startswith("batch_accuracy") and curve:
+            end = curve[-max(1, len(curve) // 20) :]
+            accuracies.append(sum(end) / len(end))
+    return min(accuracies, default=None)
+
+
+def stopped_itself(record: Any) -> bool:
+    """Return whether a training was ended by a rule before its epochs were over.
+
+    More epochs would change nothing.
+    """
+    epochs = record.metrics.get("epochs")
+    return epochs is not None and epochs.value < record.config.get("epochs", 0)
+
+
+# ----------------------------------------------------------------------------------------- arms
+
+
+@dataclass(frozen=True)
+class Select:
+    """The runs of an arm of an experiment; of several arms, the mean over those of a seed."""
+
+    experiment: str
+    arm: str | tuple[str, ...]
+    cpu: str = ""
+    """The arm to take at cpu scale, where that is another one."""
+    learned: float = 0.0
+    """The floor of the :func:`training_accuracy`: a network below it decides nothing."""
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    """Metrics above these limits make a run that decides nothing.
+
+    For example networks that were matched at too high an error.
+    """
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of its arms."""
+        return (self.arm,) if isinstance(self.arm, str) else self.arm
+
+    @property
+    def label(self) -> str:
+        """Its arms as one name, ``mnist/*/em``: an asterisk stands where they differ."""
+        parts = []
+        for names in zip(*(arm.split("/") for arm in self.arms), strict=False):
+            parts.append(names[0] if len(set(names)) == 1 else "*")
+        return "/".join(parts)
+
+    def arms_at(self, scale: Scale) -> tuple[str, ...]:
+        """Return the names of its arms at a scale."""
+        return (self.cpu,) if scale == "cpu" and self.cpu else self.arms
+
+    def apart_from(self, other: Select) -> str:
+        """Return what tells it from another selection; nothing if they have the same arms."""
+        if self.arms != other.arms:
+            return self.label
+        return self.experiment if self.experiment != other.experiment else ""
+
+    def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
+        """Return why a record decides nothing; if nothing is to be decided, why it counts for
+        nothing.
+        """
+        reasons = []
+        learned = training_accuracy(record) or 0.0
+        floor = self.learned if decides else min(self.learned, GUESSING)
+        if learned < floor:
+            reasons.append(
+                f"did not learn (training accuracy {learned:.0%}, and the floor is {floor:.0%})"
+            )
+        for name, limit in self.at_most.items():
+            metric = record.metrics.get(name)
+            if metric is None or metric.value > limit:
+                value = None if metric is None else f"{metric.value:.1f}"
+                reasons.append(f"has {name} = {value}, and the limit is {limit:g}")
+        return reasons
+
+
+# --------------------------------------------------------------------------------------- checks
+
+Op = Literal["≈", ">", "<", "≥", "≤"]
+BOTH_SCALES: tuple[Scale, ...] = ("cpu", "paper")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Ask how the mean of a metric compares with a bound, or with the paper's value.
+
+    Of one arm it is the metric itself. Of two it is the difference, paired by seed; of four it
+    is the difference of two differences, (1st − 2nd) − (3rd − 4th).
+
+    ``≈`` asks whether the mean is the value that the claim has in the ledger. Of one arm, ``>``
+    and ``<`` ask whether the 95 % interval of the mean lies beyond ``bound`` by more than
+    ``margin``, and ``≥`` and ``≤`` whether it reaches it. Of several arms, ``>`` asks whether
+    the first is ahead by more than ``margin``, and ``<`` the same of a metric whose smaller
+    values are better. With a negative margin, being that much behind counts as equal.
+
+    A check with a ``test`` asks for a theorem: every record has to keep to ``bound``.
+    """
+
+    arms: Select | tuple[Select, ...]
+    metric: str | Derived
+    op: Op = "≈"
+    bound: float = 0.0
+    margin: float = 0.0
+    our_bound: bool = False
+    """Whether the bound is ours, not the paper's. Then no mean speaks against the claim."""
+    refuted_at: float | None = None
+    """Where ``bound`` is ours: the paper's, beyond which a mean speaks against the claim."""
+    at_rest: tuple[Scale, ...] = ("cpu",)
+    """The scales at which twice the budget has to give the same decision.
+
+    Not those where a claim speaks of a time during training, nor paper scale where the paper
+    says when it stops.
+    """
+    paper_scale_only: str = ""
+    """Why a reduced setting cannot answer this, in a few words; empty where it can."""
+    test: str = ""
+    """The test that holds code and theorem together."""
+    share: bool = True
+    """Whether a fraction or percentage lies between nothing and everything."""
+    better_counts: bool = True
+    """Whether a value that beats the paper's is *better*. Not where a claim is that something
+    fails.
+    """
+    incomparable: str = ""
+    """Why our value cannot be compared with the paper's, in a few words; empty where it can."""
+
+    @property
+    def selects(self) -> tuple[Select, ...]:
+        """Its arms."""
+        return self.arms if isinstance(self.arms, tuple) else (self.arms,)
+
+    @property
+    def compares_arms(self) -> bool:
+        """Whether it asks for a difference of arms."""
+        return len(self.selects) > 1
+
+    @property
+    def compared(self) -> tuple[str | Derived, ...]:
+        """The metrics that have to be at rest: both sides of a difference, else the metric."""
+        sides = self.metric.metrics if isinstance(self.metric, Derived) else ()
+        return sides or (self.metric,)
+
+    def has_to_rest(self, scale: Scale) -> bool:
+        """Return whether twice the budget has to give the same decision at a scale.
+
+        A value is decided at paper scale alone.
+        """
+        return scale in self.at_rest and not (self.op == "≈" and scale == "cpu")
+
+    def replicate(self, values: Sequence[float]) -> float:
+        """Return one replicate, from what each arm measured with one seed."""
+        if not self.compares_arms:
+            return values[0]
+        lead = values[0] - values[1]
+        if len(values) == 4:
+            lead -= values[2] - values[3]
+        return -lead if self.op == "<" else lead
+
+    def limits(self, unit: str) -> tuple[float, float] | None:
+        """Return what a replicate in this unit cannot leave; None where nothing limits it."""
+        if not self.share or len(self.selects) == 4:
+            return None
+        return BOUNDS.get(DIFFERENCES.get(unit, unit) if self.compares_arms else unit)
+
+    @property
+    def mean(self) -> str:
+        """What the mean replicate is: ``mean of accuracy``, or the lead of the first arm."""
+        name = str(self.metric).replace("_", " ")
+        if not self.compares_arms:
+            return f"mean of {name}"
+        first, second = self.selects[:2]
+        if self.op == "<":
+            first, second = second, first
+        names = first.apart_from(second), second.apart_from(first)
+        lead = f"lead in {name}"
+        if all(names):
+            lead += f" ({' − '.join(names)})".replace("_", " ")
+        return f"{lead} beyond that of the other two" if len(self.selects) == 4 else lead
+
+    def asked(self, factor: float = 1) -> str:
+        """Return where the interval has to lie: ``above 0.5``.
+
+        ``factor`` takes the metric's unit to the one that is shown.
+        """
+        return f"{'below' if self._asks_below else 'above'} {self._edge(factor):.4g}"
+
+    def decide(self, low: float, high: float, factor: float = 1) -> Decision:
+        """Return on which side of the bound an interval lies. Between bound and margin is
+        open.
+        """
+        edge, turn = self._edge(factor), self._turn(factor)
+        if self._asks_below:
+            edge, low, high = -edge, -high, -low
+            turn = None if turn is None else -turn
+        if low > edge or (low == edge and self.op in ("≥", "≤")):
+            return "for"
+        return "against" if turn is not None and high < turn else "open"
+
+    @property
+    def _asks_below(self) -> bool:
+        """Whether the mean has to lie below the bound. A lead has to lie above it."""
+        return self.op in ("<", "≤") and not self.compares_arms
+
+    def _edge(self, factor: float) -> float:
+        """Return the bound with its margin."""
+        margin = -self.margin if self._asks_below else self.margin
+        return (self.bound + margin) * factor
+
+    def _turn(self, factor: float) -> float | None:
+        """Return beyond what an interval speaks against the claim; None where nothing does."""
+        if self.refuted_at is not None:
+            return self.refuted_at * factor
+        if self.our_bound:
+            return None
+        return self._edge(factor) if self.margin < 0 else self.bound * factor
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Ask how many of ``parts`` hold: a number, or all. Each part is judged by itself."""
+
+    number: int | Literal["all"]
+    parts: Mapping[str, Check | AtLeast]
+    errata: Mapping[str, str] = field(default_factory=dict)
+    """Parts that the paper's own numbers contradict, and how. They decide nothing."""
+
+    @property
+    def needed(self) -> int:
+        """How many parts have to hold."""
+        return len(self.parts) if self.number == "all" else self.number
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A claim that the paper's own numbers contradict, and how. No run decides it."""
+
+    why: str
+
+
+AnyCheck = Check | AtLeast | Erratum
+
+
+def leaves(check: AnyCheck) -> Iterator[Check]:
+    """Yield the single checks that a check is made of."""
+    if isinstance(check, AtLeast):
+        for part in check.parts.values():
+            yield from leaves(part)
+    elif isinstance(check, Check):
+        yield check
+
+
+def selects(check: AnyCheck) -> Iterator[Select]:
+    """Yield the arms of a check, and of its parts."""
+    for leaf in leaves(check):
+        yield from leaf.selects
+
+
+def selects_at_rest(check: AnyCheck, scale: Scale) -> Iterator[Select]:
+    """Yield the arms that need a run of twice the budget for a decision at a scale."""
+    for leaf in leaves(check):
+        asked = scale == "paper" or not leaf.paper_scale_only
+        if asked and not leaf.test and leaf.has_to_rest(scale):
+            yield from leaf.selects
