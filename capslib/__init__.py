@@ -14,7 +14,6 @@ The plan, from the top down. A module imports only from below its own place: fro
 
     the papers   em_routing  negation_limitation  inequality_anomaly  sparse_unsupervised  learned_routing    one room each
                  common                                           what their experiments share
-                 flat                                             experiments whose arms have no names yet
                  experiment  check                                what an experiment and a trial are; what a claim can ask
 
     the library  recipes                                          what a training is made of, by name, and the training itself

@@ -59,10 +59,6 @@ class BaseRecipe(Config):
 
     BATCH_OF_TEST: ClassVar[int] = 1000  # test examples in one forward pass
 
-    def recipe(self, **changes: Any) -> BaseRecipe:
-        """Return a copy with ``changes`` applied."""
-        return self.model_copy(update=changes)
-
     def splits(self, context: Context) -> tuple[dict[str, Examples], list[DataFingerprint]]:
         """Return ``train`` and what to test on, on the device, and fingerprints of the data."""
         raise NotImplementedError(f"{type(self).__name__} has no examples: define splits()")
@@ -200,35 +196,6 @@ class Recipe(BaseRecipe):
         False, title="augmentation draws from the stream of the permutations"
     )
     """Older records drew so; others have a stream of its own for augmentation."""
-
-    def recipe(self, **changes: Any) -> Recipe:
-        """Return the recipe of the paper alone, with ``changes`` applied.
-
-        What an experiment adds is left out. Raise TypeError where that would change the
-        training.
-        """
-        line = type(self).__mro__
-        paper = next(c for c in line if Recipe in c.__bases__ or c is Recipe)
-        methods = set()
-        for base in (Recipe, BaseRecipe):
-            for name, member in vars(base).items():
-                if inspect.isfunction(member) or isinstance(member, property):
-                    methods.add(name)
-        methods -= {"recipe", "__hash__"}
-        added = set()
-        for kind in line[: line.index(paper)]:
-            added |= vars(kind).keys()
-        lost = sorted(methods & added)
-        if lost:
-            advice = (
-                "subclass Recipe itself, or let recipe() return self.model_copy(update=changes)"
-            )
-            raise TypeError(
-                f"{type(self).__name__} trains as {paper.__name__}, "
-                f"without its own {', '.join(lost)}: {advice}"
-            )
-        kept = self.model_dump(include=set(paper.model_fields))
-        return paper.model_validate({**kept, **changes})
 
     def choose(self, split: DataSplit) -> dict[str, Any]:
         """Return named parts of a split, each as a bool mask [N], or None for all of it."""
@@ -424,9 +391,7 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
     in the folder on the way: those that the recipe names (:meth:`Recipe.shorter`) and, if
     ``context.doubles``, that with half the epochs, where rate and loss are constant.
 
-    Raise what :func:`capslib.training.fit` raises, UserError for data that are missing, and
-    TypeError for a subclass of a paper's recipe with methods of its own
-    (:meth:`Recipe.recipe`).
+    Raise what :func:`capslib.training.fit` raises, and UserError for data that are missing.
 
     >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
@@ -438,7 +403,6 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
 
     from capslib.training import fit
 
-    recipe = recipe.recipe()
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
     examples = splits["train"]
     shape = tuple(recipe.seen(examples.inputs[:1]).shape[1:])

@@ -100,11 +100,11 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def make_experiment():
-    """An experiment around a ``run(config, context)``; by default one that measures its own
+    """An experiment around a ``run(arm, context)``; by default one that measures its own
     size.
     """
 
     def make(run=toys.measured, name: str = "toy") -> Experiment:
-        return toys.experiment(toys.ToyConfig, run, name)
+        return toys.experiment(toys.ToyOptions, run, name)
 
     return make

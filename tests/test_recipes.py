@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from capslib import recipes, training
 from capslib.config import Config, matches
@@ -166,31 +166,6 @@ def test_trainings_have_keys_of_their_own():
     assert Training(Elsewhere(**SIGN.model_dump()), 0).key != Training(SIGN, 0).key
 
 
-def test_a_method_that_a_training_would_leave_out_is_an_error():
-    """A subclass of a paper's recipe adds what an experiment measures; its own ``build`` was
-    never called.
-    """
-
-    class Wider(EMRecipe):
-        width: int = 3
-
-        def build(self, shape, classes):
-            raise NotImplementedError
-
-    with pytest.raises(
-        TypeError, match=r"Wider trains as EMRecipe, without its own build: .* or let recipe"
-    ):
-        train(Wider(), 0, Context(seed=0))
-
-    class Plain(EMRecipe):
-        @property
-        def augments(self):
-            return False
-
-    with pytest.raises(TypeError, match="without its own augments"):
-        Plain().recipe()
-
-
 EM = {"data": "toys", **SMALLER["smoke"]}
 
 
@@ -222,11 +197,10 @@ def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkey
 
 
 def test_one_matcher_takes_lists_for_tuples():
-    config = EMRecipe(sizes=(32, 8, 8, 8))
-    assert config.matches({"sizes": [32, 8, 8, 8]})
-    assert config.matches({"sizes": (32, 8, 8, 8), "iterations": 3})
-    assert not config.matches({"sizes": [32, 8, 8, 9]})
-    assert matches(config.model_dump(mode="json"), {"sizes": (32, 8, 8, 8)})
+    fields = {"sizes": [32, 8, 8, 8], "iterations": 3}
+    assert matches(fields, {"sizes": (32, 8, 8, 8)})
+    assert matches(fields, {"sizes": [32, 8, 8, 8], "iterations": 3})
+    assert not matches(fields, {"sizes": [32, 8, 8, 9]})
     assert not matches({}, {"sizes": None})
 
 
@@ -439,15 +413,19 @@ def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(t
 
 def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     """And so are those of a recipe whose rate falls, or which has an odd number of epochs."""
-    half = Training(SIGN.recipe(epochs=2), 0).path(tmp_path)
+    half = Training(SIGN.model_copy(update={"epochs": 2}), 0).path(tmp_path)
     half.write_bytes(b"another process writes here")
-    train(SIGN.recipe(epochs=4), 0, Context(seed=0, folder=tmp_path, doubles=True))
+    train(
+        SIGN.model_copy(update={"epochs": 4}), 0, Context(seed=0, folder=tmp_path, doubles=True)
+    )
     assert half.read_bytes() == b"another process writes here"
     small = {**EM, "images": 40, "epochs": 2}
     train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path, doubles=True))
-    train(SIGN.recipe(epochs=1), 0, Context(seed=0, folder=tmp_path, doubles=True))
+    train(
+        SIGN.model_copy(update={"epochs": 1}), 0, Context(seed=0, folder=tmp_path, doubles=True)
+    )
     assert len(list(tmp_path.glob("*.pt"))) == 4
-    train(SIGN.recipe(epochs=6), 0, Context(seed=0, folder=tmp_path))
+    train(SIGN.model_copy(update={"epochs": 6}), 0, Context(seed=0, folder=tmp_path))
     assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
 
 
@@ -571,17 +549,3 @@ def test_the_count_is_that_of_the_layers():
     conv1, conv2 = channels * first * 25 * side**2, first * second * 25 * (side // 2) ** 2
     dense = second * (side // 4) ** 2 * hidden + hidden * 5
     assert flops(recipe) == 2 * batch * (2 * conv1 + 3 * conv2 + 3 * dense)
-
-
-class Fields(Config):
-    ARM: ClassVar[frozenset[str]] = frozenset({"kind"})
-
-    required: int
-    kind: int = 0
-    budget: int = Field(5, title="the budget")
-
-
-def test_a_configuration_knows_its_arm_and_the_papers_setting():
-    config = Fields(required=1, kind=2, budget=3)
-    assert config.arm() == {"required", "kind"}
-    assert config.setting() == Fields(required=1, kind=2)

@@ -24,7 +24,7 @@ def recipes() -> dict[str, Recipe]:
                 for recipe, _ in experiment.trainings(papers.arm(trial), trial.seed):
                     loss = getattr(recipe, "loss", "its own loss")
                     name = f"{recipe.network}, {recipe.routing}, {loss}"
-                    by_name.setdefault(name, recipe.recipe())
+                    by_name.setdefault(name, recipe)
     return by_name
 
 

@@ -13,13 +13,12 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from capslib import papers
 from capslib.config import Config
 from capslib.errors import Interrupted, NotFinite, UserError
-from capslib.papers.experiment import Metric, Outcome
-from capslib.papers.flat import FlatExperiment as Experiment
+from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import Training
 from capslib.training import Context
@@ -27,7 +26,7 @@ from capslib.training import Context
 STEM = "negation_limitation"
 
 
-class ToyConfig(Config):
+class ToyOptions(Config):
     does: Literal[
         "well",
         "raises",
@@ -45,54 +44,55 @@ class ToyConfig(Config):
     folder: str = "."
 
 
-def run_toy(config: ToyConfig, context: Context) -> Outcome:
-    """Note in ``config.folder`` that the trial ran, then do what the configuration says."""
-    folder = Path(config.folder)
-    log = folder / f"ran {config.does} {config.size} {context.seed}"
+def run_toy(arm: Arm, context: Context) -> Outcome:
+    """Note in ``folder`` that the trial ran, then do what the options say."""
+    options: ToyOptions = arm.options
+    folder = Path(options.folder)
+    log = folder / f"ran {options.does} {options.size} {context.seed}"
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()}\n")
     runs = len(log.read_text(encoding="utf-8").split())
-    if config.does == "raises":
+    if options.does == "raises":
         raise RuntimeError("out of luck")
-    if config.does == "nan":
+    if options.does == "nan":
         raise NotFinite("step 3: the output of 1 is not finite")
-    if config.does == "oom":
+    if options.does == "oom":
         import torch
 
         torch.empty(1 << 50, dtype=torch.uint8)
-    if config.does == "exits":
+    if options.does == "exits":
         sys.exit(3)
-    if config.does == "lacks":
+    if options.does == "lacks":
         raise UserError("no data")
-    if config.does == "compiles":
+    if options.does == "compiles":
         compile_under_observation()
-    if config.does == "dies further on":
-        checkpoint(config, context).write_text(str(runs), encoding="utf-8")
+    if options.does == "dies further on":
+        checkpoint(arm, context).write_text(str(runs), encoding="utf-8")
     runs_that_die = {"dies": sys.maxsize, "dies once": 1, "dies further on": 5}
-    if runs <= runs_that_die.get(config.does, 0):
+    if runs <= runs_that_die.get(options.does, 0):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.progress:
         context.progress(1, 2, "half way")
-    if config.does == "waits":
-        wait_for_go(folder, config, context)
-    return measured(config, context)
+    if options.does == "waits":
+        wait_for_go(folder, arm, context)
+    return measured(arm, context)
 
 
-def wait_for_go(folder: Path, config: ToyConfig, context: Context) -> None:
+def wait_for_go(folder: Path, arm: Arm, context: Context) -> None:
     """Wait for a file ``go``, for a minute at most. Asked to stop, leave a checkpoint."""
     for _ in range(6000):
         if context.stop():
-            checkpoint(config, context).touch()
+            checkpoint(arm, context).touch()
             raise Interrupted
         if (folder / "go").exists():
             return
         time.sleep(0.01)
 
 
-def checkpoint(config: ToyConfig, context: Context) -> Path:
+def checkpoint(arm: Arm, context: Context) -> Path:
     """Return the path of the training's checkpoint, in a folder that exists."""
     context.folder.mkdir(exist_ok=True)
-    return training(config, context.seed).path(context.folder)
+    return training(arm, context.seed).path(context.folder)
 
 
 def compile_under_observation() -> None:
@@ -130,34 +130,37 @@ def compile_under_observation() -> None:
         torch._C._InferenceMode = mode
 
 
-def measured(config: Any, context: Context) -> Outcome:
+def measured(arm: Arm, context: Context) -> Outcome:
     """Measure the size of a toy."""
-    size = Metric(value=config.size + context.seed, n=1, unit="things")
+    size = Metric(value=arm.options.size + context.seed, n=1, unit="things")
     return Outcome(metrics={"size": size})
 
 
 def experiment(
-    config: type[Config], run: Callable[[Any, Context], Outcome], name: str = "toy"
+    options: type[Config], run: Callable[[Arm, Context], Outcome], name: str = "toy"
 ) -> Experiment:
-    """Return an experiment of three configurations, of sizes 1, 2 and 3."""
+    """Return an experiment of three arms, of sizes 1, 2 and 3."""
+
+    def arms(scale: Scale) -> list[Arm]:
+        return [Arm(f"size_{size}", options=options(size=size)) for size in (1, 2, 3)]
+
     return Experiment(
         name=name,
         paper=STEM,
-        revision=1,
-        config=config,
-        grid=lambda scale: [config(size=size) for size in (1, 2, 3)],
-        seeds=dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)),
+        arms=arms,
         run=run,
-        trainings=lambda config, seed: [training(config, seed)],
+        seeds=dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2)),
+        trainings=lambda arm, seed: [training(arm, seed)],
     )
 
 
-def training(config: Any, seed: int) -> Training:
+def training(arm: Arm, seed: int) -> Training:
     """Return the training of a toy, which only leaves a file in its place."""
-    return Training(SignRecipe(routing="dynamic", bias=True, points=config.size + 1), seed)
+    points = arm.options.size + 1
+    return Training(SignRecipe(routing="dynamic", bias=True, points=points), seed)
 
 
-TOY = experiment(ToyConfig, run_toy)
+TOY = experiment(ToyOptions, run_toy)
 
 
 def until(condition: Callable[[], object], seconds: float = 300) -> None:

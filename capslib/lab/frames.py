@@ -10,7 +10,7 @@ from numbers import Number
 from typing import TYPE_CHECKING
 
 from capslib import papers
-from capslib.config import Config, matches
+from capslib.config import matches
 from capslib.lab.ledger import plural, raised
 from capslib.lab.ledger.deviations import deviations as ledger_of
 from capslib.lab.records import Record
@@ -228,7 +228,7 @@ def shown_are(records: Iterable[Record]) -> str:
 def configuration(
     experiment: Experiment,
     arm: Sequence[str] = (),
-    more: Mapping[str, Arm | Config] = {},
+    more: Mapping[str, Arm] = {},
     shown: Sequence[str] = (),
 ) -> DataFrame:
     """Return the configuration of each scale beside the paper's own setting.

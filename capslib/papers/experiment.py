@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from capslib.config import Config, Model, hash_of, matches
 from capslib.data import DataFingerprint
 from capslib.errors import UserError, check_name
-from capslib.recipes import Recipe, Training
+from capslib.recipes import BaseRecipe, Training
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -105,7 +105,7 @@ class Arm:
     """A named variation of an experiment: a recipe, and options of what is measured."""
 
     name: str
-    recipe: Recipe | None = None
+    recipe: BaseRecipe | None = None
     options: Config = NO_OPTIONS
     paper_size: Arm | None = None
     """The arm of the paper's size that this one is a smaller copy of."""

@@ -11,7 +11,7 @@ import toys
 
 from capslib import papers
 from capslib.lab import workers
-from capslib.papers.experiment import Trial
+from capslib.papers.experiment import Arm, Trial
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def toy(monkeypatch, tmp_path):
     def make(*actions: str) -> list[Trial]:
         trials = []
         for size, action in enumerate(actions, start=1):
-            config = toys.ToyConfig(does=action, size=size, folder=str(tmp_path))
-            trials.append(toys.TOY.trial("cpu", config, 0))
+            options = toys.ToyOptions(does=action, size=size, folder=str(tmp_path))
+            trials.append(toys.TOY.trial("cpu", Arm("", options=options), 0))
         return trials
 
     return make

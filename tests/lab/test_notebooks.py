@@ -324,7 +324,7 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
     ]
     assert all(line.isprintable() and line == line.rstrip() for line in said)
     shown = [line.removeprefix(f"{STEM}: ").split() for line in said]
-    assert [line[2] for line in shown if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
+    assert [line[2] for line in shown if line[0] == "ok"] == ["size_1", "size_2", "size_3"]
     assert next(line[-1] for line in shown if line[0] == "start") == "[0/1]"
     cell = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"][-1]
     assert {output["name"] for output in cell["outputs"]} == {"stdout"}

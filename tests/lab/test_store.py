@@ -515,7 +515,7 @@ class After(Before):
 
 
 def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch):
-    old, new = (toys.experiment(config, toys.measured) for config in (Before, After))
+    old, new = (toys.experiment(options, toys.measured) for options in (Before, After))
     monkeypatch.setitem(papers.experiments("negation_limitation"), "toy", old)
     kept = {t.key: run_trial(old, t, store, Context(seed=0)) for t in old.trials("smoke")}
     before = files(store.root)
@@ -523,11 +523,12 @@ def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch)
     assert {t.key for t in new.trials("smoke")} == set(kept), "nothing runs again"
     for trial in new.trials("smoke"):
         found = store.get(trial)
-        assert found.config == {**kept[trial.key].config, "sharp": False}
+        name = papers.arm(trial).name
+        assert found.config == {**kept[trial.key].config, "sharp": False, "arm": name}
         assert found == kept[trial.key].model_copy(update={"config": found.config}), (
             "only the option is new"
         )
-        assert papers.arm(found.trial) == After(size=found.config["size"])
+        assert papers.arm(found.trial).options == After(size=found.config["size"])
     assert [r.config["sharp"] for r in store.records()] == [False] * 3
     sharp = {t.key for t in new.trials("smoke", change={"sharp": True})}
     assert len(sharp) == 3

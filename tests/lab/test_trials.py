@@ -30,7 +30,7 @@ from capslib.lab.runs import (
     run_trial,
 )
 from capslib.papers import experiments
-from capslib.papers.experiment import DataFingerprint, Metric, Trial
+from capslib.papers.experiment import Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
 
 # --------------------------------------------------------------------------------------------------------------
@@ -77,12 +77,11 @@ def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial
 
 def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
     experiment = make_experiment()
-    spelled = [
-        experiment.config(size=1),
-        experiment.config(size="1"),
-        experiment.config(),
-    ]  # a default may be written out
-    assert len({experiment.trial("cpu", config, 0).key for config in spelled}) == 1
+    keys = set()
+    for fields in ({"size": 1}, {"size": "1"}, {}):  # a default may be written out
+        arm = Arm("", options=toys.ToyOptions(**fields))
+        keys.add(experiment.trial("cpu", arm, 0).key)
+    assert len(keys) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,8 +151,8 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
 @pytest.mark.parametrize(
     ("selection", "says"),
     [
-        ({"where": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
-        ({"change": {"siz": 1}}, "Unknown field of ToyConfig 'siz'. Did you mean 'size'"),
+        ({"where": {"siz": 1}}, "Unknown field of toy 'siz'. Did you mean 'size'"),
+        ({"change": {"siz": 1}}, "Unknown field of toy 'siz'. Did you mean 'size'"),
         (
             {"where": {"size": 7}},
             "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3.",
@@ -476,9 +475,9 @@ def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_
     """Whoever commits or pulls while a trial runs does not change the code that it has loaded."""
     known = []
 
-    def looking(config, context):
+    def looking(arm, context):
         known.append(checkout.cache_info().currsize)
-        return toys.measured(config, context)
+        return toys.measured(arm, context)
 
     checkout.cache_clear()
     run(make_experiment(looking), store)
@@ -584,13 +583,15 @@ def run(experiment, store, seed: int = 0) -> Record:
 
 def weights(folder: Path, size: int = 2, seed: int = 0) -> Path:
     """Where the training of the toy of :func:`run` has its checkpoint or its final weights."""
-    return toys.training(toys.ToyConfig(size=size), seed).path(folder)
+    arm = Arm("", options=toys.ToyOptions(size=size))
+    return toys.training(arm, seed).path(folder)
 
 
 def raising(error: BaseException):
-    def run(config, context):
-        weights(context.folder, config.size).parent.mkdir(parents=True, exist_ok=True)
-        weights(context.folder, config.size).write_bytes(b"a long way already")
+    def run(arm, context):
+        path = weights(context.folder, arm.options.size)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"a long way already")
         raise error
 
     return run

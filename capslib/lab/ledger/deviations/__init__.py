@@ -13,7 +13,6 @@ import functools
 import math
 from pathlib import Path
 
-from capslib.config import Config
 from capslib.errors import UserError
 from capslib.papers.experiment import Arm, Deviation
 
@@ -21,7 +20,7 @@ COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
 
 def deviations(
-    stem: str, experiment: str, arm: Arm | Config, *, everywhere: bool = False
+    stem: str, experiment: str, arm: Arm, *, everywhere: bool = False
 ) -> list[Deviation]:
     """Return every difference of an arm from the paper.
 
@@ -47,7 +46,7 @@ SMALLER = "budget of this scale"
 """Why a field has another value than in the paper."""
 
 
-def _of_size(arm: Arm | Config) -> list[Deviation]:
+def _of_size(arm: Arm) -> list[Deviation]:
     """Return the fields in which an arm differs from its like of the paper's size."""
     paper = arm.as_in_paper().values()
     deviations = []
