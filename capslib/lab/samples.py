@@ -162,8 +162,8 @@ def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Sc
 
 
 def _name(select: Select) -> str:
-    """Return arms for a message: ``depth (mnist/dynamic/4/bias)``."""
-    return f"{select.experiment} ({', '.join(select.arms)})"
+    """Return arms for a message: ``depth (mnist/dynamic/*/bias)``."""
+    return f"{select.experiment} ({select.label})"
 
 
 def failures(runs: Sequence[Run]) -> str:

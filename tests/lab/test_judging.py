@@ -291,11 +291,11 @@ def test_what_the_ledger_rules_out_stays_so_with_its_reason(reason, status):
 
 # ---------------------------------------------------------------------------- means of arms
 
-TWO_KINDS = replace(VALUE, arms=Select("depth", arm=("kind_0", "kind_1")))
+TWO_KINDS = replace(VALUE, arms=Select("depth", arm=("mnist/kind_0", "mnist/kind_1")))
 
 
 def kinds(first: list[float], second: list[float]) -> list[Record]:
-    return records(first, arm="kind_0") + records(second, arm="kind_1")
+    return records(first, arm="mnist/kind_0") + records(second, arm="mnist/kind_1")
 
 
 def test_the_mean_over_the_arms_of_a_seed_is_one_replicate():
@@ -310,18 +310,30 @@ def test_a_seed_without_all_of_its_arms_is_no_replicate():
     assert judge(claim(value=90), TWO_KINDS, runs).n == 3
     few = judge(claim(value=90), TWO_KINDS, runs[:4])
     assert (few.status, few.n) == ("waiting", 0)
-    assert "No seed has a record of all 2 arms of depth (kind_0, kind_1) yet." in few.reason
+    assert "No seed has a record of all 2 arms of depth (mnist/*) yet." in few.reason
 
 
 def test_of_the_arms_of_a_seed_the_one_that_is_at_fault_is_named():
     runs = kinds([0.99] * 3, [0.81] * 2)
-    failed = record(seed=2, arm="kind_1", exit="nan", data=[])
+    failed = record(seed=2, arm="mnist/kind_1", exit="nan", data=[])
     verdict = judge(claim(value=90), TWO_KINDS, [*runs, failed])
     assert verdict.reason == "Failed replicates: seed 2 ended in nan."
     picky = replace(TWO_KINDS, arms=replace(TWO_KINDS.arms, learned=0.5))
-    dead = record(0.1, seed=2, arm="kind_1", learned=0.1)
+    dead = record(0.1, seed=2, arm="mnist/kind_1", learned=0.1)
     reason = judge(claim(value=90), picky, [*runs, dead]).reason
-    assert reason.startswith("Decides nothing: seed 2, arm kind_1 did not learn")
+    assert reason.startswith("Decides nothing: seed 2, arm mnist/kind_1 did not learn")
+
+
+def test_a_run_that_stopped_itself_and_its_longer_double_are_one():
+    """Both are of twice the budget, and of one arm."""
+    stopped = {"epochs": metric(3, "count")}
+    own = records([0.99] * 3, arm="mnist/kind_0", metrics=stopped)
+    own += records([0.81] * 3, arm="mnist/kind_1", metrics=stopped)
+    longer = records([0.99] * 3, arm="mnist/kind_0/twice", epochs=8)
+    runs = with_budgets([*own, *longer])
+    for budget in (1, 2):
+        picked = runs.pick("negation_limitation", TWO_KINDS.arms, "paper", budget=budget)
+        assert [len(run.records) for run in picked] == [2, 2, 2]
 
 
 # -------------------------------------------------------------------------------- comparisons
