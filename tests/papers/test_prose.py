@@ -1,0 +1,68 @@
+"""Numbers in the prose of a notebook are roles: nobody types a measured percentage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from capslib.papers import STEMS
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+NOT_YET = {
+    "em_routing",
+    "inequality_anomaly",
+    "learned_routing",
+    "negation_limitation",
+    "sparse_unsupervised",
+}
+"""Notebooks whose numbers are not roles yet."""
+EXEMPT = re.compile(
+    r"""
+    ^[ ]*(?P<fence>`{3,}).*?^[ ]*(?P=fence)  # code, a formula, a directive
+    | (\{[a-z]+\})?`[^`]*`                   # a role, inline code
+    | \$[^$]*\$                              # maths
+    | \[[^]]*\]\([^)]*\)                     # a link, whose text may quote the paper's code
+    | “[^”]*”                                # a quotation
+    | 95\ %\ (interval|band)                 # a level, and no result
+    """,
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+TYPED = re.compile(r"(\S+\s+){0,3}\S*\d\s*(%|per\s?cent|points)")
+
+
+def texts(stem: str) -> Iterator[str]:
+    """Yield all Markdown of a notebook, and the caption and alt text of each figure."""
+    for cell in jupytext.read(NOTEBOOKS / f"{stem}.py").cells:
+        if cell.cell_type == "markdown":
+            yield cell.source
+        shown = cell.metadata.get("mystnb", {})
+        yield shown.get("figure", {}).get("caption", "")
+        yield shown.get("image", {}).get("alt", "")
+
+
+def typed(text: str) -> list[str]:
+    """Return the percentages and points that a text types, with the words before them."""
+    return [match[0] for match in TYPED.finditer(EXEMPT.sub("…", text))]
+
+
+@pytest.mark.parametrize("stem", sorted(set(STEMS) - NOT_YET))
+def test_no_percentage_is_typed(stem):
+    assert [number for text in texts(stem) for number in typed(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It errs on 5.2 % of images.", ["It errs on 5.2 %"]),
+        ("At best, 97 to 98 percent\nare right.", ["best, 97 to 98 percent"]),
+        ("{measured}`sign:em:error`, 7\npoints off {theirs}`A-1`.", ["…, 7\npoints"]),
+        ("“49.61 %”, `50 %`, $5\\,%$, [50 %](https://x.org), its 95 % interval", []),
+        ("```{math}\n5 %\n```\nFive points lie on a line.", []),
+    ],
+)
+def test_what_counts_as_typed(text, expected):
+    assert typed(text) == expected
