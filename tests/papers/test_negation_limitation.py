@@ -15,8 +15,8 @@ from torch import nn
 from capslib.lab.ledger.deviations import SMALLER, deviations
 from capslib.lab.runs import run_trial
 from capslib.layers import as_capsules
-from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack
-from capslib.papers.check import leaves, read
+from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack, SignNetwork
+from capslib.papers import query as q
 from capslib.papers.experiment import SCALES, Arm
 from capslib.papers.negation_limitation import CHECKS, EXPERIMENTS, STEM
 from capslib.papers.negation_limitation.recipe import CapsNetRecipe
@@ -236,6 +236,19 @@ def test_with_a_bias_training_gets_beyond_one_half(store, routing):
         learning_rate=0.02,
     )
     assert record.metrics["train_accuracy"].value > 0.6
+
+
+def test_only_the_offset_of_the_release_lets_a_gradient_into_the_first_layer_of_em():
+    """Without it the direction of a pose of one dimension is a sign, which has no slope."""
+    largest = {}
+    for offset in (0.0, 1e-8):
+        torch.manual_seed(0)
+        network = SignNetwork(
+            routing="em_vector", weight_std=0.5, bias=0.5, beta_std=0.5, length_offset=offset
+        )
+        network.double()(torch.linspace(-1, 1, 101).double())[:, 0].sum().backward()
+        largest[offset] = float(network.layers[0].weight.grad.abs().max())
+    assert largest[0.0] < 1e-12 < 1e-8 < largest[1e-8]
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em", "em_vector"])

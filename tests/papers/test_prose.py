@@ -16,7 +16,6 @@ NOT_YET = {
     "em_routing",
     "inequality_anomaly",
     "learned_routing",
-    "negation_limitation",
     "sparse_unsupervised",
 }
 """Notebooks whose numbers are not roles yet."""
