@@ -16,7 +16,6 @@ NOT_YET = {
     "em_routing",
     "inequality_anomaly",
     "learned_routing",
-    "sparse_unsupervised",
 }
 """Notebooks whose numbers are not roles yet."""
 EXEMPT = re.compile(
