@@ -48,10 +48,15 @@ chapter = Chapter(STEM, results_dir)
 records, verdicts = chapter.records, chapter.verdicts
 
 
-def accuracies(arm: str) -> list[float]:
-    """Return the test accuracies of a reduced network, in percent, by seed."""
+def networks(arm: str) -> list:
+    """Return the reduced networks of an arm, by seed."""
     selected = frames.select(records, "depth", "cpu", arm=arm)
-    return [100 * accuracy for accuracy in frames.values(selected, "test_accuracy")]
+    return sorted(selected, key=lambda record: record.trial.seed)
+
+
+def accuracies(arm: str) -> list[float]:
+    """Return the test accuracies of an arm's reduced networks, in percent."""
+    return [100 * value for value in frames.values(networks(arm), "test_accuracy")]
 
 
 fading = accuracies("mnist/dynamic/4/no_bias")
@@ -148,7 +153,7 @@ INK = plots.INK
 # With weights scaled to keep the length of the signal they end at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`. EM networks train from weights near the identity.
 # All these networks are odd, so the symmetry alone does not explain the failure. {ref}`The last experiments of this chapter <negation-scale>` ask what does.
 
-# %% mystnb={"figure": {"caption": "What does the symmetry stop? Left: scores of the positive class in eight random networks without a bias that take one number x. Right: test accuracy on MNIST of four RBA layers at cpu scale, a small mark for each of three seeds and a large one for their mean. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random sign networks without a bias over the input from minus one to one; every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of reduced networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length; with a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does the symmetry stop? Left: scores of the positive class in eight random networks without a bias that take one number x. Right: test accuracy on MNIST of four RBA layers at cpu scale; small marks are three seeds, large ones their mean. Dotted: chance.", "name": "fig-mirror"}, "image": {"alt": "First panel: class scores of random sign networks without a bias over the input from minus one to one; every curve is its own mirror image about zero. Second panel: test accuracy on MNIST of reduced networks of four RBA layers. Without a bias they end near chance from the paper's start, and at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` from a start at unit length; with a bias they end at {measured}`depth:mnist/dynamic/4/bias:test_accuracy`."}} tags=["hide-input"]
 x = torch.linspace(-1, 1, 201)
 figure, axes = plots.panels(2)
 for seed in range(8):
@@ -264,8 +269,8 @@ optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
 loss = margin_loss(network(images), labels)
 loss.backward()
 optimizer.step()
-after = margin_loss(network(images), labels)
-frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {after:.3f} after it.")
+loss_after = margin_loss(network(images), labels)
+frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.3f} after it.")
 
 # %% [markdown]
 # ### Routing by agreement (RBA)
@@ -450,7 +455,7 @@ frames.configuration(EXPERIMENTS["sign"], arm=fields_of_arms).pipe(frames.styled
 depth_runs = session.run(STEM, "depth")
 
 
-# %% mystnb={"figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: ours from a smaller network at cpu scale, a mark for each of three seeds; lines join means where all or none of them start to learn. Dotted: chance.", "name": "fig-depth"}, "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How deep can a network be and still train? Open: the paper's values, circles with bias and squares without. Filled: ours from a smaller network at cpu scale, a mark for each of three seeds. Lines join means where all or none of them start to learn. Dotted: chance.", "name": "fig-depth"}, "image": {"alt": "Test accuracy by number of capsule layers for RBA and EM on MNIST and Fashion-MNIST. In the paper every network with bias trains and the deepest without bias are at chance. In our reduced networks RBA of four and five layers and EM of eight and nine end near chance without a bias; with seven EM layers it depends on the seed."}} tags=["hide-input"]
 DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 ROUTINGS = {"dynamic": "RBA", "em_vector": "EM"}
 
@@ -467,7 +472,7 @@ def claim_id(routing: str, data: str, depth: int, bias: str) -> str:
 
 
 def draw_depths(axis: object, routing: str, data: str, bias: str, **style: object) -> None:
-    """Draw accuracies by depth: a mark a seed, the line of their means, the paper's values."""
+    """Draw accuracies by depth: seeds, the line of their means, the paper's values."""
     layers = depths("cpu", routing)
     means = []
     for depth in layers:
@@ -510,7 +515,7 @@ chapter.table(*names, names=names)
 # %% [markdown]
 # Up to three RBA layers the bias changes the accuracy by less than a point in these runs. With four or more layers and the paper's initial weights, only networks with a bias learn, on both sets.
 #
-# We say that a network *trains* if it is right on more than half of the test images. All our networks with a bias do, though with seven EM layers on MNIST and eight on Fashion-MNIST their seeds differ too much for a verdict.
+# We say that a network *trains* if it is right on more than half of the test images. All our networks with a bias do. With seven EM layers on MNIST and eight on Fashion-MNIST their seeds still differ too much for a verdict.
 # Whether EM with seven layers and no bias trains depends on the seed. On MNIST eight and nine do not start in twice the training (one seed) either; we cannot say that they never would.
 #
 # These are accuracies after the last epoch. Some deep EM networks with a bias lose much of their best one:
@@ -518,7 +523,7 @@ chapter.table(*names, names=names)
 # seven end at {measured}`depth:mnist/em_vector/7/bias:test_accuracy` on MNIST, after {measured}`depth:mnist/em_vector/7/bias:best_test_accuracy`.
 #
 # A cell of Tables 2 and 3 is a claim about the paper's own setting. Beside it stands what a smaller network reaches: test accuracy in percent, *paper, sign, ours at cpu scale*, a mean of three seeds.
-# The sign is `=` where they differ by at most half a point (0.3 where the paper has over 97), `<` where ours is higher, and `>` where it is lower.
+# The sign is `=` where they differ by at most half a point, or 0.3 where the paper has over 97. Else it is `<` where ours is higher, and `>` where it is lower.
 # Where the paper's network trains and one of ours is right on less than half of its training images, each seed stands in its place.
 
 # %% tags=["hide-input"]
@@ -557,10 +562,12 @@ def first_step(record: object) -> str:
 
 
 starts = {}
-for data, depth in product(DATA, EM_DEPTHS):
-    runs = frames.select(records, "depth", "cpu", arm=f"{data}/em_vector/{depth}/no_bias")
-    starts[DATA[data], depth] = " · ".join(map(first_step, runs))
-pd.Series(starts).unstack(level=0).rename_axis("layers").pipe(frames.styled)
+for depth in EM_DEPTHS:
+    starts[depth] = []
+    for data in DATA:
+        steps = map(first_step, networks(f"{data}/em_vector/{depth}/no_bias"))
+        starts[depth].append(" · ".join(steps))
+frames.table(starts, list(DATA.values()), "layers")
 
 # %% tags=["hide-input"]
 frames.configuration(EXPERIMENTS["depth"], arm=["network"]).pipe(frames.styled)
@@ -580,8 +587,7 @@ for axis, (routing, bias) in zip(axes.flat, product(ROUTINGS, BIAS_NAMES), stric
     layers = depths("cpu", routing)
     shades = plots.ordered(len(layers), plots.routing_color(routing))
     for depth, color in zip(layers, shades, strict=True):
-        arm = f"mnist/{routing}/{depth}/{bias}"
-        runs = frames.select(records, "depth", "cpu", arm=arm)
+        runs = networks(f"mnist/{routing}/{depth}/{bias}")
         draw_curves(axis, runs, "steps", "batch_accuracy", color=color, alpha=0.75, lw=1.1)
     axis.set(title=f"{ROUTINGS[routing]} {BIAS_NAMES[bias]}", ylim=(0, 103))
     plots.key(axis, dict(zip(map(str, layers), shades, strict=True)))
@@ -680,7 +686,7 @@ def untrained(routing: str, depth: int, control: str) -> CapsuleStack:
 def responsibilities(
     votes: torch.Tensor, mu: torch.Tensor, variance: torch.Tensor, epsilon: float
 ) -> torch.Tensor:
-    """Return R [..., I, J] of votes [..., I, J, D]: by logarithms, or with ε as released."""
+    """Return R [..., I, J] of votes [..., I, J, D]: by logarithms, or with ε."""
     distance = ((votes - mu) ** 2 / (2 * variance + epsilon)).sum(-1)
     if epsilon == 0:
         return (-distance - variance.log().sum(-1) / 2).softmax(-1)
@@ -698,7 +704,7 @@ def first_m_step(layer: torch.nn.Module, pose: torch.Tensor, a: torch.Tensor) ->
     return votes, mu, variance
 
 
-# %% mystnb={"figure": {"caption": "What does the constant change? Left: two parents of ten pose dimensions, one with clusters 1.2 times as wide as the other; a child lies one standard deviation from both in every dimension, so the determinant alone decides. Shaded: the widths in the hidden layers of the stack at the right. Right: total variation between couplings by log-densities and as released, in the first E-step of an untrained stack of 72 children and seven layers without a bias; the mean of 64 inputs.", "name": "fig-underflow"}, "image": {"alt": "Left: coupling of a child to the narrower of two parents over the width of their clusters. In the log domain it is the same high share at every width. As released it is one half where clusters are narrow, and zero where they are wide. Right: by layer of an untrained stack of seven layers, the share of a child's couplings that the released E-step gives to other parents; it is larger above the first routed layer, and nearly the same from there on."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does the constant change? Left: two parents of ten pose dimensions, one with clusters 1.2 times as wide as the other. A child lies one standard deviation from both in every dimension, so the determinant alone decides. Shaded: the widths in the hidden layers of the stack at the right. Right: total variation between couplings by log-densities and as released, in the first E-step, as a mean of 64 inputs. The stack is untrained and has 72 children and seven layers without a bias.", "name": "fig-underflow"}, "image": {"alt": "Left: coupling of a child to the narrower of two parents over the width of their clusters. In the log domain it is the same high share at every width. As released it is one half where clusters are narrow, and zero where they are wide. Right: by layer of an untrained stack of seven layers, the share of a child's couplings that the released E-step gives to other parents; it is larger above the first routed layer, and nearly the same from there on."}} tags=["hide-input"]
 with seeded(0):
     features, noise = torch.randn(2, 64, 72, 8, dtype=torch.float64)
 poses = squash(features)
@@ -803,7 +809,7 @@ plt.show()
 # %% [markdown]
 # For RBA on MNIST the scale of the signal decides, not the symmetry. Without a bias, a start at unit length trains four layers and five, at {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy` and {measured}`depth:mnist/dynamic/5/unit_lengths:test_accuracy`;
 # larger weights train four only. A network of unit length is as odd as one whose signal fades. A bias from zero
-# trains too, later than a bias of 0.1; as it grows it can restore the scale, so it does not separate the two causes.
+# trains too, later than a bias of 0.1. As it grows it can restore the scale, so it does not separate the two causes.
 #
 # EM gives another answer. Its signal keeps its length, but similar inputs become unrelated on the way up. A start near the identity mends that without a bias: seven layers end at {measured}`depth:mnist/em_vector/7/near_identity:test_accuracy`, nine at {measured}`depth:mnist/em_vector/9/near_identity:test_accuracy`.
 # A bias from zero gets all networks with seven layers to train, and one of three with nine. As it grows it can give all poses a common direction; no run measures it.
@@ -833,7 +839,7 @@ frames.table(rows, list(CONTROL_NAMES.values()), "", "layers")
 
 # %% [markdown]
 # The length of an EM pose is its activation, which is near one half at every depth, however large $W$ is: no signal fades. Neither larger weights nor
-# unit length lets seven or nine layers start within these runs. A bias from zero starts them at both depths and with every seed, but later than a bias of 0.1; with nine
+# unit length lets seven or nine layers start within these runs. A bias from zero starts them at both depths and with every seed, but later than a bias of 0.1. With nine
 # layers two of three networks are still on their way when the runs end.
 #
 # What is lost is the likeness of inputs (EM in {numref}`fig-signal`): two similar ones become unrelated after a few layers. Deep networks that start in such chaos are known to train
@@ -858,8 +864,8 @@ frames.say(
 
 # %% [markdown]
 # Networks that lose more of this likeness start later, which does not make one the cause of the other. So we change what the votes have in common: we add the identity, cut or padded to the shape of $W$, to every $W$.
-# This also makes the weights larger, but larger weights alone did not help EM. The stack is still odd to the last bit,
-# yet every layer now passes on the mean pose of its children, and similar inputs stay similar. All these networks train:
+# This also makes the weights larger, but larger weights alone did not help EM. The stack is still odd to the last bit.
+# But every layer now passes on the mean pose of its children, and similar inputs stay similar. All these networks train:
 # with RBA, four layers end at {measured}`depth:mnist/dynamic/4/near_identity:test_accuracy` and five at {measured}`depth:mnist/dynamic/5/near_identity:test_accuracy`.
 #
 # So the symmetry alone stops neither routing. Deep networks of the paper's own size have not been trained yet.
@@ -917,7 +923,7 @@ chapter.table("NEG-W-10")
 
 # %%
 def weight_path(offset: float, dtype: torch.dtype, steps: int = 100) -> torch.Tensor:
-    """Return how far each weight of the first layer has moved, in learning rates, by step."""
+    """Return how far each weight of the first layer has moved, in learning rates."""
     learning_rate = 5e-3
     x = torch.linspace(0, 1, 10_001, dtype=dtype)
     points, labels = torch.cat([-x, x]), torch.arange(2).repeat_interleave(len(x))
@@ -937,7 +943,7 @@ def weight_path(offset: float, dtype: torch.dtype, steps: int = 100) -> torch.Te
     return (path[1:] - path[0]).abs() / learning_rate  # [steps, 20]
 
 
-# %% mystnb={"figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: distance of each of the twenty weights of the first layer from its start after 100 steps, in learning rates, sorted; one network of the paper's size with a bias, one seed. Without the offset no gradient arrives but what rounding leaves.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one; without it nearly all stay within one learning rate in single precision, and all of them far below in double precision."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How can so small a constant teach a network? Left: gradient of the direction with the released offset, in double precision. Right: distance of each of the twenty weights of the first layer from its start after 100 steps, in learning rates, sorted. One network of the paper's size with a bias, one seed. Without the offset no gradient arrives but what rounding leaves.", "name": "fig-offset"}, "image": {"alt": "Left: gradient of a one-dimensional direction with the released offset, falling from one to one hundred-millionth as the pose grows. Right: how far each weight of the first layer is from its start after a hundred steps of Adam, sorted. With the offset some are more than ten learning rates away and about half of them less than one; without it nearly all stay within one learning rate in single precision, and all of them far below in double precision."}} tags=["hide-input"]
 means = torch.logspace(-4, 0, 60, dtype=torch.float64).requires_grad_()
 directions = means / (means.abs() + 1e-8)
 (gradient,) = torch.autograd.grad(directions.sum(), means)

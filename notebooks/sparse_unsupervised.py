@@ -50,7 +50,7 @@ OWN, A, B = "affnist_accuracy", "affnist_a_raw", "affnist_b_raw"
 
 
 def percents(arm: str, metric: str) -> list[float]:
-    """Return a metric of an arm at cpu scale, in percent, by seed."""
+    """Return a metric of an arm's networks at cpu scale, in percent."""
     experiment = "controls" if arm in ("pixels", "principal_components") else "encodings"
     selected = frames.select(records, experiment, "cpu", arm=arm)
     return [100 * value for value in frames.values(selected, metric)]
@@ -121,12 +121,10 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
-from capslib import data, papers
-from capslib.lab import estimates
+from capslib import data
 from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
-    SparseCapsNet,
     rank_mask,
     ranks,
     routing_support,
@@ -211,7 +209,7 @@ plt.show()
 # Sixteen capsules, each with some support. A rank turns it into a mask: the first capsule counts in full, the next five less and less, and the rest not at all ({numref}`fig-sp-mask`). Then one capsule always has less support
 # than the rest: its mask is zero and it draws nothing. *Lifetime boosting* notices, raises its gain step by step, and stops once it wins often enough.
 
-# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Sixteen capsules with their support (bars) and mask (dots), and gain and share of first ranks of one capsule that starts with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
+# %% mystnb={"code_prompt_hide": "Code of the toy", "code_prompt_show": "Code of the toy", "figure": {"caption": "Who is heard, and who gets a turn? Left: sixteen capsules with their support (bars) and mask (dots). Middle and right: gain and share of first ranks of a capsule with 0.7 of the others' support, over batches of 128. Shaded: the band from 0.04 to 0.1.", "name": "fig-sp-mask"}, "image": {"alt": "Left: support of sixteen capsules as bars, with the mask as dots; only six have a mask above zero. Middle: the gain of a weak capsule rises in steps. Right: its share of first ranks is zero and then enters the shaded band."}} tags=["hide-input"]
 with seeded(3):
     support = 1 + 0.25 * torch.randn(16)
 mask = rank_mask(support[None])[0]
@@ -361,7 +359,7 @@ plt.show()
 # ### Table 1: does the encoding carry over to affNIST?
 #
 # Networks see MNIST digits at shifted places and nothing else. Then a support vector machine learns classes from their encodings, (a) of other affNIST images, (b) of MNIST. We generate affNIST from the MNIST test digits by
-# the published ranges, so its verdicts say *derived data*, and at any size they are those of a reduced setting. We train one network, on frames of affNIST's size, for both columns.
+# the published ranges. So its verdicts say *derived data*, and at any size they are those of a reduced setting. We train one network, on frames of affNIST's size, for both columns.
 
 # %%
 encodings = session.run(STEM, "encodings")
@@ -377,7 +375,7 @@ chapter.table("SP-T1-", "SP-W-7", "SP-W-8")
 # On MNIST they get {measured}`encodings:supcaps:mnist_accuracy` and {measured}`encodings:cnn:mnist_accuracy`.
 
 # %% tags=["hide-input"]
-shown = frames.best([*records, *encodings], "encodings")
+table1 = frames.best([*records, *encodings], "encodings")
 DRAWING = ("sparse", "no_boosting", "dense", "supcaps")
 FITTED = {
     "mnist_raw": "MNIST (%)",
@@ -395,12 +393,12 @@ ACTIVE = {
 
 def networks(arm: str) -> list:
     """Return the networks of Table 1 that figures show, by seed."""
-    selected = frames.select(shown, "encodings", arm=arm)
+    selected = frames.select(table1, "encodings", arm=arm)
     return sorted(selected, key=lambda record: record.trial.seed)
 
 
 def percent_table(rows: dict[str, list], columns: dict[str, str] = FITTED) -> object:
-    """Return a table of means in percent: a row for each name of records, a column a metric."""
+    """Return a table of means in percent: a row a name, a column a metric."""
     cells = {}
     for name, selected in rows.items():
         cells[name] = [len(selected)]
@@ -411,7 +409,7 @@ def percent_table(rows: dict[str, list], columns: dict[str, str] = FITTED) -> ob
 
 
 rows = {NAMES[arm]: networks(arm) for arm in DRAWING}
-percent_table(rows).set_caption(f"Encodings as they are: {shown[0].trial.scale} scale")
+percent_table(rows).set_caption(f"Encodings as they are: {table1[0].trial.scale} scale")
 
 # %% [markdown]
 # The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149), whatever digit they show. So the images that test the classifier in (a) show digits
@@ -427,7 +425,7 @@ for arm in DRAWING:
         errors = record.series["test_error"]
         axis.plot(range(1, len(errors) + 1), errors, color=COLORS[arm], lw=1)
 key(axis, DRAWING)
-axis.set(xlabel=f"epoch ({frames.shown_are(shown)})", ylabel="squared error", ylim=(0, None))
+axis.set(xlabel=f"epoch ({frames.shown_are(table1)})", ylabel="squared error", ylim=(0, None))
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 plt.show()
 
@@ -507,7 +505,7 @@ for row, arm in zip(axes, DRAWN, strict=True):
     row[0].set_ylabel(name, fontsize=9, rotation=0, ha="right", va="center")
 for axis, title in zip(axes[0], TITLES, strict=True):
     axis.set_title(title, loc="left", fontsize=9)
-figure.supxlabel(f"{shown[0].trial.scale} scale, first seed", fontsize=9)
+figure.supxlabel(f"{table1[0].trial.scale} scale, first seed", fontsize=9)
 plt.show()
 
 # %% tags=["hide-input"]
@@ -515,7 +513,7 @@ chapter.table("SP-W-1", "SP-X-")
 
 # %% [markdown]
 # A capsule contributes to an image if the squared picture changes by more than a hundredth without it. Of sixteen, {measured}`encodings:dense:contributing` do in a dense network, and {measured}`encodings:sparse:contributing` in a sparse one. SUPCAPS draw with one.
-# Our squared errors add up 20 × 20 pixels, the paper's 28 × 28 on MNIST and 40 × 40 on affNIST, so the two cannot be compared.
+# Our squared errors add up 20 × 20 pixels, the paper's 28 × 28 on MNIST and 40 × 40 on affNIST: they cannot be compared.
 #
 # ### Figures 3 and 4: who is supported, and who comes first?
 #
@@ -543,7 +541,7 @@ for arm in DRAWING:
         axes[0].plot(record.series["ranked_support"], color=COLORS[arm], lw=1)
 key(axes[0], DRAWING)
 axes[0].set(ylabel="support (share of rank 0)", ylim=(0, 1.05))
-axes[0].set_xlabel(f"rank ({frames.shown_are(shown)})")
+axes[0].set_xlabel(f"rank ({frames.shown_are(table1)})")
 axes[0].set_xticks(range(0, 16, 5))
 shade_band(axes[1])
 for arm in ("no_boosting", "sparse"):
@@ -604,7 +602,7 @@ for axis, arm in zip(axes, ("no_boosting", "sparse"), strict=True):
     by_first_rank = shares[np.argsort(-shares[:, 0])]
     shades = LinearSegmentedColormap.from_list(arm, ["white", COLORS[arm]])
     axis.imshow(by_first_rank, cmap=shades, aspect="auto")
-    axis.set(title=f"{NAMES[arm]}, {shown[0].trial.scale} scale")
+    axis.set(title=f"{NAMES[arm]}, {table1[0].trial.scale} scale")
     axis.set(xlabel="rank", ylabel="capsule", xticks=range(0, 16, 5), yticks=range(0, 16, 5))
     axis.grid(False)
 plt.show()
@@ -617,27 +615,34 @@ plt.show()
 # %% mystnb={"code_prompt_hide": "Code of the slider", "code_prompt_show": "Code of the slider"} tags=["hide-input"]
 WIDGET = """
 <style>
-.sp-turn { max-width: 20rem; padding: 0.7rem 0.9rem; border: 1px solid var(--hairline, #bbb); border-radius: 4px; }
+.sp-turn { max-width: 20rem; padding: 0.7rem 0.9rem; border-radius: 4px; }
+.sp-turn { border: 1px solid var(--hairline, #bbb); }
 .sp-turn label { display: block; margin: 0 0 0.6rem; font-size: 0.92rem; }
-.sp-turn input { display: block; width: 100%; margin: 0.3rem 0 0; accent-color: var(--pst-color-primary, #0b5c86); }
-.sp-turn select { padding: 0.1rem 0.4rem; border: 1px solid var(--v-not-run, #777); border-radius: 4px; }
-.sp-turn select { background: var(--pst-color-background, #fff); color: inherit; }
-.sp-turn canvas { display: block; width: 10rem; max-width: 100%; image-rendering: pixelated; }
+.sp-turn input { display: block; width: 100%; margin: 0.3rem 0 0; }
+.sp-turn input { accent-color: var(--pst-color-primary, #0b5c86); }
+.sp-turn select { padding: 0.1rem 0.4rem; border-radius: 4px; color: inherit; }
+.sp-turn select { border: 1px solid var(--v-not-run, #777); }
+.sp-turn select { background: var(--pst-color-background, #fff); }
+.sp-turn canvas { display: block; width: 10rem; image-rendering: pixelated; }
 </style>
 <div class="sp-turn">
 <label>Parameter <select aria-label="parameter of the winning capsule"></select></label>
 <label>changed by <output>0.0</output>
-<input type="range" min="0" max="10" step="1" value="5" aria-label="change of the parameter, from −1 to 1"></label>
-<canvas role="img" aria-label="Reconstruction of a test digit while one parameter of its winning capsule changes."></canvas></div>
+<input type="range" min="0" max="10" step="1" value="5"
+ aria-label="change of the parameter, from −1 to 1"></label>
+<canvas role="img" aria-label="Reconstruction of a test digit while one parameter of its
+ winning capsule changes."></canvas></div>
 <script>(() => {
-const root = [...document.querySelectorAll('.sp-turn')].pop(), data = DATA, side = data.side;
+const root = [...document.querySelectorAll('.sp-turn')].pop();
+const data = DATA, side = data.side;
 const choice = root.querySelector('select'), slider = root.querySelector('input');
 const canvas = root.querySelector('canvas'), pen = canvas.getContext('2d');
 canvas.width = canvas.height = side;
 const count = data.grey.length / (22 * side * side);
 for (let k = 0; k < count; k++) choice.add(new Option(k + 1, k));
 const draw = () => {
-  const picture = pen.createImageData(side, side), from = (choice.value * 11 + +slider.value) * side * side;
+  const picture = pen.createImageData(side, side);
+  const from = (choice.value * 11 + +slider.value) * side * side;
   for (let i = 0; i < side * side; i++) {
     const grey = parseInt(data.grey.substr(2 * (from + i), 2), 16);
     picture.data.set([grey, grey, grey, 255], 4 * i);
@@ -664,7 +669,7 @@ plots.widget(WIDGET, {"side": side, "grey": grey})
 # [unflattens them](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L457-L462) as row, column, type. So it takes the best coupling of 32 children in a row. These 32 are mostly neighbouring positions of one type ({numref}`fig-sp-groups`).
 #
 # The two supports can rank capsules differently, and the rank is all that the method uses. Only this change has run at cpu scale.
-# With the released support the first capsule leads for {measured}`options:released_support:largest_first_share` of the affNIST images, with the paper's for {measured}`encodings:sparse:largest_first_share`; in (a) the encodings get {measured}`options:released_support:affnist_a_raw` instead of {measured}`encodings:sparse:affnist_a_raw`.
+# With the released support the first capsule leads for {measured}`options:released_support:largest_first_share` of the affNIST images, with the paper's for {measured}`encodings:sparse:largest_first_share`. In (a) the encodings get {measured}`options:released_support:affnist_a_raw` instead of {measured}`encodings:sparse:affnist_a_raw`.
 
 # %%
 options = session.run(STEM, "options")
@@ -685,34 +690,19 @@ for arm, name in RELEASED.items():
     rows[name] = frames.select(released, "options", arm=arm)
 percent_table(rows).set_caption(f"{released[0].trial.scale} scale")
 
-# %% mystnb={"figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released. Bars: 64 stand-in digits by how many of the first three ranks keep their capsule, for one new network of the paper's size for 28 by 28 pixels.", "name": "fig-sp-groups"}, "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type. At the right, bars: for how many images none, one, two or all of the first three ranks keep their capsule."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Whose best coupling counts? Four types on six by six positions; the children of a group share a shade, as the paper says and as released.", "name": "fig-sp-groups"}, "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type."}} tags=["hide-input"]
 TYPES, SIDE = 4, 6
-child = torch.arange(TYPES * SIDE * SIDE)
-groups = {"paper": child % SIDE**2, "released": child // TYPES}
-figure, axes = plots.panels(3, height=2.5)
-for axis, (name, group) in zip(axes, groups.items(), strict=False):
-    sheets = group.reshape(2, 2, SIDE, SIDE) * 7 % 36
-    gaps = torch.nn.functional.pad(sheets.float(), (0, 1, 0, 1), value=np.nan)
-    sheet = gaps.transpose(1, 2).reshape(2 * SIDE + 2, 2 * SIDE + 2)
+child = torch.arange(TYPES * SIDE**2)
+groups = {"printed": child % SIDE**2, "released": child // TYPES}
+figure, axes = plots.panels(2, height=2.5)
+for axis, (role, group) in zip(axes, groups.items(), strict=True):
+    shades = (group * 7 % SIDE**2).reshape(2, 2, SIDE, SIDE).float()
+    padded = torch.nn.functional.pad(shades, (0, 1, 0, 1), value=np.nan)
+    sheet = padded.transpose(1, 2).reshape(2 * SIDE + 2, 2 * SIDE + 2)
     axis.imshow(sheet[:-1, :-1], cmap="viridis")
     axis.set(xticks=[], yticks=[], frame_on=False)
-    role = "printed" if name == "paper" else name
-    axis.set_title(f"{name}: {TYPES} types", color=plots.ROLE_COLORS[role])
+    axis.set_title(f"{role}: {TYPES} types", color=plots.ROLE_COLORS[role])
     axis.grid(False)
-scans = torch.tensor(np.asarray(data.load("digits", "test").images[:64])).float() / 255
-with seeded(0), torch.no_grad():
-    network = SparseCapsNet((1, 28, 28)).eval()
-    maps = network.conv(torch.nn.functional.interpolate(scans, 28))
-    pose, activation = network.primary(maps.relu())
-    coupling = network.layers[0](pose, activation).coupling
-as_printed = ranks(routing_support(coupling, 32, "position"))
-as_released = ranks(routing_support(coupling, 32, "released"))
-same_capsules = ((as_printed == as_released) & (as_printed < 3)).sum(dim=1)
-images = torch.bincount(same_capsules, minlength=4) / len(scans)
-axes[2].bar(range(4), 100 * images, color=INK)
-axes[2].set(title="same capsules in\nthe first three ranks", xticks=range(4), xlabel="of three")
-axes[2].set_ylabel("images (%)")
-axes[2].title.set_fontsize(9.5)
 plt.show()
 
 # %% [markdown]
@@ -741,7 +731,7 @@ frames.deviations(records or encodings).pipe(frames.styled)
 
 # %%
 def first_rank_shares(update_in_evaluation: bool) -> list[float]:
-    """Return a capsule's share of first ranks in training, then on images without its digit."""
+    """Return a share of first ranks: in training, then on images without the digit."""
     boost = LifetimeBoost(16)
     shares = []
     with seeded(0):
@@ -845,15 +835,13 @@ chapter.table("SP-W-9")
 # ```
 
 # %% tags=["hide-input"]
-others = frames.best([*records, *beyond], "beyond")
+variants = frames.best([*records, *beyond], "beyond")
 rows = {}
 for arm in ("sparse", "dense"):
-    rows[arm] = networks(arm)
-    rows[f"{arm}, one layer more"] = frames.select(
-        others, "beyond", arm=f"{arm}/one_layer_more"
-    )
-    rows[f"{arm}, EM"] = frames.select(others, "beyond", arm=f"{arm}/em")
-percent_table(rows, ACTIVE).set_caption(f"{others[0].trial.scale} scale")
+    deeper = frames.select(variants, "beyond", arm=f"{arm}/one_layer_more")
+    with_em = frames.select(variants, "beyond", arm=f"{arm}/em")
+    rows |= {arm: networks(arm), f"{arm}, one layer more": deeper, f"{arm}, EM": with_em}
+percent_table(rows, ACTIVE).set_caption(f"{variants[0].trial.scale} scale")
 
 # %% [markdown]
 # (sp-relative)=
@@ -869,7 +857,7 @@ percent_table(rows, ACTIVE).set_caption(f"{others[0].trial.scale} scale")
 # ```
 
 # %% mystnb={"figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted, one line a seed. Right: the largest share of first ranks in training, for these steps. Shaded: the band from 0.04 to 0.1. Scale and seeds stand below the axis.", "name": "fig-sp-relative"}, "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has {measured}`encodings:sparse:largest_first_share` on average, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}} tags=["hide-input"]
-relative = frames.select(others, "beyond", arm="shares_of_the_gain")
+relative = frames.select(variants, "beyond", arm="shares_of_the_gain")
 RELATIVE = COLORS["shares_of_the_gain"]
 figure, axes = plots.panels(2, height=2.2)
 for axis in axes:
@@ -891,7 +879,7 @@ plt.show()
 # Controls that the paper lacks: a plain autoencoder and principal components with as many numbers, and the pixels themselves, under the same classifier. The autoencoder has dense layers and no convolution, so it tests the convolution as much as the capsules.
 # The classifier does not standardise its inputs, so its kernel suits some of these codes better than others.
 #
-# The classifier adds much by itself: in (a) it is right on {measured}`controls:pixels:affnist_a_raw` from 400 pixels, on {measured}`encodings:sparse:affnist_a_raw` from a sparse encoding, and on {measured}`controls:principal_components:affnist_a_raw` from as many principal components as that has numbers.
+# The classifier adds much by itself. In (a) it is right on {measured}`controls:pixels:affnist_a_raw` from 400 pixels and on {measured}`encodings:sparse:affnist_a_raw` from a sparse encoding. From as many principal components as that has numbers, it is right on {measured}`controls:principal_components:affnist_a_raw`.
 # So a high number in (a) need not come from the encoder.
 #
 # ```{fold} Accuracies of the controls
@@ -902,7 +890,7 @@ controls = session.run(STEM, "controls")
 
 # %% tags=["hide-input"]
 codes = frames.best([*records, *controls], "controls")
-autoencoders = frames.select(others, "beyond", arm="autoencoder")
+autoencoders = frames.select(variants, "beyond", arm="autoencoder")
 rows = {}
 for name, runs in (("sparse capsules", networks("sparse")), ("autoencoder", autoencoders)):
     rows[f"{name}, {runs[0].parameters:,} parameters"] = runs
@@ -913,7 +901,7 @@ percent_table(rows).set_caption(f"{codes[0].trial.scale} scale; fits to pixels a
 # %% [markdown]
 # ### Are sparse encodings harder to fool?
 #
-# FGSM attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind; at the largest step all are near zero all the same.
+# FGSM attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind. At the largest step all networks are near zero all the same.
 # At the smallest step sparse encodings keep {measured}`attacks:sparse:attacked_0.02`, dense ones {measured}`attacks:dense:attacked_0.02`, and the CNN {measured}`attacks:cnn:attacked_0.02`.
 #
 # ```{fold} Accuracies under attack
@@ -943,38 +931,13 @@ plt.show()
 # capslib run sparse_unsupervised --scale paper --device cuda
 # ```
 #
-# If you have the publisher's `test.mat`, put it into `DATA/affnist/`, and it is taken instead. {doc}`/book/rerun` describes the rest and how to send a record.
+# If you have the publisher's `test.mat`, put it into `DATA/affnist/`, and it is taken instead. {doc}`/book/costs` says what the paper's size takes, {doc}`/book/rerun` the rest and how to send a record.
 #
-# ```{fold} What the committed records took, and what the paper's size takes
+# ```{fold} What the committed records took
 # ```
 
 # %% tags=["hide-input"]
 frames.costs(records or encodings).pipe(frames.styled, digits=1)
-
-# %% [markdown]
-# Votes are counted once, in float32. Nobody has measured for routing how many FLOP/s a card reaches; the classifier comes on top.
-
-# %% tags=["hide-input"]
-COLUMNS = ("steps", "million parameters", "GB of votes a step", "PFLOP")
-MINUTES = f"minutes a seed at {estimates.CARD / 1e12:.0f} TFLOP/s"
-rows = {}
-for trial in EXPERIMENTS["encodings"].trials("paper", seeds=[0]):
-    arm = papers.arm(trial)
-    with torch.device("meta"):
-        network = arm.recipe.build(arm.recipe.input_shape, 10)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    votes = 0
-    for layer in getattr(network, "layers", ()):
-        votes += arm.recipe.batch_size * layer.weight.numel() // layer.weight.shape[-1]
-    steps, flops = estimates.work(trial)
-    rows[NAMES[arm.name]] = (
-        f"{steps:,}",
-        f"{parameters / 1e6:.2f}",
-        f"{4 * votes / 1e9:.2f}" if votes else frames.MISSING,
-        f"{flops / 1e15:.3g}",
-        f"{flops / estimates.CARD / 60:.0f}",
-    )
-frames.table(rows, [*COLUMNS, MINUTES])
 
 # %% [markdown]
 # ## Exercises
