@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
 from capslib.lab.words import GROUPS, NOT_RUN
 from capslib.layers import ClassCapsules, ConvCapsules
+from capslib.losses import spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
 from capslib.papers.check import Check, Erratum, leaves, read
 from capslib.papers.em_routing import CHECKS, EXPERIMENTS, STEM, adversarial, table1
@@ -30,6 +32,7 @@ from capslib.papers.em_routing.novel_views import matched
 from capslib.papers.em_routing.recipe import SMALL, EMRecipe, margin_at
 from capslib.papers.experiment import Arm, Metric, Outcome
 from capslib.recipes import Trained, new_network, train
+from capslib.routing import Normalise
 from capslib.training import Context, Examples, History
 
 TRAINED = ("test_error", "viewpoint", "attacks")
@@ -285,6 +288,45 @@ def test_only_the_calibrated_preset_sets_a_start_and_half_of_the_capsules_are_ac
         assert is_unchanged is not calibrated, name
         if calibrated:
             assert 0.4 < layer.activation.mean() < 0.6, name
+
+
+def untrained(**changes: object) -> tuple[MatrixCapsNet, Examples]:
+    """Return a reduced network at its start, and 16 images as it sees them."""
+    recipe = EMRecipe(data="toys", sizes=(32, 8, 8, 8), **changes)
+    toys = recipe.splits(Context(seed=0))[0]["train"]
+    examples = toys[np.linspace(0, len(toys.labels) - 1, 16).astype(int)]
+    network = new_network(recipe, recipe.input_shape, 0)
+    recipe.start(network, examples, 0)
+    return network, examples._replace(inputs=recipe.seen(examples.inputs))
+
+
+def test_how_many_children_a_parent_keeps_depends_on_who_competes():
+    """The inverse sum of squared shares: 72 children that are alike count as 72."""
+    children = {}
+    for normalise in get_args(Normalise):
+        network, images = untrained(normalise=normalise)
+        layer = network.capsules1
+        with torch.no_grad():
+            votes, activation, competition = layer.fields(
+                *network.primary_capsules(images.inputs)
+            )
+            routed = layer.routing(votes, activation, competition, iterations=5)
+        mass = routed.coupling * activation[..., None]
+        share = mass / mass.sum(dim=1, keepdim=True)
+        children[normalise] = float((1 / share.square().sum(dim=1)).nanmedian())
+    assert 1 <= children["released"] < 1.5
+    assert 2 < children["types+positions"] < 4
+    assert children["types+positions"] < children["types-per-position"]
+    assert children["types-per-position"] < children["positions-per-type"]
+
+
+def test_the_released_start_has_gradients_that_are_thousands_of_times_smaller():
+    gradients = {}
+    for preset in ("released", "calibrated"):
+        network, images = untrained(preset=preset)
+        spread_loss(network(images.inputs), images.labels, margin=0.2).backward()
+        gradients[preset] = float(network.conv.weight.grad.abs().mean())
+    assert gradients["calibrated"] > 1000 * gradients["released"]
 
 
 def test_the_margin_rises_as_in_the_release_and_as_in_the_paper():
