@@ -246,44 +246,39 @@ for parent, axis in enumerate(axes[:, 0], start=1):
 plt.show()
 
 # %% [markdown]
-# A tight cluster makes the votes inside it likely and all others unlikely, so in this toy each iteration sharpens the result of the one before. In trained networks the third can {ref}`undo the second <em-votes>`.
+# A tight cluster makes the votes inside it likely and all others unlikely. So each iteration of this toy sharpens the result of the one before. In trained networks the third can {ref}`undo the second <em-votes>`.
 # A parent becomes active when the cost of describing its votes is below a threshold $\beta_a$. The threshold is learned in a network; here it is zero.
 # Parent 3 keeps the votes that no other parent takes, and its cost is a sum over these few. A parent without votes costs nothing and has an activation of one half, which parent 3 comes closer to with every iteration drawn here.
 #
 # ```{fold} Why votes still agree after a change of viewpoint
 # ```
 
+
 # %% mystnb={"figure": {"caption": "What does a viewpoint change? Six parts (grey frames) vote for the frame of the whole (orange), each through its own matrix. The second viewpoint turns, shrinks and shifts every frame. The matrices stay the same, and the votes still agree.", "name": "fig-em-viewpoint"}, "image": {"alt": "Six parts of a thing, drawn as small frames, and their votes for the whole, from two viewpoints. From the second viewpoint all frames are turned and smaller, and the votes still agree."}} tags=["hide-input"]
-
-
-def frame(angle: float, size: float, x: float, y: float) -> torch.Tensor:
-    """Return a pose in the plane: where it is and where its two axes point, [3, 3]."""
+def pose(angle: float, size: float, x: float, y: float) -> torch.Tensor:
+    """Return a pose in the plane: where its two axes point and where it is, [3, 3]."""
     c, s = size * np.cos(angle), size * np.sin(angle)
     return torch.tensor([[c, -s, x], [s, c, y], [0, 0, 1]], dtype=torch.float32)
 
 
-def draw_frame(axis: plt.Axes, pose: torch.Tensor, **line: object) -> None:
-    """Draw the two axes of a pose."""
-    origin = pose[:2, 2]
-    for direction in (pose[:2, 0], pose[:2, 1]):
-        axis.plot(*torch.stack([origin, origin + direction]).T, **line)
+def draw_poses(axis: plt.Axes, poses: torch.Tensor, **line: object) -> None:
+    """Draw the two axes of each pose."""
+    first, second, origin = poses[:, :2].unbind(dim=-1)
+    path = torch.stack([origin + first, origin, origin + second])
+    axis.plot(path[..., 0], path[..., 1], **line)
 
 
-whole = frame(0.3, 1.0, 0, 0)
-parts, matrices = [], []
+angles = np.arange(6) * np.pi / 3
+parts = torch.stack([pose(a + 1, 0.5, 1.7 * np.cos(a), 1.2 * np.sin(a)) for a in angles])
+votes = pose(0.3, 1.0, 0, 0).repeat(6, 1, 1)
 with seeded(2):
-    errors = torch.randn(6, 4) * torch.tensor([0.09, 0.08, 0.12, 0.12])
-for position, (turn, growth, *shift) in enumerate(errors.tolist()):
-    angle = position * np.pi / 3
-    part = whole @ frame(angle + 1, 0.5, 1.7 * np.cos(angle), 1.2 * np.sin(angle))
-    matrices.append(part.inverse() @ whole)  # W: what a part knows of the whole
-    parts.append(part @ frame(turn, 1 + growth, *shift))
-views = {"one viewpoint": torch.eye(3), "another": frame(1.1, 0.7, 0.3, 0.4)}
+    votes[:, :2] += 0.1 * torch.randn(6, 2, 3)
+matrices = parts.inverse() @ votes  # W: what a part knows of the whole
+views = {"one viewpoint": torch.eye(3), "another": pose(1.1, 0.7, 0.3, 0.4)}
 figure, axes = plots.panels(2, height=2.2, sharex=True, sharey=True)
 for axis, (title, view) in zip(axes, views.items(), strict=True):
-    for part, matrix in zip(parts, matrices, strict=True):
-        draw_frame(axis, view @ part, color=plots.INK, lw=1.6)
-        draw_frame(axis, view @ part @ matrix, color=CAPSULES, lw=1.3)
+    draw_poses(axis, view @ parts, color=plots.INK, lw=1.6)
+    draw_poses(axis, view @ parts @ matrices, color=CAPSULES, lw=1.3)
     axis.set(title=title, aspect="equal", xticks=[], yticks=[], frame_on=False)
     axis.grid(False)
 plt.show()
@@ -562,7 +557,7 @@ chapter.table(*orders, names=orders)
 # In the smaller copy ({numref}`fig-em-copy`), one iteration gives fewer errors than two, and two give fewer than three, with each of three seeds. Both CNNs, the one of the same size (`copy/small_cnn`) and the paper's, make fewer errors than any of them, seed by seed.
 # After twice the training the order of the iterations stays, and the CNN of the same size still makes fewer errors than three iterations. But every capsule network gained, and the CNNs hardly moved.
 #
-# All these orders stay undecided, even where an interval excludes zero. An order, {claim}`EM-W-10` to {claim}`EM-W-15`, is decided only by networks that are right on nine of ten training images, and when a second run of twice the length agrees.
+# All these orders stay undecided, even where an interval excludes zero. An order, {claim}`EM-W-10` to {claim}`EM-W-15`, needs networks that are right on nine of ten training images, and a second run of twice the length that agrees.
 # In the smaller copy only capsules with one iteration get so far; in the coarser setting no run has twice the length.
 # An independent implementation makes the most errors with one iteration and the fewest with two {cite:p}`gritzman2019`; here one makes the fewest.
 #
@@ -625,7 +620,7 @@ frames.configuration(
 # ### Other crops, other data, and how many parameters? (§5)
 #
 # Does averaging 13 crops of a test image help, and does the network do as well on MNIST {cite:p}`lecun1998` and CIFAR-10 {cite:p}`krizhevsky2009`? Are the networks built from the text as small as the paper says?
-# Yes, if the paper cuts its numbers off instead of rounding them. But its {theirs}`EM-X-params-cnn` parameters of the CNN are not {theirs}`EM-X-param-ratio-cnn` times {theirs}`EM-X-params-main`; we count a factor of {measured}`sizes@paper:cnn:times_main`. That is an erratum of the paper ({claim}`EM-X-param-ratio-cnn`).
+# Yes, if the paper cuts its numbers off instead of rounding them. But the {theirs}`EM-X-params-cnn` parameters of its CNN are not {theirs}`EM-X-param-ratio-cnn` times {theirs}`EM-X-params-main`, an erratum of the paper ({claim}`EM-X-param-ratio-cnn`). By our counts the factor is {measured}`sizes@paper:cnn:times_main`.
 #
 # ```{fold} The claims of section 5, and the counts
 # ```
@@ -683,7 +678,7 @@ chapter.table(*matched, names=matched)
 # ```{fold} Every cell of Table 2, and how two networks are matched
 # ```
 #
-# The paper stops the better network early, and that is its capsule network. Here either network may be the better one. We take the better one at the point where its error on familiar viewpoints first falls to the final error of the other, and interpolate between two epochs.
+# The paper stops the better network early, and that is its capsule network. Here either network may be the better one. We take the better one where its error on familiar viewpoints first falls to the final error of the other, and interpolate between epochs.
 # So a matched CNN has trained for a few epochs only. If a network reaches that error within its first epoch, we interpolate from chance.
 
 # %% tags=["hide-input"]
@@ -718,7 +713,7 @@ plt.show()
 
 # %% [markdown]
 # In the paper the right class has almost all close votes after the second and after the third iteration.
-# Here its share of them, which would be a fifth if all classes were alike, is {measured}`test_error:copy/main:right_share_of_close_2` after the second iteration and {measured}`test_error:copy/main:right_share_of_close` after the third.
+# Here it has {measured}`test_error:copy/main:right_share_of_close_2` of them after the second iteration and {measured}`test_error:copy/main:right_share_of_close` after the third; classes that are alike have a fifth each.
 # So the second iteration gathers the votes, and the third takes that back, also in the seed that trained for twice as long.
 # These networks classify most images correctly all the same: a class is active by the cost of its votes, not by their number alone.
 
@@ -816,7 +811,7 @@ chapter.table(*resisting, names=resisting)
 # But under the basic iterative method and on images of another CNN, capsules keep more of their accuracy with every seed, at both steps.
 #
 # With the gradient of the cross entropy FGSM takes both far below chance, with every seed; it never took the paper's capsules there. {claim}`EM-X-adv-chance` asks for the gradient of the spread loss, with which capsules train (dashed).
-# With that they keep {ours}`EM-X-adv-chance`, where chance is one fifth. After twice the training, one seed stays at chance.
+# With that they keep {ours}`EM-X-adv-chance` (95 % interval {interval}`EM-X-adv-chance`), where chance is one fifth. After twice the training, one seed stays at chance.
 #
 # ```{fold} Numbers of the paper on attacks, and what an attacked image looks like
 # ```
@@ -884,7 +879,7 @@ chapter.table("EM-W-8", names={"EM-W-8": "One free energy falls with all three u
 # When all parents are active, the three forms are equal.
 #
 # Two other forms exist. The logistic minimises the *weighted* form, which has $a_j\, \mathrm{cost}_j$. The E-step minimises the *mixture* form, which has $\mathrm{cost}_j - m_j \ln a_j$.
-# We follow all three through every step on many draws of random votes, in float64, with λ = 1 and no smoothing, as long as the variances of a draw stay above zero.
+# We follow all three through every step on many draws of random votes, in float64, with λ = 1 and no smoothing. A draw ends where a variance reaches zero.
 # The *matched* E-step minimises the weighted form: $c_{ij} \propto \exp(-a_j\, \mathrm{cost}_{ij})$. Here $\mathrm{cost}_{ij}$ is what parent $j$ pays for child $i$ alone, so $\mathrm{cost}_j = \sum_i c_{ij} a_i\, \mathrm{cost}_{ij}$.
 
 # %% mystnb={"figure": {"caption": "Does a free energy fall at every step? Mean over the draws after each E-step, M-step and logistic: 32 children, 4 parents, votes of standard deviation 1. The weighted form with its matched E-step (dashed) never rises. The other forms rise in single draws, as the table says.", "name": "fig-em-energy"}, "image": {"alt": "Mean free energy over the steps of routing in three forms: printed, weighted and mixture, each with the printed E-step, and weighted with its matched E-step. In the mean the printed form rises at every logistic after the first, the weighted form at the first E-step only; the mixture form falls throughout, and so does the weighted form with its matched E-step."}} tags=["hide-input"]
@@ -983,22 +978,15 @@ plt.show()
 # %% mystnb={"figure": {"caption": "How far does one stray child among ten pull the mean of a parent? With the mistake it pulls even when its activation is zero.", "name": "fig-em-renormalised"}, "image": {"alt": "Distance of a parent's mean from where it would be without one stray child, over the activation of that child. It grows from zero; with the mistake it is large and constant."}} tags=["hide-input"]
 with seeded(1):
     votes = torch.cat([0.2 * torch.randn(9, 2, 16), torch.full((1, 2, 16), 1.0)])
-zeros = torch.zeros(2)
+zeros, strengths = torch.zeros(2), torch.linspace(0, 1, 41)
 undisturbed = em_routing(votes[:9], torch.ones(9), zeros, zeros).pose
-
-
-def shift(stray: torch.Tensor) -> float:
-    """Return how far a stray child with this activation pulls the means, on average."""
-    activation = torch.cat([torch.ones(9), stray[None]])
-    routed = em_routing(votes, activation, zeros, zeros)
-    return (routed.pose - undisturbed).norm(dim=-1).mean().item()
-
-
-strengths = torch.linspace(0, 1, 41)
-renormalised = shift(torch.tensor(1.0))  # its activation has cancelled
+activations = torch.cat([torch.ones(41, 9), strengths[:, None]], dim=1)
+disturbed = em_routing(votes.expand(41, -1, -1, -1), activations, zeros, zeros).pose
+shift = (disturbed - undisturbed).norm(dim=-1).mean(dim=-1)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
-axis.plot(strengths, [shift(strength) for strength in strengths], color=ROLES["printed"])
-axis.plot(strengths, [renormalised] * len(strengths), color=ROLES["mistake"])
+axis.plot(strengths, shift, color=ROLES["printed"])
+# renormalised, every activation has cancelled: the child is always present
+axis.plot(strengths, shift[-1:].expand(41), color=ROLES["mistake"])
 axis.set(xlabel="activation of the stray child", ylabel="shift of the mean", ylim=(0, None))
 plots.key(axis, {"as printed": ROLES["printed"], "renormalised": ROLES["mistake"]})
 plt.show()
@@ -1085,12 +1073,12 @@ def competition_table(records: list) -> object:
 competition_table(of_rules(norb_records))
 
 # %% [markdown]
-# With three iterations, the printed competition makes {measured}`test_error:competition_as_printed/iterations_3 - main:test_error` more errors than one competition per type (95 % interval {interval}`test_error:competition_as_printed/iterations_3 - main:test_error`).
-# The common mistake lies between, and this order holds for every seed. But both learn more slowly than the main network, and three of their six runs are not at rest when training ends (last column), so the size of the gap is not settled.
+# With three iterations, the printed competition raises the error by {measured}`test_error:competition_as_printed/iterations_3 - main:test_error` over that with one competition per type (95 % interval {interval}`test_error:competition_as_printed/iterations_3 - main:test_error`).
+# The common mistake lies between, and this order holds for every seed. But both learn more slowly than the main network. Three of their six runs are not at rest when training ends (last column), so the size of the gap is not settled.
 # No ablation of Table 1 changes the error as much, except in networks that break down.
 #
 # The coarser setting has no networks that compete as released; the smaller copy has ({numref}`fig-em-copy-rules`). With three iterations it errs on {measured}`test_error:copy/main:test_error` with one competition per type.
-# As released it errs on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, and as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`, in the seeds that have run.
+# As released it errs on {measured}`test_error:copy/competition_as_released/iterations_3:test_error`, and as printed on {measured}`test_error:copy/competition_as_printed/iterations_3:test_error`, in the seeds that have run. Some of these were still improving, as the table says.
 
 # %% mystnb={"figure": {"caption": "Which competition, and how many iterations? The smaller copy: smallNORB, cpu scale; small marks are single seeds, as far as these networks have run. With one iteration *as released* and *one type only* are the same network. Open: the paper's main network. Dotted: chance.", "name": "fig-em-copy-rules"}, "image": {"alt": "Test error of the smaller copy by who competes for a child and by iterations, seed by seed, as far as these networks have run."}} tags=["hide-input"]
 rows = {}
@@ -1159,7 +1147,7 @@ plt.show()
 #
 # ### Does the start decide?
 #
-# Before any training, the gradient that reaches the first convolution is thousands of times smaller with the released constants than with the calibrated start (reduced network, 16 images).
+# In an untrained network, the gradient that reaches the first convolution is thousands of times smaller with the released constants than with the calibrated start.
 # Adam divides a gradient by its size, so this alone does not decide who learns. The arms `released_constants` and `printed_constants` of the first experiment train from the other two starts, and would tell.
 #
 # ```{fold} The start, layer by layer

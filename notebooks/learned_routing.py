@@ -163,7 +163,7 @@ SIMILARITY = plots.routing_color("similarity")
 # In capsule networks a parent weighs its children's votes by how well they agree. Dynamic routing (routing by agreement, RBA) and EM routing fix in advance what agreement is.
 # Faria {cite:p}`faria2019` lets the network learn it, in two ways: as a kernel between votes, and as an LSTM that reads them.
 #
-# The first way has a catch at its start. Similarity routing prefers a near vote to a far one only as far as its kernel $k$ falls over the distances that votes have in a new network, and two weights hold that back:
+# The first way has a catch at its start. Similarity routing prefers a near vote to a far one only as far as its kernel $k$ falls over the distances of votes. Two weights hold that back:
 # of two equally active children, the near one has $\exp((k_\text{near} - k_\text{far}) / (\lambda_1 + \lambda_2))$ times the coupling of the far one. [The method](#the-method) defines these symbols.
 #
 # Two starts weigh near and far votes almost alike. As released, widths are about 0.1: in the first layer and in the class layer votes lie too far away for them, and most kernels are almost zero.
@@ -297,7 +297,7 @@ toys = session.run(STEM, "toys")
 chapter.table("LR-W-3")
 
 # %% [markdown]
-# In every draw the couplings in closed form are those that projected gradient finds, and with a quadratic kernel the disagreement never rises, but for rounding.
+# In every draw the couplings in closed form are those that projected gradient finds. With a quadratic kernel the disagreement never rises, but for rounding.
 # The last panel is a limit that the paper does not draw. At weights as small as 0.01 only a few votes of the dense cluster keep couplings. In some draws one or two scattered votes that lie next to the first mean take most instead.
 # {claim}`LR-W-3` asks for weights from 3 down to 0.1; below that, its last two parts fail in some draws.
 #
@@ -510,7 +510,7 @@ chapter.table("LR-W-1", "LR-W-2", "LR-T3-")
 
 # %% [markdown]
 # The text says that the LSTM equals or beats the open implementations of EM routing, and that the kernel does not. The paper's own table is less clear.
-# On smallNORB the LSTM's {theirs}`LR-T3-conn-norb` are more than the {theirs}`LR-T3-em24-norb` of Gritzman's EM routing, and the kernel's {theirs}`LR-T3-sim-norb` are no more than the {theirs}`LR-T3-emwww-norb` of the other implementation.
+# On smallNORB the LSTM's {theirs}`LR-T3-conn-norb` are more than the {theirs}`LR-T3-em24-norb` of Gritzman's EM routing. The kernel's {theirs}`LR-T3-sim-norb` are no more than the {theirs}`LR-T3-emwww-norb` of the other implementation.
 
 # %% mystnb={"figure": {"caption": "Which routing errs least? Test error, one dot a seed; open: the same routing frozen as it starts. Scale and seeds stand above the panels.", "name": "fig-lr-errors"}, "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, the kernel on {measured}`errors:mnist/similarity:test_error`, EM routing on {measured}`errors:mnist/em:test_error` and RBA on {measured}`errors:mnist/dynamic:test_error`; frozen, the LSTM errs on {measured}`errors:mnist/connectionist/frozen:test_error`."}} tags=["hide-input"]
 error_records = frames.best([*committed, *errors], "errors", views="separate")
@@ -635,7 +635,7 @@ def draw_all_weights(records: list, iterations: tuple[int, ...]) -> None:
 draw_all_weights(trained_records, iterations=(3,))
 
 # %% [markdown]
-# With the LSTM the *least* active tenth of the children of the first layer outweighs the most active one in nearly all networks, but in neither of the two that trained for twice as long; with the kernel it does so in none. No run tells why.
+# With the LSTM the *least* active tenth of the children of the first layer outweighs the most active one in nearly all networks. It does so in neither of the two that trained for twice as long, nor in any network with the kernel. No run tells why.
 # Near votes outweigh far ones with the LSTM, the kernel and EM routing in nearly all networks and layers.
 #
 # ```{fold} Each iteration, how evenly votes are weighed, and what the kernel has learned
@@ -750,27 +750,18 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "What do hardly active children do to a parent? Ten children with equal activation; logit of one parent and its largest gradient by an activation. Weights of the released start, with a third theta of 1.", "name": "fig-lr-floor"}, "image": {"alt": "Left: logit of a parent over the activation of its children. With the floor it levels off, without one it keeps falling. Right: its largest gradient, which without a floor grows without bound as the activation falls."}} tags=["hide-input"]
 activations = torch.logspace(-8, 0, 33)
+children = activations[:, None].repeat(1, 10).requires_grad_()
 with seeded(0):
-    votes = torch.randn(10, 1, 16)
+    votes = torch.randn(10, 1, 16).expand(33, -1, -1, -1)
     routing = make_routing("similarity", 1, 16, start="released")
 shape = routing.mixture, routing.width(), routing.weights, torch.tensor([[0.0, 1.0, 1.0]])
-
-
-def logit_and_gradient(activation: torch.Tensor, floor: float) -> tuple[float, float]:
-    """Return the logit of a parent of ten such children, and its largest gradient."""
-    children = activation.repeat(10).requires_grad_()
-    options = dict(floor=floor, logistic=False)
-    (logit,) = similarity_routing(votes, children, *shape, **options).activation
-    (gradient,) = torch.autograd.grad(logit, children)
-    return logit.item(), gradient.abs().max().item()
-
-
 figure, (logit_axis, gradient_axis) = plots.panels(2, height=2.3)
 for floor, color in ((0.1, SIMILARITY), (0.0, MISTAKE)):
-    results = [logit_and_gradient(activation, floor) for activation in activations]
-    logits, gradients = zip(*results, strict=True)
-    logit_axis.plot(activations, logits, color=color)
-    gradient_axis.plot(activations, gradients, color=color)
+    options = dict(floor=floor, logistic=False)
+    logits = similarity_routing(votes, children, *shape, **options).activation
+    (gradient,) = torch.autograd.grad(logits.sum(), children)
+    logit_axis.plot(activations, logits.detach(), color=color)
+    gradient_axis.plot(activations, gradient.abs().amax(dim=1), color=color)
 plots.key(gradient_axis, {"floor 0.1": SIMILARITY, "no floor": MISTAKE})
 for axis, name in ((logit_axis, "logit"), (gradient_axis, "gradient")):
     axis.set(xscale="log", xlabel="activation of the children", ylabel=name)
@@ -839,7 +830,7 @@ frames.table(rows, columns)
 # ### What does each routing cost?
 #
 # The table gives parameters, operations and memory, and the time of a step in steps of EM routing in the same network: with both on the same path, and as a training runs. A long training compiles EM routing and RBA, which have a core of their own; the LSTM and the kernel have none.
-# At the paper's size a training step of the network takes {measured}`costs@paper:connectionist:times_em_in_training` times as long with the LSTM as with EM routing, and {measured}`costs@paper:similarity:times_em_in_training` times as long with the kernel.
+# At the paper's size a training step with the LSTM takes {measured}`costs@paper:connectionist:times_em_in_training` times as long as with EM routing, and one with the kernel {measured}`costs@paper:similarity:times_em_in_training` times.
 # The paper gives hours on a card ({claim}`LR-X-hours`); [our core-hours](#run-it-yourself) stand below.
 #
 # Operations are those of a training step in products and convolutions, for each image; the kernel routes without products, so none of its routing is counted. *Kept* is what stays in memory for the gradient: by the definition, and on the fast path, which routes a part once more.
