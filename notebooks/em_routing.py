@@ -511,7 +511,7 @@ def of_arms(records: list, *names: str) -> list:
 
 
 def row(claim: str | None, arm: str, records: list) -> tuple:
-    """Return a row of a figure of errors: its colour, the paper's value and that of each seed."""
+    """Return a row of a figure: its colour, the paper's error and that of each seed."""
     color = CNN if arm.endswith("cnn") else CAPSULES
     printed = claimed[claim].value if claim else None
     return color, printed, frames.values(records, "test_error")
@@ -532,7 +532,7 @@ rows["CNN at the paper's own size"] = row("EM-T1-cnn", "cnn", full_cnns)
 doubled.append(longer_cnns)
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.8))
 plots.errors(axis, rows)
-for y, (color, records) in enumerate(zip((r[0] for r in rows.values()), doubled, strict=True)):
+for y, ((color, *_), records) in enumerate(zip(rows.values(), doubled, strict=True)):
     errors = frames.values(records, "test_error")
     axis.plot(errors, [y] * len(errors), "x", color=color, ms=7)
 plt.show()
@@ -943,7 +943,7 @@ frames.deviations([*committed, *test_error, *viewpoint, *attacks]).pipe(frames.s
 
 # %%
 def given_away(normalise: str, types: int = 2, parents: int = 4, size: int = 6) -> torch.Tensor:
-    """Return how much each place of the grid gives away in total, [size, size]; random poses."""
+    """Return how much each child of a grid gives away in total, [size, size]."""
     with seeded(0), torch.no_grad():
         layer = ConvCapsules(types, parents, kernel=3, stride=1, normalise=normalise)
         pose = torch.randn(1, size, size, types, 4, 4)
@@ -1156,7 +1156,7 @@ plt.show()
 
 # %%
 def start(preset: str) -> list[float]:
-    """Return active capsules by layer, spread of classes, mean gradient of the first weights."""
+    """Return the active capsules by layer, the spread of classes, and the mean gradient."""
     network, images = untrained(preset=preset)
     activations = [layer.activation for layer in network.layers(images.inputs).values()]
     classes = activations[-1]

@@ -190,7 +190,7 @@ def relative_couplings(preset: str) -> torch.Tensor:
     shape = torch.zeros(1, 5), routing.mixture, routing.width()
     rise = kernel(distances.expand(1, 5, -1), *shape)
     rise -= kernel(torch.full((1, 5, 1), near), *shape)
-    return (rise / routing.weights.abs().sum(dim=1, keepdim=True)).exp()[0]
+    return (rise / routing.weights.abs().sum(dim=1, keepdim=True)).exp()
 
 
 figure, axes = plots.panels(3, height=2.0, sharey=True)
