@@ -124,7 +124,7 @@ from capslib.lab.ledger import ledger, raised
 from capslib.layers import PrimaryCapsules, squash
 from capslib.losses import margin_loss
 from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
-from capslib.papers.negation_limitation.asks import SHORT_NAMES, STARTED
+from capslib.papers.negation_limitation.checks import SHORT_NAMES, STARTED
 from capslib.papers.negation_limitation.depth import (
     CONTROLLED_DEPTHS,
     EM_DEPTHS,

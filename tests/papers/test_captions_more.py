@@ -20,10 +20,10 @@ from capslib.lab.store import Store
 from capslib.lab.words import BASELINES, CAPSULES, ERRATA, EXACT, NOT_RUN, OPEN, Verdict
 from capslib.networks.sparse_unsupervised import LifetimeBoost
 from capslib.papers import budget
+from capslib.papers.check import training_accuracy
 from capslib.papers.experiment import TWICE
-from capslib.papers.negation_limitation.asks import LEARNED as FLOORS
-from capslib.papers.negation_limitation.asks import TRAINS
-from capslib.papers.query import training_accuracy
+from capslib.papers.negation_limitation.checks import LEARNED as FLOORS
+from capslib.papers.negation_limitation.checks import TRAINS
 from capslib.papers.sparse_unsupervised import EXPERIMENTS
 from capslib.papers.sparse_unsupervised.recipe import SparseRecipe
 

@@ -16,7 +16,7 @@ from capslib.lab.ledger.deviations import SMALLER, deviations
 from capslib.lab.runs import run_trial
 from capslib.layers import as_capsules
 from capslib.networks.negation_limitation import CapsNetOutput, CapsuleStack, SignNetwork
-from capslib.papers import query as q
+from capslib.papers.check import leaves, read
 from capslib.papers.experiment import SCALES, Arm
 from capslib.papers.negation_limitation import CHECKS, EXPERIMENTS, STEM
 from capslib.papers.negation_limitation.recipe import CapsNetRecipe

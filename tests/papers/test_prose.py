@@ -12,11 +12,7 @@ import pytest
 from capslib.papers import STEMS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NOT_YET = {
-    "em_routing",
-    "inequality_anomaly",
-    "learned_routing",
-}
+NOT_YET = {"inequality_anomaly"}
 """Notebooks whose numbers are not roles yet."""
 EXEMPT = re.compile(
     r"""
