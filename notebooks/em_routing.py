@@ -11,6 +11,21 @@
 #
 # ```{masthead} em_routing
 # ```
+#
+# :::{div} answer
+# Not yet tested at full size. In small networks it is undecided whether capsules err less than a CNN of their size.
+# :::
+#
+# Hinton, Sabour and Frosst (2018) give every capsule a 4×4 pose and route by expectation maximisation.
+# On smallNORB they report an error of {theirs}`EM-T1-iter3`, against {theirs}`EM-T1-cnn` of a convolutional network (CNN) with thirteen times the parameters.
+# We rebuilt their networks, their loss and their data.
+# Our CNN of full size errs on {ours}`EM-T1-cnn`.
+# Our capsule networks are smaller so far and err on {ours}`EM-T1-iter3`; the CNN beside them errs on {measured}`test_error:copy/cnn:test_error`.
+# That all printed updates lower one free energy, as claimed, {verdict}`EM-W-8`.
+# Paper and released code describe different networks, and the difference is large ({numref}`fig-em-rules`).
+#
+# ```{headlines} em_routing
+# ```
 
 # %% tags=["parameters", "remove-cell"]
 # smoke: stand-ins, seconds · cpu: real data, reduced networks · paper: the paper's setting
@@ -38,7 +53,7 @@ session = Session.start(
     results_dir=results_dir,
 )
 
-# %% tags=["remove-input"]
+# %% tags=["remove-cell"]
 from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.em_routing import EXPERIMENTS, STEM
@@ -59,83 +74,17 @@ RULE_COLORS = {
     "positions-per-type": plots.ARM_COLORS[0],
     "released": plots.ROLE_COLORS["released"],
 }
-competing = {}  # the errors with three iterations, by who competes
-for rule, arm in (
-    ("types+positions", "competition_as_printed/iterations_3"),
-    ("types-per-position", "competition_in_one_window/iterations_3"),
-    ("positions-per-type", "main"),
-):
-    records = frames.select(committed, "test_error", "cpu", arm=arm)
-    competing[rule] = frames.values(records, "test_error")
-as_printed = frames.select(
-    committed, "test_error", "cpu", arm="competition_as_printed/iterations_3"
-)
-changes = frames.values(as_printed, "error_change_last_quarter")
-full_size = frames.select(committed, "test_error", "paper", network="matrix_capsnet")
-copied_capsules = frames.select(committed, "test_error", "cpu", arm=f"{COPY}main")
-capsule_sizes = [record.parameters for record in copied_capsules]
-copied_cnns = frames.select(committed, "test_error", "cpu", arm=f"{COPY}cnn")
-cnn_sizes = [record.parameters for record in copied_cnns]
-copied_errors = frames.values(copied_cnns, "test_error")
-longer_cnns = frames.select(chapter.all_records, "test_error", "paper", arm="cnn/twice")
-chapter.verdict_box(
-    {
-        "printed": frames.mean(competing["types+positions"], unit="%"),
-        "one_type": frames.mean(competing["positions-per-type"], unit="%"),
-        "trained": f"{len(full_size)} capsule networks of this paper have been trained at its size"
-        if full_size
-        else "No capsule network of this paper has been trained at its size",
-        "moving": sum(abs(change) >= IMPROVING for change in changes),
-        "runs": len(changes) or None,
-        "times": round(max(cnn_sizes, default=0) / max(capsule_sizes, default=1)),
-        "cnn": frames.mean(copied_errors, unit="%"),
-        "own": frames.mean(frames.values(longer_cnns, "test_error"), unit="%"),
-    },
-    claim="Matrix capsules with EM routing make {EM-X-reduction:theirs} fewer errors on smallNORB "
-    "than the best result before them, fewer than a CNN on viewpoints that they have never seen, "
-    "and are harder to attack.",
-    found="In a smaller copy of the experiment, capsules with three iterations err on {EM-T1-iter3:ours}, and with one on {EM-T1-iter1:ours}. "
-    "The paper’s CNN, with {times} times their parameters, errs on {cnn}. These capsules are right "
-    "on too few training images to decide whether three iterations help ({EM-W-10:said} {EM-W-10}) "
-    "or capsules beat a CNN ({EM-W-14:said} {EM-W-14}). That all updates, as printed, "
-    "lower one free energy: this claim {EM-W-8:verdict} {EM-W-8}.",
-    size="{trained}. Its CNN has that size and errs on {EM-T1-cnn:ours}, where the paper has "
-    "{EM-T1-cnn:theirs}: {EM-T1-cnn:verdict} {EM-T1-cnn}, since one seed with twice the training "
-    "errs on {own}. The capsules are smaller ({EM-T1-iter3:basis}), on MNIST and on a copy of "
-    "smallNORB that had been compressed as JPEG. {undecided} claims are undecided, and {measured} "
-    "values are measured, which decides nothing.",
-    surprise="Paper and released code describe different networks. If all parents compete for a child, "
-    "as printed, a reduced network errs on {printed}. With competition within a type, nearly as released, it errs on {one_type}. Of the {runs} runs "
-    "as printed, {moving} were still improving when they ended.",
-    settles="Full-size runs, plus one of double length, would settle the values; the paper does not "
-    "say how long it trains. At full size the main network competes as the released code does. "
-    "We chose that before we trained one: the authors’ checkpoint has the paper’s numbers.",
-)
 
-# %% mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}} tags=["remove-cell", "front-found"]
+# %% mystnb={"image": {"alt": "Test error on smallNORB of capsules and of the paper's CNN in the smaller copy: filled ours, with an interval over three seeds, open the paper's for capsules."}} tags=["remove-cell", "front"]
 plots.use_style()
 CAPSULES, CNN = plots.routing_color("em"), plots.routing_color("cnn")
+cnn_records = frames.select(committed, "test_error", "cpu", arm=f"{COPY}cnn")
 plots.dots(
     {
         "capsules, 3 iterations": (verdicts["EM-T1-iter3"], CAPSULES),
-        "CNN of the paper": (copied_errors, CNN),
+        "CNN of the paper": (frames.values(cnn_records, "test_error"), CNN),
     },
     end=30,
-)
-
-# %% mystnb={"image": {"alt": "Test error on smallNORB of the reduced network with the competition that is printed and with one competition for each type, after the released code."}} tags=["remove-cell", "front-surprise"]
-plots.dots(
-    {
-        "competition as printed": (
-            competing["types+positions"],
-            RULE_COLORS["types+positions"],
-        ),
-        "competition per type": (
-            competing["positions-per-type"],
-            RULE_COLORS["positions-per-type"],
-        ),
-    },
-    end=50,
 )
 
 # %% tags=["hide-input"]
@@ -190,6 +139,14 @@ ROLES = plots.ROLE_COLORS
 # A CNN of the same size errs on {measured}`test_error:copy/small_cnn:test_error` ({claim}`EM-W-14`). Neither order is decided: capsules with three iterations are right on fewer than nine of ten training images.
 
 # %% mystnb={"figure": {"caption": "Does it matter who competes for a child? Test error of the reduced network with three iterations: smallNORB, cpu scale, coarser setting, a small mark for each of three seeds. *One window only*: a common mistake. *One type only*: after the release, without its shared maximum and added constant. Open: the paper's main network, beside its printed rule; Table 1 compares it with our main network (one type). Dotted: chance.", "name": "fig-em-rules"}, "image": {"alt": "Test error on smallNORB of the reduced network by who competes for a child. As printed it is {measured}`test_error:competition_as_printed/iterations_3:test_error`, with the common mistake {measured}`test_error:competition_in_one_window/iterations_3:test_error`, with one competition per type {measured}`test_error:main:test_error`. Every seed has this order."}} tags=["hide-input"]
+competing = {}  # the errors with three iterations, by who competes
+for rule, arm in (
+    ("types+positions", "competition_as_printed/iterations_3"),
+    ("types-per-position", "competition_in_one_window/iterations_3"),
+    ("positions-per-type", "main"),
+):
+    records = frames.select(committed, "test_error", "cpu", arm=arm)
+    competing[rule] = frames.values(records, "test_error")
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.6))
 rows = {}
 for rule, errors in competing.items():
@@ -205,7 +162,7 @@ plt.show()
 # Eighteen children vote for three parents in the plane. The first seven agree about parent 1, the next seven agree about parent 2, and nobody agrees about parent 3. Each parent is a Gaussian.
 # Routing alternates between two questions. Where does a parent lie, given the children that belong to it (M-step)? Which children belong to it, given where all parents lie (E-step)?
 
-# %% mystnb={"figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: violet children agree about parent 1, pink ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}, "image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}} tags=["hide-input", "thumbnail"]
+# %% mystnb={"figure": {"caption": "How do parents find their children? Votes for each parent (rows) in each iteration (columns). The area of a dot shows the coupling: the share of the child that this parent gets. The colour shows the child's group: violet children agree about parent 1, pink ones about parent 2, grey ones about none. The ellipse spans two standard deviations around the mean. All couplings start at one third.", "name": "fig-em-toy"}, "image": {"alt": "Votes for three parents over three iterations. Parents 1 and 2 shrink onto the children that agree about them and become active. Parent 3 loses the votes of both groups, stays wide, and is least active."}} tags=["hide-input"]
 with seeded(4):
     groups = torch.tensor([0] * 7 + [1] * 7 + [2] * 4)
     votes = 1.1 * torch.randn(18, 3, 2)  # [I, J, D]
@@ -529,7 +486,7 @@ for arm, (label, claim) in COPIES.items():
     doubled.append(of_arms(chapter.all_records, f"{COPY}{arm}/twice"))
 full_cnns = frames.select(committed, "test_error", "paper", arm="cnn")
 rows["CNN at the paper's own size"] = row("EM-T1-cnn", "cnn", full_cnns)
-doubled.append(longer_cnns)
+doubled.append(of_arms(chapter.all_records, "cnn/twice"))
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 1.8))
 plots.errors(axis, rows)
 for y, ((color, *_), records) in enumerate(zip(rows.values(), doubled, strict=True)):

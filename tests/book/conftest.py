@@ -60,9 +60,7 @@ PAGES = {
 
 ```{verdict-matrix}
 ```
-```{chapter-cards}
-```
-```{findings}
+```{paper-rows}
 ```
 ```{runs}
 ```
@@ -88,6 +86,9 @@ Words come first. Our network has {ours}`NEG-T1-rba-bias`
     "book/papers/negation_limitation.md": """# Negation
 
 ```{masthead} negation_limitation
+```
+
+```{headlines} negation_limitation
 ```
 
 (sign)=

@@ -155,10 +155,10 @@ def test_every_claim_is_on_the_scorecard_and_the_matrix(nothing):
     tiles = [int(tile.b.text) for tile in matrix.select(".verdict-tile")]
     assert min(tiles) >= render.TILE
     assert len(matrix.select("a.vq")) + sum(tiles) == len(ledger())
-    cards = draw("chapter-cards", nothing).text
+    rows = draw("paper-rows", nothing).text
     for paper in PAPERS.values():
         assert paper.short in matrix.text
-        assert paper.title in cards
+        assert paper.claim in rows
 
 
 def test_totals_keep_the_weights_of_verdicts_apart(verdict):

@@ -106,25 +106,16 @@ def test_the_claims_as_csv(tmp_path, add_records):
     assert "'=HYPERLINK()" in runs.claims_csv([hostile]), "a spreadsheet runs no formula"
 
 
-def test_a_chapter_gives_its_sentences_and_pictures_to_the_front_page(tmp_path):
-    def cell(tags, kind, content):
-        output = nbformat.v4.new_output("display_data", {kind: content})
+def test_a_chapter_gives_its_answer_and_a_picture_to_the_front_page(tmp_path):
+    def cell(tags, svg):
+        output = nbformat.v4.new_output("display_data", {"image/svg+xml": svg})
         metadata = {"tags": tags, "mystnb": {"image": {"alt": "Dots."}}}
         return nbformat.v4.new_code_cell("x", outputs=[output], metadata=metadata)
 
-    box = (
-        '<div class="verdict-box"><p class="box-claim"><b>They claim.</b> A.</p>'
-        '<p class="box-found"><b>We found.</b> <i>B</i>.</p></div>'
-    )
-    cells = [
-        cell([], "text/html", box),
-        cell(["front-found"], "image/svg+xml", "<svg/>"),
-        cell(["thumbnail"], "image/svg+xml", '<svg width="500pt"/>'),
-    ]
+    top = nbformat.v4.new_markdown_cell("# T\n\n:::{div} answer\nIt *holds*.\n:::\n\nMore.")
+    cells = [top, cell([], "<svg/>"), cell(["front"], "<svg>1</svg>")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "n.ipynb")
-    fronts = notebooks.front(tmp_path / "n.ipynb")
-    assert fronts == {
-        "found": ("<i>B</i>.", ("Dots.", "<svg/>", "")),
-        "thumbnail": ("", ("Dots.", '<svg width="500pt"/>', "")),
-    }
-    assert [front.picture.wide for front in fronts.values()] == [False, True]
+    front = notebooks.front(tmp_path / "n.ipynb")
+    assert front == ("It *holds*.", ("Dots.", "<svg>1</svg>", ""))
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
+    assert notebooks.front(tmp_path / "empty.ipynb") == ("", None)

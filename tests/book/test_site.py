@@ -118,32 +118,38 @@ def test_folded_code_is_named_by_what_it_shows(chapters):
     assert kinds == {"figure", "table"}
 
 
-def test_a_chapter_opens_with_its_citation_its_box_and_its_verdicts(chapters):
+def test_a_chapter_opens_with_its_citation_its_answer_and_its_headlines(chapters):
     for path, page in chapters.items():
-        opening = page.select(".masthead-cited, .verdict-box, .masthead-verdicts")
-        cited, box, verdicts = opening
+        cited, answer, headlines = page.select(".masthead, .answer, table.headlines")
         addresses = {link["href"] for link in cited.select("a")}
         assert set(filter(None, PAPERS[path.stem].links.values())) <= addresses
-        assert "verdict-box" in box["class"]
-        assert verdicts.select("a.vq"), path
-        assert verdicts.find_all(recursive=False)[-1]["class"] == ["masthead-launch"]
+        assert 5 < len(answer.text.split()) < 50, path
+        rows = headlines.select("tbody tr")
+        assert 3 <= len(rows) <= 6
+        assert all(row.select("a.vq") for row in rows)
+        assert page.select(".masthead-launch a")
 
 
-def test_front_page_says_what_each_chapter_found(site, pages, chapters):
-    front = pages[site / "book/intro.html"]
+def test_the_abstract_of_a_chapter_has_at_most_120_words(chapters):
+    for path, page in chapters.items():
+        words = []
+        for paragraph in page.select_one(".answer").find_next_siblings():
+            if paragraph.name != "p":
+                break
+            words += paragraph.text.split()
+        assert 40 < len(words) <= 120, path
+
+
+def test_front_page_has_a_row_for_each_paper(site, pages, chapters):
     stems = []
-    for section in front.select(".findings > section"):
-        stem = Path(urlsplit(section.select_one(".finding-of")["href"]).path).stem
+    for row in pages[site / "book/intro.html"].select(".paper-rows tbody tr"):
+        stem = Path(urlsplit(row.a["href"]).path).stem
         stems.append(stem)
-        assert PAPERS[stem].claim in " ".join(section.select_one(".finding-claim").text.split())
-        finding = section.select_one(".finding")
-        assert len(finding.text.split()) > 10
-        assert finding.img["alt"]
-    written = {path.stem for path in chapters}
-    assert stems == [stem for stem in PAPERS if stem in written]
-    cards = front.select(".chapter-card")
-    assert len(cards) == len(chapters)
-    assert all(card.img["alt"] for card in cards)
+        claim, answer, evidence = row.select("td")
+        assert PAPERS[stem].claim == claim.text
+        assert len(answer.text.split()) > 5
+        assert evidence.img["alt"]
+    assert stems == list(PAPERS)
 
 
 def test_a_claim_of_an_experiment_leads_from_the_scorecard_to_its_table(site, pages):
@@ -152,8 +158,8 @@ def test_a_claim_of_an_experiment_leads_from_the_scorecard_to_its_table(site, pa
     assert link["href"] == "papers/negation_limitation.html#at-NEG-T1-rba-bias"
 
 
-def test_front_page_shows_every_claim(site, pages):
-    matrix = pages[site / "book/intro.html"].select_one(".verdict-matrix")
+def test_the_scorecard_has_a_square_for_every_claim(site, pages):
+    matrix = pages[site / "book/scorecard.html"].select_one(".verdict-matrix")
     squares = matrix.select(".matrix-row a.vq")
     tiles = [int(tile.b.text) for tile in matrix.select(".verdict-tile")]
     assert len(squares) + sum(tiles) == len(ledger())
@@ -227,7 +233,7 @@ CUT_OFF = """() => {
   const shown = (selector) =>
     [...document.querySelectorAll(selector)].filter((e) => e.checkVisibility());
   const parts =
-    "figure, img, table, pre, .vq, .verdict-box, .verdict-strip, .verdict-tile, .claim-ref";
+    "figure, img, table, pre, .vq, .verdict-strip, .verdict-tile, .claim-ref";
   const boxes = "pre, .claims-wrap, .cell_output, .pst-scrollable-table-container";
   const wide = shown(parts).filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5);
   const inside = shown(boxes).filter((e) => e.scrollWidth > e.clientWidth + 1);
@@ -425,7 +431,7 @@ CONTRAST = """() => {
     found[classes] = ratio(style.color, FULL.includes(classes) ? style.backgroundColor : sheet);
     square.remove();
   }
-  const texts = ["main p", "small", ".verdict-note", "main a.matrix-name", ".chapter-card p"];
+  const texts = ["main p", "small", ".verdict-note", "main a.matrix-name", ".paper-rows small"];
   for (const selector of texts)
     found[selector] = ratio(getComputedStyle(document.querySelector(selector)).color, sheet);
   return found;

@@ -45,7 +45,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", renew_evidence)
     app.connect("env-purge-doc", forget_page)
     app.connect("doctree-read", pages.name_code)
-    app.connect("doctree-read", directives.below_the_box)
     app.connect("doctree-read", roles.write_alt_texts)
     app.connect("doctree-read", roles.leave_out_sentences)
     app.connect("env-updated", write_files)
@@ -130,7 +129,7 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
             notebooks.write_if_changed(site / "_static" / name, text.encode())
         book.published = book.stamp
     for executed in book.chapters.values():
-        notebooks.write_pictures(executed.fronts, site)
+        notebooks.write_picture(executed.front, site)
     travel.publish(Path(app.srcdir) / "notebooks", site, book)
 
 

@@ -33,16 +33,10 @@ class Executed(NamedTuple):
     """What an executed chapter gives to other pages."""
 
     state: str
-    fronts: dict[str, notebooks.Front]
-    """For the front page: its sentences and its pictures."""
+    front: notebooks.Front
+    """For the front page."""
     claims: frozenset[str]
     """The claims that have a row in the table of an experiment."""
-
-    @property
-    def finding(self) -> notebooks.Front | None:
-        """What surprised it, if there is a picture of that; else what it found."""
-        surprise = self.fronts.get("surprise")
-        return surprise if surprise and surprise.picture else self.fronts.get("found")
 
 
 class Book:

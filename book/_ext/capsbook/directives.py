@@ -23,7 +23,6 @@ from capsbook.travel import PUBLISHED, citation, launch_links
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from sphinx.application import Sphinx
     from sphinx.writers.html5 import HTML5Translator
 
     from capsbook.book import Book
@@ -67,8 +66,7 @@ class BookDirective(SphinxDirective):
 
 DRAWN = (
     "verdict-matrix",
-    "chapter-cards",
-    "findings",
+    "paper-rows",
     "scorecard",
     "runs",
     "record-schema",
@@ -103,30 +101,40 @@ class ClaimsTable(BookDirective):
         return [self.draw("claims-table", verdicts=verdicts, whole=of_paper)]
 
 
-class Masthead(BookDirective):
-    """``{masthead} STEM``: the citation; then verdicts, their records, and launch buttons.
-
-    :func:`below_the_box` puts the latter under the verdict box, which a cell shows.
-    """
+class OfChapter(BookDirective):
+    """A directive of the page of a paper."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         stem = self.arguments[0]
-        if stem not in PAPERS:
-            return self.warn(f"no paper {stem!r}")
-        summary = self.draw(
-            "masthead",
+        return self.show(stem) if stem in PAPERS else self.warn(f"no paper {stem!r}")
+
+    def show(self, stem: str) -> list[nodes.Node]:
+        """Return what the page shows of a paper."""
+        raise NotImplementedError
+
+
+class Masthead(OfChapter):
+    """``{masthead} STEM``: the citation of the paper, with links to it and its code."""
+
+    def show(self, stem: str) -> list[nodes.Node]:
+        cited = self.parse_text_to_nodes(f"{citation(stem)} {{cite}}`{PAPERS[stem].cite}`")
+        return [nodes.container("", *cited, classes=["masthead"])]
+
+
+class Headlines(OfChapter):
+    """``{headlines} STEM``: what the paper claims, the verdict on each; and launch buttons."""
+
+    def show(self, stem: str) -> list[nodes.Node]:
+        table = self.draw(
+            "headlines",
             stem=stem,
             scale=self._scale(),
             launch=launch_links(stem, self.book.repository),
             notebook=PUBLISHED.format(stem=stem),
         )
-        cited = self.parse_text_to_nodes(f"{citation(stem)} {{cite}}`{PAPERS[stem].cite}`")
-        return [
-            nodes.container("", *cited, classes=["masthead-cited"]),
-            nodes.container("", summary, classes=["masthead-verdicts"]),
-        ]
+        return [table]
 
     def _scale(self) -> str:
         """Return the scale of this page's notebook, as ``capslib execute`` noted it."""
@@ -135,22 +143,6 @@ class Masthead(BookDirective):
             return ""
         noted = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("capslib", {})
         return noted.get("parameters", {}).get("scale", "")
-
-
-def below_the_box(app: Sphinx, doctree: nodes.document) -> None:
-    """Put the verdicts of a masthead under the verdict box."""
-    boxes, mastheads = [], []
-    for container in doctree.findall(nodes.container):
-        if "masthead-verdicts" in container["classes"]:
-            mastheads.append(container)
-        elif "cell" in container["classes"]:
-            html = [raw.astext() for raw in container.findall(nodes.raw)]
-            if any('verdict-box"' in text for text in html):
-                boxes.append(container)
-    if boxes and mastheads:
-        box, masthead = boxes[0], mastheads[0]
-        masthead.parent.remove(masthead)
-        box.parent.insert(box.parent.index(box) + 1, masthead)
 
 
 class Benchmarks(BookDirective):
@@ -334,6 +326,7 @@ class Folding(SphinxPostTransform):
 
 DIRECTIVES = dict.fromkeys(DRAWN, Drawn) | {
     "claims-table": ClaimsTable,
+    "headlines": Headlines,
     "masthead": Masthead,
     "fold": Fold,
     "microscope": Microscope,

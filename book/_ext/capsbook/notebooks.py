@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,44 +26,28 @@ class Picture(NamedTuple):
     svg: str
     narrow: str
 
-    @property
-    def wide(self) -> bool:
-        """Whether it takes a row of its own."""
-        width = re.search(r'<svg[^>]* width="([\d.]+)pt"', self.svg)
-        return width is not None and float(width[1]) > 300
-
 
 class Front(NamedTuple):
-    """What a chapter gives to the front page: a sentence of its verdict box as HTML, and a
-    picture."""
+    """What a chapter gives to the front page: its verdict line as Markdown, and a picture."""
 
     text: str
     picture: Picture | None
 
 
-def front(executed: Path) -> dict[str, Front]:
-    """Return what an executed chapter gives to the front page, by name.
+ANSWER = re.compile(r"^:::\{div\} answer\n(.*?)\n:::$", re.MULTILINE | re.DOTALL)
 
-    ``found`` and ``surprise`` are the sentences of its verdict box, each with the first picture
-    of the cell tagged ``front-NAME``. ``thumbnail`` is the picture of its card.
-    """
+
+def front(executed: Path) -> Front:
+    """Return the verdict line of an executed chapter, and the picture of its ``front`` cell."""
     notebook = nbformat.read(executed, as_version=4)
-    box = ""
-    pictures: dict[str, Picture] = {}
+    line = None
+    for cell in notebook.cells:
+        line = line or ANSWER.search(cell.source)
+    pictures = []
     for cell, output in _outputs(notebook):
-        html = "".join(output.get("data", {}).get("text/html", ""))
-        if 'verdict-box"' in html and not box:
-            box = html
-        if SVG in output.get("data", {}):
-            for name in cell.metadata.get("tags", []):
-                pictures.setdefault(name.removeprefix("front-"), _picture(cell, output))
-    fronts = {}
-    for name in ("found", "surprise", "thumbnail"):
-        sentence = re.search(rf'<p class="box-{name}"><b>.*?</b>(.*?)</p>', box, re.S)
-        if sentence or name in pictures:
-            text = sentence[1].strip() if sentence else ""
-            fronts[name] = Front(text, pictures.get(name))
-    return fronts
+        if SVG in output.get("data", {}) and "front" in cell.metadata.get("tags", []):
+            pictures.append(_picture(cell, output))
+    return Front(line[1] if line else "", pictures[0] if pictures else None)
 
 
 def narrow(executed: Path) -> dict[str, bytes]:
@@ -97,13 +81,11 @@ def site_file(svg: str) -> str:
     return f"_static/cards/{hashlib.sha256(svg.encode()).hexdigest()[:16]}.svg"
 
 
-def write_pictures(fronts: Mapping[str, Front], site: Path) -> None:
-    """Write the pictures of a chapter for the front page into the site."""
-    for front in fronts.values():
-        picture = front.picture
-        for svg in (picture.svg, picture.narrow) if picture else ():
-            if svg:
-                write_if_changed(site / site_file(svg), svg.encode())
+def write_picture(front: Front, site: Path) -> None:
+    """Write the picture of a chapter for the front page into the site."""
+    if front.picture:
+        for svg in filter(None, (front.picture.svg, front.picture.narrow)):
+            write_if_changed(site / site_file(svg), svg.encode())
 
 
 def write_if_changed(target: Path, content: bytes) -> None:

@@ -17,13 +17,17 @@ from capsbook.notebooks import site_file
 from capsbook.roles import alt_text
 from capslib.lab import claims
 from capslib.lab.estimates import CARD
+from capslib.lab.headlines import Headline, judged, rows_of
 from capslib.lab.ledger import number, plural
 from capslib.lab.records import Record
 from capslib.lab.words import (
+    BASELINES,
     CAPSULES,
+    EXACT,
     GROUPS,
     NONE_TRAINED,
     OPEN,
+    REDUCED,
     Verdict,
     count_text,
     counts,
@@ -132,6 +136,29 @@ def _with_parts(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
         yield from _with_parts(verdict.parts)
 
 
+KINDS = {
+    CAPSULES: "networks of full size",
+    BASELINES: "baselines of full size",
+    REDUCED: "small networks",
+    EXACT: "theorems and counts",
+}
+"""What evidence of each group is, in a few words."""
+
+
+def kinds(verdicts: Sequence[Verdict]) -> str:
+    """Return what evidence there is, the weightiest first."""
+    groups = {verdict.group for verdict in verdicts}
+    words = [kind for group, kind in KINDS.items() if group in groups]
+    return ", ".join(words).capitalize() or "None yet"
+
+
+def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Return the verdict whose numbers stand for a headline: its first one with a number."""
+    rows = rows_of(headline, verdicts)
+    numbers = [row for row in rows if row.ours is not None and row.claim.value is not None]
+    return [*numbers, *rows][0]
+
+
 def schema_parts() -> dict[str, Mapping]:
     """Return the objects of a record's JSON Schema by name, the record first."""
     schema = Record.model_json_schema()
@@ -159,7 +186,10 @@ CALLED = (
     count_text,
     counted,
     counts,
+    judged,
+    kinds,
     linked_records,
+    main_row,
     milliseconds,
     number,
     plural,

@@ -26,6 +26,7 @@ import capslib
 from capsbook import roles, sources
 from capsbook.notebooks import write_if_changed
 from capslib.lab import claims
+from capslib.lab.headlines import judged
 from capslib.lab.runs import checkout
 from capslib.papers import PAPERS
 
@@ -130,6 +131,12 @@ def _directive(book: Book, fence: re.Match) -> str:
             return f"$$\n{argument}{body.strip()}\n$$"
         case "masthead":
             return f"{citation(argument)}."
+        case "headlines":
+            rows = [("The paper claims", "Verdict"), ("---", "---")]
+            rows += [(h.sentence, h.verdict) for h in judged(book.evidence.of(argument))]
+            return "\n".join(map(_table_row, rows))
+        case "div":
+            return body
         case "claims-table":
             rows = [claims.COLUMNS, ("---",) * len(claims.COLUMNS)]
             rows += [claims.row(verdict) for verdict in book.evidence.of(argument)]
