@@ -32,15 +32,16 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def gradients() -> None:
-    """Name the test that leaves gradients switched off, rather than the ones that fail after
-    it.
+    """Draw the same numbers in every test, alone or in any company, and name the test that
+    leaves gradients switched off, rather than the ones that fail after it.
     """
     import torch
 
+    torch.manual_seed(0)
     yield
-    on = torch.is_grad_enabled()
+    enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
-    assert on, "this test left torch's gradients switched off"
+    assert enabled, "this test left torch's gradients switched off"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +86,10 @@ def real():
     """
 
     def folder(name: str) -> Path:
-        given = os.environ.get("CAPSLIB_DATA")
-        if not given or name not in {row.name for row in data.describe(given) if row.folder}:
+        root = os.environ.get("CAPSLIB_DATA")
+        if not root or name not in {row.name for row in data.describe(root) if row.folder}:
             pytest.skip(f"real data: {name} is not in $CAPSLIB_DATA")
-        return Path(given)
+        return Path(root)
 
     return folder
 

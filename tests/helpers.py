@@ -19,11 +19,11 @@ from capslib.lab.records import Code, Environment, Record
 from capslib.papers.experiment import Metric, Trial
 
 
-def lacking(what: str) -> None:
+def lacking(requirement: str) -> None:
     """Skip a test, saying what is lacking. Fail in CI, where nothing may be."""
     if os.environ.get("CI"):
-        pytest.fail(f"{what} (in CI this may not be lacking)")
-    pytest.skip(what)
+        pytest.fail(f"{requirement} (in CI this may not be lacking)")
+    pytest.skip(requirement)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from functools import partial
 from itertools import product
 
 import pytest
@@ -17,8 +18,6 @@ from test_competition import assert_couplings_sum_to_one
 
 from capslib.lab import estimates, plots
 from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules
-from capslib.networks.em_routing import MatrixCapsNet
-from capslib.networks.negation_limitation import DeepCapsNet, SignNetwork
 from capslib.papers import arm, experiments
 from capslib.registry import NETWORKS
 from capslib.routing import ROUTINGS, Routing, RoutingResult, routing_function, use_path
@@ -152,59 +151,45 @@ def test_its_couplings_sum_to_one_in_a_convolution(name):
     assert_couplings_sum_to_one((6, 3, 1), name)
 
 
-GENERATOR = torch.Generator().manual_seed(0)  # not every input of a sign network has a gradient
-GRID = (
-    torch.rand(2, 5, 5, 3, 4, 4, generator=GENERATOR),
-    torch.rand(2, 5, 5, 3, generator=GENERATOR),
-)
-IMAGES = torch.randn(2, 1, 17, 17, generator=GENERATOR)
-SIZES = (4, 2, 2, 2)
-DEEP = {
-    "depth": 3,
-    "filters": 4,
-    "kernel": 3,
-    "primary_types": 2,
-    "primary_kernel": 3,
-    "hidden": (4, 6),
-    "decoder": (4,),
-}
+IMAGE = (1, 17, 17)
+SMALL = {"depth": 3, "filters": 4, "kernel": 3, "primary_types": 2, "primary_kernel": 3}
 USES = {
-    "DenseCapsules": (
-        lambda **o: DenseCapsules(3, 3, 4, 5, **o),
-        (GRID[0][0, 0, :, :, 0], GRID[1][0, 0]),
+    "dense": (partial(DenseCapsules, 9, 3, 4, 5), [(2, 9, 4), (2, 9)]),
+    "conv": (partial(ConvCapsules, 3, 2), [(2, 5, 5, 3, 4, 4), (2, 5, 5, 3)]),
+    "class": (partial(ClassCapsules, 3, 4), [(2, 5, 5, 3, 4, 4), (2, 5, 5, 3)]),
+    "matrix_capsnet": (
+        partial(NETWORKS["matrix_capsnet"], IMAGE, 5, (4, 2, 2, 2)),
+        [(2, *IMAGE)],
     ),
-    "ConvCapsules": (lambda **o: ConvCapsules(3, 2, **o), GRID),
-    "ClassCapsules": (lambda **o: ClassCapsules(3, 4, **o), GRID),
-    "MatrixCapsNet": (lambda **o: MatrixCapsNet((1, 17, 17), 5, SIZES, **o), (IMAGES,)),
-    "DeepCapsNet": (lambda **o: DeepCapsNet((1, 8, 8), **DEEP, **o), (IMAGES[:, :, :8, :8],)),
-    "SignNetwork": (lambda **o: SignNetwork(5, **o), (GRID[1][0, 0, :, 0] - 0.5,)),
+    "deep_capsnet": (partial(NETWORKS["deep_capsnet"], (1, 8, 8), **SMALL), [(2, 1, 8, 8)]),
+    "sign": (partial(NETWORKS["sign"], 5), [(20,)]),
 }
+"""Layers and networks, and the shapes of what they take."""
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("bias", BIASES)
-def test_it_runs_forward_and_backward_in_every_layer_and_network_on_every_path(name, use, bias):
-    make, inputs = USES[use]
-    torch.manual_seed(0)
-    network = make(routing=name, iterations=2, bias=BIASES[bias])
-
-    def outcome(path: str) -> list[torch.Tensor]:
+@pytest.mark.parametrize(("make", "shapes"), USES.values(), ids=USES)
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+def test_it_runs_in_every_layer_and_network_on_every_path(name, bias, make, shapes):
+    network = make(routing=name, iterations=2, bias=bias)
+    assert any(isinstance(module, NEW[name]) for module in network.modules())
+    inputs = [torch.rand(shape) for shape in shapes]
+    outcomes = []
+    for path in ("eager", "fast", "compiled"):
         assert use_path(network, path) == ("eager" if path == "eager" else "fast")
-        output = network(*inputs)
-        output = getattr(output, "activation", output)
-        loss = (output * torch.linspace(0, 1, output.numel()).view_as(output)).sum()
-        parameters = list(network.parameters())
+        result = network(*inputs)
+        output = getattr(result, "activation", result)
+        loss = (output * torch.arange(output.numel()).view_as(output)).sum()
         needed = {"allow_unused": True, "materialize_grads": True}
-        return [output, *torch.autograd.grad(loss, parameters, **needed)]
-
-    eager = outcome("eager")
+        gradients = torch.autograd.grad(loss, list(network.parameters()), **needed)
+        outcomes.append([output, *gradients])
+    eager, fast, compiled = outcomes
     assert any(gradient.abs().max() > 0 for gradient in eager[1:])
-    for path in ("fast", "compiled"):
-        torch.testing.assert_close(outcome(path), eager)
+    torch.testing.assert_close(fast, eager)
+    torch.testing.assert_close(compiled, eager)
 
 
 TRIALS = {
-    ("em_routing", "test_error"): {"sizes": SIZES, "multi_crop": 0},
+    ("em_routing", "test_error"): {"sizes": (4, 2, 2, 2), "multi_crop": 0},
     ("em_routing", "viewpoint"): {},
     ("negation_limitation", "depth"): {},
 }
@@ -243,10 +228,10 @@ def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
 
 
 def test_a_start_at_half_leaves_it_alone(name):
-    network = MatrixCapsNet((1, 17, 17), 5, SIZES, routing=name)
+    network = NETWORKS["matrix_capsnet"](IMAGE, 5, (4, 2, 2, 2), routing=name)
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
-    network.start_at_half(torch.randn(4, 1, 17, 17))
-    assert all(torch.equal(tensor, state[key]) for key, tensor in network.state_dict().items())
+    network.start_at_half(torch.randn(4, *IMAGE))
+    torch.testing.assert_close(dict(network.state_dict()), state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +244,5 @@ def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_err
     monkeypatch.setitem(ROUTINGS, "mine", routing)
     assert_couplings_sum_to_one((6, 3, 1), "mine")
     message = f"'mine' {reason}, .* leave normalise='types.positions' out"
-    options = {"routing": "mine", "normalise": "types+positions"}
     with pytest.raises(ValueError, match=message):
-        ConvCapsules(3, 2, **options)
-    with pytest.raises(ValueError, match=message):
-        MatrixCapsNet((1, 17, 17), 5, SIZES, **options)
-
-
-def test_a_network_is_found_by_name_as_well(name):
-    assert isinstance(NETWORKS["sign"](5, routing=name).layers[0].routing, NEW[name])
+        ConvCapsules(3, 2, routing="mine", normalise="types+positions")

@@ -19,29 +19,25 @@ def test_every_entry_can_be_had(registry):
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [
-        ("em", "spread", "varience"),
-        ("connectionist", "reads", "papr"),
-        ("similarity", "start", "stepp"),
-    ],
+    ("name", "option"), [("em", "spread"), ("connectionist", "reads"), ("similarity", "start")]
 )
-def test_a_mistyped_option_of_a_routing_is_answered(name, option, value):
-    with pytest.raises(UserError, match=f"Unknown {option} '{value}'. Did you mean "):
-        routing.make_routing(name, 3, 4, **{option: value})(
+def test_a_mistyped_option_of_a_routing_is_answered(name, option):
+    with pytest.raises(UserError, match=f"Unknown {option} 'releasd'. "):
+        routing.make_routing(name, 3, 4, **{option: "releasd"})(
             torch.randn(2, 5, 3, 4), torch.rand(2, 5)
         )
 
 
 def test_the_routings_are_those_of_the_registry():
     assert routing.ROUTINGS is ROUTINGS
-    assert LOSSES["cross_entropy"] is torch.nn.functional.cross_entropy
+    with pytest.raises(UserError, match=r"Unknown routing 'emm'\. Did you mean 'em'"):
+        routing.make_routing("emm", 3, 4)
 
 
-def test_an_entry_can_be_added_replaced_and_taken_out_again(monkeypatch):
+def test_an_entry_can_be_added_replaced_and_taken_out_again():
     registry = Registry("thing", {"one": 1, "pi": "math:pi"})
-    with monkeypatch.context() as patch:
-        patch.setitem(registry, "two", 2)
-        patch.setitem(registry, "one", "math:e")
-        assert (registry["two"], round(registry["one"], 2), len(registry)) == (2, 2.72, 3)
-    assert (list(registry), registry["one"]) == (["one", "pi"], 1)
+    registry["two"] = 2
+    registry["one"] = "math:e"
+    assert (registry["two"], round(registry["one"], 2), len(registry)) == (2, 2.72, 3)
+    del registry["two"]
+    assert list(registry) == ["one", "pi"]
