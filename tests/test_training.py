@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import notified
-from torch import nn
+from torch import Tensor, nn
 
 from capslib import training
 from capslib.errors import Interrupted, NotFinite, UserError
@@ -111,11 +111,14 @@ def undisturbed() -> dict:
 # ---------------------------------------------------------------------------------- it learns
 
 
-@pytest.mark.parametrize("zero", ["examples", "epochs", "batch_size"])
-def test_a_training_of_nothing_is_an_error(zero):
-    nothing = Examples(torch.zeros(0, 4)) if zero == "examples" else 0
-    with pytest.raises(ValueError, match="a training needs examples, epochs and a batch size"):
-        train(**{zero: nothing})
+def test_a_training_of_nothing_is_an_error():
+    for nothing in (
+        {"examples": Examples(torch.zeros(0, 4))},
+        {"epochs": 0},
+        {"batch_size": 0},
+    ):
+        with pytest.raises(ValueError, match="needs examples, epochs and a batch size"):
+            train(**nothing)
 
 
 def test_a_context_takes_names_of_folders():
@@ -137,17 +140,16 @@ def test_it_learns():
 def test_it_evaluates_and_reports_once_an_epoch_and_trains_in_training_mode():
     model, modes, reports = network(), [], []
     model.register_forward_hook(lambda module, *_: modes.append(module.training))
-    context = Context(seed=0, progress=lambda step, steps, note: reports.append((step, steps)))
+    context = Context(seed=0, progress=lambda *report: reports.append(report[:2]))
     history = train(context, model=model, evaluate=lambda model: {"training": model.training})
     assert history.epochs == {"training": [False] * EPOCHS}
     assert modes == [True] * STEPS
     assert reports == [(PER_EPOCH, STEPS), (2 * PER_EPOCH, STEPS), (STEPS, STEPS)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize("size", [2, 1000])
 def test_accuracy_is_a_share_whatever_the_batches(size):
-    scores = torch.eye(3)[torch.tensor([0, 1, 2, 0, 1])]
-    examples = Examples(scores, torch.tensor([0, 1, 2, 1, 0]))
+    examples = Examples(torch.eye(3)[[0, 1, 2, 0, 1]], torch.tensor([0, 1, 2, 1, 0]))
     assert accuracy(lambda x: x, examples, batch_size=size) == pytest.approx(0.6)
 
 
@@ -216,22 +218,17 @@ def test_a_schedule_goes_on_where_the_run_does(tmp_path, guard_every):
     assert steps == [*range(13), *second_look]
 
 
-def autoencoder(model, batch):
-    assert batch.labels is None
-    error = (model(batch.inputs) - batch.inputs[:, :2]).square()
-    return {"loss": error.sum(), "largest": error.max()}
+def without_labels(model, batch):
+    return {"loss": model(batch.inputs).square().sum()}
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, autoencoder])
-@pytest.mark.parametrize("works", [True, False])
-def test_a_captured_step_changes_no_number(monkeypatch, loss, works):
+@pytest.mark.parametrize("loss", [cross_entropy, without_labels])
+def test_a_captured_step_changes_no_number(monkeypatch, loss):
     """Batches of one size are replayed after a warm-up, others are not."""
     model, replays = nn.Linear(4, 2), []
 
     def record(function):
         """Do what a CUDA graph does: fill the tensors of the first call at every replay."""
-        if not works:
-            raise RuntimeError("operation not permitted when stream is capturing")
         result = function()
         gradients = [p.grad for p in model.parameters()]
 
@@ -246,17 +243,25 @@ def test_a_captured_step_changes_no_number(monkeypatch, loss, works):
     monkeypatch.setattr(training, "_captured", record)
     captured = training._Gradients(model, loss, BATCH)
     eager = training._Gradients(model, loss, None)
-    message = contextlib.nullcontext() if works else notified("cannot be captured")
-    with message:
-        for batch in [*blobs().batches(BATCH), *blobs().batches(BATCH)]:
-            if loss is autoencoder:
-                batch = batch._replace(labels=None)
-            expected = eager(batch), [p.grad.clone() for p in model.parameters()]
-            terms = captured(batch)
-            assert_same([(0, terms)], [(0, expected[0])])
-            torch.testing.assert_close([p.grad for p in model.parameters()], expected[1])
+    for batch in [*blobs().batches(BATCH)] * 2:
+        if loss is without_labels:
+            batch = batch._replace(labels=None)
+        expected = eager(batch), [p.grad.clone() for p in model.parameters()]
+        result = captured(batch), [p.grad for p in model.parameters()]
+        torch.testing.assert_close(result, expected)
     assert captured.names == eager.names
-    assert len(replays) == (2 * (PER_EPOCH - 1) - captured.WARM_UP if works else 0)
+    assert len(replays) == 2 * (PER_EPOCH - 1) - captured.WARM_UP
+
+
+def test_a_step_that_cannot_be_captured_runs_uncaptured(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(training, "_captured", refuse)
+    captured = training._Gradients(nn.Linear(4, 2), cross_entropy, BATCH)
+    with notified("cannot be captured"):
+        for batch in blobs().batches(BATCH):
+            assert captured(batch).isfinite().all()
 
 
 # ------------------------------------------------------------------- randomness is a function
@@ -287,40 +292,27 @@ def test_augmentation_and_permutations_draw_from_streams_of_their_own():
     assert not separate & set(shared)
 
 
-def test_every_network_sees_the_same_batches():
-    def batches(model: nn.Module, seed: int) -> torch.Tensor:
-        inputs = []
+def transformed(model: nn.Module, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the inputs of all batches, and a number that each of their transforms draws."""
+    batches, numbers = [], []
 
-        def transform(batch, generator):
-            inputs.append(batch)
-            return batch
+    def transform(inputs, generator):
+        batches.append(inputs)
+        numbers.append(torch.rand((), generator=generator))
+        return inputs + 0.1 * torch.randn(inputs.shape, generator=generator)
 
-        train(Context(seed=seed), model=model, transform=transform)
-        assert len(inputs) == STEPS
-        return torch.cat(inputs)
+    train(Context(seed=seed), model=model, transform=transform)
+    return torch.cat(batches), torch.stack(numbers)
 
-    inputs = batches(nn.Linear(4, 2), 0)
-    assert torch.equal(inputs, batches(network(seed=3), 0))
-    assert not torch.equal(inputs, batches(nn.Linear(4, 2), 1))
+
+def test_every_network_sees_the_same_batches_and_each_step_draws_for_itself():
+    inputs, numbers = transformed(nn.Linear(4, 2), 0)
+    assert len(numbers.unique()) == STEPS
     assert torch.equal(inputs[:EXAMPLES].sort(0).values, blobs().inputs.sort(0).values)
-
-
-def test_a_transform_gets_a_generator_of_its_own_step():
-    def draws(seed: int) -> list[float]:
-        numbers = []
-
-        def transform(inputs, generator):
-            numbers.append(torch.rand((), generator=generator).item())
-            return inputs + 0.1 * torch.randn(inputs.shape, generator=generator)
-
-        train(Context(seed=seed), transform=transform)
-        return numbers
-
-    first = draws(0)
-    assert len(set(first)) == STEPS
-    torch.rand(10)
-    assert draws(0) == first
-    assert not set(draws(1)) & set(first)
+    torch.testing.assert_close(transformed(network(seed=3), 0), (inputs, numbers))
+    other_inputs, other_numbers = transformed(nn.Linear(4, 2), 1)
+    assert not torch.equal(other_inputs, inputs)
+    assert not torch.isin(other_numbers, numbers).any()
 
 
 def test_seeded_draws_the_same_and_leaves_the_callers_state_alone():
@@ -337,7 +329,7 @@ def test_seeded_draws_the_same_and_leaves_the_callers_state_alone():
 # ---------------------------------------------------------------------------------- rehearsals
 
 
-@pytest.mark.parametrize("steps", [1, PER_EPOCH, PER_EPOCH + 3, STEPS + 1])
+@pytest.mark.parametrize("steps", [PER_EPOCH, PER_EPOCH + 3, STEPS + 1])
 def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone(
     tmp_path, undisturbed, steps
 ):
@@ -358,25 +350,29 @@ def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone
 # -------------------------------------------------------------------------------- exact resume
 
 
+def checked(step: int, guard_every: int) -> bool:
+    """Return whether losses are checked after so many steps, as at the end of an epoch."""
+    return step % guard_every == 0 or step % PER_EPOCH == 0
+
+
 @pytest.mark.parametrize("guard_every", [1, 5])
-@pytest.mark.parametrize("steps", [1, 4, 6, 7, 8, 12, STEPS - 1])
+@pytest.mark.parametrize("steps", [1, 6, 7, 12])
 def test_killed_after_any_step_it_goes_on_to_the_same_end(
     tmp_path, undisturbed, steps, guard_every
 ):
-    """From the last step whose loss was checked, as those at the end of an epoch are."""
+    """From the last step whose loss was checked."""
     path = tmp_path / "run.pt"
     with pytest.raises(KeyboardInterrupt):
         train(often(path), before_step=kill_after(steps), guard_every=guard_every)
     torch.rand(steps)  # another process has drawn other numbers
     context = often(path)
     assert asdict(train(context, guard_every=guard_every)) == undisturbed
-    checked = [k for k in range(1, steps + 1) if k % guard_every == 0 or k % PER_EPOCH == 0]
-    assert context.resumed_from == checked[-1:]
-    assert (context.seconds_before > 0) == bool(checked)
+    checks = [step for step in range(1, steps + 1) if checked(step, guard_every)]
+    assert context.resumed_from == checks[-1:]
+    assert (context.seconds_before > 0) == bool(checks)
 
 
-@pytest.mark.parametrize("guard_every", [1, 5])
-@pytest.mark.parametrize("steps", [1, 6, 12])
+@pytest.mark.parametrize(("steps", "guard_every"), [(1, 1), (1, 5), (6, 5), (12, 5)])
 def test_asked_to_stop_it_writes_a_checkpoint_at_the_next_check(
     tmp_path, undisturbed, steps, guard_every
 ):
@@ -386,8 +382,7 @@ def test_asked_to_stop_it_writes_a_checkpoint_at_the_next_check(
     context.stop = lambda: len(numbers) >= steps
     with pytest.raises(Interrupted):
         train(context, before_step=numbers.append, guard_every=guard_every)
-    checked = [k for k in range(steps, STEPS) if k % guard_every == 0 or k % PER_EPOCH == 0]
-    assert len(numbers) == checked[0]
+    assert len(numbers) == min(k for k in range(steps, STEPS) if checked(k, guard_every))
     context = often(tmp_path / "run.pt")
     assert asdict(train(context, guard_every=guard_every)) == undisturbed
     assert context.resumed_from == [len(numbers)]
@@ -436,11 +431,10 @@ class Harm:
         return Path.touch, (Path("harm"),)
 
 
+NO_NUMBER = torch.tensor([math.nan])
 DAMAGES = {
     "empty": (lambda path: os.truncate(path, 0), ""),
     "half": (lambda path: os.truncate(path, path.stat().st_size // 2), ""),
-    "short by a byte": (lambda path: os.truncate(path, path.stat().st_size - 1), ""),
-    "zeros": (lambda path: path.write_bytes(bytes(4096)), "not a zip file"),
     "text": (lambda path: path.write_bytes(b"version https://git-lfs\n"), "not a zip file"),
     "a bit flipped": (flip_a_bit, "not what was written"),
     "a pipe": (put_a_pipe, "no regular file"),
@@ -448,51 +442,41 @@ DAMAGES = {
     "code": (lambda path: torch.save({"step": Harm()}, path), "UnpicklingError"),
 }
 """What may happen to a checkpoint, and what a run says of it."""
-
-NO_NUMBER, INFINITE = torch.tensor([math.nan]), torch.tensor([math.inf])
-CHANGES = {
-    "at the last step, unfinished": ({"step": STEPS}, f"at step {STEPS} of {STEPS}"),
-    "before the first step": ({"step": -5}, "step"),
-    "finished too late": ({"step": STEPS + 1, "finished": True}, f"at step {STEPS + 1} of"),
-    "finished, in a word": ({"finished": "no"}, "finished"),
-    "another length": ({"terms": {"loss": torch.zeros(28)}}, f"of 28 steps, not of {STEPS}"),
-    "a loss": ({"terms": {"loss": NO_NUMBER.expand(STEPS)}}, "a loss before its step is not"),
-    "a weight": ({"model": dict.fromkeys(network().state_dict(), INFINITE)}, "a weight or a"),
-    "a best weight": ({"best": {"0.weight": INFINITE}}, "a weight or a moment of it is not"),
-    "a moment": ({"optimizer": {"exp_avg": NO_NUMBER}}, "a weight or a moment of it is not"),
-    "less than no time": ({"seconds": -100.0}, "seconds"),
-    "longer than there are computers": ({"seconds": 1e308}, "seconds"),
-    "resumed before the first step": ({"resumed_from": [-3]}, "resumed_from"),
-    "resumed later than it is": ({"resumed_from": [12]}, "taken up at step 12, and is at 9"),
-    "a curve of words": ({"epochs": {"accuracy": ["good"]}}, "epochs"),
-    "other code": ({"code": "of yesterday"}, "another version of the code"),
-}
+CHANGES = [
+    ({"step": STEPS}, f"at step {STEPS} of {STEPS}"),
+    ({"step": -5}, "step"),
+    ({"step": STEPS + 1, "finished": True}, f"at step {STEPS + 1} of"),
+    ({"finished": "no"}, "finished"),
+    ({"terms": {"loss": torch.zeros(28)}}, f"of 28 steps, not of {STEPS}"),
+    ({"terms": {"loss": NO_NUMBER.expand(STEPS)}}, "a loss before its step is not"),
+    ({"model": dict.fromkeys(network().state_dict(), NO_NUMBER)}, "a weight or a moment"),
+    ({"best": {"0.weight": NO_NUMBER}}, "a weight or a moment of it is not"),
+    ({"optimizer": {"exp_avg": NO_NUMBER}}, "a weight or a moment of it is not"),
+    ({"seconds": -100.0}, "seconds"),
+    ({"seconds": 1e308}, "seconds"),
+    ({"resumed_from": [-3]}, "resumed_from"),
+    ({"resumed_from": [12]}, "taken up at step 12, and is at 9"),
+    ({"epochs": {"accuracy": ["good"]}}, "epochs"),
+    ({"code": "of yesterday"}, "another version of the code"),
+    *(({part: None}, "") for part in ("model", "optimizer", "epochs", "random", "seconds")),
+]
 """Parts of a checkpoint that no run can have written, and what a run says of them."""
 
 
-def changed(changes: dict, path: Path) -> None:
-    torch.save(torch.load(path, weights_only=True) | changes, path)
+def change(parts: dict, path: Path) -> None:
+    torch.save(torch.load(path, weights_only=True) | parts, path)
 
 
-def without(part: str, path: Path) -> None:
-    state = torch.load(path, weights_only=True)
-    del state[part]
-    torch.save(state, path)
+CASES = [(functools.partial(change, parts), message) for parts, message in CHANGES]
+CASES += DAMAGES.values()
+NAMES = [*map(str, range(len(CHANGES))), *DAMAGES]
 
 
-CASES = dict(DAMAGES)
-for name, (parts, message) in CHANGES.items():
-    CASES[name] = functools.partial(changed, parts), message
-for part in ("model", "optimizer", "epochs", "random", "resumed_from", "seconds"):
-    CASES[f"no {part}"] = functools.partial(without, part), part
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("damage", "message"), CASES, ids=NAMES)
 def test_a_checkpoint_that_cannot_be_trusted_is_set_aside_whole(
-    tmp_path, monkeypatch, checkpoint, undisturbed, name
+    tmp_path, monkeypatch, checkpoint, undisturbed, damage, message
 ):
     """The run warns, keeps it out of the way, and ends as if it had not been there."""
-    damage, message = CASES[name]
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.pt"
     path.write_bytes(checkpoint)
@@ -537,8 +521,8 @@ def test_a_checkpoint_that_cannot_be_written_stops_the_run_and_the_same_run_goes
 # ----------------------------------------------------------------------------- killed for real
 
 SIGN = experiments("negation_limitation")["sign"]
-ARM, BUDGET = {"arm": "em_vector/bias"}, {"points": 300, "epochs": 30, "batch_size": 100}
-[TRIAL] = SIGN.trials("smoke", seeds=[2], where=ARM, change=BUDGET)  # of 120 steps
+ARM, BUDGET = {"arm": "em_vector/bias"}, {"points": 300, "epochs": 15, "batch_size": 100}
+[TRIAL] = SIGN.trials("smoke", seeds=[2], where=ARM, change=BUDGET)  # of 60 steps
 
 
 def test_a_trial_whose_record_cannot_be_written_is_not_lost(store):
@@ -558,8 +542,8 @@ SCRIPT = """
 import json, os, signal, sys, torch
 from test_training import SIGN, TRIAL, Context, Store, run_trial
 
-store, kills = Store(sys.argv[1]), json.loads(sys.argv[2])
-writes, move = 0, os.replace
+folder, kills = sys.argv[1], json.loads(sys.argv[2])
+store, writes, move = Store(f"{folder}/killed"), 0, os.replace
 
 def replace(source, place):
     global writes
@@ -572,10 +556,11 @@ def replace(source, place):
     if writes == count and moment == "some time later":
         signal.setitimer(signal.ITIMER_REAL, delay)
 
-os.replace = replace
 torch.set_num_threads(1)
+run_trial(SIGN, TRIAL, Store(f"{folder}/undisturbed"), Context(seed=2))
+os.replace = replace
 for moment, count, delay in kills:
-    process = os.fork()  # of one that has imported everything and computed nothing
+    process = os.fork()  # of one that has imported everything
     if process == 0:
         run_trial(SIGN, TRIAL, store, Context(seed=2, checkpoint_seconds=0))
         os._exit(0)
@@ -590,28 +575,26 @@ def test_killed_at_any_moment_a_trial_ends_with_the_same_record(tmp_path):
     The clock of the kernel cannot send SIGKILL. SIGALRM, which Python leaves alone, ends a
     process as abruptly: in the middle of an instruction, with nothing of Python run.
     """
-    expected = run_trial(SIGN, TRIAL, Store(tmp_path / "undisturbed"), Context(seed=2))
-    assert expected.resumed_from == []
-    signals = {
-        "before it is in place": signal.SIGKILL,
-        "some time later": signal.SIGALRM,
-        "when it is in place": signal.SIGKILL,
-    }
-    draw, kills, results = random.Random("em_vector"), [], []
-    for moment in [*signals, "some time later"]:
+    draw = random.Random("em_vector")
+    kills, lines = [], []
+    for moment, number in (
+        ("before it is in place", signal.SIGKILL),
+        ("some time later", signal.SIGALRM),
+        ("when it is in place", signal.SIGKILL),
+        ("some time later", signal.SIGALRM),
+    ):
         # A step takes some milliseconds.
-        kills.append([moment, draw.randint(5, 20), draw.uniform(0.0001, 0.02)])
-        results.append(f"{-signals[moment]} True")
+        kills.append([moment, draw.randint(3, 10), draw.uniform(0.0001, 0.02)])
+        lines.append(f"{-number} True")
     kills.append(["never", 0, 0])
-    store = Store(tmp_path / "killed")
-    command = [sys.executable, "-c", SCRIPT, store.root, json.dumps(kills)]
+    command = [sys.executable, "-c", SCRIPT, tmp_path, json.dumps(kills)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, encoding="utf-8", env=environment
-    )
-    assert done.stdout.splitlines() == [*results, "0 False"]
+    output = subprocess.check_output(command, encoding="utf-8", env=environment)
+    assert output.splitlines() == [*lines, "0 False"]
 
+    expected, store = Store(tmp_path / "undisturbed").get(TRIAL), Store(tmp_path / "killed")
     record = store.get(TRIAL)
+    assert expected.resumed_from == []
     assert record.metrics == expected.metrics
     assert record.series == expected.series
     assert record.exit == "ok"
@@ -639,18 +622,17 @@ class Spoil(nn.Module):
         return x + (self.offset * 0).abs().sqrt() if self.gradient else x * torch.nan
 
 
-@pytest.mark.parametrize("guard_every", [1, 2, 7, 100])
-@pytest.mark.parametrize("step", [1, PER_EPOCH, PER_EPOCH + 4, STEPS])
+@pytest.mark.parametrize("guard_every", [1, 2, 100])
+@pytest.mark.parametrize("step", [1, PER_EPOCH, PER_EPOCH + 4])
 def test_a_nan_is_traced_to_its_step_and_layer(step, guard_every):
     message = rf"^step {step}: the output of 1 \(Spoil\) is not finite$"
     with pytest.raises(NotFinite, match=message):
         train(None, Spoil(step), guard_every=guard_every)
 
 
-@pytest.mark.parametrize("guard_every", [1, 7])
-def test_a_nan_in_a_gradient_is_traced_to_its_parameter(guard_every):
+def test_a_nan_in_a_gradient_is_traced_to_its_parameter():
     with pytest.raises(NotFinite, match=r"^step 11: the gradient of 1\.offset is not finite$"):
-        train(None, Spoil(11, gradient=True), guard_every=guard_every)
+        train(None, Spoil(11, gradient=True), guard_every=7)
 
 
 def test_a_loss_that_is_not_finite_is_enough():
@@ -689,12 +671,9 @@ def stopping(errors: list[float], keep: str, weights: list) -> dict:
 @pytest.mark.parametrize(
     ("errors", "keep", "epochs", "epoch"),
     [
-        ([5, 3, 4, 4, 1], "best", 4, 2),
-        ([5, 3, 4, 4, 1], "last", 4, 4),
-        ([5, 4, 3, 2], "best", 4, 4),
         ([5, 3, 3, 3, 1], "best", 4, 2),
+        ([5, 3, 4, 4, 1], "last", 4, 4),
         ([5, 3, 4], "best", 3, 2),
-        ([1], "best", 1, 1),
     ],
 )
 def test_it_stops_when_patience_ends_and_has_the_weights_to_keep(
