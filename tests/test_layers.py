@@ -16,7 +16,7 @@ from capslib.layers import (
     as_capsules,
     squash,
 )
-from capslib.routing import ROUTINGS, EMRouting
+from capslib.routing import ROUTINGS
 
 
 def test_the_activation_of_a_vector_capsule_is_its_length():
@@ -27,11 +27,11 @@ def test_the_activation_of_a_vector_capsule_is_its_length():
 
 
 def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
-    u = torch.randn(2, 4, 4, 3, 16, dtype=torch.float64)
-    dense = DenseCapsules(3, 5, 16, 16).double()
-    conv = ConvCapsules(3, 5, kernel=2, pose="vector").double()
-    classes = ClassCapsules(3, 5, pose="vector").double()
-    windows, _, _ = conv.fields(u, torch.ones(2, 4, 4, 3).double())
+    u = torch.randn(2, 4, 4, 3, 16)
+    dense = DenseCapsules(3, 5, 16, 16)
+    conv = ConvCapsules(3, 5, kernel=2, pose="vector")
+    classes = ClassCapsules(3, 5, pose="vector")
+    windows, _, _ = conv.fields(u, torch.ones(2, 4, 4, 3))
     dense_votes = dense.votes(u[0, 1])  # the columns of row 1 as examples
     conv_votes = windows.form().unflatten(0, (2, 3, 3))[0, 1]
     class_votes = classes.votes(u).unflatten(1, (4, 4, 3))[0, 1]
@@ -46,11 +46,11 @@ def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
 @pytest.mark.parametrize("bias", [None, 0.1])
 def test_dense_capsules_route_their_votes(routing, bias):
     layer = DenseCapsules(3, 2, 4, 5, routing=routing, bias=bias, iterations=2)
-    pose, activation = torch.randn(6, 3, 4), torch.rand(6, 3)
-    result = layer(pose, activation)
-    assert [*map(tuple, (t.shape for t in result))] == [(6, 2, 5), (6, 2), (6, 3, 2)]
-    torch.testing.assert_close(result, layer.routing(layer.votes(pose), activation))
+    assert isinstance(layer.routing, ROUTINGS[routing])
     assert layer.routing.iterations == 2
+    pose, activation = torch.randn(6, 3, 4), torch.rand(6, 3)
+    routed = layer.routing(layer.votes(pose), activation)
+    torch.testing.assert_close(layer(pose, activation), routed)
     if bias is None:
         assert layer.routing.bias is None
     else:
@@ -58,34 +58,26 @@ def test_dense_capsules_route_their_votes(routing, bias):
 
 
 def test_weights_start_with_the_deviation_asked_for():
-    torch.manual_seed(0)
     layer = DenseCapsules(50, 10, 8, 16, routing="em", weight_std=0.3, beta_std=2.0)
     assert layer.weight.std().item() == pytest.approx(0.3, rel=0.02)
-    assert isinstance(layer.routing, EMRouting)
     assert layer.weight.shape == (50, 10, 16, 8)
+    assert layer.routing.beta_u.std() > 1
 
 
-@pytest.mark.parametrize(
-    ("kernel", "stride", "size", "side"),
-    [(9, 2, 9, 1), (9, 2, 12, 2), (3, 1, 7, 5), (3, 2, 8, 3), (5, 3, 11, 3), (9, 2, 20, 6)],
-)
-def test_the_number_of_primary_capsules(kernel, stride, size, side):
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 1), (7, 3)])
+def test_a_primary_capsule_is_a_group_of_channels_at_one_place(kernel, stride):
     layer = PrimaryCapsules(2, 3, 4, kernel=kernel, stride=stride)
-    pose, activation = layer(torch.randn(1, 2, size, size))
-    assert pose.shape == (1, 3 * side * side, 4)
+    features = torch.randn(2, 2, 7, 9)
+    maps, (pose, activation) = layer.conv(features), layer(features)
+    H, W = (7 - kernel) // stride + 1, (9 - kernel) // stride + 1
+    assert pose.shape == (2, 3 * H * W, 4)
     torch.testing.assert_close(activation, pose.norm(dim=-1))
-
-
-def test_a_primary_capsule_is_a_group_of_channels_at_one_place():
-    layer = PrimaryCapsules(2, 3, 4, kernel=3, stride=2).double()
-    features = torch.randn(2, 2, 7, 9, dtype=torch.float64)
-    maps, (pose, _) = layer.conv(features), layer(features)
-    _, _, H, W = maps.shape
     for t, h, w in product(range(3), range(H), range(W)):
         expected = squash(maps[:, 4 * t : 4 * t + 4, h, w])
         torch.testing.assert_close(pose[:, (t * H + h) * W + w], expected)
 
 
+@pytest.mark.parametrize("routing", ["em", "dynamic_over_children"])
 @pytest.mark.parametrize(
     ("option", "value", "nearest"),
     [
@@ -94,7 +86,6 @@ def test_a_primary_capsule_is_a_group_of_channels_at_one_place():
         ("transform", "bounde", "bounded"),
     ],
 )
-def test_a_mistyped_option_of_a_layer_is_told_the_nearest(option, value, nearest):
-    for routing in ("em", "dynamic_over_children"):
-        with pytest.raises(UserError, match=f"Did you mean '{nearest}'"):
-            ConvCapsules(3, 2, routing=routing, **{option: value})
+def test_a_mistyped_option_of_a_layer_is_told_the_nearest(routing, option, value, nearest):
+    with pytest.raises(UserError, match=f"Did you mean '{nearest}'"):
+        ConvCapsules(3, 2, routing=routing, **{option: value})

@@ -205,8 +205,7 @@ def test_md5_if_nothing_better_is_published(tiny, mirrors, tmp_path):
 
 def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     [mirror] = mirrors(Mirror(tiny.files))
-    images, labels = tiny.arrays["train"]
-    arrays = {"images": images[:7, None], "labels": labels[:7].astype("int64")}
+    arrays = {name: array[:7] for name, array in tiny.arrays["train"].items()}
     write_part(tmp_path / "mnist", "train", arrays, deviations=["the first 7"])
     assert len(data.load("mnist", "train", data_dir=tmp_path, download=True)) == 7
     with pytest.raises(UserError, match=r"only part of mnist \(the first 7\)"):

@@ -5,6 +5,8 @@ import pytest
 
 from capslib import data
 from capslib.data import toys
+from capslib.errors import UserError
+from capslib.papers.em_routing.recipe import familiar
 
 TOYS = np.arange(50)  # 10 · category + instance
 FINGERPRINT = "35ab44c33c08a2cdeeba16b93c4834eb6e7195555ec2241eb12645519955f3fa"
@@ -62,9 +64,8 @@ def test_every_combination_of_factors_once(split, instances):
         assert not loaded[name].flags.writeable
     assert loaded.images.shape == data.SETS["toys"].splits[split]
     assert loaded.classes == data.SETS["smallnorb"].classes
-    label, instance, elevation, azimuth, lighting = (
-        loaded[name][20_000] for name in toys.FACTORS
-    )
+    row = [loaded[name][20_000] for name in toys.FACTORS]
+    label, instance, elevation, azimuth, lighting = row
     picture = render(10 * label + instance, elevation, azimuth // 2, lighting)
     np.testing.assert_array_equal(loaded.images[20_000], picture)
 
@@ -80,27 +81,23 @@ def test_nothing_is_rendered_for_a_fingerprint(monkeypatch):
 def test_images_are_rendered_when_they_are_read_and_once(monkeypatch):
     rendered, draw = [], toys.render
 
-    def render(numbers, elevation, azimuth, lighting):
+    def note(numbers, elevation, azimuth, lighting):
         rendered.extend(elevation.tolist())
         return draw(numbers, elevation, azimuth, lighting)
 
-    monkeypatch.setattr(toys, "render", render)
+    monkeypatch.setattr(toys, "render", note)
     factors = np.full(9, 12), np.arange(9), np.arange(9), np.arange(9) % 6
     array, images = draw(*factors), toys.Renderings(*factors)
-    assert (images.shape, images.dtype, images.ndim) == (array.shape, array.dtype, array.ndim)
-    assert len(images) == 9
-    mask = np.arange(9) == 6
-    keys = [4, [4, 2], slice(2, 5), mask, -1, (4, 0, ..., 7), []]
-    for key in keys:
+    assert (images.shape, images.dtype, len(images)) == (array.shape, array.dtype, 9)
+    for key in (4, [4, 2], slice(2, 5), np.arange(9) == 6, -1, (4, 0, ..., 7), []):
         np.testing.assert_array_equal(images[key], array[key])
     assert rendered == [4, 2, 3, 6, 8]
     with pytest.raises(IndexError):
         images[9]
     with pytest.raises(ValueError, match="read-only"):
         images[2:4][:] = 0
-    np.testing.assert_array_equal(np.asarray(images), array)
+    np.testing.assert_array_equal(np.asarray(images, np.float32), array.astype(np.float32))
     assert rendered[5:] == [0, 1, 5, 7]
-    assert np.asarray(images, np.float32).dtype == np.float32
 
 
 @pytest.mark.parametrize("toy", [8, 31, 47])
@@ -123,18 +120,6 @@ def test_no_picture_has_changed(sample):
 
 
 # ------------------------------------------------------------------------------- the pictures
-
-
-def test_toys_are_whole_and_in_the_middle(silhouette):
-    mask = silhouette(TOYS[:, None, None], np.array([0, 8])[:, None], np.array([3, 8]), 3)
-    share = mask.mean((-1, -2))
-    assert share.min() > 0.02
-    assert share.max() < 0.4
-    for axis in (-1, -2):
-        line = mask.any(axis)  # of rows, of columns
-        assert not line[..., [0, 1, 2, -3, -2, -1]].any()
-        middle = (line.argmax(-1) + 47 - line[..., ::-1].argmax(-1)) / 2
-        assert abs(middle - 23.5).max() < 6
 
 
 def test_silhouettes_are_those_of_points_inside_of_parts(silhouette, monkeypatch):
@@ -160,16 +145,6 @@ def test_silhouettes_are_those_of_points_inside_of_parts(silhouette, monkeypatch
         assert differs.sum() <= 1  # a ray may touch an edge
 
 
-def test_lighting_changes_grey_values_and_not_the_silhouette(request):
-    factors = TOYS[::10, None], 2, 5, np.arange(6)
-    images = render(*factors).astype(int)
-    masks = request.getfixturevalue("silhouette")(*factors)
-    assert (masks == masks[:, :1]).all()
-    for a, b in zip(*np.triu_indices(6, 1), strict=True):
-        change = abs(images[:, a] - images[:, b])
-        assert all(change[toy][masks[toy, 0]].mean() > 2 for toy in range(5))
-
-
 def test_what_is_near_lies_further_right_for_the_left_camera():
     """A car or a truck that points to the cameras: its front is below, its rear above."""
     left_eye, right_eye = np.moveaxis(render(TOYS[30:], 0, 0, 3).astype(int), 1, 0)
@@ -188,15 +163,17 @@ def test_what_is_near_lies_further_right_for_the_left_camera():
     assert far.mean() < -0.5
 
 
-def test_the_nearest_mean_finds_many_categories_but_not_all():
-    """Of unseen toys at 24×24 pixels: clearly better than chance (0.2), and not trivial."""
-
-    def pictures(split):
-        numbers = 10 * np.arange(5)[:, None] + toys.INSTANCES[split]
-        images = render(numbers[..., None], 3, np.arange(0, 18, 6), 3)[..., 0, :, :]
-        return images.reshape(5, 15, 24, 2, 24, 2).mean((3, 5)).reshape(5, 15, -1)
-
-    means = pictures("train").mean(1)
-    distances = ((pictures("test")[:, :, None] - means) ** 2).sum(-1)
-    correct = distances.argmin(-1) == np.arange(5)[:, None]
-    assert 0.4 < correct.mean() < 0.9
+def test_familiar_viewpoints():
+    split = data.load("toys", "train")
+    mask = familiar(split, "azimuth")
+    assert set(split["azimuth"][mask] * 10) == {300, 320, 340, 0, 20, 40}
+    assert set(split["azimuth"][~mask] * 10) == set(range(60, 300, 20))
+    mask = familiar(split, "elevation")
+    assert set(split["elevation"][mask]) == {0, 1, 2}
+    assert set(split["elevation"][~mask]) == {3, 4, 5, 6, 7, 8}
+    with pytest.raises(UserError, match=r"Did you mean 'azimuth'\?"):
+        familiar(split, "azimut")
+    arrays = {"azimuth": split["azimuth"]}
+    split = data.DataSplit("toys", "train", arrays, (), split.fingerprint)
+    with pytest.raises(UserError, match="array of toys/train 'elevation'"):
+        familiar(split, "elevation")
