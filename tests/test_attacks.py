@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import importlib
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -24,12 +24,6 @@ from capslib.attacks import (
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.routing import ROUTINGS
-
-with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
-    # The toolbox writes ~/.art when it is imported, which two processes cannot do at once.
-    patch.setenv("HOME", home)
-    from art.attacks.evasion import BasicIterativeMethod, FastGradientMethod
-    from art.estimators.classification import PyTorchClassifier
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])
 """Of two classes; both ignore the third pixel."""
@@ -205,25 +199,36 @@ def test_a_black_box_attack_uses_the_gradient_of_another_network():
     assert targeted_success(scores, loss, PIXELS, [0, 1], [0.0, 5.0]) == [0.5, 1]
 
 
+@pytest.fixture
+def toolbox(monkeypatch, tmp_path):
+    """The Adversarial Robustness Toolbox, which takes seconds to import and writes ~/.art."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    evasion = importlib.import_module("art.attacks.evasion")
+    classification = importlib.import_module("art.estimators.classification")
+    return evasion, classification
+
+
 @each_direction
-def test_the_adversarial_robustness_toolbox_makes_the_same_images(targeted):
+def test_the_adversarial_robustness_toolbox_makes_the_same_images(toolbox, targeted):
+    evasion, classification = toolbox
     layers = nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)
     network = nn.Sequential(*layers).eval()
     x, y = torch.rand(40, 1, 8, 8), torch.randint(3, (40,))
-    shapes = {"input_shape": (1, 8, 8), "nb_classes": 3}
-    toolbox = {"clip_values": BOUNDS, "device_type": "cpu", **shapes}
-    classifier = PyTorchClassifier(network, nn.CrossEntropyLoss(), **toolbox)
-    once = FastGradientMethod(classifier, eps=0.1, targeted=targeted)
+    sizes = {"input_shape": (1, 8, 8), "nb_classes": 3}
+    options = {"clip_values": BOUNDS, "device_type": "cpu", **sizes}
+    loss = nn.CrossEntropyLoss()
+    classifier = classification.PyTorchClassifier(network, loss, **options)
+    once = evasion.FastGradientMethod(classifier, eps=0.1, targeted=targeted)
     steps = {"eps": 0.1, "eps_step": 0.03, "max_iter": 6, "verbose": False}
-    iterated = BasicIterativeMethod(classifier, targeted=targeted, **steps)
+    iterated = evasion.BasicIterativeMethod(classifier, targeted=targeted, **steps)
 
     def of_network(x: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(network(x), target)
+        return loss(network(x), target)
 
     options = {"targeted": targeted, "bounds": BOUNDS}
     single = fgsm(of_network, x, y, 0.1, **options)
-    torch.testing.assert_close(single, torch.from_numpy(once.generate(x.numpy(), y.numpy())))
     smaller = bim(of_network, x, y, 0.1, steps=6, step_size=0.03, **options)
-    expected = torch.from_numpy(iterated.generate(x.numpy(), y.numpy()))
-    torch.testing.assert_close(smaller, expected)
+    for images, attack in ((single, once), (smaller, iterated)):
+        expected = torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
+        torch.testing.assert_close(images, expected)
     assert (smaller - single).abs().max() > 0.05
