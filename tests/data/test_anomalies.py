@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers import write_part
 
 from capslib import data
@@ -39,17 +37,15 @@ def test_fewer_normal_examples_have_fewer_anomalies():
     assert counts("outliers", 1, normals=10_000) == (6000, 61)
 
 
-@settings(max_examples=5)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_draws_differ_and_a_smaller_share_is_out_of_a_larger_one(seed):
+def test_draws_differ_and_a_smaller_share_is_out_of_a_larger_one():
     labels = anomalies.one_against_all(LABELS, 0, "outliers")
 
     def draw(percent: float, seed: int) -> set[int]:
         rng = np.random.default_rng(seed)
         return set(anomalies.few_anomalies(labels, percent, rng).tolist())
 
-    assert draw(0.1, seed) < draw(10, seed)
-    assert draw(0.1, seed) != draw(0.1, seed + 1)
+    assert draw(0.1, 1) < draw(10, 1)
+    assert draw(0.1, 1) != draw(0.1, 2)
 
 
 def test_classes_and_setups_that_are_not_there():
