@@ -38,8 +38,8 @@ def scores(x: Tensor) -> Tensor:
     return x @ WEIGHT.T
 
 
-def loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    return F.cross_entropy(scores(x), target, reduction=reduction)
+def loss(x: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(scores(x), target)
 
 
 class Capsules(nn.Module):
@@ -75,15 +75,6 @@ def test_a_linear_model_is_attacked_along_its_weights():
     p_wrong = scores(PIXELS).softmax(dim=-1).gather(-1, 1 - CLASSES[:, None])
     expected = p_wrong * step * difference.abs()
     torch.testing.assert_close(input_gradient(loss, PIXELS, CLASSES), expected)
-
-
-@each_direction
-def test_an_attack_moves_a_convex_loss_in_its_direction(targeted):
-    """A targeted attack needs small steps."""
-    for steps in (1, 5):
-        attacked = bim(loss, PIXELS, CLASSES, 0.05, steps=steps, targeted=targeted)
-        start, end = loss(PIXELS, CLASSES, "none"), loss(attacked, CLASSES, "none")
-        assert (end < start).all() if targeted else (end > start).all()
 
 
 def test_no_gradient_no_step():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from writers import write_part
 
 from capslib import data
 from capslib.data import anomalies
@@ -93,13 +92,6 @@ def test_no_lesion_is_trained_and_tested_on():
     test = anomalies.held_out_groups(lesion)
     assert 0.2 < test.mean() < 0.3
     assert not set(lesion[test]) & set(lesion[~test])
-
-
-def test_a_folder_without_lesions_is_refused(tmp_path):
-    arrays = {"images": np.zeros((2, 3, 75, 100), np.uint8), "labels": np.zeros(2, np.int64)}
-    write_part(tmp_path / "ham10000", "all", arrays, classes=["akiec"])
-    with pytest.raises(UserError, match=r"all lacks lesion\. .*capslib data fetch ham10000"):
-        data.load("ham10000", "all", data_dir=tmp_path)
 
 
 def test_pairs_of_letters_become_rows_of_one_hot_columns():

@@ -21,8 +21,9 @@ def squashed(s: Tensor) -> Tensor:
 def means(coupling: Tensor, votes: Tensor, bias: Tensor | None) -> Tensor:
     """Return Σ_i c_ij v_ij, and the bias, of every parent [J, D]."""
     I, J, _ = votes.shape
-    rows = [sum(coupling[i, j] * votes[i, j] for i in range(I)) for j in range(J)]
-    mu = torch.stack(rows)
+    mu = torch.zeros_like(votes[0])
+    for i, j in product(range(I), range(J)):
+        mu[j] += coupling[i, j] * votes[i, j]
     return mu if bias is None else mu + bias
 
 
