@@ -252,7 +252,7 @@ class _Told(NamedTuple):
         return (
             escape(told[what](verdict)) or frames.MISSING
             if what
-            else claims.seal(verdict, named=True)
+            else claims.seal(verdict, with_id=True)
         )
 
 

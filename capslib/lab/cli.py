@@ -321,7 +321,8 @@ def claims(
 
     if headlines and as_json:
         raise UserError("Give --headlines or --json, not both.")
-    verdicts = claims.verdicts(stem, store=Store(results_dir).check_there())
+    store = Store(results_dir, remember=False).check_there()
+    verdicts = claims.verdicts(stem, store=store)
     if headlines:
         table = columns("paper", "headline", "verdict", leading=1)
         for headline in judged(verdicts):
@@ -367,7 +368,7 @@ def records(
             "One paper, as in `capslib records STEM`; "
             "--repair belongs to `capslib records check --repair`."
         )
-    store = Store(results_dir).check_there()
+    store = Store(results_dir, remember=False).check_there()
     if checks:
         check_records(store, paper, repair)
     table = columns("record", "trial", "exit", "metrics", "device", "seconds")

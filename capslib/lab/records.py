@@ -136,6 +136,21 @@ class Record(Model):
         return self.exit != "ok"
 
 
+def key_count(record: Record) -> int:
+    """Return the number of keys in the file of a record, those of all objects together."""
+    models = [
+        record,
+        record.trial,
+        record.code,
+        record.environment,
+        *record.deviations,
+        *record.metrics.values(),
+        *record.data,
+    ]
+    mappings = [record.trial.config, record.config, record.metrics, record.series]
+    return sum(len(m.model_fields_set) for m in models) + sum(map(len, mappings))
+
+
 def faults(record: Record) -> Iterator[str]:
     """Yield what is wrong with the record of a run, as far as the record alone can tell.
 

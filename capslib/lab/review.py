@@ -9,11 +9,10 @@ from typing import NamedTuple
 from capslib import papers
 from capslib.data.registry import SETS
 from capslib.files import leftovers
-from capslib.lab.ledger.deviations import deviations
+from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record
 from capslib.lab.runs import revisions
 from capslib.lab.store import Damaged, Newer, Store, read_record
-from capslib.papers.experiment import Deviation, Trial
 
 
 class Review(NamedTuple):
@@ -73,14 +72,6 @@ def together(notes: list[str]) -> list[str]:
     return lines
 
 
-def _ledger(trial: Trial, *, everywhere: bool = False) -> list[Deviation]:
-    """Return the ledger's deviations of a trial; none if nobody knows its configuration now."""
-    if not papers.known(trial):
-        return []
-    arm = papers.arm(trial)
-    return deviations(trial.paper, trial.experiment, arm, everywhere=everywhere)
-
-
 def _problems(record: Record) -> Iterator[str]:
     """Yield what is wrong with one sound record, beside the objections of the store."""
     if record.exit == "cut":
@@ -88,7 +79,7 @@ def _problems(record: Record) -> Iterator[str]:
             "a rehearsal (--max-steps), which is no result: "
             "run it without --max-steps, or delete the file"
         )
-    ledger = set(_ledger(record.trial, everywhere=True))
+    ledger = set(deviations_of(record.trial, everywhere=True))
     for deviation in record.deviations:
         if deviation not in ledger:
             yield (
@@ -205,7 +196,7 @@ def _notes(record: Record) -> Iterator[str]:
                 "prepares; ask where it comes from"
             )
     stated = set(record.deviations)
-    missing = [deviation.what for deviation in _ledger(trial) if deviation not in stated]
+    missing = [deviation.what for deviation in deviations_of(trial) if deviation not in stated]
     if missing:
         yield f"does not name a deviation that the ledger names today: {'; '.join(missing)}"
     revision, history = record.code.revision, revisions()

@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,30 +17,40 @@ from capslib import papers
 from capslib.data.registry import SETS
 from capslib.errors import UserError, notify
 from capslib.files import check_writable, folder, set_aside, write_atomically
-from capslib.lab.records import Record, faults
+from capslib.lab.records import Record, faults, key_count
 from capslib.papers.experiment import Trial
+
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+"""A string in JSON."""
+LARGEST_FILE = 2**26
+"""Bytes that a record can have: hundreds of times as many as any has."""
+TABLE_OF_CONTENTS = "_toc.yml"
+"""The file that tells the folder of a book from others."""
+REPAIR = (
+    "`capslib records check --repair` sets it aside; "
+    "`capslib run` sets it aside and runs its trial again."
+)
 
 
 def book_above() -> Path | None:
-    """Return the nearest folder with a ``_toc.yml``, from the working folder upwards, or None."""
-    here = Path.cwd()
-    return next(
-        (folder for folder in (here, *here.parents) if (folder / "_toc.yml").exists()), None
-    )
+    """Return the nearest folder with a table of contents, from the working folder upwards."""
+    working = Path.cwd()
+    for parent in (working, *working.parents):
+        if (parent / TABLE_OF_CONTENTS).exists():
+            return parent
+    return None
 
 
 def project_root() -> Path:
-    """Return the book's folder: the one above the working folder, else the checkout that
-    capslib comes from, else the working folder.
+    """Return the folder of the book.
+
+    It is above the working folder, or else the checkout that capslib comes from. Where there is
+    no book, it is the working folder.
     """
-    above, checkout = book_above(), Path(__file__).parents[2]
-    if above is not None:
-        return above
-    return checkout if (checkout / "_toc.yml").exists() else Path.cwd()
-
-
-LARGEST_FILE = 2**26
-"""Bytes that a record can have: hundreds of times as many as any has."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / TABLE_OF_CONTENTS).exists():
+        checkout = Path.cwd()
+    return book_above() or checkout
 
 
 class Damaged(ValueError):
@@ -51,14 +62,13 @@ class Newer(UserError):
 
 
 def read_record(path: Path) -> Record:
-    """Read one record. Changes nothing.
+    """Return the record in a file. Changes nothing.
 
     Raises :class:`Damaged`, :class:`Newer`, or :class:`OSError` where the file cannot be read.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(
-            errno.EINVAL, "it is no file but a pipe or a device"
-        )  # reading which might never end
+        # Reading it might never end.
+        raise OSError(errno.EINVAL, "it is no file but a pipe or a device")
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise Damaged(f"it has {size:,} bytes, and no record has more than {LARGEST_FILE:,}")
@@ -66,35 +76,45 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(content, strict=True)
     except ValidationError as error:
-        version = next(
-            (e["input"] for e in error.errors() if e["loc"] == ("schema_version",)), 0
-        )
-        if isinstance(version, int) and version > Record.model_fields["schema_version"].default:
-            raise Newer(
-                f"{path} was written by a newer capslib; update capslib to use it."
-            ) from None
-        conflict = content.startswith(b"<<<<<<< ") or b"\n<<<<<<< " in content
-        raise Damaged(
-            "it holds the markers of a merge conflict" if conflict else reason(error)
-        ) from None
-    json.loads(content, object_pairs_hook=_each_once)
+        if _is_newer(error):
+            message = f"{path} was written by a newer capslib; update capslib to use it."
+            raise Newer(message) from None
+        if re.search(rb"^<<<<<<< ", content, re.MULTILINE):
+            raise Damaged("it holds the markers of a merge conflict") from None
+        raise Damaged(reason(error)) from None
+    # The parser keeps the last of two equal keys. A colon outside strings ends a key.
+    if STRING.sub(b"", content).count(b":") > key_count(record):
+        raise Damaged("it says something twice: a key occurs again")
     if not record.trial.key == record.key == path.stem:
         raise Damaged(
-            f"its trial hashes to {record.trial.key}, its key is {record.key}: it was edited or renamed"
+            f"its trial hashes to {record.trial.key}, its key is {record.key}: "
+            "it was edited or renamed"
         )
     return record
 
 
-def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(fields := dict(pairs)) < len(pairs):
-        raise Damaged("it says something twice: a key occurs again")
-    return fields
+def _is_newer(error: ValidationError) -> bool:
+    """Return whether a record has a later schema than this capslib knows."""
+    for fault in error.errors():
+        if fault["loc"] == ("schema_version",):
+            version = fault["input"]
+            known = Record.model_fields["schema_version"].default
+            return isinstance(version, int) and version > known
+    return False
 
 
-@functools.lru_cache(maxsize=4096)
-def _unchanged(path: Path, *state: int) -> Record:
-    """The record in a file, read once as long as inode, time and size of the file stay the
-    same.
+def reason(error: ValidationError) -> str:
+    """Return the first fault of a record in one line: ``exit: Field required``."""
+    fault = error.errors(include_url=False)[0]
+    field = ".".join(map(str, fault["loc"]))
+    return f"{field}: {fault['msg']}" if field else fault["msg"]
+
+
+@functools.lru_cache(maxsize=32_768)
+def _remembered(path: Path, *state: int) -> Record:
+    """Return the record in a file.
+
+    It is read once as long as inode, time and size of the file stay the same.
     """
     return read_record(path)
 
@@ -103,36 +123,41 @@ class Store:
     """A folder of records, ``ROOT/PAPER/EXPERIMENT/KEY.json``.
 
     Reading changes no file. Only :meth:`put` and :meth:`repair` set a damaged record aside.
+    ``remember`` keeps what was read in memory, for whoever looks several times.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None):
-        named = root if root is not None else os.environ.get("CAPSLIB_RESULTS")
-        self.root = folder(named if named is not None else project_root() / "results")
-        if named is None and book_above() is None:
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, remember: bool = True):
+        name = os.environ.get("CAPSLIB_RESULTS") if root is None else root
+        self.root = folder(project_root() / "results" if name is None else name)
+        self.remember = remember
+        if name is None and book_above() is None:
             notify(
-                f"No book is above this folder, so records are those in {self.root}: name --results-dir for others."
+                f"No book is above this folder, so records are those in {self.root}: "
+                "name --results-dir for others."
             )
 
     def path(self, trial: Trial) -> Path:
+        """Return the file of a trial's record."""
         return self.root / trial.paper / trial.experiment / f"{trial.key}.json"
 
     def paths(self, paper: str | None = None) -> list[Path]:
-        """The files of all records, sound or not, in a fixed order."""
+        """Return the files of all records, sound or not, in a fixed order."""
         return sorted(self.root.glob(f"{paper or '*'}/*/*.json"))
 
     @property
     def trainings(self) -> Path:
-        """The folder of checkpoints and final weights, by the key of recipe and seed. It may be
-        deleted at any time.
+        """The folder of checkpoints and final weights, by the key of recipe and seed.
+
+        It may be deleted at any time.
         """
         return self.root / ".trainings"
 
     def lock(self, trial: Trial) -> Path:
-        """The file that a process locks while it runs the trial."""
+        """Return the file that a process locks while it runs the trial."""
         return self.root / ".locks" / f"{trial.key}.lock"
 
     def log(self, trial: Trial) -> Path:
-        """The tracebacks of a trial that failed."""
+        """Return the file with the tracebacks of a trial that failed."""
         return self.root / ".logs" / f"{trial.key}.log"
 
     def check_writable(self) -> None:
@@ -140,66 +165,69 @@ class Store:
         check_writable(
             self.root,
             "Results",
-            "Make that folder writable, or choose another one with --results-dir or results_dir.",
+            "Make that folder writable, "
+            "or choose another one with --results-dir or results_dir.",
         )
 
     def check_there(self) -> Store:
-        """Itself. Raises :class:`UserError` for a folder that somebody named and that is not
-        there, or is empty: the name is mistyped.
+        """Return the store. Raise :class:`UserError` if somebody named a folder without files.
+
+        The name is mistyped then. The default need not be there.
         """
         if self.root != project_root() / "results" and not any(self.root.glob("*")):
             raise UserError(
-                f"There are no records in {self.root}: check --results-dir and $CAPSLIB_RESULTS, or leave them out."
+                f"There are no records in {self.root}: "
+                "check --results-dir and $CAPSLIB_RESULTS, or leave them out."
             )
         return self
 
     def get(self, trial: Trial) -> Record | None:
-        """The record of a trial; None where there is none, or, with a warning, where it is
-        damaged.
+        """Return the record of a trial.
 
-        Raises :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial
-        must not run again.
+        Return None where there is none, or, with a warning, where it is damaged. Raises
+        :class:`Newer`, a :class:`UserError`, for a record of a newer capslib: its trial must
+        not run again.
         """
         return self._read(self.path(trial))
 
     def put(self, record: Record) -> Path:
-        """Write a record. A damaged file in its place is set aside first; a record of a newer
-        capslib raises :class:`Newer`.
+        """Write a record, one line a field, and return its file.
+
+        A damaged file in its place is set aside first. Raises :class:`Newer` if a record of a
+        newer capslib is there.
         """
         path = self.path(record.trial)
         self.repair(path)
-        fields = record.model_dump(
-            mode="json"
-        )  # one line per field: easy to read, and a curve does not fill a thousand lines
-        lines = ",\n".join(
-            f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
-            for name, value in fields.items()
-        )
-        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        lines = []
+        for name, value in record.model_dump(mode="json").items():
+            lines.append(f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
+        text = ",\n".join(lines)
+        write_atomically(path, f"{{\n{text}\n}}\n".encode())
         return path
 
     def repair(self, path: Path) -> None:
-        """Set a record aside if it is damaged, and warn. Raises :class:`Newer` for a record of
-        a newer capslib.
+        """Set a record aside if it is damaged, and warn.
+
+        Raises :class:`Newer` for a record of a newer capslib.
         """
         try:
             read_record(path)
-        except Damaged as why:
-            set_aside(path, str(why))
-        except OSError:  # there is no file, or nobody can tell whether it is damaged
-            pass
+        except Damaged as damage:
+            set_aside(path, str(damage))
+        except OSError:
+            pass  # There is no file, or nobody can tell whether it is damaged.
 
     def repair_all(self, paper: str | None = None) -> None:
-        """Set the damaged records of a paper (of all papers) aside. Leaves those of a newer
-        capslib alone.
+        """Set the damaged records of a paper (of all papers) aside.
+
+        Leaves those of a newer capslib alone.
         """
         for path in self.paths(paper):
             with contextlib.suppress(Newer):
                 self.repair(path)
 
     def records(self, paper: str | None = None, *, cut: bool = False) -> Iterator[Record]:
-        """Yield all records that are used, in a fixed order; with ``cut`` also those of
-        rehearsals.
+        """Yield all records that are used, in a fixed order; with ``cut`` also rehearsals.
 
         Warns of each file that it leaves out: one that is damaged, unreadable or of a newer
         capslib, or one with :meth:`objections`.
@@ -257,27 +285,36 @@ class Store:
         ]
         if changed:
             yield (
-                f"its config is not that of its trial ({', '.join(changed)}), so it was edited: "
-                "restore it, or delete the file and run its trial again"
+                f"its config is not that of its trial ({', '.join(changed)}), "
+                "so it was edited: restore it, or delete the file and run its trial again"
             )
 
     def _read(self, path: Path) -> Record | None:
+        """Return the record in a file.
+
+        Return None where there is none, or, with a warning, where it is damaged. The options
+        that its experiment has had since are in its configuration.
+        """
         try:
-            at = path.stat()
-            record = _unchanged(path, at.st_ino, at.st_mtime_ns, at.st_size)
-            new = (
-                papers.fields(record.trial) if papers.known(record.trial) else {}
-            )  # options that its experiment has had since
-            return record.model_copy(update={"config": {**new, **record.config}})
+            if self.remember:
+                state = path.stat()
+                record = _remembered(path, state.st_ino, state.st_mtime_ns, state.st_size)
+            else:
+                record = read_record(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise UserError(
-                f"{path} cannot be read: {error.strerror}. Make it readable first: nobody knows yet whether it is sound."
+                f"{path} cannot be read: {error.strerror}. "
+                "Make it readable first: nobody knows yet whether it is sound."
             ) from None
-        except Damaged as why:
-            notify(f"{path} is damaged ({why}) and is not used. {REPAIR}")
+        except Damaged as damage:
+            notify(f"{path} is damaged ({damage}) and is not used. {REPAIR}")
             return None
+        if not papers.known(record.trial):
+            return record
+        config = {**papers.fields(record.trial), **record.config}
+        return record.model_copy(update={"config": config})
 
 
 def _of_data(record: Record) -> Iterator[str]:
@@ -286,21 +323,15 @@ def _of_data(record: Record) -> Iterator[str]:
         if data.name not in SETS:
             yield f"there is no data set {data.name}: delete the file, or add the data set"
         elif data.stand_in != SETS[data.name].stand_in:
-            kind = "no" if data.stand_in else "a"
-            yield f"{data.name} is {kind} stand-in, but the record says otherwise: delete the file, and run its trial again"
-    named = record.config.get("data")
-    if (
-        record.exit == "ok"
-        and named is not None
-        and named not in [data.name for data in record.data]
-    ):
-        yield f"trained on {named}, but holds no fingerprint of it: delete the file, and run its trial again"
-
-
-REPAIR = "`capslib records check --repair` sets it aside; `capslib run` sets it aside and runs its trial again."
-
-
-def reason(error: ValidationError) -> str:
-    """Name the first fault of a record in one line: ``exit: Field required``."""
-    first = error.errors(include_url=False)[0]
-    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+            article = "no" if data.stand_in else "a"
+            yield (
+                f"{data.name} is {article} stand-in, but the record says otherwise: "
+                "delete the file, and run its trial again"
+            )
+    name = record.config.get("data")
+    seen = [data.name for data in record.data]
+    if record.exit == "ok" and name is not None and name not in seen:
+        yield (
+            f"trained on {name}, but holds no fingerprint of it: "
+            "delete the file, and run its trial again"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -239,18 +239,20 @@ class Waits(NamedTuple):
 
 
 def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
-    """Return what each claim waits for at the scales that judge it, beside these records.
+    """Return what each claim waits for at the scales that judge it, beside these records."""
+    records = list(records)
+    stopped = {record.key for record in records if stopped_itself(record)}
+    return missing(stem, {record.key for record in records}, stopped)
 
-    With twice the budget those of the seed that lacks the fewest. A training that stopped
-    itself is its own with twice the budget.
+
+def missing(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale, Waits]]:
+    """Return what each claim waits for at the scales that judge it.
+
+    ``done`` has the keys of the trials that have a record, and ``stopped`` those of trainings
+    that stopped themselves: such a one is its own with twice the budget. Of the others with
+    twice the budget a claim waits for those of the seed that lacks the fewest.
     """
-    done: set[str] = set()
-    stopped: set[str] = set()
-    for record in records:
-        done.add(record.key)
-        if stopped_itself(record):
-            stopped.add(record.key)
-    waits: dict[str, dict[Scale, Waits]] = {}
+    found: dict[str, dict[Scale, Waits]] = {}
     scales: tuple[Scale, ...] = ("paper", "cpu")
     for scale in scales:
         own = needs(stem, scale)

@@ -108,7 +108,7 @@ def test_a_square_names_its_claim_and_leads_to_it(verdict):
     assert square["class"] == ["vq", "v-reproduced", "of-own-size"]
     assert f"99.81{NBSP}%" in square["aria-label"]
     assert square.text == "✓"
-    html = claims.seal(verdict, "other.html?a&b#c", named=True)
+    html = claims.seal(verdict, "other.html?a&b#c", with_id=True)
     link = BeautifulSoup(html, "html.parser").a
     assert link["href"] == "other.html?a&b#c"
     assert link.code.text == CLAIM.id, "the id is part of the link"

@@ -224,7 +224,7 @@ class ClaimRole(SphinxRole):
             logger.warning(f"claim: {error}", location=self.get_location(), type="capsbook")
             return [nodes.literal(self.rawtext, self.text)], []
         address = Links(self.env.app, page).row(verdict.claim)
-        seal = claims.seal(verdict, address, named=True)
+        seal = claims.seal(verdict, address, with_id=True)
         return [nodes.raw("", seal, format="html")], []
 
 

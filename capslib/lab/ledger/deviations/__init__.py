@@ -13,8 +13,10 @@ import functools
 import math
 from pathlib import Path
 
+from capslib import papers
+from capslib.config import Config
 from capslib.errors import UserError
-from capslib.papers.experiment import Arm, Deviation
+from capslib.papers.experiment import Arm, Deviation, Trial
 
 COLUMNS = ["experiments", "where", "what", "paper", "ours", "why"]
 
@@ -40,6 +42,14 @@ def deviations(
                 Deviation(what=row["what"], paper=row["paper"], ours=ours, why=row["why"])
             )
     return deviations
+
+
+def deviations_of(trial: Trial, *, everywhere: bool = False) -> list[Deviation]:
+    """Return the :func:`deviations` of a trial; none if nobody knows its configuration now."""
+    if not papers.known(trial):
+        return []
+    arm = papers.arm(trial)
+    return deviations(trial.paper, trial.experiment, arm, everywhere=everywhere)
 
 
 SMALLER = "budget of this scale"
