@@ -42,8 +42,9 @@ class Runs:
             trial = record.trial
             budgets = [budget(record)]
             if budgets == [0]:
-                self.left_out[trial.paper, trial.experiment] += 1
-            if budgets == [1] and stopped_itself(record):
+                self.left_out[paper, experiment] += 1
+                continue
+            if budgets == [1] and q.stopped_itself(record):
                 budgets = [1, 2]
             for number in budgets:
                 arm = trial.paper, trial.experiment, trial.scale, arm_of(record), number
