@@ -1,6 +1,4 @@
-"""The folder of records: whole files only, damaged ones set aside, and a clear message where
-the disk is full or read-only.
-"""
+"""The folder of records: whole files only, damaged ones set aside, and clear messages."""
 
 from __future__ import annotations
 
@@ -34,35 +32,35 @@ from capslib.training import Context
 
 ROOT = Path(__file__).parents[2]
 
-# -------------------------------------------------------------------------------------------------------------
-# files
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ------------------------------------------------------------------------------------ files
 
 
 def test_a_write_makes_folders_replaces_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "a" / "b" / "file"
-    for data in (b"one", b"two"):
-        write_atomically(path, data)
-        assert path.read_bytes() == data
-    assert list(path.parent.iterdir()) == [path]
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert files(tmp_path) == {path: b"two"}
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch, fails):
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch, step):
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
     def crash(*_: object) -> None:
         raise OSError("the power went out")
 
-    monkeypatch.setattr(os, fails, crash)
-    with pytest.raises(
-        UserError,
-        match=rf"^{path} cannot be written: the power went out. .*untouched.*same command again",
-    ):
+    monkeypatch.setattr(os, step, crash)
+    message = f"^{path} cannot be written: the power went out. .*untouched.*same command again"
+    with pytest.raises(UserError, match=message):
         write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert files(tmp_path) == {path: b"old"}
 
 
 WRITE = """
@@ -70,70 +68,67 @@ import os, signal, sys
 from pathlib import Path
 from capslib.files import write_atomically
 
-def stop(source, place):
+def stop(source, target):
     print("about to move", flush=True)
-    sys.stdin.readline() or os.kill(os.getpid(), signal.SIGKILL)  # nobody there any more: die as one dies
-    move(source, place)
+    if not sys.stdin.readline():  # nobody is there any more
+        os.kill(os.getpid(), signal.SIGKILL)
+    move(source, target)
 
 move, os.replace = os.replace, stop
 write_atomically(Path(sys.argv[1]), b"of another process")
 """
 
 
-def test_what_a_killed_write_left_is_removed_after_an_hour_and_what_is_being_written_is_not(
-    tmp_path,
-):
-    path, writers, there = tmp_path / "a-file-[1]", [], []
-    for _ in range(2):
-        writers.append(
-            subprocess.Popen(
-                [sys.executable, "-c", WRITE, path], stdin=-1, stdout=-1, encoding="utf-8"
-            )
-        )
-        assert writers[-1].stdout.readline() == "about to move\n"
-        there.append(list(tmp_path.iterdir()))
-    (left,), (_, _) = there
-    writers[0].communicate()  # closes its input, waits for its end
-    assert writers[0].returncode == -signal.SIGKILL
-    for age, found in ((3_500, []), (3_700, [left])):
-        os.utime(left, times=(time.time() - age,) * 2)
-        assert leftovers(tmp_path) == leftovers(tmp_path, path.name) == found
-    for other in ("a-file-1", ".a-file-[1].of-somebody-else"):
-        assert leftovers(tmp_path, other) == []
-        write_atomically(tmp_path / other, b"")
-        os.utime(tmp_path / other, times=(0, 0))
-    assert leftovers(tmp_path) == [left]
+def test_what_a_killed_write_left_is_removed_after_an_hour(tmp_path):
+    """What another process is writing meanwhile stays, and so do files of other names."""
+    path = tmp_path / "a-file-[1]"
+    command = [sys.executable, "-c", WRITE, path]
+    killed = subprocess.Popen(command, stdin=-1, stdout=-1, encoding="utf-8")
+    assert killed.stdout.readline() == "about to move\n"
+    (leftover,) = tmp_path.iterdir()
+    writer = subprocess.Popen(command, stdin=-1, stdout=-1, encoding="utf-8")
+    assert writer.stdout.readline() == "about to move\n"
+    killed.communicate()  # closes its input
+    assert killed.returncode == -signal.SIGKILL
+    for age, expected in ((3_500, []), (3_700, [leftover])):
+        moment = time.time() - age
+        os.utime(leftover, times=(moment, moment))
+        assert leftovers(tmp_path) == leftovers(tmp_path, path.name) == expected
+    for name in ("a-file-1", ".a-file-[1].of-somebody-else"):
+        write_atomically(tmp_path / name, b"")
+        os.utime(tmp_path / name, times=(0, 0))
+    assert leftovers(tmp_path) == [leftover]
     write_atomically(path, b"ours")
-    assert not left.exists()
-    writers[1].communicate("go on\n")
+    assert not leftover.exists()
+    writer.communicate("go on\n")
     assert path.read_bytes() == b"of another process"
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monkeypatch):
-    taken, move = [], os.replace
+    move = os.replace
 
-    def replace(source: str, place: Path) -> None:
-        if not taken:
-            taken.append(os.unlink(source))
-        move(source, place)
+    def take_away(source: str, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", move)
+        os.unlink(source)
+        move(source, target)
 
-    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "replace", take_away)
     write_atomically(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
-def test_what_is_set_aside_is_kept_and_never_replaces_another(tmp_path):
-    path, kept = tmp_path / "file", []
+def test_what_is_set_aside_never_replaces_another(tmp_path):
+    path = tmp_path / "file"
     for content in ("first", "second"):
         path.write_text(content, encoding="utf-8")
         with notified(r"file cannot be used \(why\); it was set aside as file\.damaged-"):
-            kept.append(set_aside(path, "why"))
-    assert [p.read_text(encoding="utf-8") for p in kept] == ["first", "second"]
+            set_aside(path, "why")
+    assert set(files(tmp_path).values()) == {b"first", b"second"}
     assert not path.exists()
 
 
-def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypatch):
+def test_what_cannot_be_set_aside_is_told_and_raises_nothing(tmp_path, monkeypatch):
     with notified("another process has set it aside"):
         assert set_aside(tmp_path / "gone", "why") is None
 
@@ -141,367 +136,300 @@ def test_what_cannot_be_set_aside_is_said_and_raises_nothing(tmp_path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with notified(
-        r"cannot be used \(why\); it is not used, and could not be set aside: Read-only"
-    ):
+    with notified(r"used \(why\); it is not used, and could not be set aside: Read-only"):
         assert set_aside(tmp_path, "why") is None
 
 
-def test_the_project_is_the_nearest_folder_with_a_table_of_contents(tmp_path, monkeypatch):
+def test_records_go_to_the_nearest_book_unless_a_folder_is_named(tmp_path, monkeypatch):
     (tmp_path / "book" / "deep").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "book" / "deep")
-    assert project_root() == ROOT, "the checkout that capslib comes from"
-    monkeypatch.setattr(
-        storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py")
-    )
-    assert project_root() == tmp_path / "book" / "deep", (
-        "where capslib is installed without a book"
-    )
+    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
+    with notified(f"No book is above this folder, so records are those in {ROOT}/results: "):
+        assert Store().root == ROOT / "results"  # the checkout that capslib comes from
+    installed = tmp_path / "site-packages" / "capslib" / "lab" / "store.py"
+    monkeypatch.setattr(storing, "__file__", str(installed))
+    with notified(f"those in {tmp_path}/book/deep/results: name --results-dir"):
+        assert Store().root == tmp_path / "book" / "deep" / "results"
     (tmp_path / "_toc.yml").touch()
     assert project_root() == tmp_path
-
-
-def test_where_records_go(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
-    with notified(
-        f"No book is above this folder, so records are those in {ROOT}/results: name --results-dir"
-    ):
-        assert Store().root == ROOT / "results"
-    monkeypatch.setattr(
-        storing, "__file__", str(tmp_path / "site-packages" / "capslib" / "lab" / "store.py")
-    )
-    with notified(f"those in {tmp_path}/results"):
-        assert Store().root == tmp_path / "results"
-    (tmp_path / "_toc.yml").touch()
     assert Store().root == tmp_path / "results"
     monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path / "elsewhere"))
     assert Store().root == tmp_path / "elsewhere"
-    assert Store(tmp_path / "given").root == tmp_path / "given"
+    assert Store(tmp_path / "folder").root == tmp_path / "folder"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store("~/x").root == Settings.check(data_dir="~/x").data_dir == tmp_path / "x"
 
 
 def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot be written to .*--results-dir"):
         Store(tmp_path / "file" / "below").check_writable()
-    Store(tmp_path / "new" / "er").check_writable()
+    Store(tmp_path / "new" / "folder").check_writable()
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "asking makes no folder"
 
 
 def test_a_lock_is_for_any_user_and_one_that_cannot_be_opened_is_a_user_error(tmp_path):
-    own = os.umask(0o077)
+    mask = os.umask(0o077)
+    path = tmp_path / "new" / "x.lock"
     try:
-        with locked(tmp_path / "new" / "x.lock"):
-            assert stat.S_IMODE((tmp_path / "new" / "x.lock").stat().st_mode) == 0o666
-            with pytest.raises(Timeout), locked(tmp_path / "new" / "x.lock", blocking=False):
+        with locked(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666
+            with pytest.raises(Timeout), locked(path, blocking=False):
                 pass
     finally:
-        os.umask(own)
+        os.umask(mask)
     (tmp_path / "taken.lock").mkdir()
-    with (
-        pytest.raises(UserError, match=r"taken.lock cannot be locked: .*Let it be written"),
-        locked(tmp_path / "taken.lock"),
-    ):
+    message = r"taken.lock cannot be locked: .*Let it be written"
+    with pytest.raises(UserError, match=message), locked(tmp_path / "taken.lock"):
         pass
-
-
-def test_a_folder_in_the_home_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Store("~/x").root == tmp_path / "x"
-    assert Settings.check(data_dir="~/x").data_dir == tmp_path / "x"
 
 
 def test_a_folder_without_a_name_or_a_mistyped_one_is_a_user_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAPSLIB_RESULTS", raising=False)
     (tmp_path / "_toc.yml").touch()
-    assert Store().check_there().root == tmp_path / "results", (
-        "the default need not be there yet"
-    )
+    assert Store().check_there().root == tmp_path / "results", "it need not be there yet"
     monkeypatch.setenv("CAPSLIB_RESULTS", "")
-    for unnamed in (Store, lambda: Store(""), lambda: Store(" "), lambda: Store("a\0b")):
+    for name in (None, "", " ", "a\0b"):
         with pytest.raises(UserError, match=r"names no folder: give one to .*--results-dir"):
-            unnamed()
+            Store(name)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for place in ("reslts", "empty", "file"):
-        with pytest.raises(
-            UserError,
-            match=rf"There are no records in {place}: check --results-dir and \$CAPSLIB_RESULTS",
-        ):
-            Store(place).check_there()
+    for name in ("reslts", "empty", "file"):
+        message = rf"no records in {name}: check --results-dir and \$CAPSLIB_RESULTS"
+        with pytest.raises(UserError, match=message):
+            Store(name).check_there()
 
 
-# -----------------------------------------------------------------------------------------------------------
-# records
+# ---------------------------------------------------------------------------------- records
 
 
-def test_a_record_comes_back_as_it_was(store, trial, make_record):
-    record = make_record(trial)
-    path = store.put(record)
-    assert path == store.root / "negation_limitation" / "sign" / f"{trial.key}.json"
-    assert store.get(trial) == record
-    assert store.get(trial.model_copy(update={"seed": 4})) is None
-    assert list(store.records()) == list(store.records("negation_limitation")) == [record]
-    assert list(store.records("em_routing")) == []
+@pytest.fixture
+def record(trial, make_record) -> Record:
+    return make_record(trial)
 
 
-def test_a_file_is_read_again_only_where_it_changed(store, trial, make_record, monkeypatch):
-    first, second = (
-        make_record(trial, wall_seconds=seconds) for seconds in (1.0, 2.0)
-    )  # files of one length
-    store.put(first)
-    assert store.get(trial) == first
-    store.put(second)
-    assert store.get(trial) == second
+@pytest.fixture
+def sibling(trial, make_record) -> Record:
+    """The record of another seed."""
+    return make_record(trial.model_copy(update={"seed": 4}))
+
+
+@pytest.fixture(params=[True, False], ids=["remembering", "forgetting"])
+def each_store(request, tmp_path) -> Store:
+    return Store(tmp_path / "results", remember=request.param)
+
+
+def test_a_record_comes_back_as_it_was(each_store, record, sibling):
+    path = each_store.put(record)
+    assert path == each_store.root / "negation_limitation" / "sign" / f"{record.key}.json"
+    assert each_store.get(record.trial) == record
+    assert each_store.get(sibling.trial) is None
+    assert list(each_store.records()) == [record]
+    assert list(each_store.records("negation_limitation")) == [record]
+    assert list(each_store.records("em_routing")) == []
+
+
+def test_a_file_is_read_again_only_where_it_changed(store, record, monkeypatch):
+    store.put(record)
+    assert store.get(record.trial) == record
+    changed = record.model_copy(update={"wall_seconds": 2.5})  # a file of the same length
+    store.put(changed)
+    assert store.get(record.trial) == changed
     monkeypatch.setattr(storing, "read_record", None)
-    assert store.get(trial) == second
+    assert store.get(record.trial) == changed
 
 
 def test_the_record_of_a_rehearsal_is_there_for_who_asks_for_it(store, trial, make_record):
-    record = make_record(trial, exit="cut")
-    store.put(record)
+    rehearsal = make_record(trial, exit="cut")
+    store.put(rehearsal)
     assert list(store.records()) == []
-    assert list(store.records(cut=True)) == [store.get(trial)] == [record]
+    assert list(store.records(cut=True)) == [store.get(trial)] == [rehearsal]
 
 
-DAMAGES = {
-    "empty": lambda whole: b"",
-    "cut at the start": lambda whole: whole[:1],
-    "cut in half": lambda whole: whole[: len(whole) // 2],
-    "cut at the end": lambda whole: whole[:-3],
-    "nothing but zeros": lambda whole: bytes(len(whole)),
-    "zeros at the end": lambda whole: whole[:-4096] + bytes(min(len(whole), 4096)),
-    "not UTF-8": lambda whole: whole.replace(b'"message": "', b'"message": "\xff\xfe'),
-    "half a letter": lambda whole: whole.replace(b'"message": "', b'"message": "\xe2\x80'),
-    "not JSON": lambda whole: b"<html>" + whole,
-    "a record and more": lambda whole: whole + whole,
-    "no such schema": lambda whole: whole.replace(
-        b'"schema_version": 2', b'"schema_version": 1'
-    ),
-    "a field that nobody knows": lambda whole: whole.replace(
-        b'"exit"', b'"invented": 1, "exit"'
-    ),
-    "another seed": lambda whole: whole.replace(b'"seed": ', b'"seed": 1'),
-    "a time without a zone": lambda whole: whole.replace(b'Z"', b'"'),
-    "an infinite number": lambda whole: whole.replace(b'"value": 0.5', b'"value": Infinity'),
-    "a key twice": lambda whole: whole.replace(
-        b'"exit": "ok"', b'"exit": "nan",\n "exit": "ok"'
-    ),
-    "a key twice, further in": lambda whole: whole.replace(b'"n": 20', b'"n": 5, "n": 20'),
-    "a well of brackets": lambda whole: b"[" * 200_000,
-    "a truth for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": true'),
-    "a text for a number": lambda whole: whole.replace(b'"value": 0.5', b'"value": "0.5"'),
-    "a fraction for a count": lambda whole: whole.replace(b'"n": 20', b'"n": 20.0'),
-    "a truth for a count": lambda whole: whole.replace(b'"threads": 1', b'"threads": true'),
-    "a number that no sum can hold": lambda whole: whole.replace(
-        b'"value": 0.5', b'"value": 1e308'
-    ),
-    "such a number in a curve": lambda whole: whole.replace(b"[0.3,", b"[-1e308,"),
-    "more bytes than there are": lambda whole: whole.replace(
-        b'_bytes": 1', b'_bytes": 1' + b"0" * 400
-    ),
-    "more parameters than there are": lambda whole: whole.replace(
-        b'"parameters": 7', b'"parameters": 1' + b"0" * 400
-    ),
-    "more seconds than there were": lambda whole: whole.replace(
-        b'"wall_seconds": 1.5', b'"wall_seconds": 1e308'
-    ),
-    "a seed of 400 digits": lambda whole: whole.replace(
-        b'"seed": 3', b'"seed": 3' + b"0" * 400
-    ),
-    "an option of 5,000 digits": lambda whole: whole.replace(
-        b'"points": 20', b'"points": 2' + b"0" * 5000
-    ),
-    "an option that is an object": lambda whole: whole.replace(
-        b'"points": 20', b'"points": {"a": 1}'
-    ),
-    "a number for a time": lambda whole: whole.replace(
-        b'"started": "2026-01-02T03:04:05Z"', b'"started": 0'
-    ),
-    "NaN in a curve": lambda whole: whole.replace(b"[0.3,", b"[NaN,"),
+REPLACEMENTS = {
+    "not UTF-8": ('"message": "', b'"message": "\xff\xfe'),
+    "half a letter": ('"message": "', b'"message": "\xe2\x80'),
+    "an older schema": ('"schema_version": 2', '"schema_version": 1'),
+    "an unknown field": ('"exit"', '"invented": 1, "exit"'),
+    "another seed": ('"seed": ', '"seed": 1'),
+    "a time without a zone": ('Z"', '"'),
+    "a number for a time": ('"started": "2026-01-02T03:04:05Z"', '"started": 0'),
+    "an infinite number": ('"value": 0.5', '"value": Infinity'),
+    "NaN in a curve": ("[0.3,", "[NaN,"),
+    "a key twice": ('"exit": "ok"', '"exit": "nan",\n "exit": "ok"'),
+    "a key twice in a part": ('"n": 20', '"n": 5, "n": 20'),
+    "a key twice in a mapping": ('"loss": ', '"loss" : [1.0], "loss": '),
+    "a truth for a number": ('"value": 0.5', '"value": true'),
+    "a text for a number": ('"value": 0.5', '"value": "0.5"'),
+    "a fraction for a count": ('"n": 20', '"n": 20.0'),
+    "a truth for a count": ('"threads": 1', '"threads": true'),
+    "a number that no sum can hold": ('"value": 0.5', '"value": 1e308'),
+    "such a number in a curve": ("[0.3,", "[-1e308,"),
+    "more bytes than there are": ('_bytes": 1', '_bytes": 1' + "0" * 400),
+    "more parameters than there are": ('"parameters": 7', '"parameters": 1' + "0" * 400),
+    "more seconds than there were": ('"wall_seconds": 1.5', '"wall_seconds": 1e308'),
+    "a seed of 400 digits": ('"seed": 3', '"seed": 3' + "0" * 400),
+    "an option of 5,000 digits": ('"points": 20', '"points": 2' + "0" * 5000),
+    "an option that is an object": ('"points": 20', '"points": {"a": 1}'),
+}
+CUTS = {
+    "empty": lambda content: b"",
+    "cut at the start": lambda content: content[:1],
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut at the end": lambda content: content[:-3],
+    "nothing but zeros": lambda content: bytes(len(content)),
+    "zeros at the end": lambda content: content[:-100] + bytes(100),
+    "not JSON": lambda content: b"<html>" + content,
+    "a record and more": lambda content: content + content,
+    "a well of brackets": lambda content: b"[" * 200_000,
+    "a merge": lambda content: b"<<<<<<< HEAD\n" + content + b"=======\n",
 }
 
 
-def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def damaged(content: bytes, damage: str) -> bytes:
+    if damage in CUTS:
+        return CUTS[damage](content)
+    old, new = REPLACEMENTS[damage]
+    if isinstance(new, str):
+        new = new.encode()
+    assert old.encode() in content
+    return content.replace(old.encode(), new)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_reading_a_damaged_record_warns_and_changes_no_file(store, trial, make_record, damage):
-    path = store.put(make_record(trial))
-    spoilt = DAMAGES[damage](path.read_bytes())
-    assert spoilt != path.read_bytes()
-    path.write_bytes(spoilt)
-    before = files(store.root)
-    for read in (lambda: store.get(trial), lambda: next(store.records(), None)):
-        with notified(rf"{path} is damaged \(.*records check --repair") as warned:
+@pytest.mark.parametrize("damage", [*REPLACEMENTS, *CUTS])
+def test_only_writing_and_repair_set_a_damaged_record_aside(store, record, damage):
+    path = store.put(record)
+    content = damaged(path.read_bytes(), damage)
+    path.write_bytes(content)
+    reason = "it holds the markers of a merge conflict" if damage == "a merge" else "."
+    warning = rf"{path} is damaged \({reason}.*records check --repair"
+    for read in (lambda: store.get(record.trial), lambda: next(store.records(), None)):
+        with notified(warning) as warnings:
             assert read() is None
-        assert len(warned) == 1
-        assert files(store.root) == before
-
-
-@pytest.mark.parametrize("repair", ["repair", "put"])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_only_writing_and_repair_set_a_damaged_record_aside(
-    store, trial, make_record, damage, repair
-):
-    path = store.put(make_record(trial))
-    spoilt = DAMAGES[damage](path.read_bytes())
-    path.write_bytes(spoilt)
+        assert len(warnings) == 1
+    assert files(store.root) == {path: content}
     with notified(rf"{path} cannot be used \(.*set aside as {path.name}\.damaged-"):
-        store.repair(path) if repair == "repair" else store.put(make_record(trial))
-    assert [p.read_bytes() for p in path.parent.glob("*.damaged-*")] == [spoilt]
-    assert store.get(trial) == (None if repair == "repair" else make_record(trial))
+        store.repair_all()
+    assert list(files(store.root).values()) == [content]
+    assert store.get(record.trial) is None
+    path.write_bytes(content)
+    with notified("set aside"):
+        store.put(record)
+    assert sorted(files(store.root).values()).count(content) == 2
+    assert store.get(record.trial) == record
 
 
-def test_the_markers_of_a_merge_conflict_are_named(store, trial, make_record):
-    path = store.put(make_record(trial))
-    whole = path.read_text(encoding="utf-8")
-    path.write_text(f"<<<<<<< HEAD\n{whole}=======\n{whole}>>>>>>> other\n", encoding="utf-8")
-    with notified("is damaged .it holds the markers of a merge conflict"):
-        assert store.get(trial) is None
+def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, record, sibling):
+    store.put(record).rename(store.path(sibling.trial))
+    with notified("it was edited or renamed"):
+        assert store.get(sibling.trial) is None
+    assert store.path(sibling.trial).exists()
 
 
-def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(
-    store, trial, make_record
-):
-    other = trial.model_copy(update={"seed": 4})
-    store.put(make_record(other))
-    path = store.put(make_record(trial))
-    path.write_text(
-        path.read_text(encoding="utf-8").replace(
-            '"schema_version": 2', '"schema_version": 3,\n "invented": true'
-        ),
-        encoding="utf-8",
-    )
+def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, record, sibling):
+    store.put(sibling)
+    path = store.put(record)
+    text = path.read_text(encoding="utf-8")
+    newer = text.replace('"schema_version": 2', '"schema_version": 3,\n "invented": true')
+    path.write_text(newer, encoding="utf-8")
     before = files(store.root)
-    with notified(f"{path} was written by a newer capslib; update") as warned:
-        assert list(store.records()) == [make_record(other)]
-    assert len(warned) == 1
-    for write in (
-        lambda: store.get(trial),
-        lambda: store.put(make_record(trial)),
-        lambda: store.repair(path),
-    ):
-        with pytest.raises(UserError, match=f"{path} was written by a newer capslib; update"):
-            write()
+    message = f"{path} was written by a newer capslib; update"
+    with notified(message) as warnings:
+        assert list(store.records()) == [sibling]
+    assert len(warnings) == 1
+    with pytest.raises(UserError, match=message):
+        store.get(record.trial)
+    with pytest.raises(UserError, match=message):
+        store.put(record)
     store.repair_all()
     assert files(store.root) == before
 
 
 UNREADABLE = {
-    "a folder": (Path.mkdir, "Is a directory"),  # root may read anything but this
-    "a pipe": (os.mkfifo, "it is no file but a pipe or a device"),  # reading it might never end
-    "a device": (
-        lambda place: place.symlink_to("/dev/zero"),
-        "it is no file but a pipe or a device",
-    ),
+    "Is a directory": Path.mkdir,  # root may read anything but this
+    "it is no file but a pipe or a device": os.mkfifo,  # reading it might never end
+    "it is no file but a pipe": lambda target: target.symlink_to("/dev/zero"),
 }
 
 
-@pytest.mark.parametrize("what", UNREADABLE)
-def test_what_cannot_be_read_in_the_place_of_a_record_is_named_and_not_taken_for_damaged(
-    store, trial, make_record, what, caplog
-):
-    make, why = UNREADABLE[what]
-    other = make_record(trial.model_copy(update={"seed": 4}))
-    store.put(other)
-    path = store.path(trial)
-    make(path)
-    with pytest.raises(UserError, match=f"{path} cannot be read: {why}"):
-        store.get(trial)
-    assert list(store.records()) == [other]
-    assert re.search(f"{path} cannot be read: {why}", caplog.text)
-    store.repair_all()
+@pytest.mark.parametrize("reason", UNREADABLE)
+def test_what_cannot_be_read_is_not_taken_for_damaged(each_store, record, sibling, reason):
+    each_store.put(sibling)
+    path = each_store.path(record.trial)
+    UNREADABLE[reason](path)
+    message = f"{path} cannot be read: {reason}"
+    with pytest.raises(UserError, match=message):
+        each_store.get(record.trial)
+    with notified(message):
+        assert list(each_store.records()) == [sibling]
+    each_store.repair_all()
     assert os.path.lexists(path)
 
 
 def with_trial(record: Record, **fields: object) -> Record:
-    """The record of a changed trial, under its key."""
+    """Return the record of a changed trial, under its key."""
     trial = record.trial.model_copy(update=fields)
     return record.model_copy(update={"trial": trial, "key": trial.key})
 
 
-def with_fields(record: Record, **fields: object) -> Record:
-    return record.model_copy(update=fields)
-
-
 def with_metric(record: Record, **fields: object) -> Record:
-    return with_fields(record, metrics={"a": Metric(**fields)})
+    return record.model_copy(update={"metrics": {"a": Metric(**fields)}})
 
 
 OBJECTIONS = {
-    "an unknown paper": (
-        lambda r: with_trial(r, paper="nobody"),
-        "there is no experiment nobody/sign",
+    "there is no experiment nobody/sign": lambda r: with_trial(r, paper="nobody"),
+    "there is no experiment negation_limitation/sing": lambda r: with_trial(
+        r, experiment="sing"
     ),
-    "an unknown experiment": (
-        lambda r: with_trial(r, experiment="sing"),
-        "there is no experiment negation_limitation/sing",
+    "of revision 99, but the experiment is at 1": lambda r: with_trial(r, revision=99),
+    "not a configuration of sign (points: ": lambda r: with_trial(
+        r, config=r.trial.config | {"points": "many"}
     ),
-    "a revision to come": (
-        lambda r: with_trial(r, revision=99),
-        "of revision 99, but the experiment is at 1",
+    "its config is not that of its trial (routing), so it was": lambda r: r.model_copy(
+        update={"config": r.config | {"routing": "em"}}
     ),
-    "no configuration": (
-        lambda r: with_trial(r, config=r.trial.config | {"points": "many"}),
-        r"not a configuration of sign \(points: ",
+    "finished before it started": lambda r: r.model_copy(
+        update={"finished": r.started - timedelta(days=1)}
     ),
-    "an edited configuration": (
-        lambda r: with_fields(r, config=r.config | {"routing": "em"}),
-        r"its config is not that of its trial \(routing\), so it was edited",
+    "ended well but holds no metric": lambda r: r.model_copy(update={"metrics": {}}),
+    "metric a = 1.5 is out of the range of its unit, fraction": lambda r: with_metric(
+        r, value=1.5, n=20, unit="fraction"
     ),
-    "an end before the start": (
-        lambda r: with_fields(r, finished=r.started - timedelta(days=1)),
-        "finished before it started",
+    "metric a = -1 is out of the range of its unit, steps": lambda r: with_metric(
+        r, value=-1, n=20, unit="steps"
     ),
-    "no metric": (lambda r: with_fields(r, metrics={}), "ended well but holds no metric"),
-    "more than all": (
-        lambda r: with_metric(r, value=1.5, n=20, unit="fraction"),
-        "metric a = 1.5 is out of the range of its unit, fraction",
+    "metric a was measured on nothing": lambda r: with_metric(
+        r, value=0.5, n=0, unit="fraction"
     ),
-    "less than none": (
-        lambda r: with_metric(r, value=-1, n=20, unit="steps"),
-        "metric a = -1 is out of the range of its unit, steps",
-    ),
-    "measured on nothing": (
-        lambda r: with_metric(r, value=0.5, n=0, unit="fraction"),
-        "metric a was measured on nothing",
-    ),
-    "a curve too short": (
-        lambda r: with_fields(r, series={"steps": [1, 2, 3], "loss": [1, 2]}),
-        "curve loss has 2 points over 3 steps",
+    "curve loss has 2 points over 3 steps": lambda r: r.model_copy(
+        update={"series": {"steps": [1, 2, 3], "loss": [1, 2]}}
     ),
 }
 
 
-@pytest.mark.parametrize("what", OBJECTIONS)
+@pytest.mark.parametrize("objection", OBJECTIONS)
 def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(
-    store, trial, make_record, what, caplog
+    store, record, sibling, objection
 ):
-    change, why = OBJECTIONS[what]
-    other = make_record(trial.model_copy(update={"seed": 4}))
-    store.put(other)
-    path = store.put(change(make_record(trial)))
+    store.put(sibling)
+    path = store.put(OBJECTIONS[objection](record))
     before = files(store.root)
-    assert list(store.records()) == [other]
-    assert re.search(rf"{path} is not used: {why}", caplog.text)
-    assert len(caplog.records) == 1
+    with notified(re.escape(f"{path} is not used: {objection}")) as warnings:
+        assert list(store.records()) == [sibling]
+    assert len(warnings) == 1
     store.repair_all()
     assert files(store.root) == before, "nobody knows whether it will be of use again"
 
 
 @pytest.mark.parametrize("paper", ["nobody", "em_routing"])
-def test_a_record_in_the_folder_of_another_trial_is_named_and_left_out(
-    store, trial, make_record, paper, caplog
-):
-    path = store.put(with_trial(make_record(trial), paper=paper))
-    place = store.path(trial).with_name(path.name)
-    place.parent.mkdir(parents=True)
-    path.rename(place)
-    assert list(store.records("negation_limitation")) == []
-    assert f"{place} is not used: belongs in {paper}/sign: move it there" in caplog.text
+def test_a_record_in_the_folder_of_another_trial_is_named_and_left_out(store, record, paper):
+    path = store.put(with_trial(record, paper=paper))
+    target = store.path(record.trial).with_name(path.name)
+    target.parent.mkdir(parents=True)
+    path.rename(target)
+    with notified(f"{target} is not used: belongs in {paper}/sign: move it there"):
+        assert list(store.records("negation_limitation")) == []
 
 
 class Before(Config):
@@ -515,117 +443,96 @@ class After(Before):
 
 
 def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch):
-    old, new = (toys.experiment(options, toys.measured) for options in (Before, After))
-    monkeypatch.setitem(papers.experiments("negation_limitation"), "toy", old)
-    kept = {t.key: run_trial(old, t, store, Context(seed=0)) for t in old.trials("smoke")}
-    before = files(store.root)
-    monkeypatch.setitem(papers.experiments("negation_limitation"), "toy", new)
-    assert {t.key for t in new.trials("smoke")} == set(kept), "nothing runs again"
+    old = toys.experiment(Before, toys.measured)
+    new = toys.experiment(After, toys.measured)
+    known = papers.experiments("negation_limitation")
+    monkeypatch.setitem(known, "toy", old)
+    records = {t.key: run_trial(old, t, store, Context(seed=0)) for t in old.trials("smoke")}
+    monkeypatch.setitem(known, "toy", new)
     for trial in new.trials("smoke"):
-        found = store.get(trial)
-        name = papers.arm(trial).name
-        assert found.config == {**kept[trial.key].config, "sharp": False, "arm": name}
-        assert found == kept[trial.key].model_copy(update={"config": found.config}), (
-            "only the option is new"
-        )
-        assert papers.arm(found.trial).options == After(size=found.config["size"])
-    assert [r.config["sharp"] for r in store.records()] == [False] * 3
-    sharp = {t.key for t in new.trials("smoke", change={"sharp": True})}
-    assert len(sharp) == 3
-    assert not sharp & set(kept)
-    assert files(store.root) == before
+        expected = records.pop(trial.key)
+        config = {**expected.config, "sharp": False}
+        assert store.get(trial) == expected.model_copy(update={"config": config})
+    assert not records, "nothing runs again"
+    assert [record.config["sharp"] for record in store.records()] == [False] * 3
+    for trial in new.trials("smoke", change={"sharp": True}):
+        assert store.get(trial) is None
 
 
-def test_a_record_keeps_the_defaults_that_it_ran_with(store, trial, make_record):
-    """A default that changes needs a new revision; what a record says of its own run stands."""
-    record = make_record(trial)
+def test_a_record_keeps_the_defaults_that_it_ran_with(store, record):
+    """A default that changes needs a new revision; what a record says of its run stands."""
     store.put(record.model_copy(update={"config": {**record.config, "hidden": 21}}))
-    assert store.get(trial).config["hidden"] == 21
+    assert store.get(record.trial).config["hidden"] == 21
 
 
-def test_a_record_that_no_experiment_knows_any_more_is_still_read(store, trial, make_record):
-    for gone in (
-        {"paper": "gone"},
-        {"experiment": "gone"},
-        {"config": {**trial.config, "gone": 1}},
-    ):
-        other = make_record(trial.model_copy(update=gone))
-        store.put(other)
-        assert store.get(other.trial) == other
+@pytest.mark.parametrize("change", [{"paper": "x"}, {"experiment": "x"}, {"config": {"x": 1}}])
+def test_a_record_that_no_experiment_knows_any_more_is_still_read(store, record, change):
+    stranger = with_trial(record, **change)
+    store.put(stranger)
+    assert store.get(stranger.trial) == stranger
 
 
-def test_a_record_under_the_name_of_another_is_not_taken_for_it(store, trial, make_record):
-    other = trial.model_copy(update={"seed": 4})
-    store.put(make_record(trial)).rename(store.path(other))
-    with notified("it was edited or renamed"):
-        assert store.get(other) is None
-    with notified("it was edited or renamed"):
-        assert list(store.records()) == []
-    assert store.path(other).exists()
-
-
-# ---------------------------------------------------------------------------------------------------
-# a disk of its own
+# ------------------------------------------------------------------------ a disk of its own
 
 DISK = """
-mount -t tmpfs -o size=160k tmpfs "$1" && head -c 94208 /dev/zero > "$1/ballast" || exit 77
+disk=$1
+mount -t tmpfs -o size=160k tmpfs "$disk" || exit 77
+head -c 94208 /dev/zero > "$disk/ballast" || exit 77
 run() {
-    "$2" -m capslib run negation_limitation --scale smoke --experiment sign --set points=20 --set epochs=40 --workers 1 \
-         --results-dir "$1/results" 2>&1
+    "$2" -m capslib run negation_limitation --scale smoke --experiment sign \
+        --set points=20 --set epochs=40 --workers 1 --results-dir "$1/results" 2>&1
     echo "status $?"
 }
-records() { find "$1/results" -type f | sort; }
-echo "--- full"; run "$@"; records "$@"
-echo "--- room"; rm "$1/ballast"; mount -o remount,size=4m "$1"; run "$@"; records "$@"
-echo "--- damaged"; find "$1/results" -name '*.json' -exec truncate -s 300 {} +
-mount -o remount,ro "$1"; "$2" -m capslib claims negation_limitation --json --results-dir "$1/results" 2>&1; echo "status $?"
+records() { find "$disk/results" -type f | sort; }
+echo "--- full"; run "$@"; records
+echo "--- room"; rm "$disk/ballast"; mount -o remount,size=4m "$disk"; run "$@"; records
+echo "--- damaged"; find "$disk/results" -name '*.json' -exec truncate -s 300 {} +
+mount -o remount,ro "$disk"
+"$2" -m capslib claims negation_limitation --json --results-dir "$disk/results" 2>&1
+echo "status $?"
 echo "--- read-only"; run "$@"
 """
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
-    """A disk of 160 kB, in a mount namespace of its own: not all five trials fit on it, a page
-    or more for each file. Then there is room; then it is read-only.
+    """A disk of 160 kB: not all five trials fit on it, a page or more for each file.
+
+    Then there is room; then it is read-only.
     """
-    if (
-        not shutil.which("unshare")
-        or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
-    ):
+    may_mount = shutil.which("unshare") and not subprocess.call(["unshare", "-rm", "true"])
+    if not may_mount:
         pytest.skip("no disk of its own: this system lets nobody here mount one")
-    (tmp_path / "disk").mkdir()
-    script = ["unshare", "-rm", "bash", "-c", DISK, "bash", tmp_path / "disk", sys.executable]
+    disk = tmp_path / "disk"
+    disk.mkdir()
     done = subprocess.run(
-        script, capture_output=True, encoding="utf-8", env={**os.environ, "COLUMNS": "400"}
+        ["unshare", "-rm", "bash", "-c", DISK, "bash", disk, sys.executable],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "COLUMNS": "400"},
     )
     if done.returncode == 77:
         pytest.skip(f"no disk of its own: {done.stderr}")
-    said = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
+    outputs = dict(part.split("\n", 1) for part in done.stdout.split("--- ")[1:])
 
-    def kept(part: str) -> set[str]:
-        files = {
-            Path(line) for line in said[part].splitlines() if line.startswith(str(tmp_path))
-        }
-        assert all(re.fullmatch(r"\w+\.(json|pt|lock|log)", file.name) for file in files), (
-            "something half-written stayed"
-        )
-        return {
-            str(file) for file in files if file.suffix == ".json"
-        }  # where the machine is slow there is a checkpoint too
+    def records(part: str) -> set[str]:
+        lines = [line for line in outputs[part].splitlines() if line.startswith(str(tmp_path))]
+        # Nothing half-written stayed. Where the machine is slow there is a checkpoint.
+        for line in lines:
+            assert re.fullmatch(r"\w+\.(json|pt|lock|log)", Path(line).name)
+        return {line for line in lines if line.endswith(".json")}
 
-    assert "status 2" in said["full"]
-    assert re.search(
-        rf"{tmp_path}/disk/results/\S+\.(json|pt) cannot be written: No space left on device\. .*same command",
-        said["full"],
-    )
-    assert 1 <= len(kept("full")) < 5
-
-    assert "status 0" in said["room"]
-    assert f"5 trials at scale smoke: {len(kept('full'))} have a record" in said["room"]
-    assert kept("full") < kept("room")
-    assert len(kept("room")) == 5
-
-    assert said["damaged"].count(".json is damaged (") == 5
-    assert "status 0" in said["damaged"]
-    assert "Results cannot be written to" in said["read-only"]
-    assert "status 2" in said["read-only"]
+    assert "status 2" in outputs["full"]
+    target = rf"{disk}/results/\S+\.(json|pt)"
+    message = rf"{target} cannot be written: No space left on device\. .*same command"
+    assert re.search(message, outputs["full"])
+    count = len(records("full"))
+    assert 1 <= count < 5
+    assert "status 0" in outputs["room"]
+    assert f"5 trials at scale smoke: {count} have a record" in outputs["room"]
+    assert records("full") < records("room")
+    assert len(records("room")) == 5
+    assert outputs["damaged"].count(".json is damaged (") == 5
+    assert "status 0" in outputs["damaged"]
+    assert "Results cannot be written to" in outputs["read-only"]
+    assert "status 2" in outputs["read-only"]
     assert "Traceback" not in done.stdout
