@@ -19,11 +19,11 @@ from capslib.lab.records import Code, Environment, Record
 from capslib.papers.experiment import Metric, Trial
 
 
-def lacking(requirement: str) -> None:
+def lacking(reason: str) -> None:
     """Skip a test, saying what is lacking. Fail in CI, where nothing may be."""
     if os.environ.get("CI"):
-        pytest.fail(f"{requirement} (in CI this may not be lacking)")
-    pytest.skip(requirement)
+        pytest.fail(f"{reason} (in CI this may not be lacking)")
+    pytest.skip(reason)
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def notified(pattern: str) -> Iterator[list[str]]:
 
 
 def every_field(trial: Trial) -> dict[str, object]:
-    """The whole configuration of a trial; of one that no experiment has, what it says itself."""
+    """Return the whole configuration of a trial, or what it says itself if nobody knows it."""
     try:
         return papers.fields(trial)
     except (KeyError, ValidationError, UserError):

@@ -52,7 +52,7 @@ def shared_workers(processes, monkeypatch):
 
 @pytest.fixture
 def own_cluster():
-    """Start a cluster as a user may, in threads of this process: nothing imports torch again."""
+    """Start a cluster as a user may, in threads of this process: it has torch already."""
     with contextlib.ExitStack() as stack:
         # Threads know the toys; dask would import another copy of them.
         stack.enter_context(dask.config.set({"distributed.worker.preload": []}))

@@ -63,7 +63,7 @@ def numbers(store: Store) -> dict[str, tuple]:
 
 
 @pytest.fixture
-def here(tiny, tmp_path) -> Store:
+def records_here(tiny, tmp_path) -> Store:
     """The tiny trials, run in this process."""
     store = Store(tmp_path / "here")
     run(tiny, store, workers=1)
@@ -71,15 +71,15 @@ def here(tiny, tmp_path) -> Store:
 
 
 def test_two_workers_leave_the_same_records_as_one_process(
-    tiny, here, tmp_path, shared_workers
+    tiny, records_here, tmp_path, shared_workers
 ):
-    store, told = Store(tmp_path / "cluster"), RecordedDisplay()
-    records = run(tiny, store, told, workers=2)
-    assert len(numbers(here)) == len(tiny) > 1
-    assert numbers(store) == numbers(here)
+    store, display = Store(tmp_path / "cluster"), RecordedDisplay()
+    records = run(tiny, store, display, workers=2)
+    assert len(numbers(records_here)) == len(tiny) > 1
+    assert numbers(store) == numbers(records_here)
     assert {r.key for r in records} == {t.key for t in tiny}
-    assert dict(told.ends) == {r.key: r for r in records}
-    assert {key for key, *_ in told.steps} == {t.key for t in tiny}, (
+    assert dict(display.ends) == {r.key: r for r in records}
+    assert {key for key, *_ in display.steps} == {t.key for t in tiny}, (
         "workers say how far they are"
     )
 
@@ -89,14 +89,14 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_wor
     """On any machine and beside any number of others: with another number of threads the last
     digits differ.
     """
-    before = torch.get_num_threads()
+    earlier = torch.get_num_threads()
     torch.set_num_threads(5)
     try:
         run(toy("well", "well"), store, workers=workers)
         run(toy("well", "well", "well"), store, workers=workers, threads=3)
         assert torch.get_num_threads() == 5
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(earlier)
     assert {r.config["size"]: r.environment.threads for r in store.records()} == {
         1: 1,
         2: 1,
@@ -104,52 +104,54 @@ def test_a_trial_has_one_thread_unless_more_are_asked_for(toy, store, shared_wor
     }
 
 
-def test_a_scheduler_of_ones_own_leaves_the_same_records(tiny, here, tmp_path, own_cluster):
+def test_a_scheduler_of_ones_own_leaves_the_same_records(
+    tiny, records_here, tmp_path, own_cluster
+):
     store, display = Store(tmp_path / "cluster"), RecordedDisplay()
     # one worker: two in threads of one process would share torch's random numbers
     address = own_cluster(1).scheduler_address
     assert len(run(tiny, store, display, scheduler=address)) == len(tiny)
-    assert numbers(store) == numbers(here)
+    assert numbers(store) == numbers(records_here)
     assert display.plans[0].devices is None
     assert {key for key, *_ in display.steps} == {trial.key for trial in tiny}
 
 
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # what has a record
 
 
-def test_what_has_a_record_is_not_run_again(tiny, here, monkeypatch):
-    files = {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")}
+def test_what_has_a_record_is_not_run_again(tiny, records_here, monkeypatch):
+    files = {p: p.stat().st_mtime_ns for p in records_here.root.rglob("*.json")}
     monkeypatch.setattr(batch, "executor", lambda *_: pytest.fail("a trial was run"))
     for count in (1, 2):
-        assert run(tiny, here, workers=count) == []
-    assert {p: p.stat().st_mtime_ns for p in here.root.rglob("*.json")} == files
+        assert run(tiny, records_here, workers=count) == []
+    assert {p: p.stat().st_mtime_ns for p in records_here.root.rglob("*.json")} == files
 
 
-def test_each_record_is_looked_at_once_before_a_run(tiny, here, monkeypatch):
+def test_each_record_is_looked_at_once_before_a_run(tiny, records_here, monkeypatch):
     looked = []
     monkeypatch.setattr(Store, "get", lambda store, trial: looked.append(trial.key))
     monkeypatch.setattr(
         batch, "executor", lambda *_: contextlib.nullcontext(lambda tasks: iter(()))
     )
-    run(tiny, here, workers=1)
+    run(tiny, records_here, workers=1)
     assert sorted(looked) == sorted(t.key for t in tiny)
 
 
-def test_only_what_is_missing_runs(tiny, here):
-    here.path(tiny[2]).unlink()
-    before = numbers(here)
-    (record,) = run(tiny, here, workers=1)
+def test_only_what_is_missing_runs(tiny, records_here):
+    records_here.path(tiny[2]).unlink()
+    earlier = numbers(records_here)
+    (record,) = run(tiny, records_here, workers=1)
     assert record.trial == tiny[2]
-    assert len(before) == len(tiny) - 1
-    assert before.items() <= numbers(here).items()
+    assert len(earlier) == len(tiny) - 1
+    assert earlier.items() <= numbers(records_here).items()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
-    tiny, here, shared_workers, tmp_path, workers
+    tiny, records_here, shared_workers, tmp_path, workers
 ):
-    store, before = Store(tmp_path / "rehearsed"), numbers(here)
+    store, earlier = Store(tmp_path / "rehearsed"), numbers(records_here)
     for steps in (2, 1):  # a second one replaces the first
         records = run(tiny, store, workers=workers, max_steps=steps)
         assert {(r.exit, len(r.series["loss"])) for r in records} == {("cut", steps)}
@@ -157,10 +159,10 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
             "between one and the next"
         )
         assert len(records) == len(tiny)
-    assert run(tiny, here, workers=workers, max_steps=1) == []
-    assert numbers(here) == before
+    assert run(tiny, records_here, workers=workers, max_steps=1) == []
+    assert numbers(records_here) == earlier
     run(tiny, store, workers=workers)
-    assert numbers(store) == before
+    assert numbers(store) == earlier
 
 
 def outcome_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
@@ -190,17 +192,17 @@ def test_a_record_outlives_its_worker(toy, store, make_record):
     )
 
 
-def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, here):
+def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, records_here):
     """What another process has finished meanwhile is not replaced, even if the rehearsal was
     planned before.
     """
     experiment = papers.experiments(STEM)["sign"]
-    record = run_unless_taken(experiment, tiny[0], here, Context(seed=0, max_steps=1))
-    assert record == here.get(tiny[0])
+    record = run_unless_taken(experiment, tiny[0], records_here, Context(seed=0, max_steps=1))
+    assert record == records_here.get(tiny[0])
     assert record.exit == "ok"
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # failures
 
 
@@ -234,11 +236,11 @@ def test_a_trial_that_fails_is_recorded_and_stops_no_other(toy, store, shared_wo
 
 
 def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypatch):
-    trials, told = toy("well", "raises", "nan"), RecordedDisplay()
+    trials, display = toy("well", "raises", "nan"), RecordedDisplay()
     run(trials, store, workers=1)
-    assert run(trials, store, told, workers=1) == []
+    assert run(trials, store, display, workers=1) == []
     assert times_run(tmp_path) == {"well 1 0": 1, "raises 2 0": 1, "nan 3 0": 1}
-    assert told.plans[0].failed.keys() == {t.key for t in trials[1:]}
+    assert display.plans[0].failed.keys() == {t.key for t in trials[1:]}
     cured = toys.TOY.run
     monkeypatch.setitem(cured.__globals__, "NotFinite", KeyError)  # it fails differently now
     assert [r.exit for r in run(trials, store, workers=1, retry_failed=True)] == [
@@ -270,19 +272,19 @@ def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
         t.key: training.key for t in tiny for training in sign.trainings(papers.arm(t), t.seed)
     }
     assert len(set(keys.values())) == len(tiny) > 1
-    left = store.trainings / f".{keys[tiny[0].key]}.pt.abcd_123.part"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    os.utime(left, times=(0, 0))
+    leftover = store.trainings / f".{keys[tiny[0].key]}.pt.abcd_123.part"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    os.utime(leftover, times=(0, 0))
     run(tiny, store, workers=1)
     assert {p.name for p in store.trainings.iterdir() if p.suffix != ".lock"} == {
         f"{key}.pt" for key in keys.values()
     }
-    before = {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")}
+    earlier = {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")}
     store.path(tiny[0]).unlink()
-    (again,) = run(tiny, store, workers=1)
-    assert again.resumed_from == [], "read, and not taken up in the middle"
-    assert {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")} == before
+    (repetition,) = run(tiny, store, workers=1)
+    assert repetition.resumed_from == [], "read, and not taken up in the middle"
+    assert {p: p.stat().st_mtime_ns for p in store.trainings.glob("*.pt")} == earlier
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -310,15 +312,15 @@ def test_a_rehearsal_that_fails_ends_with_a_status_and_names_the_log(
 
 
 def test_notes_of_a_running_trial_are_passed_on(toy, store):
-    told = RecordedDisplay()
+    display = RecordedDisplay()
     trials = toy("well", "well")
-    run(trials, store, told, workers=1)
-    assert told.steps == [
+    run(trials, store, display, workers=1)
+    assert display.steps == [
         (t.key, *more) for t in trials for more in ((0, 0, ""), (1, 2, "half way"))
     ]
 
 
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # workers that die
 
 
@@ -327,8 +329,8 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     records = {r.config["size"]: r for r in run(trials, store, workers=2)}
     assert [records[n].exit for n in range(1, 7)] == ["error", "ok", "ok", "ok", "ok", "ok"]
     assert (
-        "its worker process died 4 times without getting any further: somebody killed it, or memory ran out"
-        in records[1].message
+        "its worker process died 4 times without getting any further: "
+        "somebody killed it, or memory ran out" in records[1].message
     )
     assert records[1].message in store.log(trials[0]).read_text(encoding="utf-8")
     times = times_run(tmp_path)
@@ -339,7 +341,7 @@ def test_a_trial_that_kills_its_workers_is_recorded_and_the_others_go_on(toy, st
     assert [times[f"well {n} 0"] for n in (2, 5, 6)] == [1, 1, 1]
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # two at once
 
 
@@ -374,10 +376,10 @@ def test_a_trial_that_another_process_runs_is_left_to_it(toy, store, tmp_path):
             }
         )
 
-    told = Other()
-    records = {r.config["size"]: r for r in run(trials, store, told, workers=1)}
-    assert len(told.lines) == 1
-    assert "1 trials are being run by another process" in told.lines[0]
+    display = Other()
+    records = {r.config["size"]: r for r in run(trials, store, display, workers=1)}
+    assert len(display.lines) == 1
+    assert "1 trials are being run by another process" in display.lines[0]
     assert times_run(tmp_path) == {"well 2 0": 1, "well 3 0": 1}
     assert records[1].message == "by the other"
 
@@ -389,9 +391,9 @@ def test_what_another_process_gave_up_is_taken_over(toy, store, tmp_path):
     lock = FileLock(store.lock(trials[0]))
     store.lock(trials[0]).parent.mkdir(parents=True)
     lock.acquire()
-    told = RecordedDisplay()
-    told.say = lambda text: lock.release()
-    assert {r.config["size"] for r in run(trials, store, told, workers=1)} == {1, 2}
+    display = RecordedDisplay()
+    display.say = lambda text: lock.release()
+    assert {r.config["size"] for r in run(trials, store, display, workers=1)} == {1, 2}
     assert times_run(tmp_path) == {"well 1 0": 1, "well 2 0": 1}
 
 
@@ -411,7 +413,7 @@ def test_a_failure_is_tried_again_by_one_of_two_only(toy, store, tmp_path, make_
     assert record == store.get(trial)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # sessions
 
 
@@ -435,21 +437,21 @@ def test_a_plan_needs_no_folder_that_can_be_written(tmp_path):
 
 def test_smoke_records_belong_to_the_code_that_made_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = batch.Session.start().store.root
+    earlier = batch.Session.start().store.root
     monkeypatch.setattr(batch, "code_hash", lambda: "f" * 64)
-    assert batch.Session.start().store.root != before
+    assert batch.Session.start().store.root != earlier
 
 
 def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys):
     toy()
     session = batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=2)
-    there = {"folder": str(tmp_path)}
+    change = {"folder": str(tmp_path)}
     batch.Session.start(results_dir=tmp_path / "x", workers=1, seeds=1).run(
-        STEM, "toy", where={"size": 1}, change=there
+        STEM, "toy", where={"size": 1}, change=change
     )
-    first = session.run(STEM, "toy", where={"size": 1}, change=there)
+    first = session.run(STEM, "toy", where={"size": 1}, change=change)
     assert [(r.config["size"], r.trial.seed) for r in first] == [(1, 0), (1, 1)]
-    everything = session.run(STEM, "toy", change=there)
+    everything = session.run(STEM, "toy", change=change)
     assert [(r.config["size"], r.trial.seed) for r in everything] == [
         (n, s) for s in (0, 1) for n in (1, 2, 3)
     ]
@@ -492,7 +494,7 @@ def test_a_folder_is_that_of_the_caller_for_workers_too(tiny, tmp_path, monkeypa
 def test_a_second_signal_of_either_kind_is_obeyed_at_once():
     """After a Ctrl-C it took two of Slurm's SIGTERM."""
     obeyed = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: obeyed.append(number))
+    earlier = signal.signal(signal.SIGTERM, lambda number, _: obeyed.append(number))
     try:
         with contextlib.suppress(KeyboardInterrupt), batch.Signals() as stop:
             os.kill(os.getpid(), signal.SIGINT)
@@ -500,4 +502,4 @@ def test_a_second_signal_of_either_kind_is_obeyed_at_once():
             os.kill(os.getpid(), signal.SIGTERM)
             assert obeyed == [signal.SIGTERM]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, earlier)

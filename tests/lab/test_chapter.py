@@ -60,8 +60,8 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
     }
     trial = sign.trials("cpu")[0]
     epochs = 2 * papers.fields(trial)["epochs"]
-    longer = trial.model_copy(update={"config": {**trial.config, "epochs": epochs}})
-    for run in (trial, longer):
+    doubled = trial.model_copy(update={"config": {**trial.config, "epochs": epochs}})
+    for run in (trial, doubled):
         store.put(make_record(run))
     assert [record.trial for record in chapter.records] == [trial], "no run of twice the budget"
     assert len(chapter.all_records) == 2

@@ -256,11 +256,11 @@ def test_execute_checks_everything_before_the_first_kernel_starts(
         executed.unlink()
         executed.parent.rmdir()
         executed.parent.touch()
-    before = sorted(tmp_path.rglob("*"))
+    files = sorted(tmp_path.rglob("*"))
     done = capslib(f"execute {CHAPTER} {words}")
     refused(done, message)
     assert "papermill" not in done.imported
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == files
     if words:
         assert executed.read_text(encoding="utf-8") == "what was there before"
 
@@ -354,10 +354,10 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     done = capslib(TINY)
     assert done.status == 0, done.message
     assert f"{ARMS} trials at scale smoke: 0 have a record, {ARMS} to run." in done.message
-    again = capslib(TINY)
-    assert again.status == 0
-    assert f"{ARMS} have a record, 0 to run." in again.message
-    assert "torch" not in again.imported
+    repetition = capslib(TINY)
+    assert repetition.status == 0
+    assert f"{ARMS} have a record, 0 to run." in repetition.message
+    assert "torch" not in repetition.imported
 
     keys = [path.stem for path in (tmp_path / "records").rglob("*.json")]
     assert len(keys) == ARMS
@@ -370,15 +370,15 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     table = capslib("records em_routing --results-dir records")
     assert not any(key in table.out for key in keys)
 
-    longer = capslib(f"{TINY} --dry-run".replace("epochs=1", "epochs=2"))
-    assert longer.status == 0, longer.message
+    doubled = capslib(f"{TINY} --dry-run".replace("epochs=1", "epochs=2"))
+    assert doubled.status == 0, doubled.message
     # No claim is judged by trials with another number of epochs.
-    *trials, total = longer.out.splitlines()
+    *trials, total = doubled.out.splitlines()
     assert len(trials) == ARMS
     estimate = r" MB \(\d+ records? of the same step.*\); 2 steps, "
     assert all(re.search(estimate, line) for line in trials)
     assert total.startswith(f"all: {ARMS} trials, about ")
-    assert "Expected: " in longer.message
+    assert "Expected: " in doubled.message
 
 
 def test_a_plan_says_what_keeps_it_from_starting(capslib, empty):

@@ -70,7 +70,7 @@ def test_no_trial_has_a_deviation_twice_and_paper_scale_cuts_no_field_to_a_budge
             for deviation in deviations(stem, name, arm):
                 if deviation.why == "budget of this scale":
                     cut.add((stem, name, deviation.what))
-    assert cut == {place for place in REDUCED_AT_PAPER_SCALE if place[0] == stem}
+    assert cut == {address for address in REDUCED_AT_PAPER_SCALE if address[0] == stem}
     for name, arm in every_arm(stem):
         subjects = [deviation.what for deviation in deviations(stem, name, arm)]
         assert len(subjects) == len(set(subjects)), (name, subjects)

@@ -29,19 +29,19 @@ def lab(tmp_path_factory):
     shutil.copytree(ROOT / "notebooks", tree / "notebooks")
     for name in FILES:
         shutil.copy(ROOT / name, tree)
-    alone = {
+    chapter = {
         k: v for k, v in os.environ.items() if not k.startswith("MAKE")
     }  # these tests may run under make, which then says so
     recipe = subprocess.run(
         ["make", "--dry-run", "lab"],
         cwd=tree,
-        env=alone,
+        env=chapter,
         capture_output=True,
         encoding="utf-8",
         check=True,
     ).stdout
-    _, found, command = recipe.replace("\\\n", " ").partition(".venv/bin/jupyter ")
-    assert found, recipe
+    _, answer, command = recipe.replace("\\\n", " ").partition(".venv/bin/jupyter ")
+    assert answer, recipe
     server = subprocess.Popen(
         [
             sys.executable,
@@ -59,11 +59,11 @@ def lab(tmp_path_factory):
     )
     try:
         for _ in range(600):
-            if found := list(runtime.glob("jpserver-*.json")):
+            if answer := list(runtime.glob("jpserver-*.json")):
                 break
             assert server.poll() is None, (runtime / "log").read_text(encoding="utf-8")
             time.sleep(0.1)
-        address = json.loads(found[0].read_text(encoding="utf-8"))
+        address = json.loads(answer[0].read_text(encoding="utf-8"))
 
         def call(method: str, path: str, body: object = None):
             data = None if body is None else json.dumps(body).encode()
@@ -134,9 +134,9 @@ def test_a_chapter_that_is_opened_and_saved_is_the_same_file(lab, path, kernel):
 
 def test_what_an_author_changes_is_saved(lab):
     path = lab.tree / "notebooks" / CHAPTERS[0].name
-    before, url = path.read_text(encoding="utf-8"), f"api/contents/notebooks/{path.name}"
+    content, url = path.read_text(encoding="utf-8"), f"api/contents/notebooks/{path.name}"
     notebook = lab("GET", f"{url}?type=notebook")["content"]
     notebook["cells"][-1]["source"] += "\n\nOne line more."
     lab("PUT", url, {"type": "notebook", "format": "json", "content": notebook})
-    assert path.read_text(encoding="utf-8") == before.rstrip("\n") + "\n#\n# One line more.\n"
-    path.write_text(before, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == content.rstrip("\n") + "\n#\n# One line more.\n"
+    path.write_text(content, encoding="utf-8")

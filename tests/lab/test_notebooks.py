@@ -91,7 +91,7 @@ def with_a_cell(book: Path, code: str) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # what it depends on
 
 
@@ -126,18 +126,18 @@ NO_CHANGES = (
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_chapter_is_executed_again_after_a_change_of(book, name):
-    before = notebooks.fingerprint(STEM, Settings())
+    mark = notebooks.fingerprint(STEM, Settings())
     append(book / name)
-    assert notebooks.fingerprint(STEM, Settings()) != before
+    assert notebooks.fingerprint(STEM, Settings()) != mark
 
 
 def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
-    before = notebooks.fingerprint(STEM, Settings())
+    mark = notebooks.fingerprint(STEM, Settings())
     for name in NO_CHANGES:
         append(book / name)
     (book / "capslib" / "training.py").touch()
     put_a_record(book, trial.model_copy(update={"paper": "em_routing"}), make_record)
-    assert notebooks.fingerprint(STEM, Settings()) == before
+    assert notebooks.fingerprint(STEM, Settings()) == mark
 
 
 def test_parameters_versions_and_records_count_too(book, trial, make_record, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_pipe_among_the_records_hangs_nobody(book):
     assert notebooks.fingerprint(STEM, Settings())
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # execution
 
 
@@ -231,16 +231,16 @@ def without_ids(path: Path) -> dict:
 def test_a_change_of_text_keeps_the_outputs_and_leaves_what_an_execution_would(book):
     (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
-    left = [without_ids(notebooks.target(STEM))]
+    notebooks_in_book = [without_ids(notebooks.target(STEM))]
     for old, new in EDITS.items():
         path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
         assert notebooks.execute(STEM, Settings()) == "text renewed, outputs kept", new
-        left.append(without_ids(notebooks.target(STEM)))
-        assert left[-1] != left[-2]
+        notebooks_in_book.append(without_ids(notebooks.target(STEM)))
+        assert notebooks_in_book[-1] != notebooks_in_book[-2]
     assert notebooks.execute(STEM, Settings()) == "unchanged"
     assert times_run(book) == 1
     assert notebooks.execute(STEM, Settings(), force=True) == "executed"
-    assert without_ids(notebooks.target(STEM)) == left[-1]
+    assert without_ids(notebooks.target(STEM)) == notebooks_in_book[-1]
 
 
 def test_outputs_of_other_code_or_of_code_that_runs_in_another_way_are_not_kept(book):
@@ -287,13 +287,13 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
     monkeypatch.setattr(notebooks, "BETWEEN", 0)
     (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}", encoding="utf-8")
     assert notebooks.execute(STEM, Settings()) == "executed"
-    said = [
+    output = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")
     ]
-    assert all(line.isprintable() and line == line.rstrip() for line in said)
-    shown = [line.removeprefix(f"{STEM}: ").split() for line in said]
-    assert [line[2] for line in shown if line[0] == "ok"] == ["size_1", "size_2", "size_3"]
-    assert next(line[-1] for line in shown if line[0] == "start") == "[0/1]"
+    assert all(line.isprintable() and line == line.rstrip() for line in output)
+    columns = [line.removeprefix(f"{STEM}: ").split() for line in output]
+    assert [line[2] for line in columns if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
+    assert next(line[-1] for line in columns if line[0] == "start") == "[0/1]"
     cell = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"][-1]
     assert {output["name"] for output in cell["outputs"]} == {"stdout"}
     assert "".join("".join(output["text"]) for output in cell["outputs"]) == (
@@ -332,9 +332,9 @@ def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error)
     assert error in message
     assert "\x1b" not in message
     assert target.read_text(encoding="utf-8") == "what was there before"
-    kept = book / "_build" / "failed" / f"{STEM}.ipynb"
-    assert str(kept.relative_to(book)) in message
-    cells = json.loads(kept.read_text(encoding="utf-8"))["cells"]
+    partial = book / "_build" / "failed" / f"{STEM}.ipynb"
+    assert str(partial.relative_to(book)) in message
+    cells = json.loads(partial.read_text(encoding="utf-8"))["cells"]
     assert any(
         o["output_type"] == "error"
         for c in cells
@@ -354,12 +354,12 @@ def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
     with_a_cell(book, f"import os, signal\nprint('so far', flush=True)\n{end}")
     with pytest.raises(
         UserError,
-        match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*partial notebook: _build/failed/{STEM}\.ipynb$",
+        match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*: _build/failed/{STEM}\.ipynb$",
     ):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
-    (kept,) = book.rglob("*.ipynb*")
-    assert "smoke None None" in kept.read_text(encoding="utf-8")
+    (partial,) = book.rglob("*.ipynb*")
+    assert "smoke None None" in partial.read_text(encoding="utf-8")
 
 
 def test_a_kernel_that_never_lives_is_said_too(book):
@@ -429,12 +429,13 @@ def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(
             )
         )
         send(process.pid, number)
-        _, said = process.communicate()
-    assert process.returncode == 128 + number, said
-    assert said.rstrip().splitlines()[-1] == (
-        f"{STEM}: stopped, with its checkpoints written. The same command goes on; until then the book has what it had."
+        _, output = process.communicate()
+    assert process.returncode == 128 + number, output
+    assert output.rstrip().splitlines()[-1] == (
+        f"{STEM}: stopped, with its checkpoints written. "
+        "The same command goes on; until then the book has what it had."
     )
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     (ran,) = book.glob("ran *")
     assert not psutil.pid_exists(int(ran.read_text(encoding="utf-8")))
     assert len(list((book / "records" / ".trainings").iterdir())) == 1
@@ -493,7 +494,7 @@ def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
         notebooks.source(stem)
 
 
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # the real chapters
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -504,13 +505,13 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
     assert path.stem in STEMS
     cells = [c for c in jupytext.read(path).cells if "parameters" in c.metadata.get("tags", [])]
     assert len(cells) == 1
-    found = {}
+    defaults = {}
     for statement in ast.parse(cells[0].source).body:
         assert isinstance(statement, ast.Assign), "the cell holds assignments only"
-        found[statement.targets[0].id] = ast.literal_eval(statement.value)
-    assert found == {name: field.default for name, field in Settings.model_fields.items()}
-    assert list(found) == list(Settings.model_fields)
-    assert next(iter(found)) == "scale"
+        defaults[statement.targets[0].id] = ast.literal_eval(statement.value)
+    assert defaults == {name: field.default for name, field in Settings.model_fields.items()}
+    assert list(defaults) == list(Settings.model_fields)
+    assert next(iter(defaults)) == "scale"
 
 
 @pytest.mark.parametrize(
@@ -523,13 +524,13 @@ def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(
     code = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     tags = [cell.metadata.get("tags", []) for cell in code]
     parameters = next(number for number, tag in enumerate(tags) if "parameters" in tag)
-    given: dict[str, object] = {}
-    exec(code[parameters].source, given)
-    given[name] = value  # as Papermill does, in a cell of its own
+    namespace: dict[str, object] = {}
+    exec(code[parameters].source, namespace)
+    namespace[name] = value  # as Papermill does, in a cell of its own
     with pytest.raises(
         UserError, match=value if isinstance(value, str) else f"{name} = {value}"
     ):
-        exec(code[parameters + 1].source, given)
+        exec(code[parameters + 1].source, namespace)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
@@ -538,8 +539,8 @@ def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
         "a .py and an .ipynb of one name clash in the book"
     )
     header = (text := path.read_text(encoding="utf-8")).partition("# %%")[0]
-    about = [line for line in text.splitlines() if line.startswith("# %%")]
-    assert [line for line in about if not line.isascii()] == [], (
+    headers = [line for line in text.splitlines() if line.startswith("# %%")]
+    assert [line for line in headers if not line.isascii()] == [], (
         "JupyterLab saves other letters of a cell's metadata as escapes"
     )
     assert "kernelspec" in header

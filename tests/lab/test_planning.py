@@ -37,10 +37,11 @@ from capslib.recipes import flops
     ],
 )
 def test_as_many_processes_share_a_device_as_fit(trials, free, need, cores, devices):
-    found = slots(trials, free, need, cores)
-    assert found == devices
+    result = slots(trials, free, need, cores)
+    assert result == devices
     assert all(
-        found.count(n) * need <= bytes_ or found.count(n) == 1 for n, bytes_ in enumerate(free)
+        result.count(n) * need <= bytes_ or result.count(n) == 1
+        for n, bytes_ in enumerate(free)
     )
 
 
@@ -119,7 +120,7 @@ def test_the_free_memory_of_this_machine_is_a_number_of_bytes():
     assert GIB // 8 < planning.free_memory("cpu") < 1 << 50
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # estimates
 
 
@@ -142,11 +143,11 @@ def ran(trial, make_record):
         config=(),
         **more: object,
     ):
-        other = trial.model_copy(
+        changed = trial.model_copy(
             update={"config": {**trial.config, **dict(config)}, "seed": seed}
         )
         made = make_record(
-            other, wall_seconds=seconds, peak_memory_bytes=memory, exit=exit, **more
+            changed, wall_seconds=seconds, peak_memory_bytes=memory, exit=exit, **more
         )
         return made.model_copy(
             update={"environment": made.environment.model_copy(update={"device": device})}
@@ -156,7 +157,7 @@ def ran(trial, make_record):
 
 
 def test_an_estimate_is_the_median_of_records_of_the_same_step(trial, ran):
-    """Other epochs and other data make other numbers of steps; another network is another step."""
+    """Epochs and data change the number of steps; a network changes the step."""
     points = [ran(*took, n) for n, took in enumerate([(10, 300), (20, 500), (60, 400)])]
     misleading = [
         ran(1, 1, 7, exit="nan"),
@@ -164,12 +165,12 @@ def test_an_estimate_is_the_median_of_records_of_the_same_step(trial, ran):
         ran(2, 2, 8, device="NVIDIA H200"),
     ]
     assert estimate(trial, "cpu", []) == estimate(trial, "cpu", misleading) == UNKNOWN
-    found = estimate(trial, "cpu", points + misleading)
-    assert (found.seconds, found.memory) == (pytest.approx(20), 500)
-    assert found.basis == "3 records of the same step"
+    result = estimate(trial, "cpu", points + misleading)
+    assert (result.seconds, result.memory) == (pytest.approx(20), 500)
+    assert result.basis == "3 records of the same step"
     assert estimate(trial, "cuda", points + misleading).seconds == pytest.approx(2)
-    longer = ran(20, 70, 9, config={"epochs": 4 * papers.arm(trial).recipe.epochs})
-    assert estimate(trial, "cpu", [longer]).seconds == pytest.approx(5)
+    doubled = ran(20, 70, 9, config={"epochs": 4 * papers.arm(trial).recipe.epochs})
+    assert estimate(trial, "cpu", [doubled]).seconds == pytest.approx(5)
     without_bias = ran(99, 900, 0, config={"bias": False})
     assert estimate(trial, "cpu", [without_bias]).basis.startswith("by its FLOPs")
 
@@ -182,9 +183,9 @@ def test_a_step_of_another_experiment_tells_where_its_own_has_none(make_record):
     same_step = {**waiting.config, "epochs": 8}
     elsewhere = pairs.model_copy(update={"config": {**same_step, "front": None}})
     record = make_record(elsewhere, wall_seconds=100)
-    found = estimate(waiting, "cpu", [record])
-    assert found.seconds == pytest.approx(50)
-    assert found.basis == "1 record of the same step of other experiments"
+    result = estimate(waiting, "cpu", [record])
+    assert result.seconds == pytest.approx(50)
+    assert result.basis == "1 record of the same step of other experiments"
 
 
 def test_the_time_of_another_network_tells_less_than_that_of_the_same(make_record):
@@ -217,11 +218,11 @@ def test_a_rehearsal_tells_step_for_step(trial, ran):
     steps = work(trial)[0]
     assert steps == papers.arm(trial).recipe.epochs  # 22 points make one batch
     cut = ran(3, 70, trial.seed, exit="cut", series={"seconds_of_steps": [0.1, 7, 0.1]})
-    found = estimate(trial, "cpu", [cut])
-    assert (found.seconds, found.memory) == (pytest.approx(3 + 0.1 * steps), 70), (
+    result = estimate(trial, "cpu", [cut])
+    assert (result.seconds, result.memory) == (pytest.approx(3 + 0.1 * steps), 70), (
         "its start-up comes once"
     )
-    assert found.basis == "by the steps of its rehearsal, without evaluations between epochs"
+    assert result.basis == "by the steps of its rehearsal, without evaluations between epochs"
     assert estimate(trial, "cpu", [cut, ran(5, 70, 9)]).basis == "1 record of the same step", (
         "a whole run says more"
     )
@@ -235,11 +236,11 @@ def test_flops_tell_where_no_record_has_the_same_step(trial, ran, make_record):
     seconds = [ran(seconds, 70, seed) for seed, seconds in enumerate([100, 1, 10])]
     config = {**trial.config, "hidden": papers.arm(trial).recipe.hidden + 1}
     wider = trial.model_copy(update={"config": config})
-    found = estimate(wider, "cpu", seconds)
+    result = estimate(wider, "cpu", seconds)
     ratio = work(wider).flops / work(trial).flops
-    assert (found.seconds, found.memory) == (pytest.approx(10 * ratio), None)
+    assert (result.seconds, result.memory) == (pytest.approx(10 * ratio), None)
     assert re.fullmatch(
-        r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's records", found.basis
+        r"by its FLOPs, at the [\d.]+ GFLOP/s of the paper's records", result.basis
     )
     depth = papers.experiments("negation_limitation")["depth"].trials("cpu")[0]
     assert estimate(depth, "cpu", seconds) == UNKNOWN, (
@@ -344,13 +345,13 @@ def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_recor
     ):
         store.put(make_record(made, exit=exit))
     settings = Settings(scale="cpu", workers=2)
-    first, again = (
+    first, repetition = (
         plan(trials, store, settings),
         plan(trials, store, settings, retry_failed=True),
     )
     assert [t.seed for t in first.todo] == [4, 5, 6]
-    assert [t.seed for t in again.todo] == [1, 2, 3, 4, 5, 6]
-    assert first.failed.keys() == again.failed.keys() == {t.key for t in trials[1:6]}
+    assert [t.seed for t in repetition.todo] == [1, 2, 3, 4, 5, 6]
+    assert first.failed.keys() == repetition.failed.keys() == {t.key for t in trials[1:6]}
     assert first.known.keys() == {t.key for t in first.todo}
     assert (first.total, first.devices) == (7, ["cpu", "cpu"])
     assert plan(trials[:4], store, settings).devices == []

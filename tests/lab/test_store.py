@@ -333,7 +333,7 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, re
     text = path.read_text(encoding="utf-8")
     newer = text.replace('"schema_version": 2', '"schema_version": 3,\n "invented": true')
     path.write_text(newer, encoding="utf-8")
-    before = files(store.root)
+    content_before = files(store.root)
     message = f"{path} was written by a newer capslib; update"
     with notified(message) as warnings:
         assert list(store.records()) == [sibling]
@@ -343,7 +343,7 @@ def test_a_record_of_a_newer_capslib_is_left_alone_and_never_run_again(store, re
     with pytest.raises(UserError, match=message):
         store.put(record)
     store.repair_all()
-    assert files(store.root) == before
+    assert files(store.root) == content_before
 
 
 UNREADABLE = {
@@ -414,12 +414,12 @@ def test_a_sound_file_that_counts_for_nothing_is_named_and_left_out(
 ):
     store.put(sibling)
     path = store.put(OBJECTIONS[objection](record))
-    before = files(store.root)
+    content_before = files(store.root)
     with notified(re.escape(f"{path} is not used: {objection}")) as warnings:
         assert list(store.records()) == [sibling]
     assert len(warnings) == 1
     store.repair_all()
-    assert files(store.root) == before, "nobody knows whether it will be of use again"
+    assert files(store.root) == content_before, "nobody knows whether it will be of use again"
 
 
 @pytest.mark.parametrize("paper", ["nobody", "em_routing"])
@@ -445,10 +445,10 @@ class After(Before):
 def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch):
     old = toys.experiment(Before, toys.measured)
     new = toys.experiment(After, toys.measured)
-    known = papers.experiments("negation_limitation")
-    monkeypatch.setitem(known, "toy", old)
+    chapter = papers.experiments("negation_limitation")
+    monkeypatch.setitem(chapter, "toy", old)
     records = {t.key: run_trial(old, t, store, Context(seed=0)) for t in old.trials("smoke")}
-    monkeypatch.setitem(known, "toy", new)
+    monkeypatch.setitem(chapter, "toy", new)
     for trial in new.trials("smoke"):
         expected = records.pop(trial.key)
         config = {**expected.config, "sharp": False}

@@ -56,9 +56,9 @@ def capslib(tmp_path):
     started: list[subprocess.Popen] = []
 
     def start(*words: object) -> subprocess.Popen:
-        place = ("run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results")
+        options = ("run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results")
         running = subprocess.Popen(
-            [sys.executable, "-c", CAPSLIB, *map(str, place + words)],
+            [sys.executable, "-c", CAPSLIB, *map(str, options + words)],
             stderr=subprocess.PIPE,
             encoding="utf-8",
             start_new_session=True,
@@ -91,7 +91,15 @@ def workers(running: subprocess.Popen) -> list[psutil.Process]:
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:
-    until(lambda: not any(process.is_running() for process in processes))
+    until(lambda: all(map(has_ended, processes)))
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended, if nobody has asked for its status yet, too."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def finish(running: subprocess.Popen, status: int = 0) -> str:

@@ -33,7 +33,7 @@ from capslib.papers import experiments
 from capslib.papers.experiment import Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
 
-# --------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # keys
 
 
@@ -52,7 +52,7 @@ def test_the_key_of_a_trial_never_changes(trial):
 
 
 def test_the_key_knows_every_field(trial):
-    other = {
+    changed = {
         "paper": "em_routing",
         "experiment": "depth",
         "revision": 2,
@@ -60,13 +60,13 @@ def test_the_key_knows_every_field(trial):
         "seed": 4,
         "config": {**trial.config, "points": 21},
     }
-    assert set(other) == set(Trial.model_fields), "a new field needs a line here"
-    keys = {trial.model_copy(update={name: value}).key for name, value in other.items()}
+    assert set(changed) == set(Trial.model_fields), "a new field needs a line here"
+    keys = {trial.model_copy(update={name: value}).key for name, value in changed.items()}
     keys |= {
         trial.model_copy(update={"config": {**trial.config, name: "x"}}).key
         for name in trial.config
     }
-    assert len(keys) == len(other) + len(trial.config)
+    assert len(keys) == len(changed) + len(trial.config)
     assert trial.key not in keys
 
 
@@ -102,11 +102,12 @@ def test_a_trial_is_validated(trial, change):
 
 def test_a_trial_says_what_it_is(trial):
     assert str(trial) == (
-        "negation_limitation/sign [cpu] routing=dynamic bias=True points=20 learning_rate=0.01 seed=3"
+        "negation_limitation/sign [cpu] "
+        "routing=dynamic bias=True points=20 learning_rate=0.01 seed=3"
     )
 
 
-# -------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # selections
 
 
@@ -126,8 +127,8 @@ def test_where_keeps_and_change_sets(make_experiment):
     ]  # three that became one
     assert [t.config for t in experiment.trials("smoke", change={"size": "9"})] == [{"size": 9}]
     assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
-    (named,) = experiment.trials("cpu", where={"size": 1, "seed": 1})
-    assert named == experiment.trials("cpu", where={"size": 1})[1]
+    (trial,) = experiment.trials("cpu", where={"size": 1, "seed": 1})
+    assert trial == experiment.trials("cpu", where={"size": 1})[1]
     assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [
         7
     ] * len(experiment.at("cpu"))
@@ -144,8 +145,8 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
         {"scale": "paper"},
         {"seed": 99},
     ):
-        other = trial.model_copy(update=change)
-        assert experiment.budget(other) == (other in experiment.trials(other.scale))
+        changed = trial.model_copy(update=change)
+        assert experiment.budget(changed) == (changed in experiment.trials(changed.scale))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
         ({"change": {"siz": 1}}, "Unknown field of toy 'siz'. Did you mean 'size'"),
         (
             {"where": {"size": 7}},
-            "No configuration of toy at scale smoke has size=7. There are: size=1; size=2; size=3.",
+            "toy at scale smoke has size=7. There are: size=1; size=2; size=3.",
         ),
         ({"where": {"seed": 7}}, "toy at scale smoke has no seed 7. There are: 0."),
         ({"change": {"size": "many"}}, "Configuration of toy: size = 'many'"),
@@ -167,7 +168,7 @@ def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
     assert says in str(error.value)
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # records
 
 
@@ -279,10 +280,10 @@ def test_what_is_imported_within_a_function_counts(code):
         b"def abscissa",
         b"def late():\n    from capslib.lab.statistics import interval\n\n\ndef abscissa",
     )
-    both = {**late, "lab/statistics.py": files["lab/statistics.py"]}
+    edited_both = {**late, "lab/statistics.py": files["lab/statistics.py"]}
     assert "lab/statistics.py" not in reached(code, SIGN)
     assert "lab/statistics.py" in reached(late, SIGN)
-    assert hash_of_code(late, SIGN) != hash_of_code(both, SIGN)
+    assert hash_of_code(late, SIGN) != hash_of_code(edited_both, SIGN)
 
 
 def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
@@ -290,7 +291,7 @@ def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
     assert code_of(sign).capslib == code_hash(SIGN) == hash_of_code(code, SIGN) != code_hash()
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # revisions
 
 
@@ -472,24 +473,24 @@ def test_without_a_git_that_works_the_code_has_no_revision(
 
 
 def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
-    """Whoever commits or pulls while a trial runs does not change the code that it has loaded."""
-    known = []
+    """A commit or a pull while a trial runs does not change the code that it has loaded."""
+    sizes = []
 
-    def looking(arm, context):
-        known.append(checkout.cache_info().currsize)
-        return toys.measured(arm, context)
+    def looking(config, context):
+        sizes.append(checkout.cache_info().currsize)
+        return toys.measured(config, context)
 
     checkout.cache_clear()
     run(make_experiment(looking), store)
-    assert known == [1]
+    assert sizes == [1]
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # machines
 
 
 def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
-    """Another process, another name: a record of an Apple GPU must not pass for one of its CPU."""
+    """A record of an Apple GPU must not pass for one of its CPU."""
     monkeypatch.setattr(runs.platform, "machine", lambda: "arm64")
     assert runs._environment("mps").device == "MPS (arm64)"
     assert runs._environment("cpu").device == "CPU (arm64)"
@@ -550,10 +551,7 @@ print(first, later, (held - peak().bytes) >> 20)
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="another C library has none of these options"
 )
-@pytest.mark.parametrize(
-    "trim", [{}, {"MALLOC_TRIM_THRESHOLD_": "65536"}], ids=["default", "as in a dask worker"]
-)
-def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it(trim):
+def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_count_it():
     """Page faults are counted: five blocks of 64 MiB take 81,920 of 4 KiB, or none.
 
     The heap first grows by some blocks, how many depends on what else lies in it: a block joins
@@ -565,14 +563,14 @@ def test_a_step_finds_the_memory_of_the_last_one_and_the_next_trial_does_not_cou
         capture_output=True,
         encoding="utf-8",
         check=True,
-        env={k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | trim,
+        env={**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"},  # as in a dask worker
     )
     first, later, given_back = done.stdout.split()
     assert int(later) < int(first) / 10
     assert not os.access("/proc/self/clear_refs", os.W_OK) or int(given_back) > 48
 
 
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # how a trial ends
 
 

@@ -86,13 +86,13 @@ def test_errors_of_workers_are_told_by_us_alone(toy, store, shared_workers, capf
 def test_a_worker_with_another_capslib_is_refused(
     run_on, own_cluster, store, tmp_path, monkeypatch
 ):
-    other = tmp_path / "other" / "capslib"
+    package = tmp_path / "other" / "capslib"
     shutil.copytree(
-        Path(capslib.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__")
+        Path(capslib.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
-    (other / "new.py").touch()
+    (package / "new.py").touch()
     cluster = own_cluster(0)
-    with worker(cluster.scheduler_address, other.parent):
+    with worker(cluster.scheduler_address, package.parent):
         until(lambda: cluster.scheduler.workers)
         message = "These workers have another version of capslib.*: tcp://"
         with pytest.raises(UserError, match=message):
