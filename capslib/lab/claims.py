@@ -19,8 +19,8 @@ from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.lab.words import ERRATA, GROUPS, NOT_RUN, STATUSES, Status, Verdict, tally
+from capslib.papers.check import stopped_itself
 from capslib.papers.experiment import Scale
-from capslib.papers.query import stopped_itself
 
 
 def verdicts(stem: str | None = None, *, store: Store | None = None) -> list[Verdict]:
@@ -52,10 +52,10 @@ def _verdicts_of(paper: str, store: Store) -> Iterator[Verdict]:
             yield record
 
     runs = Runs(records(), lambda record: papers.budget(record.trial))
-    waits = papers.missing(paper, done, stopped)
-    queries = papers.queries(paper)
+    waits = papers.waits(paper, done, stopped)
+    checks = papers.checks_of(paper)
     for claim in ledger(paper).values():
-        verdict = judge(claim, queries.get(claim.id), runs)
+        verdict = judge(claim, checks.get(claim.id), runs)
         if verdict.status == "waiting" and claim.id in waits:
             reason = verdict.reason + _what_would_decide(claim, waits[claim.id])
             verdict = replace(verdict, reason=reason)

@@ -9,7 +9,7 @@ from html import escape
 from numbers import Number
 from typing import TYPE_CHECKING
 
-from capslib.config import Config, matches
+from capslib.config import matches
 from capslib.lab.ledger import plural, raised
 from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Record

@@ -132,6 +132,7 @@ def _waiting(verdict: Verdict, reason: str) -> Verdict:
 
 def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str) -> Verdict:
     """Judge by the mean over seeds, and its interval."""
+    check = check.at(scale)
     sample = pick(claim, check, runs, scale)
     verdict = _open_verdict(claim, sample, scale, name)
     obstacle = missing(claim, sample, runs, scale)

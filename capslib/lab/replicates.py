@@ -42,9 +42,9 @@ class Runs:
             trial = record.trial
             budgets = [budget(record)]
             if budgets == [0]:
-                self.left_out[paper, experiment] += 1
+                self.left_out[trial.paper, trial.experiment] += 1
                 continue
-            if budgets == [1] and q.stopped_itself(record):
+            if budgets == [1] and stopped_itself(record):
                 budgets = [1, 2]
             for number in budgets:
                 arm = trial.paper, trial.experiment, trial.scale, arm_of(record), number
@@ -61,7 +61,7 @@ class Runs:
         records: list[Record] = []
         for scale in scales:
             at_scale: list[Record] = []
-            for arm in select.arms_at(scale):
+            for arm in select.at(scale).arms:
                 place = paper, select.experiment, scale, arm, budget
                 at_scale += self._arms.get(place, {}).values()
             records += sorted(at_scale, key=lambda r: (r.trial.seed, r.key))

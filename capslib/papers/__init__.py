@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from capslib.errors import UserError
-from capslib.papers.check import selects, selects_at_rest, stopped_itself
+from capslib.papers.check import selects, selects_at_rest
 from capslib.registry import Registry
 
 if TYPE_CHECKING:
@@ -238,21 +238,14 @@ class Waits(NamedTuple):
     twice: list[Trial]
 
 
-def waits(stem: str, records: Iterable[Any]) -> dict[str, dict[Scale, Waits]]:
-    """Return what each claim waits for at the scales that judge it, beside these records."""
-    records = list(records)
-    stopped = {record.key for record in records if stopped_itself(record)}
-    return missing(stem, {record.key for record in records}, stopped)
-
-
-def missing(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale, Waits]]:
+def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale, Waits]]:
     """Return what each claim waits for at the scales that judge it.
 
     ``done`` has the keys of the trials that have a record, and ``stopped`` those of trainings
     that stopped themselves: such a one is its own with twice the budget. Of the others with
     twice the budget a claim waits for those of the seed that lacks the fewest.
     """
-    found: dict[str, dict[Scale, Waits]] = {}
+    waits: dict[str, dict[Scale, Waits]] = {}
     scales: tuple[Scale, ...] = ("paper", "cpu")
     for scale in scales:
         own = needs(stem, scale)
@@ -265,7 +258,7 @@ def missing(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scal
     return waits
 
 
-def _missing_of(seed: Seed, done: set[str], stopped: set[str]) -> list[Trial]:
+def _missing_of(seed: Seed, done: Set[str], stopped: Set[str]) -> list[Trial]:
     """Return the trials with twice the budget that a seed lacks."""
     missing = []
     for trial, twice in seed:
@@ -289,7 +282,7 @@ def _asked(
     for claim, check in checks_of(stem).items():
         numbers: set[int] = set()
         for select in selects_of(check):
-            for arm_name in select.arms_at(scale):
+            for arm_name in select.at(scale).arms:
                 numbers.update(arms.get((select.experiment, arm_name), ()))
         asked[claim] = [trials[number] for number in sorted(numbers)]
     return asked

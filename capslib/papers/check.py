@@ -7,7 +7,7 @@ result: it says which records to look at, and what to compare.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from capslib.papers.experiment import Metric, Scale
@@ -160,9 +160,9 @@ class Select:
             parts.append(names[0] if len(set(names)) == 1 else "*")
         return "/".join(parts)
 
-    def arms_at(self, scale: Scale) -> tuple[str, ...]:
-        """Return the names of its arms at a scale."""
-        return (self.cpu,) if scale == "cpu" and self.cpu else self.arms
+    def at(self, scale: Scale) -> Select:
+        """Return what it selects at a scale."""
+        return replace(self, arm=self.cpu, cpu="") if scale == "cpu" and self.cpu else self
 
     def apart_from(self, other: Select) -> str:
         """Return what tells it from another selection; nothing if they have the same arms."""
@@ -243,6 +243,10 @@ class Check:
     def selects(self) -> tuple[Select, ...]:
         """Its arms."""
         return self.arms if isinstance(self.arms, tuple) else (self.arms,)
+
+    def at(self, scale: Scale) -> Check:
+        """Return what it asks at a scale."""
+        return replace(self, arms=tuple(select.at(scale) for select in self.selects))
 
     @property
     def compares_arms(self) -> bool:

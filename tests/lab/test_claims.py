@@ -197,7 +197,7 @@ def test_a_trial_with_twice_the_epochs_tells_whether_an_order_rests(store, recor
     assert (part().status, part().n, len(part().records)) == ("same order", 3, 4)
 
 
-def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too(make_record):
+def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too():
     """Of the seeds that lacks the fewest, and not of a training that stopped itself."""
     stem, name = "learned_routing", "LR-W-1"
     own = papers.needs(stem, "cpu")[name]
@@ -207,11 +207,8 @@ def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too(make_record)
         assert twice.config["epochs"] == 2 * fields(trial)["epochs"]
 
     def waits(*trials: Trial, stopped: tuple[Trial, ...] = ()) -> tuple[int, int]:
-        done = []
-        for trial in trials:
-            metrics = {"epochs": metric(1, "count")} if trial in stopped else {}
-            done.append(make_record(trial, metrics=metrics))
-        waiting = papers.waits(stem, done)[name]["cpu"]
+        done, ended = ({trial.key for trial in group} for group in (trials, stopped))
+        waiting = papers.waits(stem, done, ended)[name]["cpu"]
         return len(waiting.own), len(waiting.twice)
 
     number = len(first)

@@ -856,7 +856,7 @@ def test_a_check_that_does_not_fit_its_claim_is_a_mistake(asked, check):
         judge(asked, check, both_arms())
 
 
-# ---------------------------------------------------------------------------- what must not matter
+# ---------------------------------------------------------------------- what must not matter
 
 shares = st.floats(0, 1).map(lambda value: round(value, 4))
 samples = st.lists(shares, min_size=3, max_size=6)

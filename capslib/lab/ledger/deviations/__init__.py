@@ -14,7 +14,6 @@ import math
 from pathlib import Path
 
 from capslib import papers
-from capslib.config import Config
 from capslib.errors import UserError
 from capslib.papers.experiment import Arm, Deviation, Trial
 
