@@ -778,7 +778,7 @@ for name, function in (("textbook", textbook), ("here", squash)):
     zero = torch.zeros(1, 3, requires_grad=True)
     squashed = function(zero)
     squashed.sum().backward()
-    numbers = (float(squashed[0, 0]), float(zero.grad[0, 0]))
+    numbers = (squashed[0, 0].item(), zero.grad[0, 0].item())
     rows[name] = ["not a number" if np.isnan(x) else f"{x:.0f}" for x in numbers]
 frames.table(rows, ["value at zero", "gradient at zero"])
 
