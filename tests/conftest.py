@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import helpers
@@ -10,9 +11,10 @@ import pytest
 import toys
 from hypothesis import settings
 
-from capslib import data
+from capslib import data, papers
+from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
-from capslib.papers.experiment import Experiment, Trial
+from capslib.papers.experiment import Experiment, Metric, Trial
 
 # The same examples on every machine, and no deadline: the first call of a torch function is
 # slow anywhere.
@@ -109,3 +111,24 @@ def make_experiment():
         return toys.experiment(toys.ToyOptions, run, name)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def add_records(make_record) -> Callable[[Path], list[str]]:
+    """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %,
+    and give their keys."""
+
+    def add(results: Path) -> list[str]:
+        check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
+        experiment = papers.experiments("negation_limitation")[check.selects[0].experiment]
+        value = ledger()["NEG-T1-rba-bias"].value
+        keys = []
+        arm = {"arm": check.selects[0].arms[0]}
+        for trial in experiment.trials("paper", where=arm, seeds=range(3)):
+            metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
+            record = make_record(trial, metrics={check.metric: metric}, series={})
+            Store(results).put(record)
+            keys.append(record.key)
+        return keys
+
+    return add

@@ -7,17 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from helpers import lacking
-
-from capslib import papers
-from capslib.lab.ledger import ledger
-from capslib.lab.store import Store
-from capslib.papers.experiment import Metric
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # as Jupyter Book does, from _config.yml
@@ -168,24 +163,3 @@ class TinyBook:
 @pytest.fixture
 def tiny_book(tmp_path: Path) -> TinyBook:
     return TinyBook(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def add_records(make_record) -> Callable[[Path], list[str]]:
-    """Write the records of a replicated arm of the sign experiment, with an accuracy of 99.7 %,
-    and give their keys."""
-
-    def add(results: Path) -> list[str]:
-        check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
-        experiment = papers.experiments("negation_limitation")[check.selects[0].experiment]
-        value = ledger()["NEG-T1-rba-bias"].value
-        keys = []
-        arm = {"arm": check.selects[0].arms[0]}
-        for trial in experiment.trials("paper", where=arm, seeds=range(3)):
-            metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
-            record = make_record(trial, metrics={check.metric: metric}, series={})
-            Store(results).put(record)
-            keys.append(record.key)
-        return keys
-
-    return add

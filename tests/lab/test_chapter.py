@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-import html
 import re
 from dataclasses import replace
-from pathlib import Path
 
-import jupytext
 import pandas as pd
 import pytest
-from test_claims import answered
 
 from capslib import papers
 from capslib.errors import UserError
-from capslib.lab import claims, frames
-from capslib.lab.chapter import BOX, Chapter
+from capslib.lab import claims
+from capslib.lab.chapter import Chapter
 from capslib.lab.ledger import ledger
 from capslib.lab.store import Store
 from capslib.lab.words import Verdict
-from capslib.papers import PAPERS
 from capslib.papers.negation_limitation import EXPERIMENTS, STEM
 
-TEXTS = {name: f"{label}." for name, label in BOX.items()}
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
-EACH_NOTEBOOK = pytest.mark.parametrize("path", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
 BIAS, NO_BIAS, EM = "NEG-T1-rba-bias", "NEG-T1-rba-nobias", "NEG-T1-em-bias"
 
 
@@ -50,7 +41,7 @@ def measured(chapter, monkeypatch):
 
 
 def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_meanwhile(
-    store, make_record
+    store, make_record, add_records
 ):
     chapter, sign = Chapter(STEM, store.root), EXPERIMENTS["sign"]
     assert chapter.records == chapter.all_records == []
@@ -65,11 +56,9 @@ def test_a_chapter_reads_the_folder_that_the_notebook_names_and_what_was_run_mea
         store.put(make_record(run))
     assert [record.trial for record in chapter.records] == [trial], "no run of twice the budget"
     assert len(chapter.all_records) == 2
-    name, _ = answered(store)
-    assert chapter.verdicts[name].status == "reproduced"
-    text = f"{{{name}:said}}, {{NEG-W-4:said}}."
-    assert "reproduced, not decided yet" in chapter.verdict_box(**{**TEXTS, "found": text}).data
-    assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(name).data
+    add_records(store.root)
+    assert chapter.verdicts[BIAS].status == "reproduced"
+    assert "✓</a> reproduced</td></tr></tbody></table>" in chapter.table(BIAS).data
     assert Chapter(STEM).store.root == Store().root != store.root
 
 
@@ -125,83 +114,3 @@ def test_a_table_side_by_side_says_which_value_is_larger(chapter, measured):
     assert f'id="at-{NO_BIAS}">49.6 · 50.0 / 99.8 <a class="vq' in html
     assert re.search(r'id="at-NEG-T1-em-nobias">[\d.]+ <a class="vq v-waiting', html)
     assert "<b>" not in html
-
-
-def test_a_verdict_box_takes_its_numbers_and_words_from_the_ledger_and_the_records(chapter):
-    text = (
-        "{NEG-W-1} {NEG-T1-rba-bias:theirs} is {NEG-T1-rba-bias:verdict}; {waiting} wait & {x}."
-    )
-    html = chapter.verdict_box({"x": "<b>"}, **{**TEXTS, "settles": text}).data
-    assert re.findall(r'<p class="box-\w+"><b>(.*?)\.</b>', html) == list(BOX.values())
-    waiting = sum(not claim.not_run for claim in ledger(STEM).values())
-    assert f"99.70\N{NO-BREAK SPACE}% is waiting; {waiting} wait &amp; &lt;b&gt;." in html
-    square = '<span class="vq v-waiting of-not-run"'
-    assert re.search(f'<a class="claim-ref" href="#claim-NEG-W-1"[^>]*>{square}', html)
-    with pytest.raises(UserError, match="NEG-W-1"):
-        chapter.verdict_box(**{**TEXTS, "found": "{NEG-W-l}"})
-    with pytest.raises(TypeError, match="surprise"):
-        chapter.verdict_box(found="")
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "{NEG-T1-rba-bias:ours}",
-        "{NEG-T1-rba-bias:basis}",
-        "{NEG-W-1}",
-        "{NEG-W-1:verdict}",
-        "{none}",
-        "{empty}",
-        "{mean}",
-        "{share}",
-    ],
-)
-def test_a_sentence_of_the_box_whose_number_is_missing_is_left_out(chapter, missing):
-    numbers = dict(none=None, empty="", mean=frames.mean([]), share="0 of 0", count=7)
-    text = (
-        f"There are {{count}}. We have ({missing}). The paper has {{NEG-T1-rba-bias:theirs}}."
-    )
-    texts = {**TEXTS, "found": text, "size": f"It is {missing}."}
-    html = chapter.verdict_box(numbers, **texts).data
-    assert "We found.</b> There are 7. The paper has 99.70\N{NO-BREAK SPACE}%.</p>" in html
-    assert "Size and data.</b> No record here tells.</p>" in html
-
-
-@EACH_NOTEBOOK
-def test_the_box_of_a_chapter_without_records_says_nothing_that_nobody_measured(path, tmp_path):
-    """Run the first code cells of a notebook, up to the one with its box."""
-    names: dict[str, object] = {}
-    for cell in jupytext.read(path).cells:
-        if cell.cell_type == "code" and "box" not in names:
-            code = cell.source.replace("chapter.verdict_box(", "box = chapter.verdict_box(")
-            exec(code, names)
-            names["results_dir"] = str(tmp_path)
-    text = html.unescape(re.sub(r"<[^>]*>", "", names["box"].data))
-    assert not re.search(r"\(\)|\bnan\b|None|–|not run|0 of 0|\s[,.;:)]|  ", text), text
-    assert "We found. No record here tells." in text
-
-
-def test_the_box_of_a_paper_without_public_code_says_so(chapter, monkeypatch):
-    links = {"arXiv": "https://arxiv.org/abs/1", "public code": None}
-    monkeypatch.setitem(PAPERS, STEM, replace(PAPERS[STEM], links=links))
-    assert (
-        '<small><a href="https://arxiv.org/abs/1">arXiv</a> · no public code</small>'
-        in chapter.verdict_box(**TEXTS).data
-    )
-
-
-@EACH_NOTEBOOK
-def test_a_chapter_opens_with_a_verdict_box_that_types_no_number(path):
-    calls = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and "verdict_box" in ast.dump(node.func):
-            calls.append(node)
-    (call,) = calls
-    texts = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in BOX}
-    assert list(texts) == list(BOX)
-    for text in texts.values():
-        assert not re.search(r"\d", re.sub(r"\{.*?\}", "", text)), text
-        sentences = re.sub(r"\{.*?\}", "X", text).split(". ")
-        assert text.endswith(".")
-        assert len(sentences) <= 4
-        assert max(len(sentence.split()) for sentence in sentences) <= 45, text
