@@ -31,7 +31,7 @@ def plan() -> dict[str, str]:
     """
     lines, wing = [], ""
     for line in capslib.__doc__.splitlines():
-        match = re.match(r"    (.{11})  (\w+(?:  \w+)*)   ", line)
+        match = re.match(r"    (.{11})  (\w+(?:  \w+)*)(   |$)", line)
         if match:
             wing = match[1].strip() or wing
             lines.append((wing, match[2].split()))

@@ -257,7 +257,7 @@ def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
 
 
 def _open_exact(claim: Claim, arm: Sequence[Run], name: str) -> Verdict:
-    """Return the open verdict on a theorem or count. What both scales drew alike counts once."""
+    """Return the open verdict on a theorem or count. What two scales drew alike counts once."""
     at_cpu_scale = any(run.records[0].trial.scale == "cpu" for run in arm)
     return Verdict(
         claim,
