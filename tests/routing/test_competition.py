@@ -205,7 +205,9 @@ def test_the_fast_path_is_the_definition(geometry, normalise):
 
 @needs_compiler
 def test_the_compiled_path_is_the_definition():
-    layer, *grid = build(GEOMETRIES["stride 1"], "released", iterations=2)
+    """``test_fast.py`` compiles the loop of EM routing, which takes longest."""
+    options = {"routing": "dynamic", "iterations": 2}
+    layer, *grid = build(GEOMETRIES["stride 1"], "released", **options)
     assert_close(outcome_on("compiled", layer, *grid), outcome_on("eager", layer, *grid), 1e-9)
 
 
