@@ -44,6 +44,7 @@ def test_a_number_has_three_significant_digits(value, text):
         (19.63, (13.54, 27.58), "[13.5, 27.6]"),
         (0.977, (0.9, 1.0), "[0.900, 1.000]"),
         (7, (6.5, 7.5), "[6.50, 7.50]"),
+        (0.0333, (-1.1137, 1.1804), "[−1.11, 1.18]"),
     ],
 )
 def test_an_interval_is_as_exact_as_its_value(value, interval, text):
@@ -65,9 +66,9 @@ def test_an_interval_is_as_exact_as_its_value(value, interval, text):
         ("interval", "EM-W-8", None),
         ("verdict", "EM-W-8", None),
         ("measured", "sign:dynamic/bias:train_accuracy", None),
-        ("measured", f"{ARM}:test_accuracy", None),
         ("measured", f"{ARM} - dynamic/bias:train_accuracy", f"0{NBSP}points"),
         ("measured", f"{ARM} - dynamic/no_bias:train_accuracy", None),
+        ("measured", f"{ARM}/twice:train_accuracy", None),
     ],
 )
 def test_a_role_is_a_number_of_the_records_or_missing(book, role, target, text):
@@ -81,6 +82,7 @@ def test_a_role_is_a_number_of_the_records_or_missing(book, role, target, text):
         "sign:a:b:c",
         "sin:routing=em:loss",
         "sign@full::loss",
+        f"{ARM}:train_acuracy",
     ],
 )
 def test_a_target_that_is_not_there_is_refused(book, target):

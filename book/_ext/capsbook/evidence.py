@@ -24,7 +24,7 @@ from capslib.lab.replicates import Runs
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
 from capslib.papers.check import BOUNDS, DIFFERENCES, Select
-from capslib.papers.experiment import SCALES
+from capslib.papers.experiment import SCALES, TWICE
 
 if TYPE_CHECKING:
     from capslib.lab.words import Verdict
@@ -140,12 +140,20 @@ class Evidence:
     def _by_seed(
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str
     ) -> dict[int, Metric]:
-        """Return a metric of an arm by seed; nothing if a run of the arm lacks it."""
+        """Return a metric of an arm by seed; nothing if a run of the arm lacks it.
+
+        Raises :class:`UserError` if all of them do.
+        """
         # names what is unknown
         papers.experiments(paper)[experiment].trials(scale, where={"arm": arm})
-        chosen = self._runs_of(paper).pick(paper, Select(experiment, arm), scale)
+        select = Select(experiment, arm.removesuffix(TWICE))
+        budget = 2 if arm.endswith(TWICE) else 1
+        chosen = self._runs_of(paper).pick(paper, select, scale, budget=budget)
         runs = [run for run in chosen if run.exit == "ok"]
         metrics = {run.seed: run.read(metric) for run in runs}
+        if set(metrics.values()) == {None}:
+            names = {name for run in runs for name in run.records[0].metrics}
+            check_name(f"metric of {experiment}", metric, names)
         return {} if None in metrics.values() else metrics
 
     def _runs_of(self, paper: str) -> Runs:

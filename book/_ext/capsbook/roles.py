@@ -12,7 +12,8 @@
 
 ``EXPERIMENT@paper`` stands for another scale, ``STEM/EXPERIMENT`` for another paper than the
 chapter's: ``negation_limitation/sign@paper:dynamic/bias:train_accuracy``. ``ARM - ARM`` in the
-place of an arm is the difference of two, paired by seed: ``18.3 points``. Roles work in
+place of an arm is the difference of two, paired by seed: ``18.3 points``. ``ARM/twice`` is the
+arm with twice its budget. Roles work in
 captions and in the alt texts of figures, too. A sentence whose number is not there yet is not
 shown.
 """
@@ -78,10 +79,11 @@ def decimals_of(value: float) -> int:
 
 
 def ends(interval: tuple[float, float] | None, value: float) -> str | None:
-    """Return an interval, as exact as the value that it is around; None where there is none."""
+    """Return an interval, as exact as its value or its wider end; None where there is none."""
     if interval is None:
         return None
-    decimals = decimals_of(value) or decimals_of(interval[0])
+    parts = [number for number in (value, *interval) if number != int(number)]
+    decimals = min(map(decimals_of, parts), default=0)
     low, high = (rounded(end, decimals) for end in interval)
     return f"[{low}, {high}]"
 
