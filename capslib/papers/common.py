@@ -41,12 +41,12 @@ class Spread(Objective):
 
 
 def abscissa(n: int) -> list[float]:
-    """1, 2, … n: epochs or steps, as a series."""
-    return [float(k) for k in range(1, n + 1)]
+    """Return 1, 2, … n as a series: epochs or steps."""
+    return [float(number) for number in range(1, n + 1)]
 
 
 def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]:
-    """Metrics that were all measured on ``n`` things, in one unit."""
+    """Return metrics that were all measured on ``n`` examples, in one unit."""
     return {name: Metric(value=value, n=n, unit=unit) for name, value in values.items()}
 
 
@@ -55,34 +55,31 @@ def outcome(
     metrics: Mapping[str, Metric],
     series: Mapping[str, Sequence[float]] | None = None,
     curves: Collection[str] = (),
-    beside: Trained | None = None,
+    rival: Trained | None = None,
 ) -> Outcome:
-    """The outcome of a training: an experiment's own ``metrics`` and ``series``, and what every
-    experiment records.
+    """Return the outcome of a training, from metrics and series of its experiment.
 
-    ``curves`` names the metrics to keep for every epoch. ``beside`` is another network, whose
-    training accuracy is kept, too.
+    Loss, training accuracy, data, parameters and the path of the routing are added. ``curves``
+    names the metrics to keep for every epoch. ``rival`` is another network, whose training
+    accuracy is kept, too.
     """
     from capslib.routing import Routing
 
     history = trained.history
-    epochs = {name: history.epochs[name] for name in curves}
-    if epochs:
-        epochs = {"epochs": abscissa(len(next(iter(epochs.values())))), **epochs}
-    other = (
-        {}
-        if beside is None
-        else {"batch_accuracy_beside": thinned(beside.history)["batch_accuracy"]}
-    )
+    all_series: dict[str, list[float]] = {}
+    if curves:
+        all_series["epochs"] = abscissa(len(history.epochs[next(iter(curves))]))
+    for name in curves:
+        all_series[name] = history.epochs[name]
+    for name, curve in (series or {}).items():
+        all_series[name] = list(curve)
+    all_series |= thinned(history)
+    if rival is not None:
+        all_series["batch_accuracy_beside"] = thinned(rival.history)["batch_accuracy"]
     routed = any(isinstance(module, Routing) for module in trained.network.modules())
     return Outcome(
         metrics=dict(metrics),
-        series={
-            **epochs,
-            **{name: list(curve) for name, curve in (series or {}).items()},
-            **thinned(history),
-            **other,
-        },
+        series=all_series,
         data=list(trained.data),
         parameters=sum(p.numel() for p in trained.network.parameters()),
         routing_path=history.routing_path if routed else "none",
@@ -90,23 +87,17 @@ def outcome(
 
 
 def thinned(history: History, points: int = 300) -> dict[str, list[float]]:
-    """Loss and training accuracy as means over equal stretches of steps, at most ``points`` of
-    them, with their last steps.
+    """Return loss and training accuracy as means over at most ``points`` stretches of steps.
+
+    The stretches are equally long; ``steps`` has the last step of each.
     """
     steps = len(history.terms["loss"])
     width = max(1, -(-steps // points))
-    ends = [min(k + width, steps) for k in range(0, steps, width)]
-
-    def means(curve: Sequence[float]) -> list[float]:
-        return [
-            round(sum(curve[max(0, e - width) : e]) / (e - max(0, e - width)), 5) for e in ends
-        ]
-
-    curves = {
-        "loss": history.terms["loss"],
-        "batch_accuracy": history.terms.get("accuracy", ()),
-    }
-    return {
-        "steps": list(map(float, ends)),
-        **{name: means(curve) for name, curve in curves.items() if curve},
-    }
+    ends = [min(start + width, steps) for start in range(0, steps, width)]
+    curves = {"steps": list(map(float, ends))}
+    for name, term in (("loss", "loss"), ("batch_accuracy", "accuracy")):
+        curve = history.terms.get(term)
+        if curve:
+            stretches = [curve[max(0, end - width) : end] for end in ends]
+            curves[name] = [round(sum(part) / len(part), 5) for part in stretches]
+    return curves

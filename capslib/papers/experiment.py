@@ -244,16 +244,16 @@ class Experiment:
     @functools.cached_property
     def _arm_of_config(self) -> dict[tuple[Scale, str], Arm]:
         """All arms, those with twice the budget too, by scale and hash of their fields."""
-        named: dict[tuple[Scale, str], Arm] = {}
+        arms: dict[tuple[Scale, str], Arm] = {}
         for scale in SCALES:
             for arm in self.at(scale).values():
-                named[scale, hash_of(arm.differences())] = arm
+                arms[scale, hash_of(arm.differences())] = arm
         for scale in SCALES:
             for arm in self.at(scale).values():
-                twice = self.twice(arm)
-                if twice is not None:
-                    named.setdefault((scale, hash_of(twice.differences())), twice)
-        return named
+                double = self.twice(arm)
+                if double is not None:
+                    arms.setdefault((scale, hash_of(double.differences())), double)
+        return arms
 
     def at(self, scale: Scale) -> dict[str, Arm]:
         """Return the arms of a scale, by name."""
@@ -289,8 +289,8 @@ class Experiment:
         values = arm.values()
         if not all(name in values for name in self.budget_fields):
             return None
-        longer = arm.changed({name: 2 * values[name] for name in self.budget_fields})
-        return replace(longer, name=f"{arm.name}{TWICE}")
+        double = arm.changed({name: 2 * values[name] for name in self.budget_fields})
+        return replace(double, name=f"{arm.name}{TWICE}")
 
     def arm(self, scale: Scale, config: Mapping[str, Any]) -> Arm:
         """Return the arm with these fields, as a trial of this scale has them.
@@ -298,17 +298,18 @@ class Experiment:
         It has no name where the scale has no such arm. Raise what pydantic raises where the
         experiment knows no such configuration today.
         """
-        named = self._arm_of_config.get((scale, hash_of(config)))
-        if named is not None:
-            return named
+        arm = self._arm_of_config.get((scale, hash_of(config)))
+        if arm is not None:
+            return arm
         first = self._first
         unknown = config.keys() - first.values().keys()
         parts = []
         for part in first.parts:
-            known = set(type(part).model_fields)
-            strange = unknown if part is first.parts[0] else set()
-            own = {n: v for n, v in config.items() if n in known | strange}
-            parts.append(type(part).model_validate(own))
+            fields = set(type(part).model_fields)
+            if part is first.parts[0]:
+                fields |= unknown  # which it refuses
+            values = {name: value for name, value in config.items() if name in fields}
+            parts.append(type(part).model_validate(values))
         return replace(first._with_parts(parts), name="", paper_size=None)
 
     def budget(self, trial: Trial) -> int:
@@ -359,11 +360,11 @@ class Experiment:
             for arm in arms:
                 if seeds is not None or number in self.replicates(arm, self.seeds[scale]):
                     trials.append(self.trial(scale, arm, number))
-        known = list(dict.fromkeys(trial.seed for trial in trials))
-        if seed is not None and seed not in known:
-            numbers = ", ".join(map(str, known))
+        numbers = list(dict.fromkeys(trial.seed for trial in trials))
+        if seed is not None and seed not in numbers:
+            listed = ", ".join(map(str, numbers))
             raise UserError(
-                f"{self.name} at scale {scale} has no seed {seed}. There are: {numbers}."
+                f"{self.name} at scale {scale} has no seed {seed}. There are: {listed}."
             )
         return [trial for trial in trials if seed in (None, trial.seed)]
 
@@ -371,19 +372,19 @@ class Experiment:
         """Return the arms of a scale that have these values."""
         for name in where:
             check_name(f"field of {self.name}", name, [*self.fields, "seed"])
-        every = list(self.at(scale).values())
+        arms = list(self.at(scale).values())
         if str(where.get("arm", "")).endswith(TWICE):
-            every = [twice for arm in every if (twice := self.twice(arm)) is not None]
-        chosen = [arm for arm in every if arm.matches(where)]
+            arms = list(filter(None, map(self.twice, arms)))
+        chosen = [arm for arm in arms if arm.matches(where)]
         if chosen:
             return chosen
-        known: dict[str, None] = {}
-        for arm in every:
+        selections: dict[str, None] = {}
+        for arm in arms:
             fields = arm.fields()
-            known[typed({name: fields[name] for name in where})] = None
+            selections[typed({name: fields[name] for name in where})] = None
         raise UserError(
             f"No configuration of {self.name} at scale {scale} has {typed(where)}. "
-            f"There are: {'; '.join(known) or 'none'}."
+            f"There are: {'; '.join(selections) or 'none'}."
         )
 
     def _changed(self, arms: Sequence[Arm], change: Mapping[str, Any]) -> list[Arm]:
@@ -400,28 +401,26 @@ class Experiment:
         changed: dict[str, Arm] = {}
         for arm in arms:
             try:
-                other = arm.changed(change)
+                variation = arm.changed(change)
             except ValidationError as error:
                 raise UserError(f"Configuration of {self.name}: {messages(error)}") from None
-            changed.setdefault(hash_of(other.differences()), other)
+            changed.setdefault(hash_of(variation.differences()), variation)
         return list(changed.values())
 
 
 def typed(fields: Mapping[str, Any]) -> str:
-    """Fields as one types them after ``--where``: ``sizes=[32, 8]``, ``routing=em``."""
-    return ", ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in fields.items()
-    )
+    """Return fields as one types them after ``--where``: ``sizes=[32, 8]``, ``routing=em``."""
+    parts = []
+    for name, value in fields.items():
+        parts.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    return ", ".join(parts)
 
 
 def messages(error: ValidationError) -> str:
     """Return an error as one reads it: ``points = -3: Input should be greater than 2``."""
-    told = [
-        (".".join(map(str, e["loc"])), e["input"], e["msg"].removeprefix("Value error, "))
-        for e in error.errors()
-    ]
-    return "; ".join(
-        f"{field} = {value!r}: {message}" if field else message
-        for field, value, message in told
-    )
+    parts = []
+    for fault in error.errors():
+        field = ".".join(map(str, fault["loc"]))
+        message = fault["msg"].removeprefix("Value error, ")
+        parts.append(f"{field} = {fault['input']!r}: {message}" if field else message)
+    return "; ".join(parts)

@@ -156,7 +156,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     metrics |= in_unit({"zero_gap": gap}, len(labels), "difference of fractions")
     metrics |= in_unit({"least_fgsm_accuracy": lowest}, len(labels), "fraction")
     metrics |= in_unit({"gradient_orders": orders}, len(labels), "count")
-    return outcome(trained[-1], metrics, curves, beside=trained[0])
+    return outcome(trained[-1], metrics, curves, rival=trained[0])
 
 
 def arms(scale: Scale) -> Iterator[Arm]:

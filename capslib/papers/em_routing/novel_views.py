@@ -65,7 +65,7 @@ def run(arm: Arm, context: Context) -> Outcome:
         metrics |= in_unit({"novel_gap": of_cnn - of_capsules}, images, "points")
         metrics |= in_unit({"reduction": reduction}, images, "percent")
     series = {"epochs": abscissa(len(curves["cnn_novel"])), **curves}
-    return outcome(measured, metrics, series, beside=cnn if capsules else None)
+    return outcome(measured, metrics, series, rival=cnn if capsules else None)
 
 
 def matched(familiar: Mapping[str, Sequence[float]]) -> dict[str, float]:

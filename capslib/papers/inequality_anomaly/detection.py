@@ -190,10 +190,10 @@ def about(trained: Trained) -> dict[str, Metric]:
     losses = history.terms["loss"]
     first_steps = losses[: max(1, len(losses) // 20)]
     last_epoch = losses[-max(1, len(losses) // len(curve)) :]
-    left = fmean(last_epoch) / fmean(first_steps)
+    share = fmean(last_epoch) / fmean(first_steps)
     metrics = in_unit(counts, 1, "count")
     metrics["loss_left"] = Metric(
-        value=left, n=len(last_epoch), unit="share of the initial loss"
+        value=share, n=len(last_epoch), unit="share of the initial loss"
     )
     return metrics
 

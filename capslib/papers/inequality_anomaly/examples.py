@@ -44,8 +44,8 @@ def parts(
     if recipe.stop_on == "test":
         return {"train": train, "test": test}, split.fingerprint
     is_held = held_out(train.labels, rng)
-    named = {"train": train[~is_held], "test": test, "stop": train[is_held]}
-    return named, split.fingerprint
+    splits = {"train": train[~is_held], "test": test, "stop": train[is_held]}
+    return splits, split.fingerprint
 
 
 def held_out(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -143,11 +143,11 @@ def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[f
         x = torch.randn(images, 1, 32, 32)
         pose = network.layers(x)["classes"].pose
         negative = network.layers(-x)["classes"].pose
-        other = network.layers(x.roll(1, dims=0))["classes"].pose
+        next_pose = network.layers(x.roll(1, dims=0))["classes"].pose
     length = torch.linalg.vector_norm(pose, dim=-1).mean()
     to_negative = torch.linalg.vector_norm(pose - negative, dim=-1).mean()
-    to_other = torch.linalg.vector_norm(pose - other, dim=-1).mean()
-    return float(to_negative / length), float(to_other / length)
+    to_next = torch.linalg.vector_norm(pose - next_pose, dim=-1).mean()
+    return float(to_negative / length), float(to_next / length)
 
 
 TOYS = Experiment(

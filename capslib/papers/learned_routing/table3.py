@@ -127,14 +127,14 @@ def evenness(weight: Tensor) -> Tensor:
     return entropy.exp().mean() / weight.shape[1]
 
 
-def in_parts(weight: Tensor, by: Tensor) -> Tensor:
-    """Return the mean of I·c of equal parts of the children, in the order of ``by``.
+def in_parts(weight: Tensor, order: Tensor) -> Tensor:
+    """Return the mean of I·c of equal parts of the children, in that ``order``.
 
-    Weights and ``by`` are [N, I, J]. There are :data:`PARTS` parts, or as many as children.
+    Weights and ``order`` are [N, I, J]. There are :data:`PARTS` parts, or as many as children.
     """
     import torch
 
-    ordered = weight.gather(1, by.argsort(dim=1)) * weight.shape[1]
+    ordered = weight.gather(1, order.argsort(dim=1)) * weight.shape[1]
     parts = ordered.tensor_split(min(PARTS, ordered.shape[1]), dim=1)
     return torch.stack([part.mean() for part in parts])
 

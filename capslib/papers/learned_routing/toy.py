@@ -102,4 +102,4 @@ def largest_rise(seed: int, lambda1: float, lambda2: float, iterations: int = 12
         values.append(float(disagreement(c, k, log_a, lambda1, lambda2)))
         c = closed_form(k, log_a, *weights).softmax(0)
         values.append(float(disagreement(c, k, log_a, lambda1, lambda2)))
-    return max(after - before for before, after in itertools.pairwise(values))
+    return max(value - previous for previous, value in itertools.pairwise(values))

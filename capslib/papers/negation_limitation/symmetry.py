@@ -69,9 +69,9 @@ def run(arm: Arm, context: Context) -> Outcome:
                 x = torch.randn(shape, dtype=torch.float64)
                 pose, activation = stack(x)
                 negated_pose, negated_activation = stack(-x)
-                place = depth - 1, iterations - 1
-                odd[place] = (pose + negated_pose).abs().max()
-                even[place] = (activation - negated_activation).abs().max()
+                cell = depth - 1, iterations - 1
+                odd[cell] = (pose + negated_pose).abs().max()
+                even[cell] = (activation - negated_activation).abs().max()
     violations = {
         "odd_violation": odd.max(),
         "even_violation": even.max(),

@@ -60,12 +60,12 @@ def run(arm: Arm, context: Context) -> Outcome:
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(scores(images), labels)
 
-    left = robustness(scores, loss, images, test.labels, EPSILONS, bounds=(0.0, 1.0))
-    kept = left[EPSILONS.index(0.1)] / max(left[0], 1e-9)
+    accuracies = robustness(scores, loss, images, test.labels, EPSILONS, bounds=(0.0, 1.0))
+    share = accuracies[EPSILONS.index(0.1)] / max(accuracies[0], 1e-9)
     return outcome(
         trained,
-        in_unit({"kept": kept}, len(images), "fraction"),
-        {"epsilons": list(EPSILONS), "accuracy_left": left},
+        in_unit({"kept": share}, len(images), "fraction"),
+        {"epsilons": list(EPSILONS), "accuracy_left": accuracies},
         [*trained.history.epochs],
     )
 

@@ -33,8 +33,8 @@ def run(arm: Arm, context: Context) -> Outcome:
     recipe: SparseRecipe = arm.recipe
     sets, fingerprint = digits(recipe, context)
     pixels = {}
-    for name, some in sets.items():
-        batches = [recipe.framed(batch).flatten(1) for batch in some.images.split(5000)]
+    for name, split in sets.items():
+        batches = [recipe.framed(batch).flatten(1) for batch in split.images.split(5000)]
         pixels[name] = torch.cat(batches)
     codes = pixels
     metrics = {}

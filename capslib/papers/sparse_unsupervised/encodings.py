@@ -84,10 +84,10 @@ def digits(recipe: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
     count = 7 * len(sets["test"].images)
     *variants, fingerprint = affnist(recipe.data, count, recipe.frame(), context.data_dir)
     sets["affnist"] = Digits(*variants)
-    for part, whole in sets.items():
+    for part, split in sets.items():
         if context.max_steps is not None:
-            whole = whole[:: max(1, len(whole.images) // 1000)]
-        sets[part] = Digits(*(tensor.to(context.device) for tensor in whole))
+            split = split[:: max(1, len(split.images) // 1000)]
+        sets[part] = Digits(*(tensor.to(context.device) for tensor in split))
     return sets, fingerprint
 
 
@@ -102,7 +102,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     if recipe.supervised:
         metrics |= own_accuracy(network, recipe, sets)
     if recipe.network != "cnn":
-        codes = {name: encode(network, recipe, some) for name, some in sets.items()}
+        codes = {name: encode(network, recipe, split) for name, split in sets.items()}
         for kind in ("masked", "raw"):
             encodings = {name: code[kind] for name, code in codes.items()}
             metrics |= classified(encodings, sets, arm.options, f"_{kind}", context)
@@ -240,13 +240,13 @@ def classified(
     context: Context,
 ) -> dict[str, Metric]:
     """Return the accuracies of classifiers of encodings; their names end with a suffix."""
-    labels = {name: some.labels.cpu().numpy() for name, some in sets.items()}
+    labels = {name: split.labels.cpu().numpy() for name, split in sets.items()}
     metrics: dict[str, Metric] = {}
     for part, fitted, tests in protocols(sets):
         rows = spread(fitted, options.svm_fit)
         if context.progress is not None:
-            said = f"trained; a classifier learns from {len(rows):,} encodings of {part}"
-            context.progress(1, 1, said)
+            text = f"trained; a classifier learns from {len(rows):,} encodings of {part}"
+            context.progress(1, 1, text)
         machine = classifier().fit(codes[part][rows], labels[part][rows])
         for test in tests:
             rows = spread(test.rows, options.svm_test)
@@ -350,7 +350,7 @@ def pictures(
         drawn = drawn.unflatten(0, (-1, 11))  # [D, 11, pixels]
         moves = (drawn - output.reconstruction).square().sum(dim=(1, 2))
         largest = moves.argsort(descending=True)[:TURNED]
-    shown = {
+    pictures = {
         "picture": image,
         "picture_of_all": output.reconstruction,
         "picture_of_each": single,
@@ -358,7 +358,7 @@ def pictures(
         "turned": drawn[largest],
     }
     grey = {}
-    for name, pixels in shown.items():
+    for name, pixels in pictures.items():
         grey[name] = (255 * pixels.flatten()).round().clamp(0, 255).tolist()
     return grey
 

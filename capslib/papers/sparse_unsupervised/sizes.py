@@ -34,11 +34,11 @@ def run(arm: Arm, context: Context) -> Outcome:
 
     options: SizeOptions = arm.options
     mask = rank_mask(-torch.arange(float(options.capsules)), options.gamma)
-    whole = int((mask > 0.5).sum())
-    partly = int((mask > 0.1).sum()) - whole
+    first = int((mask > 0.5).sum())
+    second = int((mask > 0.1).sum()) - first
     with torch.device("meta"):
         network = SparseCapsNet((1, options.side, options.side), capsules=options.capsules)
-    off = abs(whole - 1) + abs(partly - 2)
+    off = abs(first - 1) + abs(second - 2)
     return Outcome(
         metrics=in_unit({"off_one_and_two": off}, options.capsules, "count"),
         series={"mask": mask.tolist()},
