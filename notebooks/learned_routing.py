@@ -880,8 +880,8 @@ paper_arms = EXPERIMENTS["errors"].at("paper").values()
 cells = shown.hours_of_table_3(sized_records, paper_arms)
 (least, cheapest), (most, dearest) = cells[0], cells[-1]
 frames.say(
-    f"One seed of the cheapest cell of Table 3 in full, {cheapest}, takes about",
-    f"{least:.0f} core-hours, and of the dearest, {dearest}, {most:.0f}.",
+    f"One seed of the cheapest cell of Table 3 in full, {cheapest}, takes about "
+    f"{least:.0f} core-hours, and of the dearest, {dearest}, {most:.0f}."
 )
 frames.costs([*committed, *errors]).pipe(frames.styled, digits=1)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 MISSING = "–"
-"""Stands in a table or a sentence where there is no number."""
+"""Stands in a table where there is no number."""
 
 # ---------------------------------------------------------------------- records and numbers
 
@@ -289,28 +289,8 @@ def shown_are(records: Iterable[Record]) -> str:
     return f"{', '.join(scales)} scale, {plural(len(seeds), 'seed')}"
 
 
-def say(*texts: str) -> None:
-    """Show texts as Markdown, without the sentences in which a number is missing."""
+def say(text: str) -> None:
+    """Show a text as Markdown."""
     from IPython.display import Markdown, display
 
-    paragraphs = [whole(sentences(text)) for text in texts]
-    display(Markdown(" ".join(filter(None, paragraphs))))
-
-
-def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, each with the blank before it.
-
-    They end in a full stop, question or exclamation mark before a blank.
-    """
-    return re.split(r"(?<=[.!?])(?=\s)", text)
-
-
-def whole(sentences: Iterable[str]) -> str:
-    """Join the sentences (plain text, Markdown or HTML) in which no number is missing."""
-    return "".join(filter(_is_whole, sentences)).strip()
-
-
-def _is_whole(sentence: str) -> bool:
-    """Return whether no dash stands for a number in a sentence, and no share is ``0 of 0``."""
-    visible = re.sub(r"<[^>]*>", "", sentence)
-    return not re.search(rf"(?<![^\s(]){MISSING}(?![^\s),.;:])|\b0 of 0\b", visible)
+    display(Markdown(text))

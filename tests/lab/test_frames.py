@@ -188,24 +188,6 @@ def test_a_figure_says_what_it_shows_and_that_smoke_runs_decide_nothing(records,
     assert frames.shown_are(records) == "cpu scale, 2 seeds"
 
 
-@pytest.mark.parametrize(
-    ("text", "visible"),
-    [
-        ("It has 7. It has –. Why? For 3–5 of them!", "It has 7. Why? For 3–5 of them!"),
-        ("Palma (–) lies below.", ""),
-        ("They differ by –, or less. So be it.", "So be it."),
-        ("Of these, 0 of 0 learn. Of those, 10 of 0.5 M.", "Of those, 10 of 0.5 M."),
-        ('<a data-tip="–">7</a> are. <b>–</b> are not.', '<a data-tip="–">7</a> are.'),
-        ("*One* way.\n\nIt has –.\n\nAnother.", "*One* way.\n\nAnother."),
-    ],
-)
-def test_a_sentence_whose_number_is_missing_is_not_shown(monkeypatch, text, visible):
-    displayed = []
-    monkeypatch.setattr("IPython.display.display", displayed.append)
-    frames.say(text, "Last.")
-    assert [markdown.data for markdown in displayed] == [f"{visible} Last.".strip()]
-
-
 # -------------------------------------------------------------------------------- colours
 
 COLORS = (

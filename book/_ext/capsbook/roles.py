@@ -31,7 +31,7 @@ from sphinx.util.docutils import SphinxRole
 
 from capsbook.book import Links, chapter_of
 from capslib.errors import UserError
-from capslib.lab import claims, frames
+from capslib.lab import claims
 from capslib.lab.ledger import grouped, raised
 from capslib.lab.words import BASELINES, CAPSULES, EXACT, REDUCED, Verdict, counts
 from capslib.papers import PAPERS
@@ -256,9 +256,18 @@ def in_text(text: str, book: Book, paper: str, missing: str = "not run yet") -> 
     return ROLE.sub(value, text)
 
 
+SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
+GAP = "\0"
+
+
 def alt_text(text: str, book: Book, paper: str) -> str:
     """Return an alt text with its numbers, without the sentences whose number is missing."""
-    return frames.whole(frames.sentences(in_text(text, book, paper, frames.MISSING)))
+    whole = []
+    for sentence in SENTENCE_END.split(text):
+        filled = in_text(sentence, book, paper, missing=GAP)
+        if GAP not in filled:
+            whole.append(filled)
+    return "".join(whole).strip()
 
 
 def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:
@@ -294,7 +303,7 @@ def _whole_before(children: list[nodes.Node]) -> list[nodes.Node]:
     """Return what stands before the sentence that these nodes end in."""
     for index in reversed(range(len(children))):
         node = children[index]
-        sentences = frames.sentences(node.astext()) if isinstance(node, nodes.Text) else []
+        sentences = SENTENCE_END.split(node.astext()) if isinstance(node, nodes.Text) else []
         if len(sentences) > 1:
             return [*children[:index], nodes.Text("".join(sentences[:-1]))]
     return []
@@ -303,7 +312,7 @@ def _whole_before(children: list[nodes.Node]) -> list[nodes.Node]:
 def _whole_after(children: list[nodes.Node]) -> list[nodes.Node]:
     """Return what stands behind the sentence that these nodes begin in."""
     for index, node in enumerate(children):
-        sentences = frames.sentences(node.astext()) if isinstance(node, nodes.Text) else []
+        sentences = SENTENCE_END.split(node.astext()) if isinstance(node, nodes.Text) else []
         if len(sentences) > 1:
             return [nodes.Text("".join(sentences[1:])), *children[index + 1 :]]
     return []
