@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capslib.lab.ledger import HIGHER_IS_BETTER, Claim, number, span
-from capslib.lab.replicates import Runs
+from capslib.lab.replicates import Run, Runs
 from capslib.lab.samples import (
     Sample,
     Unit,
@@ -20,7 +21,7 @@ from capslib.lab.samples import (
 )
 from capslib.lab.statistics import Interval
 from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
-from capslib.papers.check import Check
+from capslib.papers.check import Check, Derived
 from capslib.papers.experiment import Scale
 
 WIDEST = 6
@@ -100,14 +101,14 @@ class Rest:
 
 
 def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Status) -> Rest:
-    """Return whether twice the budget gives the same ``status``, and leaves each arm at rest.
+    """Return whether twice the budget gives the same ``status``, and moves no arm far.
 
     A falling learning rate flattens any curve, so a flat curve proves nothing. One seed of each
     arm with twice the budget is enough.
     """
     claim, check, scale = verdict.claim, sample.check, verdict.scale
     longer = pick(claim, check, runs, scale, budget=2)
-    every_run = list(itertools.chain(*longer.arms))
+    every_run = list(itertools.chain(*longer.runs_of_arms))
     obstacle = failures(every_run) or unlearned(longer)
     if obstacle:
         obstacle = obstacle[0].lower() + obstacle[1:].removesuffix(".")
@@ -132,28 +133,33 @@ def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Statu
 
 def _unrest(claim: Claim, sample: Sample, longer: Sample) -> str:
     """Return which arm twice the budget moves too far; empty where all are at rest."""
-    for place, arm in enumerate(sample.arms):
+    for index, arm in enumerate(sample.runs_of_arms):
         shorter = {run.seed: run for run in arm}
         pairs = []
         for runs in longer.pairs:
-            run = runs[place]
+            run = runs[index]
             if run.seed in shorter:
                 pairs.append((shorter[run.seed], run))
         if not pairs:
             return "no run of the usual budget has its seed"
         for metric in sample.check.compared:
-            befores, afters = [], []
-            for before, after in pairs:
-                if before.read(metric) and after.read(metric):
-                    befores.append(before.read(metric).value)
-                    afters.append(after.read(metric).value)
-            if not befores:
-                continue
-            before, after = average(befores), average(afters)
-            if abs(after - before) > AT_REST * abs(before):
+            start, end = _means(metric, pairs)
+            if start is not None and abs(end - start) > AT_REST * abs(start):
                 name = str(metric).replace("_", " ")
                 return (
-                    f"{name} moved from {number(before)} to {number(after)}, "
-                    "by more than a tenth"
+                    f"{name} moved from {number(start)} to {number(end)}, by more than a tenth"
                 )
     return ""
+
+
+def _means(
+    metric: str | Derived, pairs: Sequence[tuple[Run, Run]]
+) -> tuple[float | None, float | None]:
+    """Return the mean metric of the first and the second runs, over pairs that have both."""
+    first, second = [], []
+    for one_run, longer_run in pairs:
+        one_metric, longer_metric = one_run.read(metric), longer_run.read(metric)
+        if one_metric and longer_metric:
+            first.append(one_metric.value)
+            second.append(longer_metric.value)
+    return average(first), average(second)

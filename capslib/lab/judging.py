@@ -44,7 +44,7 @@ from capslib.lab.words import (
 from capslib.papers.check import AnyCheck, AtLeast, Check, Derived, Erratum, leaves
 from capslib.papers.experiment import Scale
 
-SEEDS = 3
+FEWEST_SEEDS = 3
 """The fewest replicates that decide a claim about an average."""
 
 
@@ -96,7 +96,7 @@ def _scale(claim: Claim, check: AnyCheck, runs: Runs) -> Scale:
 def _supply(claim: Claim, check: AnyCheck, runs: Runs, scale: Scale) -> tuple[int, int]:
     """Return how many seeds a check has at a scale: the part with fewest, and all parts.
 
-    Of each part they count up to ``SEEDS``. Parts that do not ask for one of two scales do not
+    Of each part they count up to ``FEWEST_SEEDS``. Parts that have no choice of scale do not
     count.
     """
     numbers = []
@@ -104,8 +104,8 @@ def _supply(claim: Claim, check: AnyCheck, runs: Runs, scale: Scale) -> tuple[in
         if leaf.test or leaf.paper_scale_only:
             continue
         sample = pick(claim, leaf, runs, scale)
-        seeds = [{run.seed for run in arm} for arm in sample.arms]
-        numbers.append(min(SEEDS, len(set.intersection(*seeds))))
+        seeds = [{run.seed for run in arm} for arm in sample.runs_of_arms]
+        numbers.append(min(FEWEST_SEEDS, len(set.intersection(*seeds))))
     return min(numbers, default=0), sum(numbers)
 
 
@@ -153,7 +153,7 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
     if obstacle:  # a mean of the other seeds would select runs by their outcome
         listed = () if check.compares_arms else tuple(numbers)
         return replace(verdict, reason=obstacle, ours=None, listed=listed)
-    if len(numbers) < SEEDS and not only_measured:
+    if len(numbers) < FEWEST_SEEDS and not only_measured:
         obstacle = _too_few(check, len(numbers))
         if check.op == "≈":
             return _waiting(verdict, obstacle)
@@ -169,7 +169,7 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
 def _open_verdict(claim: Claim, sample: Sample, scale: Scale, name: str) -> Verdict:
     """Return the verdict on these runs before anything is decided.
 
-    A value in a reduced setting stands beside the paper's, and nothing will be.
+    A value in a reduced setting stands beside the paper's, and is never decided.
     """
     rests_on = sources(sample.runs)
     verdict = Verdict(claim, "waiting", "", name=name, scale=scale, **rests_on)
@@ -181,7 +181,8 @@ def _open_verdict(claim: Claim, sample: Sample, scale: Scale, name: str) -> Verd
 def _too_few(check: Check, count: int) -> str:
     """Return that so many replicates are too few."""
     kind = "pairs of runs with one seed" if check.compares_arms else "seeds"
-    return f"A decision needs {SEEDS} {kind}; there {'is' if count == 1 else 'are'} {count}."
+    verb = "is" if count == 1 else "are"
+    return f"A decision needs {FEWEST_SEEDS} {kind}; there {verb} {count}."
 
 
 def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdict:
@@ -237,7 +238,7 @@ def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
     Each record at paper scale has to have it.
     """
     sample = pick(claim, check, runs, "paper")
-    (arm,) = sample.arms
+    (arm,) = sample.runs_of_arms
     verdict = _open_exact(claim, arm, name)
     obstacle = "" if arm else "Nothing has been counted at paper scale yet."
     obstacle = obstacle or missing(claim, sample, runs, "paper")

@@ -65,7 +65,7 @@ class Runs:
                 place = paper, select.experiment, scale, arm, budget
                 at_scale += self._arms.get(place, {}).values()
             records += sorted(at_scale, key=lambda r: (r.trial.seed, r.key))
-        if single or len(select.arms) == 1:
+        if single or isinstance(select.arm, str):
             return [Run((record,)) for record in records]
         groups: dict[tuple, dict[str, Record]] = {}
         for record in records:

@@ -35,7 +35,7 @@ class Sample:
     """The runs of each arm of a check at one scale."""
 
     check: Check
-    arms: tuple[list[Run], ...]
+    runs_of_arms: tuple[list[Run], ...]
 
     @functools.cached_property
     def pairs(self) -> list[tuple[Run, ...]]:
@@ -43,7 +43,7 @@ class Sample:
         seeds.
         """
         by_seed = []
-        for arm in self.arms:
+        for arm in self.runs_of_arms:
             measured = [run for run in arm if run.exit == "ok" and run.read(self.check.metric)]
             by_seed.append({run.seed: run for run in measured})
         seeds = set.intersection(*map(set, by_seed))
@@ -52,7 +52,7 @@ class Sample:
     @property
     def failed(self) -> list[Run]:
         """The runs that failed."""
-        return [run for arm in self.arms for run in arm if run.exit in FAILED]
+        return [run for arm in self.runs_of_arms for run in arm if run.exit in FAILED]
 
     @property
     def paired(self) -> list[Run]:
@@ -133,7 +133,7 @@ def missing(claim: Claim, sample: Sample, runs: Runs, scale: Scale) -> str:
     An arm may have no records, or none that hold the metric.
     """
     check = sample.check
-    for select, arm in zip(check.selects, sample.arms, strict=True):
+    for select, arm in zip(check.selects, sample.runs_of_arms, strict=True):
         if not arm:
             return _no_record(claim, check, select, runs, scale)
         if any(run.exit == "ok" and run.read(check.metric) is None for run in arm):
@@ -147,18 +147,18 @@ def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Sc
     if len(select.arms) > 1 and not reason:
         return f"No seed has a record of all {len(select.arms)} arms of {_name(select)} yet."
     if reason:
-        place = f"paper scale; a reduced setting cannot tell: {reason}"
+        where = f"paper scale; a reduced setting cannot tell: {reason}"
     elif runs.pick(claim.paper, select, "cpu", "paper"):
-        place = f"{scale} scale, at which the other parts are judged"
+        where = f"{scale} scale, at which the other parts are judged"
     else:
-        place = "cpu or paper scale"
-    others = runs.left_out[claim.paper, select.experiment]
-    if others:
-        place += (
-            f"; {others} of the experiment have another configuration, seed or revision "
+        where = "cpu or paper scale"
+    left_out = runs.left_out[claim.paper, select.experiment]
+    if left_out:
+        where += (
+            f"; {left_out} of the experiment have another configuration, seed or revision "
             "than the scale's own"
         )
-    return f"No record on real data at {place}."
+    return f"No record on real data at {where}."
 
 
 def _name(select: Select) -> str:
@@ -184,8 +184,8 @@ def unlearned(sample: Sample, *, decides: bool = True) -> str:
     reasons: dict[str, None] = {}
     selects = sample.check.selects
     for pair in sample.pairs:
-        for place, (select, run) in enumerate(zip(selects, pair, strict=True)):
-            others = selects[:place] + selects[place + 1 :]
+        for index, (select, run) in enumerate(zip(selects, pair, strict=True)):
+            others = selects[:index] + selects[index + 1 :]
             arm = select.apart_from(others[0]) if others else ""
             seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
             for record in run.records:

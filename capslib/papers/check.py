@@ -25,7 +25,7 @@ DIFFERENCES = {"fraction": "difference of fractions", "percent": "points"}
 GUESSING = 0.5
 """A network that is right on fewer of its training images guesses or died."""
 
-Decision = Literal["for", "against", "open"]
+Side = Literal["for", "against", "open"]
 
 
 class Measured(Protocol):
@@ -216,12 +216,14 @@ class Check:
     op: Op = "≈"
     bound: float = 0.0
     margin: float = 0.0
-    our_bound: bool = False
-    """Whether the bound is ours, not the paper's. Then no mean speaks against the claim."""
-    refuted_at: float | None = None
-    """Where ``bound`` is ours: the paper's, beyond which a mean speaks against the claim."""
+    refuted_at: float | Literal["bound"] | None = "bound"
+    """What a mean lies beyond, on the other side, if it speaks against the claim.
+
+    Where ``bound`` is ours and not the paper's, it is a number of the paper, or None: then no
+    mean speaks against the claim.
+    """
     at_rest: tuple[Scale, ...] = ("cpu",)
-    """The scales at which twice the budget has to give the same decision.
+    """The scales at which a decision has to stand after trainings of twice the budget.
 
     Not those where a claim speaks of a time during training, nor paper scale where the paper
     says when it stops.
@@ -229,9 +231,9 @@ class Check:
     paper_scale_only: str = ""
     """Why a reduced setting cannot answer this, in a few words; empty where it can."""
     test: str = ""
-    """The test that holds code and theorem together."""
-    share: bool = True
-    """Whether a fraction or percentage lies between nothing and everything."""
+    """The test that holds code and theorem together. It makes the check one of a theorem."""
+    is_share: bool = True
+    """Whether a fraction or percentage is one of a whole: its interval then stays in it."""
     better_counts: bool = True
     """Whether a value that beats the paper's is *better*. Not where a claim is that something
     fails.
@@ -277,7 +279,7 @@ class Check:
 
     def limits(self, unit: str) -> tuple[float, float] | None:
         """Return what a replicate in this unit cannot leave; None where nothing limits it."""
-        if not self.share or len(self.selects) == 4:
+        if not self.is_share or len(self.selects) == 4:
             return None
         return BOUNDS.get(DIFFERENCES.get(unit, unit) if self.compares_arms else unit)
 
@@ -303,17 +305,17 @@ class Check:
         """
         return f"{'below' if self._asks_below else 'above'} {self._edge(factor):.4g}"
 
-    def decide(self, low: float, high: float, factor: float = 1) -> Decision:
+    def decide(self, low: float, high: float, factor: float = 1) -> Side:
         """Return on which side of the bound an interval lies. Between bound and margin is
         open.
         """
-        edge, turn = self._edge(factor), self._turn(factor)
+        edge, refuting = self._edge(factor), self._refuting(factor)
         if self._asks_below:
             edge, low, high = -edge, -high, -low
-            turn = None if turn is None else -turn
+            refuting = None if refuting is None else -refuting
         if low > edge or (low == edge and self.op in ("≥", "≤")):
             return "for"
-        return "against" if turn is not None and high < turn else "open"
+        return "against" if refuting is not None and high < refuting else "open"
 
     @property
     def _asks_below(self) -> bool:
@@ -325,12 +327,12 @@ class Check:
         margin = -self.margin if self._asks_below else self.margin
         return (self.bound + margin) * factor
 
-    def _turn(self, factor: float) -> float | None:
-        """Return beyond what an interval speaks against the claim; None where nothing does."""
-        if self.refuted_at is not None:
-            return self.refuted_at * factor
-        if self.our_bound:
+    def _refuting(self, factor: float) -> float | None:
+        """Return what an interval against the claim lies beyond; None where none is."""
+        if self.refuted_at is None:
             return None
+        if self.refuted_at != "bound":
+            return self.refuted_at * factor
         return self._edge(factor) if self.margin < 0 else self.bound * factor
 
 

@@ -395,8 +395,8 @@ def test_a_bound_that_is_reached_may_be_enough():
 )
 def test_a_bound_of_ours_never_speaks_against_a_claim(check):
     assert judge(ORDER, check, both_arms()).status == "contradicted"
-    assert judge(ORDER, replace(check, our_bound=True), both_arms()).status == "inconclusive"
-    in_favour = replace(YES, our_bound=True)
+    assert judge(ORDER, replace(check, refuted_at=None), both_arms()).status == "inconclusive"
+    in_favour = replace(YES, refuted_at=None)
     assert judge(ORDER, in_favour, both_arms()).status == "reproduced"
 
 
@@ -443,7 +443,7 @@ def test_an_interval_stays_in_the_limits_of_its_metric():
     assert judge(claim(value=99), VALUE, records(near)).interval[1] < 100
     assert judge(ORDER, YES, records(near)).interval[1] < 1
     assert judge(ORDER, AHEAD, both_arms([0.9, 0.1, 0.5], [0.1, 0.9, 0.2])).interval[0] > -1
-    reduction = replace(VALUE, share=False)
+    reduction = replace(VALUE, is_share=False)
     assert judge(claim(value=99), reduction, records(near)).interval[1] > 100
     assert judge(ORDER, YES, records(near, unit="steps")).interval[1] > 1
 

@@ -292,7 +292,7 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
     ]
     assert all(line.isprintable() and line == line.rstrip() for line in output)
     columns = [line.removeprefix(f"{STEM}: ").split() for line in output]
-    assert [line[2] for line in columns if line[0] == "ok"] == ["seed=0", "size=2", "size=3"]
+    assert [line[2] for line in columns if line[0] == "ok"] == ["size_1", "size_2", "size_3"]
     assert next(line[-1] for line in columns if line[0] == "start") == "[0/1]"
     cell = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"][-1]
     assert {output["name"] for output in cell["outputs"]} == {"stdout"}

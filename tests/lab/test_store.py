@@ -451,7 +451,7 @@ def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch)
     monkeypatch.setitem(chapter, "toy", new)
     for trial in new.trials("smoke"):
         expected = records.pop(trial.key)
-        config = {**expected.config, "sharp": False}
+        config = {**expected.config, "arm": f"size_{expected.config['size']}", "sharp": False}
         assert store.get(trial) == expected.model_copy(update={"config": config})
     assert not records, "nothing runs again"
     assert [record.config["sharp"] for record in store.records()] == [False] * 3

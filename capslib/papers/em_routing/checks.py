@@ -240,7 +240,7 @@ def viewpoint_reductions() -> dict[str, AnyCheck]:
     checks: dict[str, AnyCheck] = {}
     for factor, short in SHORT_NAMES.items():
         checks[f"EM-X-viewpoint-reduction-{short}"] = Check(
-            viewpoint(factor), "reduction", share=False
+            viewpoint(factor), "reduction", is_share=False
         )
     return checks
 
@@ -277,7 +277,7 @@ def close_votes() -> AtLeast:
             metric,
             ">",
             bound,
-            our_bound=True,
+            refuted_at=None,
             at_rest=(),
             paper_scale_only="close is a distance in the paper's network, "
             "and a reduced grid of coordinates has other distances",
@@ -373,7 +373,7 @@ CHECKS: dict[str, AnyCheck] = {
     "EM-X-mixing": value(table_arm("mixing_proportions")),
     "EM-X-mnist": value(table_arm("mnist")),
     "EM-X-cifar10": value(table_arm("cifar10")),
-    "EM-X-reduction": value(copied("main"), "fewer_errors_than_2.56", share=False),
+    "EM-X-reduction": value(copied("main"), "fewer_errors_than_2.56", is_share=False),
     **viewpoint_reductions(),
     "EM-X-adv-chance": attacked(LEAST_ACCURACY, "≥", bound=0.2),
     "EM-X-adv-cnn-eps": fooled_cnn(),
@@ -387,7 +387,7 @@ CHECKS: dict[str, AnyCheck] = {
         recorded_difference("zero_gap", "zero_share_cnn", "zero_share_capsules"), ">"
     ),
     "EM-W-5": each_step(
-        {"transfer": "images of another CNN"}, "<", bound=NOTICEABLY, our_bound=True
+        {"transfer": "images of another CNN"}, "<", bound=NOTICEABLY, refuted_at=None
     ),
     "EM-W-6": Check(
         (table_arm("main"), table_arm("fixed_margin")), "dead", "<", at_rest=BOTH_SCALES

@@ -358,7 +358,9 @@ def measures_agree() -> AtLeast:
     agree: dict[str, AnyCheck] = {}
     clear: dict[str, AnyCheck] = {}
     for column in ALL:
-        agree[column.title] = Check(arm_with("gini", column), APART, "<", ALIKE, our_bound=True)
+        agree[column.title] = Check(
+            arm_with("gini", column), APART, "<", ALIKE, refuted_at=None
+        )
         clear[column.title] = ahead(column, "gini", "plain", ALIKE)
     return AtLeast(
         "all",

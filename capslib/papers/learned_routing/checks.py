@@ -28,7 +28,9 @@ def table_arm(data: str, routing: str) -> Select:
 def fewer_errors(better: str, worse: str, data: str, margin: float = 0.0) -> Check:
     """Ask whether one routing errs less than another by more than a margin, in points."""
     arms = table_arm(data, better), table_arm(data, worse)
-    return Check(arms, "test_error", "<", margin=margin, our_bound=margin < 0)
+    return Check(
+        arms, "test_error", "<", margin=margin, refuted_at=None if margin < 0 else "bound"
+    )
 
 
 def toy(metric: str, bound: float, test: str, op: Op = "≤") -> Check:

@@ -143,7 +143,7 @@ def as_good(with_bias: Select, without: Select) -> Check:
     """Ask whether a network is at most one point worse without a bias. Both have to learn."""
     floor = LEARNED["mnist"]
     arms = replace(without, learned=floor), replace(with_bias, learned=floor)
-    return Check(arms, "test_accuracy", ">", margin=-0.01, our_bound=True)
+    return Check(arms, "test_accuracy", ">", margin=-0.01, refuted_at=None)
 
 
 def ahead(*arms: Select) -> Check:
@@ -289,7 +289,7 @@ def starts_at_once() -> AtLeast:
             START,
             "<",
             AT_ONCE,
-            our_bound=True,
+            refuted_at=None,
             at_rest=(),
         )
     return AtLeast("all", parts | sooner_with_bias("em_vector", EM_DEPTHS))
@@ -308,7 +308,7 @@ def starts_later() -> AtLeast:
             "best_test_accuracy",
             "<",
             STARTED,
-            our_bound=True,
+            refuted_at=None,
             paper_scale_only="it speaks of 50 epochs",
         )
     return AtLeast("all", parts)

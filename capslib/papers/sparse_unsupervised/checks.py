@@ -54,12 +54,12 @@ def more(*arms: Select, metric: str, margin: float = 0.0) -> Check:
 
 def above(arm: Select, metric: str, bound: float) -> Check:
     """Ask whether a number lies above a bound of ours."""
-    return Check(arm, metric, ">", bound, our_bound=True)
+    return Check(arm, metric, ">", bound, refuted_at=None)
 
 
 def below(arm: Select, metric: str, bound: float) -> Check:
     """Ask whether a number lies below a bound of ours."""
-    return Check(arm, metric, "<", bound, our_bound=True)
+    return Check(arm, metric, "<", bound, refuted_at=None)
 
 
 def accuracy_on_mnist(record: Measured) -> Metric:
@@ -193,7 +193,7 @@ CHECKS: dict[str, AnyCheck] = {
     **boosting(),
     "SP-W-7": classifiers(),
     "SP-W-8": Check(
-        (SPARSE, SUPCAPS), ACCURACY_ON_MNIST, ">", margin=-ONE_POINT, our_bound=True
+        (SPARSE, SUPCAPS), ACCURACY_ON_MNIST, ">", margin=-ONE_POINT, refuted_at=None
     ),
     "SP-W-9": conjectures(),
 }
