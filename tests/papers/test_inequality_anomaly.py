@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from sklearn.metrics import roc_auc_score
 
 from capslib import data
 from capslib.errors import NotFinite, UserError
@@ -35,7 +36,7 @@ from capslib.papers.inequality_anomaly.baselines import (
     autoencoder,
     error_of,
 )
-from capslib.papers.inequality_anomaly.checks import DATA
+from capslib.papers.inequality_anomaly.checks import ALIKE, DATA
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyLoss, AnomalyRecipe
 from capslib.papers.inequality_anomaly.scores import (
     EDGES,
@@ -737,6 +738,20 @@ def test_twice_the_budget_of_the_baselines_is_twice_their_own_epochs():
     ]
     assert recorded
     assert all(map(budget, recorded))
+
+
+def test_the_tolerance_is_a_fixed_one_or_half_the_way_to_a_perfect_score():
+    """The page states it so, above each table of the paper."""
+    for claim in ledger(STEM).values():
+        if claim.metric in ("AUROC", "average precision"):
+            assert claim.tolerance == pytest.approx(min(ALIKE, (1 - claim.value) / 2))
+
+
+def test_a_ranking_that_ignores_the_class_has_a_mean_auroc_of_one_half():
+    """The erratum on the Boltzmann machine: the paper prints just this."""
+    ranking, classes = np.random.default_rng(0).random(500), np.repeat(np.arange(10), 50)
+    areas = [roc_auc_score(classes == kind, ranking) for kind in range(10)]
+    assert np.mean(areas) == pytest.approx(0.5)
 
 
 def test_polarised_couplings_do_not_make_palma_the_better_one(printed):
