@@ -12,8 +12,6 @@ import pytest
 from capslib.papers import STEMS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NOT_YET = {"inequality_anomaly"}
-"""Notebooks whose numbers are not roles yet."""
 EXEMPT = re.compile(
     r"""
     ^[ ]*(?P<fence>`{3,}).*?^[ ]*(?P=fence)  # code, a formula, a directive
@@ -43,7 +41,7 @@ def typed(text: str) -> list[str]:
     return [match[0] for match in TYPED.finditer(EXEMPT.sub("…", text))]
 
 
-@pytest.mark.parametrize("stem", sorted(set(STEMS) - NOT_YET))
+@pytest.mark.parametrize("stem", STEMS)
 def test_no_percentage_is_typed(stem):
     assert [number for text in texts(stem) for number in typed(text)] == []
 
