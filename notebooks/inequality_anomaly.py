@@ -47,15 +47,7 @@ import pandas as pd
 from capslib.lab import frames, plots, words
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
-from capslib.papers.inequality_anomaly.checks import (
-    ALIKE,
-    AREAS,
-    BASELINES,
-    CAPSULES,
-    DATA,
-    SCORES,
-    SETS,
-)
+from capslib.papers.inequality_anomaly.checks import AREAS, DATA, SCORES, SETS
 
 chapter = Chapter(STEM, results_dir)
 records, verdicts = chapter.records, chapter.verdicts
@@ -65,18 +57,18 @@ sites = frames.select(records, "off_targets", "paper", arm="nrg_pam")
 full_size = frames.select(records, "detection", "paper")
 
 
-def leads(networks: list, metric: str, other: str = GINI) -> list[float]:
+def leads(networks: list, metric: str, rival: str = GINI) -> list[float]:
     """Return by how much one score of each network lies above another."""
     differences = []
     for record in networks:
-        score, rival = record.metrics[metric].value, record.metrics[other].value
-        differences.append(score - rival)
+        difference = record.metrics[metric].value - record.metrics[rival].value
+        differences.append(difference)
     return differences
 
 
-def wins(networks: list, metric: str, other: str = GINI) -> int:
+def wins(networks: list, metric: str, rival: str = GINI) -> int:
     """Return in how many networks one score lies above another."""
-    return sum(lead > 0 for lead in leads(networks, metric, other))
+    return sum(lead > 0 for lead in leads(networks, metric, rival))
 
 
 def by_seed(networks: list, metric: str) -> list[float]:
@@ -121,15 +113,14 @@ for experiment in ("detection", "lesions"):
             on_whole_sets.append(trial)
 reduced = len(frames.select(records, "detection", "cpu"))
 planned = len(EXPERIMENTS["detection"].trials("cpu"))
+sets_at_full_size = {record.config["data"] for record in full_size}
 tenth_on_mnist = frames.select(full_size, "detection", data="mnist", percent=10.0)
 
 
 # %% tags=["remove-input"]
 chapter.verdict_box(
     {
-        "sets": frames.listed(
-            SETS[data] for data in sorted({r.config["data"] for r in full_size})
-        ),
+        "sets": frames.listed(SETS[data] for data in sorted(sets_at_full_size)),
         "own": len(judged(words.CAPSULES)),
         "same": len(capsules),
         "quoted": unprinted(capsules),
@@ -202,8 +193,9 @@ rows = {
 plots.dots(rows, unit="", end=0.02)
 
 # %% tags=["hide-input"]
+from collections.abc import Iterable
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import torch
 from IPython.display import display
@@ -255,12 +247,12 @@ def without_class(arm: str) -> str:
 
 def seed_means(selection: list, experiment: str = "detection") -> pd.DataFrame:
     """Return metrics by cell and seed, as means over its classes, if all of them have run."""
-    shown = frames.best(selection, experiment)
-    if not shown:
+    selected = frames.best(selection, experiment)
+    if not selected:
         return pd.DataFrame(columns=[*CELL, "cell", "seed", "scale"])
-    arms = EXPERIMENTS[experiment].at(shown[0].trial.scale)
+    arms = EXPERIMENTS[experiment].at(selected[0].trial.scale)
     classes = Counter(map(without_class, arms))
-    table = frames.metrics(shown)
+    table = frames.metrics(selected)
     table["cell"] = table["arm"].map(without_class)
     groups = table.groupby(["cell", *CELL, "seed", "scale"], dropna=False)
     means = groups.mean(numeric_only=True).reset_index()
@@ -290,7 +282,8 @@ def palma_in_paper(cells: list[str]) -> list[float]:
 
 def tables_with(percent: float) -> list[str]:
     """Return the cells of Tables 2 and 3 with this percentage of anomalies."""
-    return [f"INQ-{table}-{data}-{percent:g}pct" for table in SETUPS.values() for data in DATA]
+    cells = product(SETUPS.values(), DATA)
+    return [f"INQ-{table}-{data}-{percent:g}pct" for table, data in cells]
 
 
 def cell_means(means: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -464,19 +457,19 @@ panels = (
     (axes[0], "steps", "loss", "step", "training batch"),
     (axes[1], "epochs", "stop_loss", "epoch", "test images"),
 )
-for axis, times, losses, unit, what in panels:
+for axis, times, losses, unit, examples in panels:
     for record in learners:
         series = record.series
         axis.semilogy(series[times], series[losses], color=plots.INK, lw=0.8, alpha=0.5)
     axis.set_xlabel(unit)
-    axis.set_title(f"{what}\n{of_which(learners)}", fontsize=9.5)
+    axis.set_title(f"{examples}\n{of_which(learners)}", fontsize=9.5)
 axes[0].set_ylabel("loss (logarithmic)")
 plt.show()
 
 # %% [markdown]
 # ### Routing over the children
 #
-# The released code takes the softmax over the children, which the paper does not say: for every parent $j$ the couplings of all children sum to one, and the two class capsules do not
+# The released code takes the softmax over the children, which the paper does not say. For every parent $j$ the couplings of all children sum to one, and the two class capsules do not
 # compete. With logits $b_{ij} = 0$ at first, each of three iterations has
 #
 # ```{math}
@@ -581,7 +574,7 @@ def of_table(table: str, data: str, percent: float) -> dict[str, words.Verdict]:
     return {score: chapter.verdicts[f"{prefix}-{score}"] for score in SCORES}
 
 
-def sizes_and_seeds(verdicts: list) -> str:
+def sizes_and_seeds(verdicts: Iterable) -> str:
     """Return at which scales something ran, with how many seeds: ``cpu scale, n = 1–3``."""
     seeds = {}
     for verdict in verdicts:
@@ -634,8 +627,8 @@ def draw_table(setup: str, across: int = 4, width: float = plots.WIDTH) -> plt.F
         by_share = [of_table(SETUPS[setup], data, percent) for percent in PERCENTS]
         draw_scores(axis, by_share)
         draw_usual(axis, data, setup)
-        every_verdict = [verdict for verdicts in by_share for verdict in verdicts.values()]
-        title = f"{SETS[DATA[data]]}\n{sizes_and_seeds(every_verdict)}"
+        verdicts = chain.from_iterable(cell.values() for cell in by_share)
+        title = f"{SETS[DATA[data]]}\n{sizes_and_seeds(verdicts)}"
         axis.set_title(title, fontsize=9 if across == 4 else 8)
         axis.axhline(0.5, color=plots.INK, ls=":", lw=1)
         axis.set_xlim(-0.25, 2.55)
@@ -664,39 +657,15 @@ SET_NAMES = {f"{short}-": SETS[data] for short, data in DATA.items()}
 SHARES = {f"{percent:g}pct-": f"{percent:g} %" for percent in PERCENTS}
 
 
-def show_cells(table: str, sets: dict, columns: dict):
-    """Show a table of the paper cell by cell, and how its columns agree."""
+def every_cell(table: str, sets: dict, columns: dict) -> Styler:
+    """Return a table of the paper cell by cell."""
     ids = {}
     for column, head in columns.items():
-        ids[head] = [f"INQ-{table}-{name}{column}{score}" for name in sets for score in SCORES]
+        ids[head] = [
+            f"INQ-{table}-{prefix}{column}{score}" for prefix, score in product(sets, SCORES)
+        ]
     index = pd.MultiIndex.from_product([sets.values(), SCORES.values()], names=["", "score"])
-    display(chapter.side_by_side(pd.DataFrame(ids, index)))
-    show_agreement(table, sets, columns)
-
-
-def show_agreement(table: str, sets: dict, columns: dict):
-    """Show how each column of a table of the paper agrees with ours, which decides nothing."""
-    rows = {}
-    for (prefix, name), (column, head) in product(sets.items(), columns.items()):
-        ours, theirs = {}, {}
-        for score in SCORES:
-            verdict = chapter.verdicts[f"INQ-{table}-{prefix}{column}{score}"]
-            if verdict.ours is not None:
-                ours[score], theirs[score] = verdict.ours, verdict.claim.value
-        if len(ours) > 2:
-            values = pd.DataFrame({"ours": ours, "theirs": theirs})
-            correlation = values["ours"].corr(values["theirs"], "spearman")
-            differences = (values["ours"] - values["theirs"]).abs()
-            rows[f"{name}, {head}"] = (
-                f"{correlation:.2f}",
-                f"{differences.max():.3f}",
-                f"{(differences[differences.index.isin(CAPSULES)] <= ALIKE).sum()} of 6",
-                f"{(differences[differences.index.isin(BASELINES)] <= ALIKE).sum()} of 2",
-            )
-    names = ["rank correlation", "largest difference"]
-    names += [f"network’s scores within {ALIKE:g}", f"baselines within {ALIKE:g}"]
-    if rows:
-        display(frames.table(rows, names, "column"))
+    return chapter.side_by_side(pd.DataFrame(ids, index))
 
 
 def settings(experiment: str) -> Styler:
@@ -736,13 +705,13 @@ settings("detection")
 # the tolerance. With ▫ our number stands beside the paper's and decides nothing.
 
 # %% tags=["hide-input"]
-show_cells("T2", SET_NAMES, SHARES)
+every_cell("T2", SET_NAMES, SHARES)
 
 # %% [markdown]
 # Average precision (Supplementary Table 1, which only the authors' notebooks have); guessing has 0.9:
 
 # %% tags=["hide-input"]
-show_cells("S1", SET_NAMES, SHARES)
+every_cell("S1", SET_NAMES, SHARES)
 
 # %% [markdown]
 # AUROC of the baselines. As released, ABC reconstructs anomalies, and NL is scored before its training; both then have nearly the paper's numbers.
@@ -764,7 +733,7 @@ plt.show()
 chapter.table("INQ-W-4", "INQ-W-5")
 
 # %% [markdown]
-# Nre is short of training here: with a tenth of inliers on MNIST twice the epochs raise it.
+# Nre is short of training here: with a tenth of inliers on MNIST twice the epochs raise it clearly (one seed).
 #
 # ```{fold} Every cell of Table 3 and of its average precisions, and both readings of the baselines
 # ```
@@ -772,13 +741,13 @@ chapter.table("INQ-W-4", "INQ-W-5")
 # AUROC, read as in Table 2:
 
 # %% tags=["hide-input"]
-show_cells("T3", SET_NAMES, SHARES)
+every_cell("T3", SET_NAMES, SHARES)
 
 # %% [markdown]
 # Average precision (Supplementary Table 2, which only the authors' notebooks have); guessing has 0.1:
 
 # %% tags=["hide-input"]
-show_cells("S2", SET_NAMES, SHARES)
+display(every_cell("S2", SET_NAMES, SHARES))
 readings_of_baselines("inliers")
 
 # %% [markdown]
@@ -859,8 +828,8 @@ plt.show()
 # %% tags=["hide-input"]
 LETTERS = {f"{letter}-": letter for letter in "ABCD"}
 display(settings("lesions"))
-show_cells("T4", {"": "AUROC"}, LETTERS)
-show_cells("S3", {"": "Average precision (Supplementary Table 3)"}, LETTERS)
+display(every_cell("T4", {"": "AUROC"}, LETTERS))
+display(every_cell("S3", {"": "Average precision (Supplementary Table 3)"}, LETTERS))
 counts = session.run(STEM, "counts")
 chapter.table("INQ-T1-")
 
@@ -925,7 +894,7 @@ for name, arm in PAIRS.items():
 frames.table(rows, ["n", *(SCORES[score] for score in COMPARED)], "AUROC")
 
 # %% [markdown]
-# ```{fold} Every score with its verdict, the three arms, settings, and agreement by column
+# ```{fold} Every score with its verdict, the three arms, and settings
 # ```
 #
 # The scores A and Nre are far better here than in the paper. Nre is the error of reconstruction, A adds the lengths with the wrong sign, and the substitutes explain most of it.
@@ -952,7 +921,6 @@ for (area, title), score in product(AREAS.items(), SCORES):
     names[f"INQ-C-{area}-{score}"] = f"{SCORES[score]}, {title}"
 display(chapter.table(*names, "INQ-C-n-", names=names))
 display(settings("off_targets"))
-show_agreement("C", {"": "CRISPR"}, {f"{area}-": title for area, title in AREAS.items()})
 
 # %% [markdown]
 # ## Deviations
@@ -1013,7 +981,7 @@ frames.deviations([*records, *detection, *lesions, *guides]).pipe(frames.styled)
 # | ABC, training | runs by the script | the script [passes an argument](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/train_model.py#L96-L102) that [the class does not take](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L220) |
 # | CRISPR, pairs | at most 6 mismatches | fewer than 6, which the counts match |
 #
-# Every value that differs from the authors' notebooks; below it the AUROC of Palma by its own ratio and as the release reads it, means over classes and seeds:
+# The first table has every value that differs from the authors' notebooks. The second has the AUROC of Palma by its own ratio and as the release reads it, means over classes and seeds.
 
 # %% tags=["hide-input"]
 rows = []
@@ -1050,7 +1018,7 @@ frames.table(rows, ["cell", "Palma", "as read", "Palma, paper", "Gini, paper"])
 # ```{fold} The mistake as a switch, and its symptom
 # ```
 
-# %% mystnb={"figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Over the children, as released, it rises with the agreement. Over the parents, as in routing by agreement, it is there before and rises little. Toy votes, one draw.", "name": "fig-inq-axis"}, "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from nearly zero to three quarters; normalised over parents it starts at a third without any agreement and rises little."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does the Gini coefficient see agreement? Sixteen children vote for two parents; five agree about the second. Over the children, as released, it rises with the agreement. Over the parents, as in routing by agreement, it is there before and rises little. Toy votes, one draw.", "name": "fig-inq-axis"}, "image": {"alt": "Gini coefficient of the couplings over how strongly five of sixteen children agree. Normalised over children it rises from nearly zero to three quarters; normalised over parents it starts at nearly a third without any agreement and rises little."}} tags=["hide-input"]
 strengths = torch.linspace(0, 3, 25)
 with seeded(2):
     noise, side = 0.5 * torch.randn(16, 2, 6), torch.randn(6)
@@ -1098,10 +1066,10 @@ plt.show()
 
 
 # %% tags=["hide-input"]
-def lead(networks: list, metric: str, other: str, digits: int = 4) -> str:
+def lead(networks: list, metric: str, rival: str, digits: int = 4) -> str:
     """Return by how much one score lies above another, network by network, and in how many."""
-    mean = frames.mean(leads(networks, metric, other), digits, (-1, 1))
-    return f"{mean}, {wins(networks, metric, other)} of {len(networks)}"
+    mean = frames.mean(leads(networks, metric, rival), digits, (-1, 1))
+    return f"{mean}, {wins(networks, metric, rival)} of {len(networks)}"
 
 
 RIVALS = {
@@ -1141,7 +1109,7 @@ leads_over_gini("ap").set_caption("Average precision above that of Gini, and in 
 
 # %% [markdown]
 # For *A*, *Npp* and both baselines article and code rank differently, and the sign of some is open. On CRISPR the other reading of A and of both baselines is another detector. *A* with the mean of the error, as the paper prints it, points the
-# wrong way: the difference of lengths outweighs the error there, and its sign is the wrong one.
+# wrong way. There the difference of lengths outweighs the error, and its sign is wrong.
 
 # %% tags=["hide-input"]
 READINGS = {  # with the released reading of each
@@ -1208,7 +1176,7 @@ plt.show()
 # %% [markdown]
 # With EM the capsule that wins takes most children, and few are left for the other. So the couplings of the *loser* are unequal, and Gini and Palma are inverted.
 # For zeros of MNIST the AUROC of Gini is {measured}`routings:mnist/outliers/10_percent/kind_0/over_children:auroc_gini` over the children and {measured}`routings:mnist/outliers/10_percent/kind_0/em:auroc_gini` with EM.
-# With RBA nearly all couplings stay close to an equal share, and which small differences count depends on the measure: Palma has {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_palma`, and Gini {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_gini`.
+# With RBA nearly every child splits its coupling about equally between both parents, and which small differences count depends on the measure: Palma has {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_palma`, and Gini {measured}`routings:mnist/outliers/10_percent/kind_0/rba:auroc_gini`.
 #
 # ```{fold} Differences to the first arm, paired by seed
 # ```
@@ -1281,8 +1249,8 @@ in_numbers(differences, ROUTED)
 # %% [markdown]
 # ### What leaks when early stopping sees the test set
 #
-# The released code stops by the loss of the test set. We train the same networks with a tenth of the training examples held out for it, with the best instead of the last weights, and with the margin loss
-# divided by its own number of images: reduced ones on Fashion-MNIST, and on KMNIST with a tenth of outliers; with the held-out tenth also those of the paper's size on CRISPR.
+# The released code stops by the loss of the test set. We hold out a tenth of the training examples for it, keep the best weights instead of the last, or divide the margin loss
+# by its own number of images. Reduced networks do so on Fashion-MNIST, and on KMNIST with a tenth of outliers. Networks of the paper's size on CRISPR hold out a tenth.
 
 # %%
 repairs = session.run(STEM, "repairs")
@@ -1356,8 +1324,8 @@ frames.table(rows, columns, "score").set_caption(title)
 # ```{fold} Twice the budget, and what the committed records took
 # ```
 #
-# A reduced order is decided only if twice the budget gives the same decision and moves no score by more than a tenth of its value. So each needs one seed of all its arms for twice as long, too; a training that stopped by its own rule counts as its double.
-# Run these before the grid: rates are constant here, so a longer training leaves the one with half the epochs behind, and the grid need not train it again. Diverse outliers on CIFAR-10 and setup D are trained twice, for only the longer run compiles its routing.
+# A reduced order is decided only if twice the budget gives the same decision and moves no score by more than a tenth of its value. So each needs one seed of all its arms for twice as long, too. A training that stopped by its own rule counts as its double.
+# Run these before the grid: rates are constant here, so a longer training leaves the one with half the epochs behind. The grid need not train that again. Diverse outliers on CIFAR-10 and setup D are trained twice, for only the longer run compiles its routing.
 # The grid of the skin lesions and of other routings needs the same, by their names.
 #
 # ```shell
@@ -1384,7 +1352,7 @@ measures = {"Gini": float(gini(alone)), "(n − 1)/n": 287 / 288, "Palma": float
 pd.Series(measures).round(4)
 
 # %% [markdown]
-# With more than ten children both deciles are zero, and the code returns 1 by convention, as for equal shares: the Palma ratio then does not see a single rich child.
+# With more than ten children both deciles are zero. The code then returns 1 by convention, as for equal shares: Palma does not see a single rich child.
 #
 # 2. The paper sums the couplings over the output dimension before it measures them. Show that this changes nothing.
 
