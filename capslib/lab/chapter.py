@@ -1,4 +1,4 @@
-"""What the page of a paper says of its claims: the verdict box and the tables of verdicts."""
+"""What the page of a paper says of its claims: tables of verdicts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 
 from capslib import papers
-from capslib.errors import check_name, unknown
+from capslib.errors import check_name
 from capslib.lab import claims, frames
 from capslib.lab.records import Record
 from capslib.lab.store import Store
@@ -22,15 +22,6 @@ from capslib.lab.words import STATUSES, Verdict
 if TYPE_CHECKING:
     from pandas import DataFrame
     from pandas.io.formats.style import Styler
-
-BOX = dict(
-    claim="They claim",
-    found="We found",
-    size="Size and data",
-    surprise="What surprised us",
-    settles="What would settle the rest",
-)
-"""What the five sentences of a verdict box answer, in their order."""
 
 
 class Chapter:
@@ -105,45 +96,6 @@ class Chapter:
             lambda claim: _cell(verdicts[claim], digits), na_rep=""
         )
         return table.set_properties(**{"white-space": "nowrap"})
-
-    def verdict_box(self, numbers: Mapping[str, object] = {}, **texts: str) -> HTML:
-        """Return the answer of the chapter: a short paragraph for each of ``BOX``, and links.
-
-        A sentence types no number: ``{EM-W-14}`` is a claim with the square of its verdict,
-        ``{EM-W-14:ours}``, ``:theirs``, ``:basis`` or ``:verdict`` what tables say of it,
-        ``:said`` the verdict in words that fit a sentence, ``{undecided}`` how many claims have
-        that verdict, and other names are of ``numbers``, where None is a number that is
-        missing.
-
-        A sentence whose number is missing is left out. So is one that shows the verdict of a
-        claim that waits for a run, except where the box says what would settle the rest. Raises
-        :class:`UserError` for a name that is none of these, and :class:`TypeError` where a
-        paragraph is missing.
-        """
-        if list(texts) != list(BOX):
-            raise TypeError(f"a verdict box has the sentences {', '.join(BOX)}, in this order")
-        verdicts = self.verdicts
-        statuses = Counter(verdict.status for verdict in verdicts.values())
-        values: dict[str, object] = {status: statuses[status] for status in STATUSES}
-        for name, number in numbers.items():
-            missing = number is None or number == ""
-            values[name] = frames.MISSING if missing else escape(str(number))
-        html = ""
-        for part, text in texts.items():
-            for claim, verdict in verdicts.items():
-                values[claim] = _Told(verdict, may_wait=part == "settles")
-            sentences = frames.sentences(escape(text, quote=False))
-            try:
-                filled = [sentence.format_map(values) for sentence in sentences]
-            except KeyError as error:
-                raise unknown("name in a verdict box", error.args[0], values) from None
-            paragraph = frames.whole(filled) or "No record here tells."
-            html += f'<p class="box-{part}"><b>{BOX[part]}.</b> {paragraph}</p>'
-        links = []
-        for name, address in papers.PAPERS[self.stem].links.items():
-            links.append(f'<a href="{address}">{name}</a>' if address else f"no {name}")
-        html += f"<p><small>{' · '.join(links)}</small></p>"
-        return HTML(f'<div class="masthead verdict-box">{html}</div>')
 
 
 def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
@@ -223,37 +175,6 @@ def _cell(verdict: Verdict, digits: int) -> str:
         sign, side = "&gt;", "below"
     values = f"{printed} {sign} {value:.{digits}f}"
     return f'<span id="at-{claim.id}" class="cell-{side}">{values} {seal}</span>'
-
-
-class _Told(NamedTuple):
-    """A verdict in a sentence, which ``may_wait`` for a run if the sentence says so."""
-
-    verdict: Verdict
-    may_wait: bool
-
-    def __format__(self, what: str) -> str:
-        verdict = self.verdict
-        told = {
-            "ours": claims.ours,
-            "theirs": claims.theirs,
-            "basis": claims.basis,
-            "verdict": lambda v: v.word,
-        }
-        told["said"] = lambda v: "not decided yet" if v.status == "waiting" else v.word
-        check_name(f"word for {verdict.claim.id}", what or "said", told)
-        if what in ("", "verdict") and verdict.status == "waiting" and not self.may_wait:
-            return frames.MISSING
-        if (
-            what == "ours"
-            and verdict.group in claims.UNJUDGED
-            and not claims.our_value(verdict)
-        ):
-            return frames.MISSING
-        return (
-            escape(told[what](verdict)) or frames.MISSING
-            if what
-            else claims.seal(verdict, with_id=True)
-        )
 
 
 _WIDTHS = (

@@ -204,7 +204,7 @@ PAGE = (
 EDITS = {
     "The sume": "The sum",
     '"Two."': '"The sum."',
-    '"hide-input"': '"hide-input", "front-found"',
+    '"hide-input"': '"hide-input", "front"',
     "\n# %%\nimport": "\n# %% [markdown]\n# First, a file.\n\n# %%\nimport",
     "\n# %% [markdown]\n# The sum is two.\n": "",
     "\n# %% tags=": "\n# %% [markdown]\n# Moved.\n\n# %% tags=",
