@@ -84,6 +84,7 @@ plots.dots(
         "capsules, 3 iterations": (verdicts["EM-T1-iter3"], CAPSULES),
         "CNN of the paper": (frames.values(cnn_records, "test_error"), CNN),
     },
+    "test error on smallNORB",
     end=30,
 )
 

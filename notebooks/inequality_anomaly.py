@@ -95,7 +95,7 @@ COLORS = dict.fromkeys(SCORES, plots.INK) | SHOWN
 rows = {}
 for score in ("gini", "palma", "nre", "npp"):
     rows[SCORES[score]] = verdicts[f"INQ-T2-mnist-10pct-{score}"], COLORS[score]
-plots.dots(rows, unit="", end=1)
+plots.dots(rows, "AUROC on MNIST", unit="", end=1)
 
 # %% tags=["hide-input"]
 from collections.abc import Iterable

@@ -73,7 +73,7 @@ rows = {
     for data, on in shown.SETS.items()
     for name, claim, routing in BOTH
 }
-plots.dots(rows, end=40)
+plots.dots(rows, "test error", end=40)
 
 # %% tags=["hide-input"]
 import itertools

@@ -18,7 +18,7 @@
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that a capsule layer without a bias cannot tell an input from its negative.
 # Both theorems hold to the last bit.
-# At full size, a network without a bias classifies {ours}`NEG-T1-rba-nobias` of numbers by their sign, and one with a bias {ours}`NEG-T1-rba-bias`; the paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`.
+# At full size, a network without a bias is right about the sign of {ours}`NEG-T1-rba-nobias` of all numbers, and with a bias of {ours}`NEG-T1-rba-bias`; the paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`.
 # The authors explain with this symmetry why deep networks do not learn.
 # Our small networks point to another cause.
 # With routing by agreement (RBA), four layers and no bias, they reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
@@ -82,7 +82,8 @@ plots.dots(
         "RBA, bias": (verdicts["NEG-T1-rba-bias"], BLUE),
         "EM, no bias": (verdicts["NEG-T1-em-nobias"], ORANGE),
         "EM, bias": (verdicts["NEG-T1-em-bias"], ORANGE),
-    }
+    },
+    "accuracy of the sign network",
 )
 
 # %% tags=["hide-input"]

@@ -82,7 +82,8 @@ plots.dots(
         "unmasked (a)": (verdicts["SP-T1-affnist-unmasked-a"], COLORS["dense"]),
         "sparse (b)": (verdicts["SP-T1-affnist-b"], COLORS["sparse"]),
         "unmasked (b)": (verdicts["SP-T1-affnist-unmasked-b"], COLORS["dense"]),
-    }
+    },
+    "accuracy on affNIST",
 )
 
 # %% tags=["hide-input"]

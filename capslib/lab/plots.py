@@ -257,17 +257,18 @@ def panels(
 
 def dots(
     rows: Mapping[str, tuple[Verdict | Sequence[float] | float, str]],
+    quantity: str,
     unit: str = "%",
     end: float = 100,
 ) -> Figure:
-    """Return a small figure for the front page, from 0 to ``end`` in ``unit``.
+    """Return a small figure of a quantity for the front page, from 0 to ``end`` in ``unit``.
 
     A row has a verdict, or our seeds, or only the paper's value; and a colour. Our mean is
     filled, with its interval, and the paper's value open. A row may lack a value.
     """
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(2.6, 0.4 + 0.42 * len(rows)))
+    figure, axes = plt.subplots(figsize=(2.6, 0.55 + 0.42 * len(rows)))
     for y, (name, (source, color)) in enumerate(rows.items()):
         mean, ends, printed = None, None, None
         if isinstance(source, float):
@@ -286,6 +287,7 @@ def dots(
             axes.plot(mean, y, "o", color=color, ms=4.5, clip_on=False)
     axes.set(xlim=(0, end), ylim=(len(rows) - 0.65, -0.8), yticks=[], xticks=[0, end / 2, end])
     axes.set_xticklabels(["0", f"{end / 2:g}", f"{end:g}{unit}"], fontsize=8.5)
+    axes.set_xlabel(quantity, fontsize=8.5)
     axes.grid(axis="x")
     axes.spines["left"].set_visible(False)
     return figure

@@ -148,7 +148,7 @@ def test_a_row_of_dots_has_a_verdict_or_seeds_or_the_value_of_the_paper():
         "c": (4.0, "red"),
         "d": ([], "red"),
     }
-    (axes,) = plots.dots(rows).axes
+    (axes,) = plots.dots(rows, "accuracy").axes
     assert [text.get_text() for text in axes.texts] == list(rows)
     points = [line for line in axes.lines if line.get_marker() == "o"]
     assert {(line.get_fillstyle(), *line.get_xydata()[0]) for line in points} == {

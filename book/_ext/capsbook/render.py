@@ -14,7 +14,7 @@ import jinja2
 
 from capsbook.benchmarks import cases, milliseconds
 from capsbook.notebooks import site_file
-from capsbook.roles import alt_text
+from capsbook.roles import alt_text, ends, rounded
 from capslib.lab import claims
 from capslib.lab.estimates import CARD
 from capslib.lab.headlines import Headline, judged, rows_of
@@ -152,6 +152,14 @@ def kinds(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(words).capitalize() or "None yet"
 
 
+def brief(verdict: Verdict) -> str:
+    """Return our value and its interval with three digits; a tally where there is no value."""
+    if verdict.ours is None:
+        return claims.ours(verdict)
+    value = claims.with_unit(rounded(verdict.ours), verdict.unit)
+    return f"{value} {ends(verdict.interval, verdict.ours) or ''}"
+
+
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
     """Return the verdict whose numbers stand for a headline: its first one with a number."""
     rows = rows_of(headline, verdicts)
@@ -183,6 +191,7 @@ def two_digits(value: float) -> str:
 CALLED = (
     alt_text,
     amount,
+    brief,
     count_text,
     counted,
     counts,
