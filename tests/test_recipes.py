@@ -59,7 +59,7 @@ def fits(monkeypatch) -> list[int]:
     return taken
 
 
-# --------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # names
 
 
@@ -106,10 +106,8 @@ def test_a_plain_recipe_says_whose_recipe_builds_a_network_that_it_cannot(networ
     passed for classes.
     """
     paper = NETWORKS[network].__module__.rpartition(".")[2]
-    with pytest.raises(
-        UserError,
-        match=f"^Recipe cannot build .*'{network}': .*Take a recipe of capslib.papers.{paper}, or override",
-    ):
+    advice = f"Take a recipe of capslib.papers.{paper}, or override"
+    with pytest.raises(UserError, match=f"^Recipe cannot build .*'{network}': .*{advice}"):
         new_network(Recipe(data="digits", network=network), (1, 28, 28), 0)
 
 
@@ -120,10 +118,8 @@ def test_a_recipe_of_your_own_may_say_what_its_network_needs(monkeypatch):
 
     new_network(Deep(data="digits", network="deep_capsnet"), (1, 28, 28), 0)
     monkeypatch.setitem(NETWORKS.data, "mine", lambda shape: torch.nn.Flatten())
-    with pytest.raises(
-        UserError,
-        match=r"'mine': it takes no number of classes\. In a recipe of your own, override options",
-    ):
+    advice = "In a recipe of your own, override options"
+    with pytest.raises(UserError, match=rf"'mine': it takes no number of classes\. {advice}"):
         new_network(Recipe(data="digits", network="mine"), (1, 28, 28), 0)
 
 
@@ -132,7 +128,7 @@ def test_a_recipe_without_data_says_so():
         train(Recipe(network="cnn"), 0, Context(seed=0))
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # keys
 
 
@@ -204,7 +200,7 @@ def test_one_matcher_takes_lists_for_tuples():
     assert not matches({}, {"sizes": None})
 
 
-# -------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # sharing
 
 
@@ -312,7 +308,9 @@ from capslib.papers.negation_limitation.sign import SignRecipe
 from capslib.recipes import train
 from capslib.training import Context
 config = SignRecipe(routing="dynamic", bias=True, points=400, epochs=15, batch_size=20)
-trained = train(config, 0, Context(seed=0, folder=Path({str(tmp_path)!r}), progress=lambda *_: print("epoch", flush=True)))
+folder = Path({str(tmp_path)!r})
+context = Context(seed=0, folder=folder, progress=lambda *_: print("epoch", flush=True))
+trained = train(config, 0, context)
 print(trained.history.terms["loss"][-1])
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -505,7 +503,7 @@ def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_gri
     assert len(list(store.trainings.glob("*.pt"))) == 3, "half of that is not asked for"
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # costs
 
 

@@ -89,7 +89,7 @@ def test_every_smoke_run_left_a_small_and_sound_record(stem, name):
         record = store.get(trial)
         if record is None:
             lacking(
-                f"not every smoke run of {stem}/{name} has a record of this code: run `make book` first"
+                f"a smoke run of {stem}/{name} has no record of this code: `make book` first"
             )
         assert record.exit == "ok", record.message
         assert list(faults(record)) == []

@@ -72,7 +72,7 @@ def output(normal: list[float], anomaly: list[float], pixels: torch.Tensor) -> A
     return AnomalyOutput(lengths, torch.full((len(normal), 4, 2), 0.25), pixels)
 
 
-# -------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # loss
 
 
@@ -100,7 +100,7 @@ def test_a_batch_without_normal_inputs_has_a_finite_loss(divisor):
     assert float(terms["loss"]) == pytest.approx(0.4**2 + 0.08)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # scores
 
 
@@ -141,7 +141,7 @@ def test_npp_is_large_where_no_class_is_sure():
         assert sure_and_unsure[name].tolist() == pytest.approx([float(sure), unsure])
 
 
-def test_npp_as_released_ranks_by_how_close_both_lengths_are_and_the_difference_by_its_sign_too():
+def test_npp_as_released_ranks_by_how_close_both_lengths_are():
     """The largest softmax of two lengths is the sigmoid of the size of their difference."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.rand(50, 2, generator=generator, dtype=torch.float64)
@@ -267,7 +267,7 @@ def test_the_release_reads_the_second_word_of_both_palma_ratios():
     assert found["palma_as_read"].tolist() == [*read.values()]
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # baselines
 
 
@@ -331,7 +331,7 @@ def test_the_loss_of_abc_by_hand():
     assert abc_loss(torch.zeros(1), torch.zeros(1)).isfinite()
 
 
-def test_the_boltzmann_machine_learns_normal_examples_and_exp_of_minus_its_error_is_a_normality():
+def test_the_boltzmann_machine_learns_normal_examples():
     """So the released score points the wrong way. Scikit-learn's machine, trained on normal
     examples only, agrees in direction.
     """
@@ -414,7 +414,7 @@ def test_the_boltzmann_machine_stops_three_epochs_after_the_least_error_of_norma
     assert machine.learn(stripes(20), baseline(nl_epochs=9), Context(seed=0)) == 7
 
 
-# --------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # data
 
 
@@ -529,7 +529,7 @@ def test_bad_input_is_answered():
         recipe().model_validate({**recipe().model_dump(), "data": "digit"})
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # training
 
 
@@ -556,7 +556,7 @@ def test_a_network_learns_to_tell_digits_apart():
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # claims
 
 
@@ -672,7 +672,7 @@ def test_whether_inequality_is_best_is_asked_of_both_areas_from_one_percent_on()
 
 
 def test_palma_or_gini_is_best_where_one_of_them_leads_all_others(make_record):
-    """Palma alone, here; where a rival beats both, neither leads, and the cell does not hold."""
+    """Palma alone, here; where a rival beats both, neither leads, and the cell fails."""
     (cell,) = (
         part
         for name, part in CHECKS["INQ-W-4"].parts.items()

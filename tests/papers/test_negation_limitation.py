@@ -71,7 +71,7 @@ def violations(network: CapsuleStack, x: torch.Tensor) -> tuple[float, float]:
     ).abs().max().item()
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # theorems
 
 
@@ -147,7 +147,7 @@ def test_em_activations_ignore_a_bias_of_their_own_layer(routing, iterations, se
     assert (network(x)[1] - without(x)[1]).abs().max() <= ROUNDING
 
 
-# ------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # experiments
 
 FAST = {
@@ -272,11 +272,8 @@ def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias)
 @pytest.mark.parametrize(
     ("late", "steps_to_20", "steps_to_50"),
     [
-        (
-            1.0,
-            33,
-            39,
-        ),  # a mean of 20 steps with k ones and 20 − k tenths lies above one fifth from k = 3 on, one half from k = 9
+        # a mean of 20 steps, k ones and 20 − k tenths, exceeds a fifth from k = 3, a half from 9
+        (1.0, 33, 39),
         (0.4, 37, 60),  # k = 7; and never
         (0.1, 60, 60),
     ],
@@ -416,7 +413,7 @@ def test_the_test_accuracy_is_that_of_test_images():
     }
 
 
-# -------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 # deviations
 
 

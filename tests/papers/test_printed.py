@@ -72,7 +72,7 @@ def passes(check: Check | AtLeast, numbers: dict[tuple, float]) -> bool | None:
 
 
 def quoted(stem: str) -> dict[tuple, float]:
-    """Return what a paper quotes of its rivals: the better open implementation of EM routing."""
+    """Return what a paper quotes of its rival: the better open code of EM routing."""
     if stem != "learned_routing":
         return {}
     numbers = {"mnist": "LR-T3-em24-mnist", "smallnorb": "LR-T3-em24-norb"}

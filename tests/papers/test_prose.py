@@ -46,6 +46,15 @@ def test_no_percentage_is_typed(stem):
     assert [number for text in texts(stem) for number in typed(text)] == []
 
 
+def test_no_percentage_is_typed_on_a_page():
+    """But for the page that states the rules of verdicts."""
+    pages = set((NOTEBOOKS.parent / "book").glob("*.md"))
+    assert len(pages) > 10
+    for page in pages:
+        if page.stem != "how_to_read":
+            assert typed(page.read_text(encoding="utf-8")) == [], page.name
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
