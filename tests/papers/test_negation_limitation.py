@@ -272,7 +272,7 @@ def test_the_experiment_finds_the_symmetries_and_what_breaks_them(routing, bias)
 @pytest.mark.parametrize(
     ("late", "steps_to_20", "steps_to_50"),
     [
-        # a mean of 20 steps, k ones and 20 − k tenths, exceeds a fifth from k = 3, a half from 9
+        # a mean of 20 steps, k ones, 20 − k tenths, exceeds a fifth from k = 3, a half from 9
         (1.0, 33, 39),
         (0.4, 37, 60),  # k = 7; and never
         (0.1, 60, 60),
