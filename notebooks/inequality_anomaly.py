@@ -54,37 +54,13 @@ session = Session.start(
 )
 
 # %% tags=["remove-cell"]
-import re
-from collections import Counter
-
-import pandas as pd
-
-from capslib.lab import frames, plots, words
+from capslib.lab import frames, plots
 from capslib.lab.chapter import Chapter
 from capslib.papers.inequality_anomaly import EXPERIMENTS, STEM
 from capslib.papers.inequality_anomaly.checks import AREAS, DATA, SCORES, SETS
 
 chapter = Chapter(STEM, results_dir)
 records, verdicts = chapter.records, chapter.verdicts
-GINI, PALMA, LENGTHS = "auroc_gini", "auroc_palma", "auroc_length"
-pairs = frames.select(records, "off_targets", "paper", arm="as_prepared")
-sites = frames.select(records, "off_targets", "paper", arm="nrg_pam")
-full_size = frames.select(records, "detection", "paper")
-
-
-def leads(networks: list, metric: str, rival: str = GINI) -> list[float]:
-    """Return by how much one score of each network lies above another."""
-    differences = []
-    for record in networks:
-        difference = record.metrics[metric].value - record.metrics[rival].value
-        differences.append(difference)
-    return differences
-
-
-def wins(networks: list, metric: str, rival: str = GINI) -> int:
-    """Return in how many networks one score lies above another."""
-    return sum(lead > 0 for lead in leads(networks, metric, rival))
-
 
 # %% mystnb={"image": {"alt": "AUROC on MNIST with a tenth of outliers for four scores: open the paper's, filled ours from networks of its size; Gini and Nre lie upon each other, Palma is higher here and Npp lower."}} tags=["remove-cell", "front"]
 plots.use_style()
@@ -98,10 +74,13 @@ for score in ("gini", "palma", "nre", "npp"):
 plots.dots(rows, "AUROC on MNIST", unit="", end=1)
 
 # %% tags=["hide-input"]
+import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain, product
 
+import pandas as pd
 import torch
 from IPython.display import display
 from matplotlib import pyplot as plt
@@ -109,6 +88,7 @@ from pandas.io.formats.style import Styler
 
 from capslib.data import load
 from capslib.inequality import gini, palma
+from capslib.lab.words import Verdict
 from capslib.layers import DenseCapsules, PrimaryCapsules
 from capslib.losses import margin_loss
 from capslib.networks.inequality_anomaly import AnomalyCapsNet
@@ -143,6 +123,10 @@ plots.use_style()
 
 # %% tags=["remove-input"]
 CELL = ["data", "setup", "percent"]
+GINI, PALMA, LENGTHS = "auroc_gini", "auroc_palma", "auroc_length"
+pairs = frames.select(records, "off_targets", "paper", arm="as_prepared")
+sites = frames.select(records, "off_targets", "paper", arm="nrg_pam")
+full_size = frames.select(records, "detection", "paper")
 
 
 def without_class(arm: str) -> str:
@@ -473,7 +457,7 @@ for size in ("cpu", "paper"):
 baseline_means = pd.concat(baseline_means)
 
 
-def of_table(table: str, data: str, percent: float) -> dict[str, words.Verdict]:
+def of_table(table: str, data: str, percent: float) -> dict[str, Verdict]:
     """Return the verdicts of a cell of a table, by score."""
     prefix = f"INQ-{table}-{data}-{percent:g}pct"
     return {score: chapter.verdicts[f"{prefix}-{score}"] for score in SCORES}
@@ -489,7 +473,7 @@ def sizes_and_seeds(verdicts: Iterable) -> str:
     return "\n".join(lines) or "not run yet"
 
 
-def draw_scores(axis: object, by_share: list[dict[str, words.Verdict]]):
+def draw_scores(axis: object, by_share: list[dict[str, Verdict]]):
     """Draw each score over the share of anomalies, the paper's open and ours filled."""
     for score in sorted(SCORES, key=list(SHOWN)[::-1].count):
         style = dict(color=COLORS[score], alpha=1 if score in SHOWN else 0.35, ms=4.5)
@@ -512,7 +496,7 @@ def draw_usual(axis: object, data: str, setup: str):
         axis.plot(places, by_share, mark, color=plots.INK, ms=5)
 
 
-def name_marks(axis: object, verdicts: dict[str, words.Verdict]):
+def name_marks(axis: object, verdicts: dict[str, Verdict]):
     """Name the marks beside the last panel of a row, in the order of the paper's values."""
     style = dict(transform=axis.transAxes, fontsize=9.5)
     ordered = sorted(SHOWN, key=lambda score: verdicts[score].claim.value)
@@ -789,14 +773,14 @@ def auroc(networks: list, score: str) -> str:
     return frames.mean(frames.values(networks, f"auroc_{score}"), 3, (0, 1))
 
 
-in_paper = [f"{printed(f'INQ-C-auroc-{score}'):.3f}" for score in COMPARED]
-rows = {"paper": ["–", *in_paper]}
+columns = {"paper": [f"{printed(f'INQ-C-auroc-{score}'):.3f}" for score in COMPARED]}
 for name, arm in PAIRS.items():
     networks = frames.select(records, "off_targets", "paper", arm=arm)
     abc = frames.select(machines, "baselines", arm=arm)
     areas = [auroc(networks, score) for score in COMPARED[:-1]]
-    rows[name] = [str(len(networks)), *areas, auroc(abc, "abc")]
-frames.table(rows, ["n", *(SCORES[score] for score in COMPARED)], "AUROC")
+    columns[f"{name}, n = {len(networks)}"] = [*areas, auroc(abc, "abc")]
+table = pd.DataFrame(columns, index=[SCORES[score] for score in COMPARED])
+frames.styled(table.rename_axis("AUROC"))
 
 # %% [markdown]
 # ```{fold} Every score with its verdict, the three arms, and settings
@@ -973,8 +957,13 @@ plt.show()
 # %% tags=["hide-input"]
 def lead(networks: list, metric: str, rival: str, digits: int = 4) -> str:
     """Return by how much one score lies above another, network by network, and in how many."""
-    mean = frames.mean(leads(networks, metric, rival), digits, (-1, 1))
-    return f"{mean}, {wins(networks, metric, rival)} of {len(networks)}"
+    differences = []
+    for record in networks:
+        difference = record.metrics[metric].value - record.metrics[rival].value
+        differences.append(difference)
+    mean = frames.mean(differences, digits, (-1, 1))
+    wins = sum(difference > 0 for difference in differences)
+    return f"{mean}, {wins} of {len(networks)}"
 
 
 RIVALS = {
@@ -1094,9 +1083,9 @@ COLUMNS = {GINI: "Gini", PALMA: "Palma", LENGTHS: "lengths", "auroc_nre": "Nre"}
 def against_first(selection: list, experiment: str, names: dict) -> pd.DataFrame:
     """Return scores of the first arm, and how others differ from it in the same seeds."""
     means = seed_means(selection, experiment).replace({"data": SETS})
-    means["place"] = means["data"] + ", " + means["setup"]
+    means["position"] = means["data"] + ", " + means["setup"]
     means["arm"] = means["cell"].str.rpartition("/")[2].map(names)
-    scores = means.set_index(["arm", "place", "seed"])[list(COLUMNS)]
+    scores = means.set_index(["arm", "position", "seed"])[list(COLUMNS)]
     first, *others = names.values()
     parts = [scores.loc[[first]]]
     for arm in others:
@@ -1121,7 +1110,7 @@ def draw_arms(differences: pd.DataFrame, names: dict):
         axis.axvline(0, color=plots.INK, lw=1)
         for y, arm in enumerate(arms):
             of_arm = differences[differences["arm"] == arm]
-            means = of_arm.groupby("place")[score].mean()
+            means = of_arm.groupby("position")[score].mean()
             style = dict(color=color, ms=3, alpha=0.5, mew=0)
             axis.plot(of_arm[score], [y + 0.17] * len(of_arm), "o", **style)
             axis.plot(means, [y - 0.13] * len(means), "o", color=color, ms=5.5)
@@ -1142,10 +1131,10 @@ def in_numbers(differences: pd.DataFrame, names: dict) -> Styler:
     """Return the first arm of each set and setup, and the differences of the others to it."""
     first, *_ = names.values()
     rows = []
-    for (place, arm), of_arm in differences.groupby(["place", "arm"], sort=False):
+    for (position, arm), of_arm in differences.groupby(["position", "arm"], sort=False):
         bounds = (0 if arm == first else -1, 1)
         means = [frames.mean(of_arm[score], 3, bounds) for score in COLUMNS]
-        rows.append((place, arm, len(of_arm), *means))
+        rows.append((position, arm, len(of_arm), *means))
     return frames.table(rows, ["set and setup", "arm", "seeds", *COLUMNS.values()])
 
 
