@@ -114,9 +114,9 @@ def main() -> None:
         raise SystemExit(1) from None
     except OSError as error:
         drop_output()
-        place = error.filename or "What the output goes to"
+        target = error.filename or "What the output goes to"
         reason = error.strerror or error
-        refuse(f"{place} cannot be used: {reason}. Name another place, or mend this one.")
+        refuse(f"{target} cannot be used: {reason}. Name another place, or mend this one.")
 
 
 def refuse(message: str) -> NoReturn:

@@ -162,8 +162,9 @@ class Experience:
             elif record.exit == "ok":
                 self.ended.setdefault(record.trial.paper, []).append(record)
                 names = step_names(record.trial)
-                for place in ((record.trial.experiment, names), ("", names)):
-                    self._by_step.setdefault((record.trial.paper, *place), []).append(record)
+                for experiment in (record.trial.experiment, ""):
+                    step = record.trial.paper, experiment, names
+                    self._by_step.setdefault(step, []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
         """Return what a trial will take, by the best that is known of it.
@@ -174,17 +175,17 @@ class Experience:
         cannot be built.
         """
         names = step_names(trial)
-        for experiment, other in ((trial.experiment, ""), ("", " of other experiments")):
-            same = self._by_step.get((trial.paper, experiment, names))
-            if names and same:
-                return self._by_steps(trial, same, other)
+        for experiment, origin in ((trial.experiment, ""), ("", " of other experiments")):
+            records = self._by_step.get((trial.paper, experiment, names))
+            if names and records:
+                return self._by_steps(trial, records, origin)
         return self._by_rehearsal(trial) or self._by_flops(trial) or UNKNOWN
 
-    def _by_steps(self, trial: Trial, records: list[Record], other: str) -> Estimate:
-        rate = statistics.median(r.wall_seconds / steps(r.trial) for r in records)
+    def _by_steps(self, trial: Trial, records: list[Record], origin: str) -> Estimate:
+        seconds = statistics.median(r.wall_seconds / steps(r.trial) for r in records)
         memory = max(record.peak_memory_bytes for record in records)
-        basis = f"{plural(len(records), 'record')} of the same step{other}"
-        return Estimate(rate * steps(trial), memory, basis)
+        basis = f"{plural(len(records), 'record')} of the same step{origin}"
+        return Estimate(seconds * steps(trial), memory, basis)
 
     def _by_rehearsal(self, trial: Trial) -> Estimate | None:
         record = self.rehearsed.get(trial.key)
@@ -210,21 +211,20 @@ class Experience:
         networks = networks_of(trial)
         if not networks or trial.paper not in self.ended:
             return None  # counting would take torch, and a moment
-        place = (trial.paper, networks, work(trial).tiny)
-        if place not in self._rates:
-            self._rates[place] = self._median_rate(*place)
-        return self._rates[place]
+        key = trial.paper, networks, work(trial).tiny
+        if key not in self._rates:
+            self._rates[key] = self._median_rate(*key)
+        return self._rates[key]
 
     def _median_rate(self, paper: str, networks: frozenset, tiny: bool) -> float | None:
-        alike: list[float] = []
-        others: list[float] = []
+        rates: dict[bool, list[float]] = {True: [], False: []}  # of these networks, of others
         for record in self.ended[paper]:
             done = work(record.trial)
             if record.wall_seconds and done.flops and (tiny or not done.tiny):
-                rates = alike if networks_of(record.trial) == networks else others
-                rates.append(done.flops / record.wall_seconds)
-        rates = alike or others
-        return statistics.median(rates) if rates else None
+                is_of_networks = networks_of(record.trial) == networks
+                rates[is_of_networks].append(done.flops / record.wall_seconds)
+        nearest = rates[True] or rates[False]
+        return statistics.median(nearest) if nearest else None
 
 
 class Outlook(NamedTuple):

@@ -167,8 +167,8 @@ def execute(stem: str, settings: Settings, *, force: bool = False) -> str:
         try:
             notebook = run_cells(stem, values)
         except OSError as error:
-            place = f"The folder for temporary files is {tempfile.gettempdir()}."
-            raise UserError(f"{stem} cannot be executed: {error}. {place}") from None
+            folder = f"The folder for temporary files is {tempfile.gettempdir()}."
+            raise UserError(f"{stem} cannot be executed: {error}. {folder}") from None
     clean(notebook)
     notebook.metadata["capslib"] = {**mark, "parameters": values}
     write_atomically(target(stem), nbformat.writes(notebook).encode())
@@ -323,8 +323,8 @@ def run_cells(stem: str, values: dict[str, Any]) -> NotebookNode:
             return nbformat.read(executed, as_version=4)
         failed = project_root() / "_build" / "failed" / f"{stem}.ipynb"
         write_atomically(failed, executed.read_bytes())
-    place = failed.relative_to(project_root())
-    raise UserError(f"{stem}: {reason}The partial notebook: {place}")
+    path = failed.relative_to(project_root())
+    raise UserError(f"{stem}: {reason}The partial notebook: {path}")
 
 
 def explain(error: PapermillExecutionError, notebook: str) -> str:

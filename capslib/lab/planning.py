@@ -34,7 +34,7 @@ class Plan:
     total: int
     todo: list[Trial]
     failed: dict[str, Record]
-    known: dict[str, Estimate]
+    estimates: dict[str, Estimate]
     devices: list[str] | None
 
 
@@ -57,13 +57,15 @@ def plan(
         if record is not None:
             records[trial.key] = record
     failed = {key: record for key, record in records.items() if record.exit != "ok"}
-    again = {key for key, record in failed.items() if retry_failed or record.exit in UNFINISHED}
-    todo = [t for t in trials if t.key not in records or t.key in again]
+    repeated = {
+        key for key, record in failed.items() if retry_failed or record.exit in UNFINISHED
+    }
+    todo = [t for t in trials if t.key not in records or t.key in repeated]
     check(todo)
-    known: list[Record] = []
+    past: list[Record] = []
     for paper in {trial.paper for trial in todo}:
-        known += store.records(paper, cut=True)
-    experience = Experience(known, settings.device)
+        past += store.records(paper, cut=True)
+    experience = Experience(past, settings.device)
     estimates = {trial.key: experience.estimate(trial) for trial in todo}
     devices: list[str] | None = []
     if settings.scheduler or (settings.device.startswith("cuda") and not cuda_devices()):
@@ -86,7 +88,7 @@ def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
     return devices[: max(1, min(trials, cores))]
 
 
-def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
+def plan_workers(settings: Settings, estimates: Sequence[Estimate]) -> list[str]:
     """Return the device of each worker process of this machine: ``cpu``, ``mps`` or ``cuda:N``.
 
     On CUDA devices as many processes share one as fit by the memory of the largest trial, one
@@ -104,16 +106,16 @@ def plan_workers(settings: Settings, known: Sequence[Estimate]) -> list[str]:
         workers = settings.workers or 1
         return [devices[number % len(devices)] for number in range(workers)]
     free = [free_memory(device) for device in devices]
-    memory = [estimate.memory for estimate in known if estimate.memory is not None]
+    memory = [estimate.memory for estimate in estimates if estimate.memory is not None]
     if kind == "cpu":
         # peak memory there is that of the whole process
         need = max(memory, default=0) or PROCESS_MEMORY["cpu"]
-    elif len(memory) == len(known):
+    elif len(memory) == len(estimates):
         need = int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"]
     else:
         need = max(free)
-    places = slots(len(known), free, need, cpu_count() // settings.threads)
-    return [devices[place] for place in places]
+    turns = slots(len(estimates), free, need, cpu_count() // settings.threads)
+    return [devices[number] for number in turns]
 
 
 def free_memory(device: str) -> int:

@@ -100,7 +100,7 @@ class RunDisplay(Display):
     def plan(self, plan: Plan) -> None:
         self.say(" ".join(summary(plan)))
         self.labels = labels(plan.todo)
-        seconds = [plan.known[trial.key].seconds for trial in plan.todo]
+        seconds = [plan.estimates[trial.key].seconds for trial in plan.todo]
         if None in seconds:
             seconds = [1.0] * len(seconds)
         # By trial, its share in the time that all take.
@@ -211,7 +211,7 @@ def _fields(trial: Trial) -> list[str]:
 def summary(plan: Plan) -> list[str]:
     """Return a plan in two sentences: how many trials will run, and what they will take."""
     scale = f" at scale {plan.todo[0].scale}" if plan.todo else ""
-    failed = len(plan.failed.keys() - plan.known.keys())
+    failed = len(plan.failed.keys() - plan.estimates.keys())
     failures = ""
     if failed:
         failures = f" ({failed} of a failure; --retry-failed runs those again)"
@@ -228,7 +228,7 @@ def _expected(plan: Plan) -> str:
     crew = "the workers elsewhere"
     if plan.devices is not None:
         crew = plural(len(plan.devices), "worker")
-    seconds = [e.seconds for e in plan.known.values() if e.seconds is not None]
+    seconds = [e.seconds for e in plan.estimates.values() if e.seconds is not None]
     if not seconds:
         return f"On {crew}; no record tells how long they take."
     sentence = f"Expected: {duration(sum(seconds))} in all, "
@@ -236,7 +236,7 @@ def _expected(plan: Plan) -> str:
         sentence += f"shared by {crew}"
     else:
         sentence += f"{duration(sum(seconds) / len(plan.devices))} on {crew}"
-    memory = max(e.memory or 0 for e in plan.known.values())
+    memory = max(e.memory or 0 for e in plan.estimates.values())
     if memory:
         sentence += f", at most {decimal(memory)} each"
     missing = len(plan.todo) - len(seconds)
@@ -281,7 +281,7 @@ def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
 
 def _cost(keys: Iterable[str], plan: Plan, works: Mapping[str, Work]) -> str:
     """Return the time that trials take, their training steps and FLOPs."""
-    estimates = [plan.known[key] for key in keys]
+    estimates = [plan.estimates[key] for key in keys]
     seconds = [e.seconds for e in estimates if e.seconds is not None]
     missing = len(estimates) - len(seconds)
     if len(estimates) == 1:

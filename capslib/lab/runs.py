@@ -71,8 +71,8 @@ def reached(files: Mapping[str, bytes], entry: str) -> set[str]:
     names: set[str] = set()
     modules = [entry]
     while modules:
-        place = "/".join(modules.pop().split(".")[1:])  # without "capslib"
-        for name in (f"{place}/__init__.py", f"{place}.py"):
+        path = "/".join(modules.pop().split(".")[1:])  # without "capslib"
+        for name in (f"{path}/__init__.py", f"{path}.py"):
             if name in files and name not in names:
                 names.add(name)
                 modules += _imported(files[name])
@@ -401,8 +401,8 @@ def _fault(error: BaseException) -> tuple[Exit, str]:
     if refused or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom", (str(error) or type(error).__name__).splitlines()[0]
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(frame.filename).name}:{frame.lineno}"
-    return "error", f"{type(error).__name__}: {error} ({place})"
+    line = f"{Path(frame.filename).name}:{frame.lineno}"
+    return "error", f"{type(error).__name__}: {error} ({line})"
 
 
 def _log(trial: Trial, store: Store, text: str) -> None:

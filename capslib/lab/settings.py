@@ -144,24 +144,24 @@ def cuda_devices() -> int:
     return count.value if ready else 0
 
 
-def parse(pairs: list[str], what: str = "parameter") -> dict[str, Any]:
+def parse(pairs: list[str], noun: str = "parameter") -> dict[str, Any]:
     """Return ``["scale=cpu", "seeds=3"]`` as a mapping.
 
     A value that is JSON is read as JSON, any other as text. Raises UserError, which calls a
-    pair ``what``, for one without a name, or with a name that is given twice.
+    pair a ``noun``, for one without a name, or with a name that is given twice.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"{what.capitalize()} {pair!r} should look like name=value.")
+            raise UserError(f"{noun.capitalize()} {pair!r} should look like name=value.")
         if name in values:
-            raise UserError(f"{what.capitalize()} {name!r} is given twice: give it one value.")
+            raise UserError(f"{noun.capitalize()} {name!r} is given twice: give it one value.")
         try:
             values[name] = _value(text)
         except (ValueError, RecursionError):
             problem = "its value is too long, too deep, or no Unicode text"
-            raise UserError(f"{what.capitalize()} {name!r}: {problem}.") from None
+            raise UserError(f"{noun.capitalize()} {name!r}: {problem}.") from None
     return values
 
 

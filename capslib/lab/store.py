@@ -98,8 +98,8 @@ def _is_newer(error: ValidationError) -> bool:
     for fault in error.errors():
         if fault["loc"] == ("schema_version",):
             version = fault["input"]
-            known = Record.model_fields["schema_version"].default
-            return isinstance(version, int) and version > known
+            latest = Record.model_fields["schema_version"].default
+            return isinstance(version, int) and version > latest
     return False
 
 

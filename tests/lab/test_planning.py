@@ -335,7 +335,7 @@ def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
     planned = plan(trials(range(1000, 1020)), store, Settings(scale="cpu", workers=1))
     assert len(planned.todo) == 120
     assert len(reads) == len(records)
-    assert {e.basis for e in planned.known.values()} == {"20 records of the same step"}
+    assert {e.basis for e in planned.estimates.values()} == {"20 records of the same step"}
 
 
 def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_record):
@@ -352,7 +352,7 @@ def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_recor
     assert [t.seed for t in first.todo] == [4, 5, 6]
     assert [t.seed for t in repetition.todo] == [1, 2, 3, 4, 5, 6]
     assert first.failed.keys() == repetition.failed.keys() == {t.key for t in trials[1:6]}
-    assert first.known.keys() == {t.key for t in first.todo}
+    assert first.estimates.keys() == {t.key for t in first.todo}
     assert (first.total, first.devices) == (7, ["cpu", "cpu"])
     assert plan(trials[:4], store, settings).devices == []
     assert (

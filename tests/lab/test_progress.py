@@ -146,23 +146,13 @@ def test_under_a_cell_a_run_of_nothing_says_nothing(capsys):
 
 
 def test_what_is_not_known_is_said(trial, make_record):
-    def summary(seconds: tuple[float | None, ...], **more: object) -> list[str]:
-        trials = [trial.model_copy(update={"seed": seed}) for seed in range(len(seconds))]
-        known = {
-            t.key: Estimate(s, s and 10**9, "") for t, s in zip(trials, seconds, strict=True)
-        }
-        return progress.summary(
-            Plan(
-                **{
-                    "total": 3,
-                    "todo": trials,
-                    "failed": {},
-                    "known": known,
-                    "devices": ["cpu"],
-                    **more,
-                }
-            )
-        )
+    def summary(all_seconds: tuple[float | None, ...], **fields: object) -> list[str]:
+        trials, estimates = [], {}
+        for seed, seconds in enumerate(all_seconds):
+            trials.append(trial.model_copy(update={"seed": seed}))
+            estimates[trials[-1].key] = Estimate(seconds, seconds and 10**9, "")
+        defaults = {"failed": {}, "estimates": estimates, "devices": ["cpu"]}
+        return progress.summary(Plan(total=3, todo=trials, **{**defaults, **fields}))
 
     assert summary(()) == ["3 trials: 3 have a record, 0 to run."]
     said = summary((), failed={"x": make_record(trial)})[0]
@@ -179,7 +169,7 @@ def test_what_is_not_known_is_said(trial, make_record):
         == "about 2 h 0 min, 300.0 MB (2 records)"
     )
     assert (
-        summary((60.0,), known={"x": Estimate(60, None, "")})[1]
+        summary((60.0,), estimates={"x": Estimate(60, None, "")})[1]
         == "Expected: 60 s in all, 60 s on 1 worker."
     )
     assert (
