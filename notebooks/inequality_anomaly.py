@@ -1205,7 +1205,7 @@ frames.table(rows, columns, "score").set_caption(title)
 # capslib data fetch mnist fashion_mnist kmnist cifar10 ham10000
 # capslib run inequality_anomaly --scale cpu
 # # CRISPR at the paper's size, on a laptop: about eight minutes a network
-# capslib run inequality_anomaly --scale paper --experiment off_targets --where nrg_pam=false
+# capslib run inequality_anomaly --scale paper --experiment off_targets --where arm=as_prepared
 # # one large card: first what it costs, table by table, then one table
 # capslib run inequality_anomaly --scale paper --dry-run
 # capslib run inequality_anomaly --scale paper --experiment lesions --device cuda
