@@ -145,10 +145,11 @@ def test_front_page_has_a_row_for_each_paper(site, pages, chapters):
     for row in pages[site / "book/intro.html"].select(".paper-rows tbody tr"):
         stem = Path(urlsplit(row.a["href"]).path).stem
         stems.append(stem)
-        claim, answer, evidence = row.select("td")
+        claim, answer, evidence, picture = row.select("td")
         assert PAPERS[stem].claim == claim.text
         assert len(answer.text.split()) > 5
-        assert evidence.img["alt"]
+        assert evidence.text
+        assert picture.img["alt"]
     assert stems == list(PAPERS)
 
 
@@ -397,6 +398,14 @@ def test_scorecard_without_scripts(browser, site):
     assert page.locator(f"{ROWS}:visible").count() == len(ledger())
     assert not page.locator(".score-filter").is_visible()
     context.close()
+
+
+@pytest.mark.browser
+def test_the_five_papers_stand_on_one_screen(page, site):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    _open(page, site, "book/intro.html")
+    table = page.locator(".paper-rows").bounding_box()
+    assert table["y"] + table["height"] <= 900
 
 
 @pytest.mark.browser
