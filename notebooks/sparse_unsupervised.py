@@ -13,7 +13,7 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. Small networks agree on the order of classifiers; most other orders are undecided.
+# Not yet tested at full size. In small networks, too, the classifier has to learn from affNIST; most other claims are undecided.
 # :::
 #
 # Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels and let few of them draw each image.

@@ -161,10 +161,8 @@ def brief(verdict: Verdict) -> str:
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return the verdict whose numbers stand for a headline: its first one with a number."""
-    rows = rows_of(headline, verdicts)
-    numbers = [row for row in rows if row.ours is not None and row.claim.value is not None]
-    return [*numbers, *rows][0]
+    """Return the verdict whose numbers stand for a headline: that on its first row."""
+    return rows_of(headline, verdicts)[0]
 
 
 def schema_parts() -> dict[str, Mapping]:
