@@ -161,8 +161,10 @@ def brief(verdict: Verdict) -> str:
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return the verdict whose numbers stand for a headline: that on its first row."""
-    return rows_of(headline, verdicts)[0]
+    """Return the verdict whose numbers stand for a headline: the first that was run."""
+    rows = rows_of(headline, verdicts)
+    ran = [row for row in rows if row.group not in claims.UNJUDGED]
+    return [*ran, *rows][0]
 
 
 def schema_parts() -> dict[str, Mapping]:
