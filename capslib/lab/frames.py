@@ -253,12 +253,6 @@ def text(value: object) -> str:
     return str(value)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return ``a, b and c``; nothing where there are no names."""
-    *first, last = list(names) or [""]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def plain(text: str) -> str:
     """Return a text of a record for Markdown, where it means nothing but itself."""
     return re.sub(r"([!-/:-@[-`{-~])", r"\\\1", " ".join(text.split()))

@@ -175,13 +175,6 @@ def test_a_value_of_a_record_is_written_as_a_reader_would():
     assert frames.text(values) == "1·10⁻⁵ · 0.25 · 0 · yes · – · dense · 512"
 
 
-@pytest.mark.parametrize(
-    ("names", "text"), [("", ""), ("a", "a"), ("ab", "a and b"), ("abc", "a, b and c")]
-)
-def test_names_in_a_sentence(names, text):
-    assert frames.listed(iter(names)) == text
-
-
 def test_a_figure_says_what_it_shows_and_that_smoke_runs_decide_nothing(records, smoke):
     assert "they decide nothing" in frames.standing(smoke)
     assert "they decide nothing" not in frames.standing([*smoke, *records])

@@ -125,31 +125,6 @@ def negation_arms(scale: Scale) -> Iterator[Arm]:
             yield Arm(name, options=NegationOptions(routing=routing, bias=bias))
 
 
-def negate_network(routing: str, raw: bool = False, images: int = 16) -> tuple[float, float]:
-    """Return how far the class poses of a new network move from an image to its negative.
-
-    Beside it stands how far they move to another image, both in mean lengths. Images are noise;
-    ``raw`` networks neither clip and divide primary poses nor add coordinates.
-    """
-    import torch
-
-    from capslib.networks.learned_routing import ConsensusCapsNet
-    from capslib.training import seeded
-
-    with seeded(0), torch.no_grad():
-        network = ConsensusCapsNet(
-            (1, 32, 32), routing=routing, raw_poses=raw, coordinates=not raw
-        ).eval()
-        x = torch.randn(images, 1, 32, 32)
-        pose = network.layers(x)["classes"].pose
-        negative = network.layers(-x)["classes"].pose
-        next_pose = network.layers(x.roll(1, dims=0))["classes"].pose
-    length = torch.linalg.vector_norm(pose, dim=-1).mean()
-    to_negative = torch.linalg.vector_norm(pose - negative, dim=-1).mean()
-    to_next = torch.linalg.vector_norm(pose - next_pose, dim=-1).mean()
-    return float(to_negative / length), float(to_next / length)
-
-
 TOYS = Experiment(
     name="toys",
     paper="learned_routing",

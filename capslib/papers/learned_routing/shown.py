@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import Any
 
 from capslib.papers.check import Measured, training_accuracy
@@ -69,39 +68,6 @@ def learned(records: Iterable[Measured]) -> list[Measured]:
 def differences(errors: Mapping[int, float], baseline: Mapping[int, float]) -> list[float]:
     """Return the errors minus those of the baseline, in the seeds that both have."""
     return [errors[seed] - baseline[seed] for seed in errors if seed in baseline]
-
-
-def trained_against_frozen(records: Iterable[Measured]) -> dict[Row, list[float]]:
-    """Return by set and routing how much more a learned routing errs than its start frozen.
-
-    Points of test error, in the seeds where both networks learned.
-    """
-    records = list(records)
-    fit = learned(records)
-    rows = {}
-    for data in dict.fromkeys(record.config["data"] for record in records):
-        for routing in LEARNERS:
-            trained = by_seed(fit, data=data, routing=routing, trained=True)
-            frozen = by_seed(fit, data=data, routing=routing, trained=False)
-            rows[SETS.get(data, data), NAMES[routing]] = differences(trained, frozen)
-    return rows
-
-
-def least(records: Iterable[Measured]) -> dict[str, tuple[str, list[float]]]:
-    """Return the trained routing with the least mean test error, and its errors in percent.
-
-    By set, of the sets that all routings have run on.
-    """
-    trained = [record for record in records if record.config["trained"]]
-    best = {}
-    for data in dict.fromkeys(record.config["data"] for record in trained):
-        errors = {}
-        for routing, name in NAMES.items():
-            errors[name] = list(by_seed(trained, data=data, routing=routing).values())
-        if all(errors.values()):
-            name = min(errors, key=lambda name: fmean(errors[name]))
-            best[SETS.get(data, data)] = name, errors[name]
-    return best
 
 
 def prefers_least(
