@@ -125,13 +125,13 @@ def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Statu
         f"; with twice the budget ({seeds(longer.paired)}) it is {number(mean)}, "
         f"and the decision {'the same' if same else 'another'}"
     )
-    unrest = _unrest(claim, sample, longer) if same else ""
+    unrest = _unrest(sample, longer) if same else ""
     if unrest:
         reason += f", but {unrest}"
     return Rest(same and not unrest, reason, keys(longer.paired))
 
 
-def _unrest(claim: Claim, sample: Sample, longer: Sample) -> str:
+def _unrest(sample: Sample, longer: Sample) -> str:
     """Return which arm twice the budget moves too far; empty where all are at rest."""
     for index, arm in enumerate(sample.runs_of_arms):
         shorter = {run.seed: run for run in arm}

@@ -217,14 +217,18 @@ class Experience:
         return self._rates[key]
 
     def _median_rate(self, paper: str, networks: frozenset, tiny: bool) -> float | None:
-        rates: dict[bool, list[float]] = {True: [], False: []}  # of these networks, of others
+        rates: list[float] = []
+        rates_of_others: list[float] = []
         for record in self.ended[paper]:
             done = work(record.trial)
             if record.wall_seconds and done.flops and (tiny or not done.tiny):
-                is_of_networks = networks_of(record.trial) == networks
-                rates[is_of_networks].append(done.flops / record.wall_seconds)
-        nearest = rates[True] or rates[False]
-        return statistics.median(nearest) if nearest else None
+                rate = done.flops / record.wall_seconds
+                if networks_of(record.trial) == networks:
+                    rates.append(rate)
+                else:
+                    rates_of_others.append(rate)
+        rates = rates or rates_of_others
+        return statistics.median(rates) if rates else None
 
 
 class Outlook(NamedTuple):

@@ -212,8 +212,9 @@ def _judge_theorem(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict
     obstacle = missing(claim, Sample(check, (arm,)), runs, verdict.scale)
     if obstacle:
         return _waiting(verdict, obstacle)
-    if failures(arm):
-        return replace(verdict, reason=failures(arm))
+    obstacle = failures(arm)
+    if obstacle:
+        return replace(verdict, reason=obstacle)
     has_to_be_above = check.op == "≥"
     metrics = [run.read(check.metric) for run in arm]
     farthest = min if has_to_be_above else max
@@ -244,8 +245,9 @@ def _judge_count(claim: Claim, check: Check, runs: Runs, name: str) -> Verdict:
     obstacle = obstacle or missing(claim, sample, runs, "paper")
     if obstacle:
         return _waiting(verdict, obstacle)
-    if failures(arm):
-        return replace(verdict, reason=failures(arm))
+    obstacle = failures(arm)
+    if obstacle:
+        return replace(verdict, reason=obstacle)
     counts = [run.read(check.metric).value for run in arm]
     farthest = max(counts, key=lambda count: abs(count - claim.value))
     holds = abs(farthest - claim.value) <= claim.tolerance * (1 + 1e-9)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from capslib.lab.records import Exit, Record
 from capslib.papers.check import Derived, Select, read, stopped_itself
@@ -58,21 +58,27 @@ class Runs:
         Of several arms the records of a seed are one run, once all of them are there. With
         ``single`` each record is a run of its own.
         """
-        records: list[Record] = []
+        runs: list[Run] = []
         for scale in scales:
-            at_scale: list[Record] = []
-            for arm in select.at(scale).arms:
+            arms = select.at(scale).arms
+            records: list[Record] = []
+            for arm in arms:
                 place = paper, select.experiment, scale, arm, budget
-                at_scale += self._arms.get(place, {}).values()
-            records += sorted(at_scale, key=lambda r: (r.trial.seed, r.key))
-        if single or isinstance(select.arm, str):
-            return [Run((record,)) for record in records]
-        groups: dict[tuple, dict[str, Record]] = {}
-        for record in records:
-            group = groups.setdefault((record.trial.seed, record.trial.scale), {})
-            group[arm_of(record)] = record
-        complete = [group for group in groups.values() if len(group) == len(select.arms)]
-        return [Run(tuple(group.values())) for group in complete]
+                records += self._arms.get(place, {}).values()
+            records.sort(key=lambda record: (record.trial.seed, record.key))
+            if single or len(arms) == 1:
+                runs += [Run((record,)) for record in records]
+            else:
+                runs += _one_a_seed(records, len(arms))
+        return runs
+
+
+def _one_a_seed(records: Sequence[Record], arms: int) -> list[Run]:
+    """Return a run for each seed that has records of so many arms."""
+    seeds: dict[int, dict[str, Record]] = {}
+    for record in records:
+        seeds.setdefault(record.trial.seed, {})[arm_of(record)] = record
+    return [Run(tuple(seed.values())) for seed in seeds.values() if len(seed) == arms]
 
 
 def arm_of(record: Record) -> str:
@@ -111,6 +117,6 @@ class Run:
         metrics: Sequence[Metric | None] = [read(quantity, r) for r in self.records]
         if None in metrics:
             return None
-        mean = math.fsum(metric.value for metric in metrics) / len(metrics)
+        mean = fmean(metric.value for metric in metrics)
         least = min(metric.n for metric in metrics)
         return metrics[0].model_copy(update={"value": mean, "n": least})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from capslib.data.registry import SETS
 from capslib.lab.ledger import Claim, number, plural
@@ -91,7 +91,7 @@ def pick(claim: Claim, check: Check, runs: Runs, scale: Scale, budget: int = 1) 
 
 def average(numbers: Sequence[float]) -> float | None:
     """Return the mean; None of nothing."""
-    return math.fsum(numbers) / len(numbers) if numbers else None
+    return fmean(numbers) if numbers else None
 
 
 def keys(runs: Iterable[Run]) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def unit_of(claim: Claim, sample: Sample) -> Unit:
     Differences of arms stay in the records' unit.
     """
     check = sample.check
-    metrics = [run.read(check.metric) for run in [*sample.paired, *sample.failed]]
+    metrics = [run.read(check.metric) for run in sample.runs]
     units = sorted({metric.unit for metric in metrics if metric})
     if len(units) > 1:
         listed = ", ".join(units)

@@ -313,6 +313,13 @@ def test_a_seed_without_all_of_its_arms_is_no_replicate():
     assert "No seed has a record of all 2 arms of depth (mnist/*) yet." in few.reason
 
 
+def test_one_arm_may_stand_for_several_at_cpu_scale():
+    several = replace(TWO_KINDS.arms, cpu="small")
+    runs = Runs(records([0.9] * 3, arm="small", scale="cpu") + kinds([0.99] * 3, [0.81] * 3))
+    picked = runs.pick("negation_limitation", several, "cpu", "paper")
+    assert [len(run.records) for run in picked] == [1, 1, 1, 2, 2, 2]
+
+
 def test_of_the_arms_of_a_seed_the_one_that_is_at_fault_is_named():
     runs = kinds([0.99] * 3, [0.81] * 2)
     failed = record(seed=2, arm="mnist/kind_1", exit="nan", data=[])

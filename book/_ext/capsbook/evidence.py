@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import capslib
@@ -133,7 +133,7 @@ class Evidence:
         unit = next(iter(metrics.values())).unit
         if minus:
             unit = DIFFERENCES.get(unit, unit)
-        mean = math.fsum(values.values()) / len(values)
+        mean = fmean(values.values())
         ends = interval(list(values.values()), BOUNDS.get(unit))
         return Measured(mean, ends, unit, len(values))
 

@@ -14,7 +14,7 @@ import jinja2
 
 from capsbook.benchmarks import cases, milliseconds
 from capsbook.notebooks import site_file
-from capsbook.roles import alt_text, ends, rounded
+from capsbook.roles import alt_text, our_interval, our_value
 from capslib.lab import claims
 from capslib.lab.estimates import CARD
 from capslib.lab.headlines import Headline, judged, rows_of
@@ -156,8 +156,7 @@ def brief(verdict: Verdict) -> str:
     """Return our value and its interval with three digits; a tally where there is no value."""
     if verdict.ours is None:
         return claims.ours(verdict)
-    value = claims.with_unit(rounded(verdict.ours), verdict.unit)
-    return f"{value} {ends(verdict.interval, verdict.ours) or ''}"
+    return f"{our_value(verdict)} {our_interval(verdict) or ''}"
 
 
 def main_row(headline: Headline, verdicts: Mapping[str, Verdict]) -> Verdict:

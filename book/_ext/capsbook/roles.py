@@ -88,15 +88,24 @@ def ends(interval: tuple[float, float] | None, value: float) -> str | None:
     return f"[{low}, {high}]"
 
 
+def our_value(verdict: Verdict) -> str:
+    """Return our value with its unit; of several parts a tally; nothing where there is none."""
+    if verdict.ours is None:
+        return claims.our_value(verdict)
+    return claims.with_unit(rounded(verdict.ours), verdict.unit)
+
+
+def our_interval(verdict: Verdict) -> str | None:
+    """Return the interval of our value; None where there is none."""
+    return None if verdict.ours is None else ends(verdict.interval, verdict.ours)
+
+
 # -------------------------------------------------------------------- what each role stands for
 
 
 def ours(book: Book, target: str, paper: str) -> str | None:
     """Return our value of a claim, with its unit."""
-    verdict = _verdict(book, target)
-    if verdict.ours is None:
-        return claims.our_value(verdict) or None
-    return claims.with_unit(rounded(verdict.ours), verdict.unit)
+    return our_value(_verdict(book, target)) or None
 
 
 def theirs(book: Book, target: str, paper: str) -> str | None:
@@ -114,8 +123,7 @@ def word(book: Book, target: str, paper: str) -> str | None:
 def interval(book: Book, target: str, paper: str) -> str | None:
     """Return the 95 % interval of our value of a claim, or of an arm."""
     if ":" not in target:
-        verdict = _verdict(book, target)
-        return None if verdict.ours is None else ends(verdict.interval, verdict.ours)
+        return our_interval(_verdict(book, target))
     mean = _measured(book, target, paper)
     return mean and ends(mean.interval, mean.value)
 

@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -132,20 +132,22 @@ def _directive(book: Book, fence: re.Match) -> str:
         case "masthead":
             return f"{citation(argument)}."
         case "headlines":
-            rows = [("The paper claims", "Verdict"), ("---", "---")]
-            rows += [(h.sentence, h.verdict) for h in judged(book.evidence.of(argument))]
-            return "\n".join(map(_table_row, rows))
+            headlines = judged(book.evidence.of(argument))
+            rows = [(headline.sentence, headline.verdict) for headline in headlines]
+            return _table(("The paper claims", "Verdict"), rows)
         case "div":
             return body
         case "claims-table":
-            rows = [claims.COLUMNS, ("---",) * len(claims.COLUMNS)]
-            rows += [claims.row(verdict) for verdict in book.evidence.of(argument)]
-            return "\n".join(map(_table_row, rows))
+            return _table(claims.COLUMNS, map(claims.row, book.evidence.of(argument)))
         case "fold":
             return f"*{argument}*"
         case "dropdown":
             return f"<details><summary>{argument}</summary>\n\n{body}\n</details>"
     return f"**{argument or fence['name'].capitalize()}**\n\n{body}"
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(map(_table_row, [columns, ("---",) * len(columns), *rows]))
 
 
 def _table_row(cells: tuple[str, ...]) -> str:
