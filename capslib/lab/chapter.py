@@ -84,18 +84,23 @@ class Chapter:
         html = _table(judged, names, details) + _fold(unjudged, names)
         return HTML(f'<div class="claims-wrap">{html}</div>')
 
-    def side_by_side(self, ids: DataFrame, digits: int = 3) -> Styler:
-        """Return a table of the paper: its value, ours and the square of the verdict in a cell.
+    def side_by_side(self, table: DataFrame, digits: int = 3) -> Styler:
+        """Return a table of the paper, with its value over ours and the square of the verdict.
 
-        ``ids`` has a claim in each cell. Between the values stands = where they differ by at
-        most the claim's tolerance, else < or > (paper < ours). Where a network did not learn
-        there is no mean, and ours stand seed by seed after a dot.
+        A cell of ``table`` is the id of a claim; any other cell stands as it is, such as the
+        setting that a row names. Where a network did not learn there is no mean, and ours
+        stand seed by seed.
         """
         verdicts = self.verdicts
-        table = frames.styled(ids).format(
-            lambda claim: _cell(verdicts[claim], digits), na_rep=""
+
+        def cell(content: object) -> str:
+            if content in verdicts:
+                return _cell(verdicts[content], digits)
+            return str(content)
+
+        return frames.styled(table).format(cell, na_rep="").set_table_attributes(
+            'class="dataframe paper-over-ours"'
         )
-        return table.set_properties(**{"white-space": "nowrap"})
 
 
 def _expanded(ids: Sequence[str], ledger: Iterable[str]) -> list[str]:
@@ -159,22 +164,22 @@ def _fold(verdicts: Sequence[Verdict], names: Mapping) -> str:
 
 
 def _cell(verdict: Verdict, digits: int) -> str:
-    """Return the HTML of the paper's value, ours, and the square of the verdict."""
+    """Return the HTML of the paper's value over ours, with the square of the verdict.
+
+    Where they differ by at most the claim's tolerance, the cell is tinted.
+    """
     claim, value = verdict.claim, verdict.ours
     seal = claims.seal(verdict, f"../scorecard.html#claim-{claim.id}")
-    printed = f"{claim.value:.{digits}f}"
+    kind = "cell"
     if value is None:
-        seeds = " / ".join(f"{seed:.{digits}f}" for seed in verdict.listed)
-        values = f"{printed} · {seeds}" if seeds else printed
-        return f'<span id="at-{claim.id}">{values} {seal}</span>'
-    if abs(value - claim.value) <= (claim.tolerance or 0):
-        sign, side = "=", "near"
-    elif value > claim.value:
-        sign, side = "&lt;", "above"
+        measured = " / ".join(f"{seed:.{digits}f}" for seed in verdict.listed) or "–"
     else:
-        sign, side = "&gt;", "below"
-    values = f"{printed} {sign} {value:.{digits}f}"
-    return f'<span id="at-{claim.id}" class="cell-{side}">{values} {seal}</span>'
+        measured = f"{value:.{digits}f}"
+        if abs(value - claim.value) <= (claim.tolerance or 0):
+            kind = "cell near"
+    printed = f'<span class="printed">{claim.value:.{digits}f}</span>'
+    lines = f'{printed}<span class="measured">{measured} {seal}</span>'
+    return f'<span id="at-{claim.id}" class="{kind}">{lines}</span>'
 
 
 _WIDTHS = (
