@@ -98,8 +98,10 @@ class Chapter:
                 return _cell(verdicts[content], digits)
             return str(content)
 
-        return frames.styled(table).format(cell, na_rep="").set_table_attributes(
-            'class="dataframe paper-over-ours"'
+        return (
+            frames.styled(table)
+            .format(cell, na_rep="")
+            .set_table_attributes('class="dataframe paper-over-ours"')
         )
 
 
