@@ -149,8 +149,8 @@ for (const root of document.querySelectorAll(".microscope")) {
 
   /* Only tables and figures of the chosen paper. */
   function offerPlaces(paper) {
-    const there = new Set(rows.filter(({ row }) => !paper || row.dataset.paper === paper).map(({ row }) => row.dataset.where));
-    for (const option of form.elements.where.options) option.hidden = option.value !== "" && !there.has(option.value);
+    for (const group of form.elements.where.querySelectorAll("optgroup"))
+      group.hidden = paper !== "" && group.dataset.paper !== paper;
   }
 
   /* The address says what to show; else what was chosen last; else whatever was run. */
@@ -210,3 +210,18 @@ for (const root of document.querySelectorAll(".microscope")) {
   reveal();
   addEventListener("hashchange", reveal);
 })();
+
+/* The squares of a paper are one stop of the tabulator key; arrows lead from one to the next. */
+for (const strip of document.querySelectorAll(".verdict-strip")) {
+  const squares = [...strip.querySelectorAll("a.vq")];
+  squares.forEach((square, place) => (square.tabIndex = place ? -1 : 0));
+  strip.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const place = squares.indexOf(document.activeElement);
+    if (!step || place < 0 || !squares[place + step]) return;
+    event.preventDefault();
+    squares[place].tabIndex = -1;
+    squares[place + step].tabIndex = 0;
+    squares[place + step].focus();
+  });
+}

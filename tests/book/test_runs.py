@@ -1,4 +1,4 @@
-"""A run as a page, the list of runs, the front page, and the claims as CSV."""
+"""Tables of runs, the front page, and runs and claims as CSV."""
 
 from __future__ import annotations
 
@@ -13,56 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from capsbook import evidence, notebooks, render, runs
 
-from capslib import papers
 from capslib.lab.ledger import ledger
-from capslib.papers.experiment import Deviation
-
-
-@pytest.fixture
-def record(make_record):
-    check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
-    experiment = papers.experiments("negation_limitation")["sign"]
-    trial, *_ = experiment.trials("paper", where={"arm": check.selects[0].arms[0]}, seeds=[3])
-    trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
-    series = {
-        "epochs": [1, 2, 3],
-        "train_accuracy": [0.5, 0.75, 1.0],
-        "steps": [1, 9],
-        "loss": [0.3, 0.1],
-        "lone": [1, 1, 1, 1, 1],
-    }
-    deviation = Deviation(what="epochs", paper="50", ours="5", why="budget")
-    return make_record(trial, series=series, deviations=[deviation])
-
-
-def test_a_page_says_all_that_the_record_says(record, tmp_path):
-    verdict = evidence.load(tmp_path).verdicts["NEG-T1-rba-bias"]
-    html = runs.page(record, [verdict], "../../../", f"{record.key}.json")
-    page = BeautifulSoup(html, "html.parser")
-    assert page.h1.text == "Sign, seed 3"
-    score = "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
-    assert page.select_one(".run-claims a")["href"] == score
-    assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
-    cells = set()
-    for row in page.select("tbody tr"):
-        cells.add(tuple(cell.text for cell in row.select("td")))
-    assert ("train accuracy", "0.5", "20", "fraction") in cells
-    assert ("learning_rate", "1·10⁻⁵") in cells, "as the tables of a chapter have it"
-    assert ("epochs", "50", "5", "budget") in cells
-    assert set(record.config) <= {name for name, *_ in cells}, "every field, differing or not"
-    figures = page.select("figure")
-    drawn = {figure.figcaption.text: figure.svg["aria-label"] for figure in figures}
-    label = "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
-    assert drawn["train accuracy"] == label
-    assert drawn["loss"].startswith("loss over steps: ")
-    assert drawn["lone"].startswith("lone over position: ")
-
-
-def test_a_curve_leaves_out_what_is_no_number():
-    infinity = float("inf")
-    curve = runs.curve("a", [1, 2, 3], [1, infinity, 3], "epochs")
-    assert "from 1 to 3, between 1 and 3" in curve.label
-    assert runs.curve("a", [1, 2], [infinity, 3], "epochs") is None, "one point is no curve"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.write_text("{}")])
@@ -85,13 +36,34 @@ def test_evidence_follows_the_records(tmp_path, add_records):
     assert loaded.verdicts["NEG-T1-rba-bias"].status == "reproduced"
     assert [run.path.stem for run in loaded.cited("negation_limitation")] == keys
     assert "3 records" in render.standing(loaded, "negation_limitation")
-    links = SimpleNamespace(file=lambda path: path)
+
+
+def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(
+    tmp_path, add_records
+):
+    keys = add_records(tmp_path)
+    loaded = evidence.load(tmp_path)
+    links = SimpleNamespace(file=str, record=lambda run: run.path.name)
     page = BeautifulSoup(render.draw("runs", evidence=loaded, links=links), "html.parser")
-    (row,) = page.select("tbody tr")
-    seeds = {link.text: link["href"] for link in row.select("a")}
-    folder = "records/negation_limitation/sign"
-    assert seeds == {str(seed): f"{folder}/{key}.html" for seed, key in enumerate(keys)}
+    assert page.details["id"] == "runs-negation_limitation-sign-paper"
     assert "3 runs, 4.5 s" in " ".join(page.summary.text.split())
+    (row,) = page.select("tbody tr")
+    assert row.td.text == "dynamic/bias"
+    assert {link["href"] for link in row.select("a")} == {f"{key}.json" for key in keys}
+    verdict = loaded.verdicts["NEG-T1-rba-bias"]
+    (cited,) = runs.cited_runs(verdict, loaded)
+    line = "3 runs of sign at paper scale: dynamic/bias; seeds 0 to 2"
+    assert cited == (page.details["id"], line)
+
+
+def test_runs_as_csv_have_every_metric(tmp_path, add_records):
+    keys = add_records(tmp_path)
+    loaded = evidence.load(tmp_path)
+    rows = list(csv.DictReader(runs.runs_csv(loaded.runs.values()).splitlines()))
+    assert sorted(row["key"] for row in rows) == sorted(keys)
+    assert {row["arm"] for row in rows} == {"dynamic/bias"}
+    metrics = loaded.runs[keys[0]].metrics
+    assert {name: float(rows[0][name]) for name in metrics} == metrics
 
 
 def test_the_claims_as_csv(tmp_path, add_records):

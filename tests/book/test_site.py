@@ -27,14 +27,11 @@ Pages = dict[Path, BeautifulSoup]
 
 @pytest.fixture(scope="module")
 def pages(site) -> Pages:
-    """Every page of the book, and a few of the many pages of runs."""
-    paths = [
-        path
-        for path in sorted(site.rglob("*.html"))
-        if not {"_static", "records"} & set(path.relative_to(site).parts)
-    ]
-    for name in ("sign", "test_error"):
-        paths.append(next((site / "records").glob(f"*/{name}/*.html")))
+    """Every page of the book."""
+    paths = []
+    for path in sorted(site.rglob("*.html")):
+        if "_static" not in path.relative_to(site).parts:
+            paths.append(path)
     assert len(paths) > 8
     return {
         path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in paths
@@ -201,7 +198,7 @@ def _open(page, site, name, query=""):
 
 
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-NAMES = ["book/intro", "search", "genindex", "records/*/sign/*", "records/*/test_error/*"]
+NAMES = ["book/intro", "search", "genindex"]
 for part in CONTENTS["parts"]:
     NAMES += [chapter["file"] for chapter in part["chapters"]]
 FORMS = [("light", 1440), ("light", 820), ("light", 390), ("dark", 1440)]
@@ -366,8 +363,8 @@ def test_scorecard_filter(page, site):
     assert rows.count() == 2
     page.click(".score-filter button")
     page.wait_for_function(f"{counter} === 'all {total} claims'")
-    _open(page, site, "book/scorecard.html", "?paper=em_routing&where=Table 1")
-    assert shown_rows(page, "paper", "where") == {("em_routing", "Table 1")}
+    _open(page, site, "book/scorecard.html", "?where=em_routing/Table 1")
+    assert shown_rows(page, "paper", "where") == {("em_routing", "em_routing/Table 1")}
     _open(page, site, "book/scorecard.html", "?paper=em_routing#claim-NEG-T1-rba-bias")
     assert page.locator("#claim-NEG-T1-rba-bias").is_visible(), "a link wins over the filter"
     assert not page.wrong
@@ -416,6 +413,13 @@ def test_squares_speak_to_the_keyboard(page, site):
     square.focus()
     tip = square.evaluate("square => getComputedStyle(square, '::after').content")
     assert square.get_attribute("aria-label") in tip
+    page.keyboard.press("ArrowRight")
+    assert (
+        page.locator(".matrix-row a.vq")
+        .nth(1)
+        .evaluate("square => square === document.activeElement")
+    ), "an arrow leads to the next square"
+    assert square.get_attribute("tabindex") == "-1", "and the strip stays one stop"
     strip = square.locator("..")
     assert strip.evaluate("strip => strip.getBoundingClientRect().right <= innerWidth")
 
@@ -462,3 +466,14 @@ def test_contrast(page, site, scheme):
     script = CONTRAST.replace("SQUARES", repr(squares)).replace("FULL", repr(full))
     low = {name: ratio for name, ratio in page.evaluate(script).items() if ratio < 4.5}
     assert not low
+
+
+def test_the_site_is_light(site):
+    """A reader on a slow line: 60 MB in all, 1.5 MB and 20,000 elements a page."""
+    megabyte = 2**20
+    total = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    assert total < 60 * megabyte
+    for path in site.rglob("book/**/*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert len(text.encode()) < 1.5 * megabyte, path.name
+        assert text.count("</") + text.count("/>") < 20_000, path.name

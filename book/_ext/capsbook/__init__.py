@@ -22,10 +22,10 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 from capsbook import directives, notebooks, pages, roles, runs, travel
-from capsbook.book import Book, page_of
+from capsbook.book import Book
 from capslib.lab import claims
 from capslib.lab.records import Record
-from capslib.lab.store import Store
+from capslib.papers import PAPERS
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -118,31 +118,21 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
         return
     site, book = Path(app.outdir), env.capsbook
     if book.published != book.stamp or not (site / "_static" / "claims.json").is_file():
-        write_runs(site, book)
         verdicts = book.evidence.of()
         files = {
             "claims.csv": runs.claims_csv(verdicts),
             "claims.json": claims.to_json(verdicts) + "\n",
             "record.schema.json": json.dumps(Record.model_json_schema(), indent=1) + "\n",
         }
+        for stem in PAPERS:
+            runs_of_paper = [r for r in book.evidence.runs.values() if r.trial.paper == stem]
+            files[f"runs/{stem}.csv"] = runs.runs_csv(runs_of_paper)
         for name, text in files.items():
             notebooks.write_if_changed(site / "_static" / name, text.encode())
         book.published = book.stamp
     for executed in book.chapters.values():
         notebooks.write_picture(executed.front, site)
     travel.publish(Path(app.srcdir) / "notebooks", site, book)
-
-
-def write_runs(site: Path, book: Book) -> None:
-    """Write every record and its page into the site."""
-    store = Store(book.results)
-    users = claims.by_record(book.evidence.of())
-    for key, run in book.evidence.runs.items():
-        target = site / page_of(run)
-        file = target.with_suffix(".json")
-        text = runs.page(store.get(run.trial), users.get(key, ()), "../../../", file.name)
-        notebooks.write_if_changed(target, text.encode())
-        notebooks.write_if_changed(file, run.path.read_bytes())
 
 
 def stay_red(app: Sphinx, error: Exception | None) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capslib.lab.ledger import Claim
 
 SCORECARD = "book/scorecard"
+RECORDS = "book/records"
 CHAPTER = "book/papers/{stem}"
 
 
@@ -138,12 +139,17 @@ class Links:
         """Return the address of a file of the site."""
         return "../" * self.page.count("/") + path
 
-    def record(self, key: str) -> str | None:
-        """Return the address of the page of a run."""
-        run = self.book.evidence.runs.get(key)
-        return None if run is None else self.file(page_of(run))
+    def record(self, run: evidence.Run) -> str:
+        """Return the address of the file of a run in the repository."""
+        place = f"{run.trial.paper}/{run.trial.experiment}/{run.path.name}"
+        return f"{self.book.repository}/blob/main/results/{place}"
+
+    def runs(self, anchor: str) -> str | None:
+        """Return the address of a table of runs."""
+        address = self._page(RECORDS)
+        return None if address is None else f"{address}#{anchor}"
 
 
-def page_of(run: evidence.Run) -> str:
-    """Return the place of the page of a run in the site."""
-    return f"records/{run.trial.paper}/{run.trial.experiment}/{run.path.stem}.html"
+def runs_anchor(stem: str, experiment: str, scale: str) -> str:
+    """Return the anchor of the runs of an experiment at a scale."""
+    return f"runs-{stem}-{experiment}-{scale}"

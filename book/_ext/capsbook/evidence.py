@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,17 +27,22 @@ from capslib.papers.check import BOUNDS, DIFFERENCES, Select
 from capslib.papers.experiment import SCALES, TWICE
 
 if TYPE_CHECKING:
+    from capslib.lab.records import Record
     from capslib.lab.words import Verdict
     from capslib.papers.experiment import Exit, Metric, Scale, Trial
 
 
 class Run(NamedTuple):
-    """What lists of runs say of a record, and the file that has the rest."""
+    """What tables of runs say of a record, and the file that has the rest."""
 
     trial: Trial
+    arm: str
     exit: Exit
+    metrics: Mapping[str, float]
     wall_seconds: float
     finished: datetime
+    device: str
+    revision: str | None
     path: Path
 
 
@@ -174,13 +179,25 @@ def load(results: Path) -> Evidence:
     verdicts = {verdict.claim.id: verdict for verdict in claims.verdicts(store=store)}
     runs = {}
     for record in store.records():
-        trial = record.trial
-        if trial.scale != "smoke":
-            path = store.path(trial)
-            runs[record.key] = Run(
-                trial, record.exit, record.wall_seconds, record.finished, path
-            )
+        if record.trial.scale != "smoke":
+            runs[record.key] = _run(record, store.path(record.trial))
     return Evidence(results, verdicts, runs)
+
+
+def _run(record: Record, path: Path) -> Run:
+    trial = record.trial
+    experiment = papers.experiments(trial.paper)[trial.experiment]
+    return Run(
+        trial=trial,
+        arm=experiment.arm(trial.scale, trial.config).name or "an arm of its own",
+        exit=record.exit,
+        metrics={name: metric.value for name, metric in record.metrics.items()},
+        wall_seconds=record.wall_seconds,
+        finished=record.finished,
+        device=record.environment.device,
+        revision=record.code.revision,
+        path=path,
+    )
 
 
 def stamp(results: Path) -> str:

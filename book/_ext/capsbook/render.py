@@ -35,7 +35,6 @@ from capslib.lab.words import (
 from capslib.papers import PAPERS
 
 if TYPE_CHECKING:
-    from capsbook.book import Links
     from capsbook.evidence import Evidence
 
 FOLD = 200
@@ -86,12 +85,6 @@ def tables(verdicts: Iterable[Verdict]) -> tuple[dict[str, list[Verdict]], list[
         if len(members) < TILE:
             singles += large.pop(where)
     return large, singles
-
-
-def linked_records(verdict: Verdict, links: Links) -> dict[str, str]:
-    """Return the address of each record that a verdict uses and the site has."""
-    addresses = {key: links.record(key) for key in verdict.records}
-    return {key: address for key, address in addresses.items() if address}
 
 
 def amount(hours: float) -> str:
@@ -196,7 +189,6 @@ CALLED = (
     counts,
     judged,
     kinds,
-    linked_records,
     main_row,
     milliseconds,
     number,

@@ -1,181 +1,184 @@
-"""Every run as a page to read, the list of them, and the claims as CSV."""
+"""The runs behind the claims: a table of each paper, and all of them and all claims as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from capsbook.book import page_of
-from capsbook.render import TEMPLATES, draw, words
-from capslib.lab import claims, frames, progress
-from capslib.lab.ledger import plural
-from capslib.lab.records import ABSCISSAS, LISTS
+from capsbook.book import runs_anchor
+from capsbook.render import TEMPLATES
+from capslib import papers
+from capslib.lab import claims, progress
+from capslib.lab.ledger import number, plural
+from capslib.papers.check import leaves
 
 if TYPE_CHECKING:
-    from capsbook.evidence import Run
-    from capslib.lab.records import Record
+    from capsbook.evidence import Evidence, Run
     from capslib.lab.words import Verdict
 
-
-class Curve(NamedTuple):
-    """A series as a small drawing: its range at the left, its abscissa below."""
-
-    name: str
-    abscissa: str
-    label: str
-    points: str
-    start: float
-    end: float
-    low: float
-    high: float
+NAMED = 3
+"""Of more arms than these, a line of runs names the first and the last."""
 
 
-def curve(name: str, x: Sequence[float], y: Sequence[float], abscissa: str) -> Curve | None:
-    """Return the curve of a series; None for fewer than two points that are finite."""
-    points = []
-    for point in zip(x, y, strict=True):
-        if all(map(math.isfinite, point)):
-            points.append(point)
-    if len(points) < 2:
-        return None
-    xs, ys = zip(*points, strict=True)
-    start, end, low, high = min(xs), max(xs), min(ys), max(ys)
-    places = []
-    for position, value in points:
-        across = 56 + 180 * (position - start) / (end - start or 1)
-        down = 78 - 66 * (value - low) / (high - low or 1)
-        places.append(f"{across:.1f},{down:.1f}")
-    name, abscissa = words(name), words(abscissa)
-    ends, between = f"from {ys[0]:.4g} to {ys[-1]:.4g}", f"between {low:.4g} and {high:.4g}"
-    label = f"{name} over {abscissa}: {ends}, {between}"
-    return Curve(name, abscissa, label, " ".join(places), start, end, low, high)
+class ArmOfRuns(NamedTuple):
+    """The runs of an arm, and the metric that stands for them in a table."""
+
+    arm: str
+    metric: str
+    runs: list[Run]
+
+    @property
+    def values(self) -> list[str]:
+        """The metric of each run; how it ended, where it has none."""
+        values = []
+        for run in self.runs:
+            if self.metric in run.metrics:
+                values.append(number(run.metrics[self.metric]))
+            else:
+                values.append(run.exit)
+        return values
+
+    @property
+    def devices(self) -> str:
+        """What it ran on."""
+        return ", ".join(dict.fromkeys(run.device for run in self.runs))
+
+    @property
+    def revisions(self) -> list[str]:
+        """The revisions of the code that ran."""
+        return list(dict.fromkeys(run.revision or "unknown" for run in self.runs))
 
 
-def curves(series: Mapping[str, Sequence[float]]) -> list[Curve]:
-    """Return the curves of a record, each over the first abscissa that has as many points."""
-    drawn = []
-    for name, values in series.items():
-        if name in ABSCISSAS or name.startswith(LISTS):
-            continue
-        abscissa, places = "position", range(1, len(values) + 1)
-        for candidate in reversed(ABSCISSAS):
-            if len(series.get(candidate, ())) == len(values):
-                abscissa, places = candidate, series[candidate]
-        drawn.append(curve(name, places, values, abscissa))
-    return [line for line in drawn if line]
+class GroupOfRuns(NamedTuple):
+    """The runs of an experiment at a scale."""
+
+    experiment: str
+    scale: str
+    anchor: str
+    arms: list[ArmOfRuns]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All of its runs."""
+        return [run for arm in self.arms for run in arm.runs]
 
 
-def page(record: Record, users: Sequence[Verdict], up: str, file: str) -> str:
-    """Return the page of a record.
+def table_of_runs(stem: str, evidence: Evidence) -> list[GroupOfRuns]:
+    """Return the runs of a paper by experiment and scale, and by arm.
 
-    ``users`` are the verdicts that rest on it, ``up`` leads to the root of the site, ``file``
-    to the JSON file.
+    Of each arm the table shows the metric that most checks of the experiment ask for, or else
+    the first one of its records.
     """
-    trial = record.trial
-    name = f"{words(trial.experiment)}, seed {trial.seed}"
-    defaults = {
-        name: value for name, value in record.config.items() if name not in trial.config
-    }
-    metrics = [
-        (words(name), frames.text(metric.value), metric.n, metric.unit)
-        for name, metric in record.metrics.items()
-    ]
-    deviations = [(d.what, d.paper, d.ours, d.why) for d in record.deviations]
-    data = []
-    for seen in record.data:
-        kind = "stand-in" if seen.stand_in else "real"
-        differences = "; ".join(seen.deviations) or "–"
-        data.append((seen.name, seen.sha256[:12], kind, differences))
-    return draw(
-        "record",
-        record=record,
-        users=users,
-        up=up,
-        file=file,
-        title=name[:1].upper() + name[1:],
-        metrics=metrics,
-        curves=curves(record.series),
-        settings=_texts(trial.config),
-        defaults=_texts(defaults),
-        deviations=deviations,
-        data=data,
-        circumstances=_circumstances(record),
-    )
-
-
-def _texts(fields: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(name, frames.text(value)) for name, value in fields.items()]
-
-
-def _circumstances(record: Record) -> dict[str, str]:
-    """Return how, when and where a record came about."""
-    machine, code = record.environment, record.code
-    ended = record.exit
-    if record.message:
-        ended += f": {record.message}"
-    revision = f"revision {code.revision or 'unknown'}"
-    if code.dirty:
-        revision += " with uncommitted changes"
-    minute = "%Y-%m-%d %H:%M"
-    times = f"{record.started:{minute}} to {record.finished:{minute}}"
-    threads = plural(machine.threads, "thread")
-    memory = f"{record.peak_memory_bytes / 2**20:,.0f} MiB"
-    versions = f"Python {machine.python}, torch {machine.torch}"
-    return {
-        "ended": ended,
-        "ran": f"{times}, {record.wall_seconds:,.0f} s",
-        "taken up again at": frames.text(record.resumed_from) or "never",
-        "machine": f"{machine.device}, {threads}, {memory}",
-        "software": f"{versions}, routing path {record.routing_path}",
-        "code": revision,
-        "trainable parameters": f"{record.parameters:,}",
-    }
-
-
-Arms = dict[str, list["Run"]]
-
-
-def grouped(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Arms]]:
-    """Return runs by paper, experiment and scale, and configuration."""
-    papers: dict[str, dict[tuple[str, str], Arms]] = {}
-    for run in sorted(runs, key=_place):
+    asked = _asked(stem)
+    groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in evidence.runs.values():
         trial = run.trial
-        experiments = papers.setdefault(trial.paper, {})
-        arms = experiments.setdefault((trial.experiment, trial.scale), {})
-        fields = _texts(dict(sorted(trial.config.items())))
-        arm = ", ".join(f"{name} = {text}" for name, text in fields)
-        arms.setdefault(arm or "as the paper", []).append(run)
-    return papers
+        if trial.paper == stem:
+            arms = groups.setdefault((trial.experiment, trial.scale), {})
+            arms.setdefault(run.arm, []).append(run)
+    tables = []
+    for (experiment, scale), arms in sorted(groups.items()):
+        rows = []
+        for arm, runs in sorted(arms.items()):
+            runs.sort(key=lambda run: run.trial.seed)
+            metrics = runs[0].metrics
+            ranking = [name for name, _ in asked[experiment].most_common() if name in metrics]
+            metric = next(iter([*ranking, *metrics]), "")
+            rows.append(ArmOfRuns(arm, metric, runs))
+        anchor = runs_anchor(stem, experiment, scale)
+        tables.append(GroupOfRuns(experiment, scale, anchor, rows))
+    return tables
 
 
-def _place(run: Run) -> tuple:
-    trial = run.trial
-    config = json.dumps(trial.config, sort_keys=True)
-    return trial.experiment, trial.scale, config, trial.seed
+def _asked(stem: str) -> dict[str, Counter[str]]:
+    """Return how many checks of a paper ask for each metric, by experiment."""
+    asked = {name: Counter[str]() for name in papers.experiments(stem)}
+    for check in papers.checks_of(stem).values():
+        for leaf in leaves(check):
+            for experiment in {select.experiment for select in leaf.selects}:
+                asked[experiment][str(leaf.metric)] += 1
+    return asked
 
 
-TEMPLATES.globals.update(grouped=grouped, duration=progress.duration, page_of=page_of)
+def cited_runs(verdict: Verdict, evidence: Evidence) -> list[tuple[str, str]]:
+    """Return the runs behind a verdict in words: the anchor of their table, and a line."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for key in verdict.records:
+        run = evidence.runs.get(key)
+        if run:
+            groups.setdefault((run.trial.experiment, run.trial.scale), []).append(run)
+    lines = []
+    for (experiment, scale), runs in groups.items():
+        anchor = runs_anchor(verdict.claim.paper, experiment, scale)
+        name = experiment.replace("_", " ")
+        arms = _arms_in_words(list(dict.fromkeys(run.arm for run in runs)))
+        seeds = sorted({run.trial.seed for run in runs})
+        line = f"{plural(len(runs), 'run')} of {name} at {scale} scale: {arms}"
+        lines.append((anchor, f"{line}; {_seeds_in_words(seeds)}"))
+    return lines
+
+
+def _arms_in_words(arms: Sequence[str]) -> str:
+    if len(arms) <= NAMED:
+        return ", ".join(arms)
+    return f"{len(arms)} arms, {arms[0]} to {arms[-1]}"
+
+
+def _seeds_in_words(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
+
+
+TEMPLATES.globals.update(
+    cited_runs=cited_runs, duration=progress.duration, table_of_runs=table_of_runs
+)
+
+
+def runs_csv(runs: Iterable[Run]) -> str:
+    """Return every run of a paper as a line of CSV, with all its metrics."""
+    runs = list(runs)
+    metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+    head = ["experiment", "scale", "arm", "seed", "exit", "finished", "wall_seconds"]
+    head += ["device", "revision", "key", *metrics]
+    lines = []
+    for run in runs:
+        trial = run.trial
+        values = [run.metrics.get(name, "") for name in metrics]
+        place = [trial.experiment, trial.scale, run.arm, trial.seed]
+        circumstances = [run.exit, run.finished.isoformat(), run.wall_seconds, run.device]
+        lines.append([*place, *circumstances, run.revision or "", run.path.stem, *values])
+    return _csv(head, lines)
 
 
 def claims_csv(verdicts: Iterable[Verdict]) -> str:
     """Return every claim as a line of CSV: its row of ``capslib claims``, reason and
     records."""
-    file = io.StringIO()
-    lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(["paper", *claims.COLUMNS, "Place", "Statement", "Reason", "Records"])
+    head = ["paper", *claims.COLUMNS, "Place", "Statement", "Reason", "Records"]
+    lines = []
     for verdict in verdicts:
         claim = verdict.claim
         cells = [claim.paper, *claims.row(verdict), claim.where, claim.statement]
-        cells += [verdict.reason, " ".join(verdict.records)]
-        lines.writerow([_no_formula(cell) for cell in cells])
+        lines.append([*cells, verdict.reason, " ".join(verdict.records)])
+    return _csv(head, lines)
+
+
+def _csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    for cells in lines:
+        writer.writerow([_no_formula(cell) for cell in cells])
     return file.getvalue()
 
 
-def _no_formula(cell: str) -> str:
+def _no_formula(cell: object) -> object:
     """Quote what a spreadsheet would run as a formula."""
-    return f"'{cell}" if re.match(r"[=+\-@](?!\d)", cell) else cell
+    is_formula = isinstance(cell, str) and re.match(r"[=+\-@](?!\d)", cell)
+    return f"'{cell}" if is_formula else cell
