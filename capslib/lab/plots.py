@@ -202,13 +202,17 @@ def _wrap_legend(figure: Figure, legend: Legend) -> None:
 
 
 def _stack_panels(panels: Sequence[Axes], rows: int, columns: int) -> None:
-    """Put panels under each other, row by row, and label each as its row and column were."""
-    labels_of_rows = {}
+    """Put panels under each other, row by row.
+
+    Each keeps its labels. One without takes the label below its column, and that at the left of
+    its row if it shares that axis.
+    """
+    first_of_rows = {}
     labels_of_columns = {}
     for axes in panels:
         cell = axes.get_subplotspec()
         if cell.is_first_col():
-            labels_of_rows[cell.rowspan.start] = axes.get_ylabel()
+            first_of_rows[cell.rowspan.start] = axes
         if cell.is_last_row():
             labels_of_columns[cell.colspan.start] = axes.get_xlabel()
     cells = panels[0].figure.add_gridspec(rows * columns, 1)
@@ -218,7 +222,9 @@ def _stack_panels(panels: Sequence[Axes], rows: int, columns: int) -> None:
         axes.set_subplotspec(cells[row * columns + column])
         axes.tick_params(labelleft=True, labelbottom=True)
         axes.set_xlabel(axes.get_xlabel() or labels_of_columns.get(column, ""))
-        axes.set_ylabel(axes.get_ylabel() or labels_of_rows.get(row, ""))
+        first = first_of_rows.get(row)
+        if first and not axes.get_ylabel() and axes.get_shared_y_axes().joined(axes, first):
+            axes.set_ylabel(first.get_ylabel())
 
 
 def key(axes: Axes, colors: Mapping[str, str], inside: str | None = None) -> None:

@@ -49,6 +49,15 @@ def test_panels_stand_one_under_the_other_each_with_its_scales():
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
 
 
+def test_a_panel_takes_no_label_of_an_axis_that_it_does_not_share():
+    figure, axes = plots.panels(2)
+    axes[0].set(xlabel="input", ylabel="length of the capsule")
+    plots.rows(axes[1], {"no bias": ("C0", None, [13.0], ()), "bias": ("C0", None, [98.0], ())})
+    axes[1].set_xlabel("test accuracy (%)")
+    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in plots.narrow(figure).axes]
+    assert labels == [("input", "length of the capsule"), ("test accuracy (%)", "")]
+
+
 @pytest.mark.parametrize(
     ("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)]
 )
