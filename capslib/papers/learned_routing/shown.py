@@ -14,14 +14,6 @@ from capslib.papers.learned_routing.table3 import LAYERS
 NAMES = {"connectionist": "LSTM", "similarity": "kernel", "em": "EM", "dynamic": "RBA"}
 LEARNERS = ("connectionist", "similarity")
 PLACES = dict(zip(LAYERS, ("first layer", "second layer", "classes"), strict=True))
-VALUES = {
-    "lambda1": "λ₁",
-    "lambda2": "λ₂",
-    "width": "width",
-    "theta1": "θ₁",
-    "theta2": "θ₂",
-    "theta3": "θ₃",
-}
 UNCHANGED = "as in Table 3"
 CHANGES = {
     "released_start": "released start",
@@ -110,23 +102,6 @@ def share_of_steps(pilot: Iterable[Arm], arms: Iterable[Arm]) -> dict[str, float
         data = arm.recipe.data
         shares[SETS.get(data, data)] = arm.recipe.steps / steps[data]
     return shares
-
-
-def values_of_the_kernel(records: Iterable[Measured]) -> dict[Row, list[list[float]]]:
-    """Return every λ₁, λ₂, width and θ of similarity routing.
-
-    By set, layer, and whether the routing is trained.
-    """
-    kernels = [record for record in records if record.config["routing"] == "similarity"]
-    kernels.sort(key=lambda record: record.config["trained"])
-    rows: dict[Row, list[list[float]]] = {}
-    for layer, label in PLACES.items():
-        for record in kernels:
-            state = "trained" if record.config["trained"] else "start"
-            row = rows.setdefault((set_name(record), label, state), [[] for _ in VALUES])
-            for values, name in zip(row, VALUES, strict=True):
-                values += record.series[f"{name}_{layer}"]
-    return dict(sorted(rows.items(), key=lambda item: item[0][0]))
 
 
 def change(record: Measured) -> str:
