@@ -6,7 +6,7 @@ from typing import Any
 
 from helpers import make_record
 
-from capslib.lab.ledger import Claim
+from capslib.lab.ledger import Claim, ledger
 from capslib.lab.records import Record
 from capslib.lab.replicates import Runs
 from capslib.papers.check import Check, Select
@@ -28,7 +28,21 @@ AHEAD = Check((A, B), "accuracy", ">")
 YES = Check(A, "accuracy", ">", 0.5)
 NO = Check(B, "accuracy", ">", 0.5)
 UNCLEAR = Check(A, "accuracy", ">", 0.955)
-NOT_THERE = Check(Select("depth", arm="c"), "accuracy", ">", 0.5)
+NOT_RUN = Check(Select("depth", arm="c"), "accuracy", ">", 0.5)
+
+ORDER = ledger()["NEG-W-4"]
+THEOREM = ledger()["NEG-W-1"]
+
+
+def number(value: float, **fields: Any) -> Claim:
+    """Return a claim that a paper makes in a number, by default in percent."""
+    row = ledger()["NEG-T1-rba-bias"]
+    return row.model_copy(update={"value": value, "tolerance": 0.5, **fields})
+
+
+def metric(value: float, unit: str = "fraction") -> Metric:
+    """Return a metric of nine things."""
+    return Metric(value=value, n=9, unit=unit)
 
 
 def record(
@@ -37,83 +51,44 @@ def record(
     arm: str = "a",
     scale: str = "paper",
     unit: str = "fraction",
-    exit: str = "ok",
-    learned: float = 0.9,
     epochs: int = EPOCHS,
-    metrics: dict[str, Metric] | None = None,
+    learned: float = 0.9,
+    revision: int = 1,
     **fields: Any,
 ) -> Record:
     """Return the record of a made-up trial, whose accuracy is ``value``."""
     config = {"arm": arm, "epochs": epochs}
-    trial = Trial(
-        paper=fields.pop("paper", "negation_limitation"),
-        experiment=fields.pop("experiment", "depth"),
-        revision=fields.pop("revision", 1),
-        scale=scale,
-        config=config,
-        seed=seed,
-    )
-    measured = dict(metrics or {})
+    address = {"paper": ORDER.paper, "experiment": "depth", "revision": revision}
+    trial = Trial(**address, scale=scale, config=config, seed=seed)
+    metrics = fields.pop("metrics", {})
     if value is not None:
-        measured["accuracy"] = Metric(value=value, n=10_000, unit=unit)
-    return make_record(
-        trial,
-        config=config,
-        metrics=measured if exit == "ok" else {},
-        series={"batch_accuracy": [learned]},
-        exit=exit,
-        **{"data": [MNIST], "parameters": 7, "routing_path": "fast"} | fields,
-    )
+        metrics = {**metrics, "accuracy": metric(value, unit)}
+    series = {"batch_accuracy": [learned]}
+    defaults = {"data": [MNIST], "routing_path": "fast", "series": series}
+    return make_record(trial, config=config, metrics=metrics, **{**defaults, **fields})
 
 
 def records(values: list[float | None], **fields: Any) -> list[Record]:
     """Return a record for each value, with seeds from 0 on."""
-    return [record(value, seed=seed, **fields) for seed, value in enumerate(values)]
+    return [record(value, seed, **fields) for seed, value in enumerate(values)]
+
+
+def failed(seed: int, exit: str = "nan", **fields: Any) -> Record:
+    """Return the record of a run that did not end well."""
+    return record(seed=seed, exit=exit, series={}, **fields)
 
 
 def both_arms(a: list[float] = GOOD, b: list[float] = BAD, **fields: Any) -> list[Record]:
     """Return records of two arms."""
-    return records(a, arm="a", **fields) + records(b, arm="b", **fields)
+    return records(a, **fields) + records(b, arm="b", **fields)
 
 
-def twice(a: float = GOOD[0], b: float = BAD[0], **fields: Any) -> list[Record]:
-    """Return a record of each of two arms with twice the epochs."""
+def twice(a: float | None = GOOD[0], b: float | None = BAD[0], **fields: Any) -> list[Record]:
+    """Return a record of each of two arms with twice the epochs, at cpu scale."""
     fields = {"epochs": 2 * EPOCHS, "scale": "cpu"} | fields
-    return [record(a, arm="a", **fields), record(b, arm="b", **fields)]
+    return [record(a, **fields), record(b, arm="b", **fields)]
 
 
 def with_budgets(records: list[Record]) -> Runs:
     """Return runs of which those with twice the epochs have twice the budget."""
-    return Runs(records, lambda r: 2 if r.config["epochs"] == 2 * EPOCHS else 1)
-
-
-def metric(value: float, unit: str = "fraction") -> Metric:
-    """Return a metric of nine things."""
-    return Metric(value=value, n=9, unit=unit)
-
-
-def claim(kind: str = "value", value: float | None = None, **fields: Any) -> Claim:
-    """Return a claim that no paper makes."""
-    is_value = kind == "value"
-    row = {
-        "id": "NEG-X-test",
-        "paper": "negation_limitation",
-        "where": "Table 1",
-        "kind": kind,
-        "statement": "A is so.",
-        "dataset": "MNIST",
-        "setting": "",
-        "metric": "test accuracy" if is_value else "",
-        "unit": "percent" if is_value else "",
-        "value": value,
-        "std": None,
-        "tolerance": 0.5,
-        "not_run": "",
-        "notes": "",
-        "printed": str(value or ""),
-    }
-    return Claim(**(row | fields))
-
-
-ORDER = claim("order")
-THEOREM = claim("property")
+    return Runs(records, lambda record: record.config["epochs"] // EPOCHS)
