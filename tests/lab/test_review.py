@@ -203,9 +203,11 @@ def test_seeds_of_one_configuration_are_measured_alike(store, put, changes, diff
 
 
 def test_a_seed_of_other_code_may_measure_more_and_one_may_stop_early(store, put):
-    put(SIGN[0], **metrics())
-    change = Metric(value=0.01, n=80, unit="share")
-    measured = metrics(loss=LOSS, loss_change_last_quarter=change)
+    def change(steps: int) -> Metric:
+        return Metric(value=0.01, n=steps, unit="share")
+
+    put(SIGN[0], **metrics(loss_change_last_quarter=change(100)))
+    measured = metrics(loss=LOSS, loss_change_last_quarter=change(80))
     put(like(SIGN[0], seed=1), **measured, **code(revision="b" * 40))
     assert not review(store).problems
 
