@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -13,7 +12,6 @@ import psutil
 import pytest
 import torch
 import toys
-from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
 from capslib.lab import runs
@@ -30,7 +28,7 @@ from capslib.lab.runs import (
     run_trial,
 )
 from capslib.papers import experiments
-from capslib.papers.experiment import Arm, DataFingerprint, Metric, Trial
+from capslib.papers.experiment import Arm, DataFingerprint, Trial
 from capslib.training import Context
 
 # ------------------------------------------------------------------------------------------
@@ -52,7 +50,7 @@ def test_the_key_of_a_trial_never_changes(trial):
 
 
 def test_the_key_knows_every_field(trial):
-    changed = {
+    changes = {
         "paper": "em_routing",
         "experiment": "depth",
         "revision": 2,
@@ -60,14 +58,9 @@ def test_the_key_knows_every_field(trial):
         "seed": 4,
         "config": {**trial.config, "points": 21},
     }
-    assert set(changed) == set(Trial.model_fields), "a new field needs a line here"
-    keys = {trial.model_copy(update={name: value}).key for name, value in changed.items()}
-    keys |= {
-        trial.model_copy(update={"config": {**trial.config, name: "x"}}).key
-        for name in trial.config
-    }
-    assert len(keys) == len(changed) + len(trial.config)
-    assert trial.key not in keys
+    assert set(changes) == set(Trial.model_fields), "a new field needs a line here"
+    for name, value in changes.items():
+        assert trial.model_copy(update={name: value}).key != trial.key
 
 
 def test_the_key_does_not_know_the_order_of_fields_or_the_way_through_json(trial):
@@ -84,69 +77,21 @@ def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"scale": "huge"},
-        {"seed": -1},
-        {"seed": 2**60},
-        {"revision": 0},
-        {"surprise": 1},
-        {"config": {"size": 10**101}},
-    ],
-)
-def test_a_trial_is_validated(trial, change):
-    with pytest.raises(ValidationError):
-        Trial.model_validate({**trial.model_dump(), **change})
-
-
-def test_a_trial_says_what_it_is(trial):
-    assert str(trial) == (
-        "negation_limitation/sign [cpu] "
-        "routing=dynamic bias=True points=20 learning_rate=0.01 seed=3"
-    )
-
-
 # ------------------------------------------------------------------------------------------
 # selections
 
 
-def test_the_trials_of_a_scale_come_seed_by_seed(make_experiment):
-    trials = make_experiment().trials("cpu")
-    assert [(t.seed, t.config) for t in trials] == [
-        (s, c) for s in (0, 1, 2) for c in ({}, {"size": 2}, {"size": 3})
+def test_where_selects_trials_and_change_sets_their_fields(make_experiment):
+    experiment = make_experiment()
+    trials = experiment.trials("cpu", seeds=(7, 5), where={"size": 2})
+    assert [(trial.seed, trial.config) for trial in trials] == [
+        (7, {"size": 2}),
+        (5, {"size": 2}),
     ]
-    assert len(make_experiment().trials("smoke")) == 3
-
-
-def test_where_keeps_and_change_sets(make_experiment):
-    experiment = make_experiment()
-    assert [t.config for t in experiment.trials("smoke", where={"size": 2})] == [{"size": 2}]
-    assert [t.config for t in experiment.trials("smoke", change={"size": 9})] == [
-        {"size": 9}
-    ]  # three that became one
-    assert [t.config for t in experiment.trials("smoke", change={"size": "9"})] == [{"size": 9}]
-    assert [t.seed for t in experiment.trials("cpu", seeds=(7, 5), where={"size": 1})] == [7, 5]
-    (trial,) = experiment.trials("cpu", where={"size": 1, "seed": 1})
-    assert trial == experiment.trials("cpu", where={"size": 1})[1]
-    assert [t.seed for t in experiment.trials("cpu", seeds=range(8), where={"seed": 7})] == [
-        7
-    ] * len(experiment.at("cpu"))
-
-
-def test_an_experiment_knows_the_budget_of_a_trial(make_experiment):
-    """The toy has no epochs, so no trial of it has twice its budget."""
-    experiment = make_experiment()
-    trial, *_ = experiment.trials("cpu")
-    assert experiment.budget(trial) == 1
-    for change in (
-        {"revision": trial.revision + 1},
-        {"config": {"size": 99}},
-        {"scale": "paper"},
-        {"seed": 99},
-    ):
-        changed = trial.model_copy(update=change)
-        assert experiment.budget(changed) == (changed in experiment.trials(changed.scale))
+    trials = experiment.trials("cpu", where={"seed": 1})
+    assert [trial.seed for trial in trials] == [1, 1, 1]
+    (trial,) = experiment.trials("smoke", change={"size": "9"})
+    assert trial.config == {"size": 9}, "three arms that became one"
 
 
 @pytest.mark.parametrize(
@@ -177,50 +122,11 @@ def test_a_record_survives_json_to_the_last_bit(trial, make_record):
     assert Record.model_validate_json(record.model_dump_json(indent=1)) == record
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"exit": "fine"},
-        {"schema_version": 1},
-        {"wall_seconds": -1},
-        {"surprise": 0},
-        {"series": {"x": [float("nan")]}},
-        {"config": None},
-    ],
-)
-def test_a_record_is_validated(trial, make_record, change):
-    with pytest.raises(ValidationError):
-        make_record(trial, **change)
-
-
-def test_a_metric_is_a_number():
-    for value in (float("nan"), float("inf"), None, "high"):
-        with pytest.raises(ValidationError):
-            Metric(value=value, n=1, unit="fraction")
-
-
-def test_the_schema_can_be_published():
-    schema = json.loads(json.dumps(Record.model_json_schema()))
-    assert set(Record.model_fields) == set(schema["properties"])
-    assert schema["additionalProperties"] is False
-    assert {"Trial", "Metric", "Deviation", "Environment", "Code", "DataFingerprint"} <= set(
-        schema["$defs"]
-    )
-
-
 def test_a_record_is_real_unless_a_stand_in_was_seen(trial, make_record):
-    real, stand_in = (
-        DataFingerprint(name="x", sha256="0" * 64, stand_in=s, complete=True)
-        for s in (False, True)
-    )
-    assert make_record(trial).real
+    real = DataFingerprint(name="x", sha256="0" * 64, stand_in=False, complete=True)
+    stand_in = real.model_copy(update={"stand_in": True})
     assert make_record(trial, data=[real]).real
     assert not make_record(trial, data=[real, stand_in]).real
-
-
-def test_the_hash_of_the_code_is_a_hash():
-    assert len(code_hash()) == 64
-    assert code_hash() == code_hash()
 
 
 @pytest.fixture(scope="module")
@@ -243,15 +149,11 @@ SIGN = "capslib.papers.negation_limitation.sign"
     ("name", "counts"),
     [
         ("papers/negation_limitation/sign.py", True),
-        ("papers/common.py", True),
-        ("routing/em.py", True),  # of the registry of routings, by name
-        ("networks/negation_limitation.py", True),
-        ("networks/em_routing.py", True),  # what the registry of networks names may be chosen
+        ("routing/em.py", True),  # by its name in the registry
+        ("networks/em_routing.py", True),
         ("training.py", True),
         ("lab/cli.py", False),
-        ("lab/judging.py", False),
         ("papers/em_routing/table1.py", False),
-        ("__init__.py", False),
     ],
 )
 def test_the_code_of_an_experiment_is_what_its_module_imports(code, name, counts):
@@ -261,29 +163,17 @@ def test_the_code_of_an_experiment_is_what_its_module_imports(code, name, counts
     assert hash_of_code(changed) != hash_of_code(code), "a worker has the whole package"
 
 
-def with_line_ends_of_windows(content: bytes) -> bytes:
-    return content.replace(b"\n", b"\r\n")
-
-
 def test_the_hash_of_the_code_does_not_ask_how_lines_end(code):
     """So a checkpoint goes on in a clone of Windows, and a cluster may have both."""
-    windows = {name: with_line_ends_of_windows(content) for name, content in code.items()}
-    assert hash_of_code(windows) == hash_of_code(code)
+    windows = {name: content.replace(b"\n", b"\r\n") for name, content in code.items()}
     assert hash_of_code(windows, SIGN) == hash_of_code(code, SIGN)
 
 
 def test_what_is_imported_within_a_function_counts(code):
-    files = edited(code, "lab/statistics.py", b"from __future__", b"# edited\nfrom __future__")
-    late = edited(
-        code,
-        "papers/common.py",
-        b"def abscissa",
-        b"def late():\n    from capslib.lab.statistics import interval\n\n\ndef abscissa",
-    )
-    edited_both = {**late, "lab/statistics.py": files["lab/statistics.py"]}
+    function = b"def late():\n    from capslib.lab import statistics\n\n\ndef abscissa"
+    late = edited(code, "papers/common.py", b"def abscissa", function)
     assert "lab/statistics.py" not in reached(code, SIGN)
     assert "lab/statistics.py" in reached(late, SIGN)
-    assert hash_of_code(late, SIGN) != hash_of_code(edited_both, SIGN)
 
 
 def test_a_record_and_a_checkpoint_hold_the_hash_of_their_own_code(code):
@@ -313,110 +203,67 @@ def project(tmp_path) -> Path:
     return root
 
 
-CHANGES = {
-    "nothing": (lambda root: None, False),
-    "a changed module": (
-        lambda root: (root / "capslib" / "__init__.py").write_text("A = 2"),
-        True,
-    ),
-    "a new module": (
-        lambda root: (root / "capslib" / "lab" / "new.py").write_text("A = 2"),
-        True,
-    ),
-    "a module that is gone": (lambda root: (root / "capslib" / "__init__.py").unlink(), True),
-    "a changed ledger": (
-        lambda root: (root / "capslib" / "lab" / "ledger" / "em_routing.csv").write_text("b"),
-        True,
-    ),
-    "notes of the author": (
-        lambda root: (root / "capslib" / "todo.txt").write_text("b"),
-        False,
-    ),
-    "a record": (lambda root: (root / "results.json").write_text("b"), False),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_checkout_has_a_revision_and_may_have_changes(project, what):
+@pytest.mark.parametrize(
+    ("name", "dirty"),
+    [
+        ("capslib/__init__.py", True),
+        ("capslib/lab/new.py", True),
+        ("capslib/lab/ledger/em_routing.csv", True),
+        ("capslib/todo.txt", False),
+        ("results.json", False),
+    ],
+)
+def test_a_checkout_has_a_revision_and_may_have_changes(project, monkeypatch, name, dirty):
+    """A hook of git sets variables for the repository that it belongs to."""
     revision = commit(project)
-    change, dirty = CHANGES[what]
-    change(project)
+    monkeypatch.setenv("GIT_DIR", "elsewhere")
+    monkeypatch.setenv("GIT_INDEX_FILE", "elsewhere")
+    assert checkout(project) == (revision, False, "")
+    checkout.cache_clear()
+    (project / name).write_text("A = 2")
     assert checkout(project) == (revision, dirty, "")
     assert ("commit first" in checkout(project).objection) is dirty
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "GIT_DIR",
-        "GIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_LITERAL_PATHSPECS",
-    ],
-)
-def test_a_variable_of_git_names_no_other_repository(project, monkeypatch, variable):
-    """A hook of git sets some of them, for the repository that it belongs to."""
-    revision = commit(project)
-    (project / "capslib" / "new.py").touch()
-    monkeypatch.setenv(variable, "1")
-    assert checkout(project) == (revision, True, "")
+STRANGE = "is in a git repository of something else"
 
 
-def unpacked(project: Path) -> Path:
-    """A tarball of the project, below nothing of git."""
-    return project
+def assert_unknown(root: Path, reason: str) -> None:
+    code = checkout(root)
+    assert (code.revision, code.dirty) == (None, None)
+    assert reason in code.reason
+    assert code.reason in code.objection
 
 
-def copied(project: Path) -> Path:
-    """A tarball of the project, in a folder of a stranger's repository that tracks it."""
+def test_a_package_that_is_not_committed_has_no_revision(project):
+    assert_unknown(project, "not a git repository")
+    checkout.cache_clear()
+    git("init", "-q", folder=project)
+    assert_unknown(project, "Needed a single revision")
+
+
+def test_a_repository_that_tracks_a_copy_says_nothing_of_its_revision(project):
     commit(project.parent)
-    return project
+    assert_unknown(project, STRANGE)
 
 
-def installed(project: Path) -> Path:
-    """An installed package, below a clone of this project."""
+def test_a_clone_says_nothing_of_a_package_that_is_installed_below_it(project):
     commit(project)
     (project / ".venv").mkdir()
     (project / "capslib").rename(project / ".venv" / "capslib")
-    return project / ".venv"
+    assert_unknown(project / ".venv", STRANGE)
 
 
-def vendored(project: Path) -> Path:
-    """The package alone, at the root of a stranger's repository."""
+def test_a_repository_that_has_the_package_alone_says_nothing_of_its_revision(project):
     (project / "book").rename(project / "pages")
     commit(project)
-    return project
+    assert_unknown(project, STRANGE)
 
 
-def not_committed(project: Path) -> Path:
-    """A tarball of the project, in a repository that has nothing yet."""
-    assert not git("init", "-q", folder=project).returncode
-    return project
-
-
-def of_a_broken_repository(project: Path) -> Path:
+def test_a_broken_repository_gives_no_revision(project):
     commit(project)
     (project / ".git" / "index").write_text("broken")
-    return project
-
-
-STRANGERS = {
-    unpacked: "not a git repository",
-    copied: "is in a git repository of something else",
-    installed: "is in a git repository of something else",
-    vendored: "is in a git repository of something else",
-    not_committed: "Needed a single revision",
-    of_a_broken_repository: "index file",
-}
-
-
-@pytest.mark.parametrize("place", STRANGERS)
-def test_no_revision_of_a_stranger_passes_for_that_of_the_code(project, place):
-    code = checkout(place(project))
-    assert (code.revision, code.dirty) == (None, None)
-    assert STRANGERS[place] in code.reason
-    assert code.reason in code.objection
+    assert_unknown(project, "index file")
 
 
 @pytest.mark.skipif(
@@ -443,33 +290,26 @@ def test_a_history_is_known_where_it_is_whole(project, tmp_path):
     assert revisions(tmp_path) is None, "no checkout"
 
 
-PROGRAMS = {
-    "none": (None, 0, "git cannot be started: No such file or directory"),
-    "not a program": ("", 0o644, "git cannot be started: Permission denied"),
-    "one that fails in silence": ("#!/bin/sh\nexit 1\n", 0o755, "git ended with status 1"),
-    "one that speaks no UTF-8": (
-        "#!/bin/sh\nprintf '\\351t\\351' >&2; exit 1\n",
-        0o755,
-        "\ufffdt\ufffd",
-    ),
-}
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="programs there have other names")
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "git cannot be started: "),
+        ("#!/bin/sh\nexit 1\n", "git ended with status 1"),
+        ("#!/bin/sh\nprintf '\\351t' >&2; exit 1\n", "\ufffdt"),
+    ],
+)
 def test_without_a_git_that_works_the_code_has_no_revision(
-    project, tmp_path, monkeypatch, program
+    project, tmp_path, monkeypatch, content, reason
 ):
     commit(project)
-    content, mode, reason = PROGRAMS[program]
-    path = tmp_path / "programs" / "git"
-    path.parent.mkdir()
-    if content is not None:
-        path.write_text(content)
-        path.chmod(mode)
-    monkeypatch.setenv("PATH", str(path.parent))
-    assert checkout(project) == (None, None, reason)
-    assert "the revision of this code is not known" in checkout(project).objection
+    program = tmp_path / "programs" / "git"
+    program.parent.mkdir()
+    if content:
+        program.write_text(content)
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert_unknown(project, reason)
 
 
 def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_experiment):
@@ -492,15 +332,10 @@ def test_the_revision_of_a_record_is_that_at_the_start_of_its_trial(store, make_
 def test_the_device_of_a_record_is_the_one_it_ran_on(monkeypatch):
     """A record of an Apple GPU must not pass for one of its CPU."""
     monkeypatch.setattr(runs.platform, "machine", lambda: "arm64")
-    assert runs._environment("mps").device == "MPS (arm64)"
-    assert runs._environment("cpu").device == "CPU (arm64)"
-    assert [runs._environment(device).deterministic for device in ("cpu", "mps")] == [
-        True,
-        False,
-    ]
-    assert not runs._environment("mps").device.startswith("CPU"), (
-        "how planning tells the two apart"
-    )
+    gpu = runs._environment("mps")
+    cpu = runs._environment("cpu")
+    assert (gpu.device, gpu.deterministic) == ("MPS (arm64)", False)
+    assert (cpu.device, cpu.deterministic) == ("CPU (arm64)", True)
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
@@ -509,15 +344,6 @@ def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform)
     assert psutil  # it asks for the platform once, when it is imported
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setitem(sys.modules, "resource", None)  # an import of it raises
-    with runs.PeakMemory("cpu") as memory:
-        pass
-    assert 2**20 < memory.bytes < 2**45
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_kernel_that_keeps_no_peak_costs_no_finished_trial(monkeypatch):
-    """gVisor's /proc/self/status lacks it, and the trial was lost after its training."""
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "VmRSS:\t    1024 kB\n")
     with runs.PeakMemory("cpu") as memory:
         pass
     assert 2**20 < memory.bytes < 2**45
@@ -607,42 +433,24 @@ def test_a_trial_that_ends_well_leaves_a_record(store, make_experiment):
 
 
 @pytest.mark.parametrize(
-    ("error", "exit", "says"),
+    ("error", "exit", "message"),
     [
-        (
-            NotFinite("step 7: the output of conv is not finite"),
-            "nan",
-            "step 7: the output of conv is not finite",
-        ),
-        (
-            torch.OutOfMemoryError("CUDA out of memory.\nTried to …"),
-            "oom",
-            "CUDA out of memory.",
-        ),
+        (NotFinite("step 7: conv is not finite"), "nan", "step 7: conv is not finite"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "oom", "CUDA out of memory."),
         (MemoryError(), "oom", "MemoryError"),
+        (ZeroDivisionError("by nothing"), "error", "ZeroDivisionError: by nothing"),
+        (SystemExit(3), "error", "SystemExit: 3"),
     ],
 )
 def test_a_trial_that_fails_is_recorded_with_its_reason(
-    store, make_experiment, error, exit, says
+    store, make_experiment, error, exit, message
 ):
     record = run(make_experiment(raising(error)), store)
-    assert (record.exit, record.message, record.metrics) == (exit, says, {})
+    reason, _, place = record.message.partition(" (")
+    assert (record.exit, reason, record.metrics) == (exit, message, {})
+    assert place.startswith("test_trials.py:") is (exit == "error")
     assert store.get(record.trial) == record
-
-
-def test_an_exception_is_recorded_with_its_place(store, make_experiment):
-    record = run(make_experiment(raising(ZeroDivisionError("by nothing"))), store)
-    assert "ZeroDivisionError: by nothing" in store.log(record.trial).read_text(
-        encoding="utf-8"
-    )
-    assert record.exit == "error"
-    assert record.message.startswith("ZeroDivisionError: by nothing (test_trials.py:")
-
-
-def test_a_trial_that_ends_its_process_is_a_failure_of_its_own(store, make_experiment):
-    """On a worker its end would look as if memory had run out."""
-    record = run(make_experiment(raising(SystemExit(3))), store)
-    assert (record.exit, record.message.partition(" (")[0]) == ("error", "SystemExit: 3")
+    assert weights(store.trainings).exists(), "another experiment may share the training"
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -671,23 +479,3 @@ def test_what_is_no_result_is_raised_and_the_checkpoint_stays(store, make_experi
         run(experiment, store)
     assert list(store.records()) == []
     assert weights(store.trainings).read_bytes() == b"a long way already"
-
-
-def test_the_trainings_of_a_trial_that_is_done_stay_for_others(store, make_experiment):
-    """Another experiment may share them; that a later one reads them, and not before they are
-    whole, is tested with recipes.
-    """
-    record = run(make_experiment(raising(NotFinite("step 1"))), store)
-    assert record.exit == "nan"
-    assert list(store.trainings.iterdir()) == [weights(store.trainings)]
-    assert all(
-        part.startswith(".") for part in store.trainings.relative_to(store.root).parts
-    ), "hidden from git and from reviews"
-
-
-def test_a_trial_out_of_range_does_not_start(store, make_experiment):
-    experiment = make_experiment()
-    trial = experiment.trials("smoke")[0].model_copy(update={"config": {"size": "many"}})
-    with pytest.raises(ValidationError):
-        run_trial(experiment, trial, store, Context(seed=0))
-    assert list(store.records()) == []
