@@ -67,21 +67,23 @@ def _of_value(claim: Claim, check: Check, interval: Interval, sample: str) -> De
     value = claim.value or 0.0
     tolerance = claim.tolerance or 0.0
     slack = tolerance + 1e-9 * max(1.0, abs(value))  # 0.3 and 99.7 are not exact in binary
-    ours = f"our 95 % interval {span(interval)} of {sample}"
+    result = f"our 95 % interval {span(interval)} of {sample}"
     obstacle = check.incomparable
     if not obstacle and high - low > WIDEST * slack:
         obstacle = f"it is wider than {WIDEST} tolerances of {number(tolerance)}"
     if obstacle:
-        return Decision("inconclusive", f"O{ours[1:]} decides nothing: {obstacle}")
+        return Decision("inconclusive", f"O{result[1:]} decides nothing: {obstacle}")
     paper = f"The paper's {number(value)} lies"
     if low - slack <= value <= high + slack:
-        return Decision("reproduced", f"{paper} within {ours}, widened by {number(tolerance)}")
+        return Decision(
+            "reproduced", f"{paper} within {result}, widened by {number(tolerance)}"
+        )
     we_are_above = low > value
     side = "below" if we_are_above else "above"
     is_better = HIGHER_IS_BETTER.get(claim.metric) is we_are_above
     return Decision(
         "better" if is_better and check.better_counts else "not reproduced",
-        f"{paper} {side} {ours}, by more than the tolerance of {number(tolerance)}",
+        f"{paper} {side} {result}, by more than the tolerance of {number(tolerance)}",
     )
 
 
@@ -107,36 +109,36 @@ def rest(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit, status: Statu
     arm with twice the budget is enough.
     """
     claim, check, scale = verdict.claim, sample.check, verdict.scale
-    longer = pick(claim, check, runs, scale, budget=2)
-    every_run = list(itertools.chain(*longer.runs_of_arms))
-    obstacle = failures(every_run) or unlearned(longer)
+    doubled = pick(claim, check, runs, scale, budget=2)
+    every_run = list(itertools.chain(*doubled.runs_of_arms))
+    obstacle = failures(every_run) or unlearned(doubled)
     if obstacle:
         obstacle = obstacle[0].lower() + obstacle[1:].removesuffix(".")
         return Rest(False, f", but with twice the budget: {obstacle}", keys(every_run))
-    if not longer.pairs:
+    if not doubled.pairs:
         return Rest(False, ", but there is no run with twice the budget yet")
-    if verdict.setting != REDUCED and sources(longer.paired)["partial"]:
+    if verdict.setting != REDUCED and sources(doubled.paired)["partial"]:
         where = NOT_THE_PAPERS[scale]
         return Rest(False, f", but the runs with twice the budget are {where}")
-    mean = average(longer.replicates(unit.factor))
-    after = decide(claim, check, (mean, mean), unit, verdict.setting, "")
-    same = after.status == status
+    mean = average(doubled.replicates(unit.factor))
+    decision = decide(claim, check, (mean, mean), unit, verdict.setting, "")
+    agrees = decision.status == status
     reason = (
-        f"; with twice the budget ({seeds(longer.paired)}) it is {number(mean)}, "
-        f"and the decision {'the same' if same else 'another'}"
+        f"; with twice the budget ({seeds(doubled.paired)}) it is {number(mean)}, "
+        f"and the decision {'the same' if agrees else 'another'}"
     )
-    unrest = _unrest(sample, longer) if same else ""
+    unrest = _unrest(sample, doubled) if agrees else ""
     if unrest:
         reason += f", but {unrest}"
-    return Rest(same and not unrest, reason, keys(longer.paired))
+    return Rest(agrees and not unrest, reason, keys(doubled.paired))
 
 
-def _unrest(sample: Sample, longer: Sample) -> str:
+def _unrest(sample: Sample, doubled: Sample) -> str:
     """Return which arm twice the budget moves too far; empty where all are at rest."""
     for index, arm in enumerate(sample.runs_of_arms):
         shorter = {run.seed: run for run in arm}
         pairs = []
-        for runs in longer.pairs:
+        for runs in doubled.pairs:
             run = runs[index]
             if run.seed in shorter:
                 pairs.append((shorter[run.seed], run))

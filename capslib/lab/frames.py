@@ -126,8 +126,8 @@ def costs(records: Iterable[Record]) -> DataFrame:
     rows = []
     for record in records:
         trial, device = record.trial, record.environment.device
-        place = (trial.experiment, trial.scale, device)
-        rows.append((*place, record.wall_seconds, record.peak_memory_bytes))
+        group = (trial.experiment, trial.scale, device)
+        rows.append((*group, record.wall_seconds, record.peak_memory_bytes))
     table = pd.DataFrame(rows, columns=["experiment", "scale", "device", "seconds", "memory"])
     columns = {
         "trials": ("seconds", "size"),

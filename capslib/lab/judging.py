@@ -146,8 +146,8 @@ def _judge_mean(claim: Claim, check: Check, runs: Runs, scale: Scale, name: str)
     numbers = sample.replicates(unit.factor)
     verdict = replace(verdict, n=len(numbers), unit=unit.name, ours=average(numbers))
     if check.op != "≈":
-        asked = f"{check.asked(unit.factor)} for the claim"
-        verdict = replace(verdict, measures=f"{check.mean}, {asked}")
+        claimed = f"{check.asked(unit.factor)} for the claim"
+        verdict = replace(verdict, measures=f"{check.mean}, {claimed}")
     only_measured = verdict.status == "measured"
     obstacle = failures(sample.failed) or unlearned(sample, decides=not only_measured)
     if obstacle:  # a mean of the other seeds would select runs by their outcome
@@ -191,11 +191,11 @@ def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdic
     decision = decide(verdict.claim, check, verdict.interval, unit, verdict.setting, seeds)
     status, reason, records = decision.status, decision.reason, verdict.records
     if check.has_to_rest(verdict.scale) and status not in OPEN:
-        after = rest(verdict, sample, runs, unit, status)
-        if not after.holds:
+        confirmation = rest(verdict, sample, runs, unit, status)
+        if not confirmation.holds:
             status = WORDS[verdict.setting]["open"]
-        reason += after.reason
-        records += after.records
+        reason += confirmation.reason
+        records += confirmation.records
     if isinstance(check.metric, Derived):
         reason += check.metric.note([r for run in sample.paired for r in run.records])
     return replace(verdict, status=status, reason=f"{reason}.", records=records)
@@ -292,8 +292,8 @@ def _judge_parts(claim: Claim, check: AtLeast, runs: Runs, scale: Scale, name: s
     verdict = replace(verdict, lost=total - number_failing(parts) < needed)
     decision = _of_parts(verdict, needed)
     reason = decision.reason
-    for part, why in check.errata.items():
-        reason += f" Left out, since the paper's own numbers contradict it: {part} ({why})."
+    for part, clash in check.errata.items():
+        reason += f" Left out, since the paper's own numbers contradict it: {part} ({clash})."
     if decision.status == "waiting":
         verdict = replace(verdict, scale=None)
     return replace(verdict, status=decision.status, reason=reason)

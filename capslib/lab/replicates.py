@@ -63,8 +63,8 @@ class Runs:
             arms = select.at(scale).arms
             records: list[Record] = []
             for arm in arms:
-                place = paper, select.experiment, scale, arm, budget
-                records += self._arms.get(place, {}).values()
+                address = paper, select.experiment, scale, arm, budget
+                records += self._arms.get(address, {}).values()
             records.sort(key=lambda record: (record.trial.seed, record.key))
             if single or len(arms) == 1:
                 runs += [Run((record,)) for record in records]
@@ -118,5 +118,5 @@ class Run:
         if None in metrics:
             return None
         mean = fmean(metric.value for metric in metrics)
-        least = min(metric.n for metric in metrics)
-        return metrics[0].model_copy(update={"value": mean, "n": least})
+        fewest = min(metric.n for metric in metrics)
+        return metrics[0].model_copy(update={"value": mean, "n": fewest})

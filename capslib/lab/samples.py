@@ -185,8 +185,8 @@ def unlearned(sample: Sample, *, decides: bool = True) -> str:
     selects = sample.check.selects
     for pair in sample.pairs:
         for index, (select, run) in enumerate(zip(selects, pair, strict=True)):
-            others = selects[:index] + selects[index + 1 :]
-            arm = select.apart_from(others[0]) if others else ""
+            rivals = selects[:index] + selects[index + 1 :]
+            arm = select.apart_from(rivals[0]) if rivals else ""
             seed = f"seed {run.seed} of {arm}" if arm else f"seed {run.seed}"
             for record in run.records:
                 for reason in select.unfit(record, decides=decides):
