@@ -54,8 +54,6 @@ from capslib.papers.experiment import DataFingerprint
 
 FLOOR = replace(A, learned=0.5)
 BELOW = Check(A, "accuracy", "<", 0.5)
-# ahead by 0.85, 0.86, 0.84
-LEADS = [0.95, 0.97, 0.96], [0.10, 0.11, 0.12]
 
 
 def cpu(values: list[float | None], **fields: object) -> list[Record]:
@@ -118,7 +116,6 @@ def test_units_meet_in_the_unit_of_the_paper():
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [
-        ([], "No record"),
         (records(GOOD, scale="smoke"), "No record"),
         (records(GOOD, data=[MNIST, DIGITS]), "No record"),
         (records(GOOD, exit="interrupted"), "No record"),
@@ -127,9 +124,7 @@ def test_units_meet_in_the_unit_of_the_paper():
     ],
 )
 def test_a_value_without_three_real_runs_at_paper_scale_waits(runs, reason):
-    verdict = value(95.5, runs)
-    assert says(verdict, "waiting", reason)
-    assert (verdict.ours, verdict.interval, verdict.scale) == (None, None, None)
+    assert says(value(95.5, runs), "waiting", reason)
 
 
 def test_a_value_in_a_reduced_setting_stands_beside_the_papers_and_decides_nothing():
@@ -157,7 +152,6 @@ def test_a_quantity_may_be_computed_from_the_curves_of_a_record():
     end = Derived("the end", lambda run: metric(1 / run.series["batch_accuracy"][-1]))
     check = Check(A, end)
     assert value(125, records(GOOD, learned=0.8), check).ours == pytest.approx(125)
-    assert says(value(125, records(GOOD, learned=0), check), "waiting", "lack the metric")
     no_curve = records(GOOD, series={})
     assert says(value(125, no_curve, check), "waiting", "lack the metric 'the end'")
 
@@ -224,9 +218,8 @@ def test_what_the_ledger_rules_out_stays_so_with_its_reason():
 KINDS = replace(VALUE, arms=Select("depth", arm=("mnist/kind_0", "mnist/kind_1"), cpu="small"))
 
 
-def kinds(first: list[float], second: list[float], **fields: object) -> list[Record]:
-    runs = records(first, arm="mnist/kind_0", **fields)
-    return runs + records(second, arm="mnist/kind_1", **fields)
+def kinds(first: list[float], second: list[float]) -> list[Record]:
+    return records(first, arm="mnist/kind_0") + records(second, arm="mnist/kind_1")
 
 
 def test_the_mean_over_the_arms_of_a_seed_is_one_replicate():
@@ -241,39 +234,40 @@ def test_the_mean_over_the_arms_of_a_seed_is_one_replicate():
 
 def test_of_the_arms_of_a_seed_the_one_that_is_at_fault_is_named():
     runs = kinds([0.99] * 3, [0.81] * 2)
-    dead = failed(2, arm="mnist/kind_1")
-    reason = "Failed replicates: seed 2 ended in nan."
-    assert value(90, [*runs, dead], KINDS).reason == reason
+    runs.append(record(0.1, seed=2, arm="mnist/kind_1", learned=0.1))
     check = replace(KINDS, arms=replace(KINDS.arms, learned=0.5))
-    guess = record(0.1, seed=2, arm="mnist/kind_1", learned=0.1)
     reason = "Decides nothing: seed 2, arm mnist/kind_1 did not learn"
-    assert reason in value(90, [*runs, guess], check).reason
+    assert reason in value(90, runs, check).reason
 
 
 # -------------------------------------------------------------------------------- comparisons
 
 
 @pytest.mark.parametrize(
-    ("check", "margin", "status"),
+    ("arms", "margin", "status"),
     [
-        (AHEAD, 0.5, "reproduced"),
+        ((A, B), 0.5, "reproduced"),
         # ahead, by less than was said: neither order
-        (AHEAD, 0.9, "inconclusive"),
+        ((A, B), 0.9, "inconclusive"),
         # behind, by less than counts as equal
-        (replace(AHEAD, arms=(B, A)), -0.9, "reproduced"),
-        (replace(AHEAD, arms=(B, A)), -0.5, "contradicted"),
-        (replace(AHEAD, arms=(A, B, A, B)), 0, "inconclusive"),
-        (YES, 0.3, "reproduced"),
-        (YES, 0.46, "inconclusive"),
-        (BELOW, 0, "contradicted"),
-        (replace(BELOW, arms=B), 0.3, "reproduced"),
+        ((B, A), -0.9, "reproduced"),
+        ((B, A), -0.5, "contradicted"),
+        ((A, B, A, B), 0, "inconclusive"),
+        (A, 0.4, "reproduced"),
+        (A, 0.96, "inconclusive"),
     ],
 )
 def test_an_interval_lies_beyond_the_margin_for_a_claim_and_beyond_the_bound_against_it(
-    check, margin, status
+    arms, margin, status
 ):
-    verdict = order(replace(check, margin=margin), both_arms(*LEADS))
-    assert (verdict.status, verdict.n, verdict.scale) == (status, 3, "paper")
+    check = Check(arms, "accuracy", ">", margin=margin)
+    assert order(check, both_arms()).status == status
+
+
+def test_fewer_may_be_better():
+    assert order(BELOW, both_arms()).status == "contradicted"
+    assert order(replace(BELOW, arms=B), both_arms()).status == "reproduced"
+    assert order(replace(AHEAD, op="<"), both_arms()).status == "contradicted"
 
 
 def test_a_bound_that_is_reached_may_be_enough():
@@ -313,25 +307,22 @@ def test_an_interval_stays_in_the_limits_of_its_metric():
 
 
 def test_a_comparison_is_shown_in_the_unit_of_the_paper_or_else_in_its_own():
-    chance = ORDER.model_copy(update={"value": 20, "unit": "percent"})
-    verdict = judge(chance, replace(YES, bound=0.2), records(GOOD))
-    assert our_value(verdict) == "95.50\N{NO-BREAK SPACE}%"
-    assert "above 20." in verdict.reason
-    assert order(YES, records(GOOD)).unit == "fraction"
+    chance = ORDER.model_copy(update={"unit": "percent"})
+    assert our_value(judge(chance, YES, records(GOOD))) == "95.50\N{NO-BREAK SPACE}%"
+    assert our_value(order(YES, records(GOOD))) == "0.955"
     percent = both_arms([95] * 3, [10] * 3, unit="percent")
     assert our_value(order(AHEAD, percent)) == "lead 85\N{NO-BREAK SPACE}points"
 
 
 def test_a_lead_says_whose_it_is_and_of_what():
     """First − second, so that a reader need not guess what a number below zero means."""
-    runs = both_arms([0.10, 0.11, 0.105], [0.30, 0.29, 0.31], scale="cpu")
+    runs = both_arms([0.1] * 3, [0.3] * 3)
     behind = order(replace(AHEAD, margin=0.05), runs)
     assert behind.measures == "lead in accuracy (a − b), above 0.05 for the claim"
-    assert our_value(behind) == "lead −0.195"
-    assert "] of the lead in accuracy (a − b) over 3 seeds" in behind.reason
+    assert our_value(behind) == "lead −0.2"
     fewer = order(replace(AHEAD, op="<"), runs)
     assert fewer.measures.startswith("lead in accuracy (b − a)"), "who has fewer leads"
-    assert our_value(fewer) == "lead 0.195"
+    assert our_value(fewer) == "lead 0.2"
     assert order(BELOW, runs).measures == "mean of accuracy, below 0.5 for the claim"
 
 
@@ -372,22 +363,13 @@ SMALLER = DataFingerprint(
 )
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        PART,
-        SMALLER.model_copy(update={"sha256": "2" * 64}),
-        SMALLER.model_copy(update={"name": "mine"}),
-    ],
-)
+@pytest.mark.parametrize("data", [PART, SMALLER.model_copy(update={"sha256": "2" * 64})])
 def test_a_part_of_the_papers_data_gives_no_word_of_the_papers_size(data):
     verdict = value(95.5, records(GOOD, data=[data, MNIST]))
     assert says(verdict, "measured", "or stand in for them: it decides nothing.")
     assert (verdict.group, verdict.scale) == (words.REDUCED, "paper")
     assert verdict.derived.startswith(f"{data.name}: ")
-    runs = both_arms(data=[data])
-    assert order(AHEAD, runs).status == "same order"
-    assert order(replace(AHEAD, arms=(B, A)), runs).status == "opposite order"
+    assert order(AHEAD, both_arms(data=[data])).status == "same order"
 
 
 def test_a_set_with_all_of_its_examples_made_smaller_is_whole():
@@ -532,7 +514,6 @@ def test_a_theorem_has_to_hold_at_both_scales_and_what_both_drew_alike_counts_on
 def test_a_count_that_is_off_by_nothing_shows_the_papers_number():
     count = number(1113, kind="property", unit="count")
     assert our_value(judge(count, at_most(0), violations(0))) == "1113"
-    assert judge(count, at_most(0), violations(0, 2)).ours == 2
     assert our_value(judge(THEOREM, at_most(0), violations(0))) == "no exception"
 
 
@@ -568,7 +549,6 @@ def parts(*checks: Check | AtLeast, needed: int | str = "all") -> AtLeast:
         (parts(NO, NOT_RUN), "fails in part (1 of 2)"),
         (parts(UNCLEAR, NOT_RUN), "waiting"),
         (parts(YES, NO, NOT_RUN, needed=1), "reproduced"),
-        (parts(NO, UNCLEAR, needed=1), "inconclusive"),
         # parts of parts are counted for the word
         (parts(parts(YES, YES, NO), parts(YES, NO), needed=1), "fails in part (2 of 2)"),
         (parts(parts(NO, YES, NO), parts(YES, NO), needed=1), "contradicted"),
@@ -587,13 +567,6 @@ def test_a_claim_of_several_parts_tallies_them():
     assert our_value(verdict) == ""
     assert verdict.reason.startswith("1 of 2 parts is undecided, 1 is not run;")
     assert our_value(order(parts(YES, YES), both_arms())) == "all 2 parts hold"
-
-
-def test_a_theorem_of_several_parts_holds_or_fails():
-    check = parts(at_most(1e-12), at_least(1e-14))
-    assert judge(THEOREM, check, violations(1e-13, 2e-13)).status == "holds"
-    assert judge(THEOREM, check, violations(1e-13, 2e-12)).word == "fails in part (1 of 2)"
-    assert judge(THEOREM, check, violations(1e-15, 2e-12)).status == "fails"
 
 
 def test_what_the_paper_itself_contradicts_decides_nothing_and_is_listed():
