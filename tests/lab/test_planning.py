@@ -39,9 +39,7 @@ def machine(monkeypatch):
         ({"device": "cuda"}, None, ["cuda:0", "cuda:1"]),  # nothing known: one on each
         # 8 × 1.25 and one for the process: 11 of 33 GiB
         ({"device": "cuda"}, 8 * GIB, ["cuda:0", "cuda:1"] * 3),
-        ({"device": "cuda:1"}, 8 * GIB, ["cuda:1"] * 3),
         ({"device": "cuda", "workers": 3}, 8 * GIB, ["cuda:0", "cuda:1", "cuda:0"]),
-        ({"device": "cuda", "scale": "smoke"}, 8 * GIB, ["cuda:0"]),
         ({"device": "cpu"}, None, ["cpu"] * 16),
         ({"device": "cpu"}, 4 * GIB, ["cpu"] * 6),
         ({"device": "cpu", "threads": 4}, None, ["cpu"] * 4),
@@ -53,14 +51,12 @@ def test_which_workers_there_are(machine, settings, memory, devices):
     assert plan_workers(settings, trials) == devices
 
 
-@pytest.mark.parametrize(("memory", "workers"), [(8 * GIB, 3), (None, 1)])
-def test_the_largest_trial_decides_and_an_unknown_one_is_reason_for_care(
-    machine, memory, workers
-):
+def test_the_largest_trial_decides_and_an_unknown_one_is_reason_for_care(machine):
     settings = Settings(scale="cpu", device="cuda:0")
-    trials = [Estimate(1.0, GIB, "")] * 100
-    trials.append(Estimate(1.0, memory, ""))
-    assert len(plan_workers(settings, trials)) == workers
+    small = [Estimate(1.0, GIB, "")] * 100
+    large = Estimate(1.0, 8 * GIB, "")
+    assert len(plan_workers(settings, [*small, large])) == 3
+    assert len(plan_workers(settings, [*small, UNKNOWN])) == 1
 
 
 def test_a_process_sees_its_own_device_only(monkeypatch):
@@ -197,13 +193,10 @@ def test_what_does_not_go_together_is_said_when_it_is_counted(
         work(trial)
 
 
-@pytest.mark.parametrize(
-    "change", [{"experiment": "symmetry", "config": {"gone": 1}}, {"experiment": "gone"}]
-)
-def test_a_record_whose_configuration_nobody_knows_is_no_experience(trial, make_record, change):
+def test_a_record_whose_configuration_nobody_knows_is_no_experience(trial, make_record):
     """It may be old, or a stranger's."""
-    record = make_record(trial.model_copy(update=change))
-    assert estimate(trial, [record]) == UNKNOWN
+    stranger = trial.model_copy(update={"experiment": "symmetry", "config": {"gone": 1}})
+    assert estimate(trial, [make_record(stranger)]) == UNKNOWN
 
 
 # ------------------------------------------------------------------------------------- plans
@@ -232,37 +225,35 @@ def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
 
 
 def test_a_plan_has_what_is_missing_and_what_has_failed(trial, store, make_record):
-    trials = seeds(trial, 0, 7)
-    exits = ("ok", "nan", "oom", "error", "interrupted", "cut")
-    for seeded, exit in zip(trials, exits, strict=False):
+    trials = seeds(trial, 0, 5)
+    for seeded, exit in zip(trials, ("ok", "nan", "interrupted", "cut"), strict=False):
         store.put(make_record(seeded, exit=exit))
     settings = Settings(scale="cpu", workers=2)
     first = plan(trials, store, settings)
-    assert [trial.seed for trial in first.todo] == [4, 5, 6]
-    assert (first.total, first.devices) == (7, ["cpu", "cpu"])
-    assert first.failed.keys() == {trial.key for trial in trials[1:6]}
-    assert first.estimates.keys() == {trial.key for trial in first.todo}
+    assert [trial.seed for trial in first.todo] == [2, 3, 4]
+    assert (first.total, first.devices) == (5, ["cpu", "cpu"])
+    assert first.failed.keys() == {trial.key for trial in trials[1:4]}
     repetition = plan(trials, store, settings, retry_failed=True)
-    assert [trial.seed for trial in repetition.todo] == [1, 2, 3, 4, 5, 6]
-    assert plan(trials[:4], store, settings).devices == []
+    assert [trial.seed for trial in repetition.todo] == [1, 2, 3, 4]
+    assert plan(trials[:2], store, settings).devices == []
     elsewhere = Settings(scale="cpu", scheduler="tcp://there:8786")
     assert plan(trials, store, elsewhere).devices is None
 
 
 def test_the_outlook_of_a_chapter_is_what_its_trials_still_take(store, make_record):
-    trials = NEGATION["sign"].trials("smoke")
+    first, *trials = NEGATION["sign"].trials("smoke")
 
     def lines() -> dict[str, Outlook]:
         rows = outlook("negation_limitation", "smoke", store)
         return {row.experiment: row for row in rows}
 
     assert "symmetry" not in lines(), "it trains nothing"
-    count = len(trials)
-    flops = sum(work(trial).flops for trial in trials)
-    assert lines()["sign"] == ("sign", count, count, flops, None)
-    for trial in trials[1:]:
+    assert lines()["sign"].hours is None
+    for trial in trials:
         store.put(make_record(trial, wall_seconds=1800))
-    assert lines()["sign"].waiting == 1
-    assert lines()["sign"].hours == pytest.approx(0.5, rel=0.5)
-    store.put(make_record(trials[0]))
+    row = lines()["sign"]
+    assert (row.trials, row.waiting) == (1 + len(trials), 1)
+    assert row.flops == work(first).flops
+    assert row.hours == pytest.approx(0.5, rel=0.5)
+    store.put(make_record(first))
     assert "sign" not in lines(), "it is done"
