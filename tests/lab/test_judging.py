@@ -301,7 +301,6 @@ def test_an_order_is_decided_by_pairs_of_one_seed():
 def test_an_interval_stays_in_the_limits_of_its_metric():
     near = records([0.9999, 0.9995, 0.99])
     assert value(99, near).interval[1] < 100
-    assert order(AHEAD, both_arms([0.9, 0.1, 0.5], [0.1, 0.9, 0.2])).interval[0] > -1
     reduction = replace(VALUE, is_share=False)
     assert value(99, near, reduction).interval[1] > 100
 
@@ -507,8 +506,6 @@ def test_a_theorem_has_to_hold_at_both_scales_and_what_both_drew_alike_counts_on
     assert judge(THEOREM, at_most(1e-12), broken).status == "fails"
     repeated = full + violations(1e-13, 1e-13, scale="cpu")
     assert judge(THEOREM, at_most(1e-12), repeated).n == 2
-    smoke = violations(1e-13, scale="smoke")
-    assert judge(THEOREM, at_most(1e-12), smoke).status == "waiting"
 
 
 def test_a_count_that_is_off_by_nothing_shows_the_papers_number():
