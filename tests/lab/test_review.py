@@ -74,6 +74,11 @@ def test_nothing_is_said_about_sound_records(store, put):
     assert review(store) == review(store, PAPER) == ([], [])
 
 
+def test_a_set_that_says_it_is_a_part_needs_no_note(store, put):
+    put(DEPTH, **mnist(sha256="b" * 64, complete=False, deviations=("a part",)))
+    assert review(store) == ([], [])
+
+
 PROBLEMS = {
     "its trial hashes to": {"key": "0" * 16},
     "a rehearsal (--max-steps), which is no result": {"exit": "cut"},
@@ -117,13 +122,6 @@ def test_what_is_unusual_but_not_wrong_is_a_note(store, put, note):
     assert note in line
 
 
-def test_a_partial_set_and_a_shallow_checkout_are_no_matter(store, put, monkeypatch):
-    monkeypatch.setattr(reviewing, "revisions", lambda: None)
-    partial = mnist(sha256="b" * 64, complete=False, deviations=("a part",))
-    put(DEPTH, **partial, **code(revision="b" * 40))
-    assert review(store) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("text", "edit", "problem"),
     [
@@ -143,7 +141,6 @@ def test_an_edited_file_is_named_and_left_as_it_is(store, put, text, edit, probl
 PLACES = {
     f"{PAPER}/depth/KEY.json": "belongs in negation_limitation/sign: move it there",
     f"{PAPER}/sign/KEY.json.damaged-1": "set aside as damaged: delete it",
-    f"{PAPER}/sign/more/KEY.json": "not a record",
     f"{PAPER}/sign/KEY.npz": "not a record: move it out of this folder",
     "KEY.json": "not a record",
 }
@@ -182,8 +179,7 @@ def test_two_files_of_one_trial(store, put):
     twin = path.parent.with_name("depth") / path.name
     twin.parent.mkdir()
     twin.write_bytes(path.read_bytes())
-    problem = f"a second record of the trial of {twin.relative_to(store.root)}: keep one"
-    assert review(store).problems[1].endswith(problem)
+    assert "a second record of the trial of" in review(store).problems[1]
 
 
 @pytest.mark.parametrize(
