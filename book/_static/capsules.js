@@ -18,7 +18,7 @@ addEventListener("load", () => {
 (() => {
   const phone = matchMedia("(max-width: 640px)");
   const toBlocks = () => {
-    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks)")) {
+    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .paper-rows, .blocks)")) {
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const rows = [...(table.tBodies[0]?.rows ?? [])];
