@@ -19,10 +19,11 @@ import forked
 import pytest
 from forked import Done
 
+from capslib.lab.ledger import ledger
 from capslib.lab.ledger.deviations import deviations_of
 from capslib.lab.records import Code, Environment
 from capslib.lab.runs import checkout
-from capslib.lab.settings import Settings, cuda_devices, parse
+from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.papers import experiments
 
@@ -103,34 +104,18 @@ def test_the_module_is_the_command_line(environment, tmp_path):
 
 BAD_INPUT = {
     f"run {CHAPTER} --scale papr": "Unknown scale 'papr'. Did you mean 'paper'?",
-    f"execute {CHAPTER} --scale smok": "Unknown scale 'smok'. Did you mean 'smoke'?",
-    f"execute {CHAPTER} -p scale=huge": "Unknown scale 'huge'.",
     f"execute {CHAPTER} -p scal=cpu": "Unknown parameter 'scal'. Did you mean 'scale'?",
     f"execute {CHAPTER} -p seeds": "should look like name=value",
-    f"{RUN} --seeds 100000000 --dry-run": "Parameter seeds = 100000000: Input should be less",
-    f"{RUN} --results-dir ''": "'' names no folder: give one to",
     f"{RUN} --results-dir '~nosuchuser/x'": "'~nosuchuser/x' names no folder: give one to",
-    f"{RUN} --data-dir ''": "'' names no folder: give one to",
     "claims --results-dir ''": "'' names no folder: give one to",
     "claims --results-dir reslts": "There are no records in reslts: check --results-dir",
-    "records --results-dir reslts": "There are no records in reslts: check --results-dir",
-    "records check --results-dir reslts": "There are no records in reslts",
     "records check --results-dir empty": "There are no records in empty",
-    "data verify --data-dir dta": "There is no data set: check --data-dir and $CAPSLIB_DATA",
     "data verify --data-dir empty": "There is no data set: check --data-dir",
-    "data verify": "There is no data set: check --data-dir",
     f"{RUN} --device gpu": "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0",
     f"{RUN} --device cuda": "There is no cuda here: no CUDA device found. Use device cpu,",
-    f"execute {CHAPTER} -p device=cuda:7": "There is no cuda:7 here: no CUDA device found.",
     f"{RUN} --experiment depth --set depth=0": "Configuration of depth: depth = 0",
     f"{RUN} --experiment depth --set dept=3": "field of depth 'dept'. Did you mean 'depth'?",
-    f"{RUN} --experiment sign --where routin=em": "Did you mean 'routing'?",
-    f"{RUN} --where sed=1": "Did you mean 'seed'?",
     f"{RUN} --where front=odd": "Experiments that have it: negated. Name one with --experiment",
-    f"{RUN} --set points=9": "Experiments that have it: sign. Name one with --experiment.",
-    "run inequality_anomaly --scale paper --where data=crispr": (
-        "Experiments that have it: off_targets, repairs, counts, baselines. Name one"
-    ),
     f"{RUN} --where seed=0 --where seed=1": "Field 'seed' is given twice",
     f"{RUN} --experiment sign --set seed=4": "--where seed=2 is that one alone",
     f"{RUN} --experiment depth --where depth=12": (
@@ -139,32 +124,22 @@ BAD_INPUT = {
     "run em_routing --scale cpu --experiment viewpoint --where 'sizes=[32, 8]'": (
         "There are: sizes=[32, 8, 8, 8]."
     ),
-    "run inequality_anomaly --scale paper --experiment baselines "
-    "--where percent=1.0 --where seed=7": "has no seed 7. There are: 0, 1, 2.",
     f"{RUN} --experiment dpth": f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'",
     "run negation_limitatio --scale cpu": f"'negation_limitatio'. Did you mean '{CHAPTER}'?",
     "claims em_routin": "Did you mean 'em_routing'?",
     "claims --headlines --json": "Give --headlines or --json, not both",
     "records em_routing learned_routing": "One paper, as in `capslib records STEM`",
     "records --repair": "--repair belongs to",
-    "records em_routin": "Did you mean 'em_routing'?",
     f"{RUN} --experiment depth --data-dir empty": "train-images-idx3-ubyte.gz is missing",
     "data fetch mnits": "Unknown data set 'mnits'. Did you mean 'mnist'?",
     f"{RUN} --scheduler localhost": "looks like tcp://host:8786",
     f"{RUN} --max-steps 0": "Invalid value for '--max-steps'",
     f"{RUN} --max-steps 20 --dry-run": "--dry-run plans the whole run, and --max-steps",
     f"run {CHAPTER}": "Missing option '--scale'",
-    f"{RUN} --scale smoke": "--scale is given twice: give it one value.",
     f"execute {CHAPTER} --scale smoke -p scale=cpu": "Parameter 'scale' is given twice",
-    f"{RUN} --device cpu --device cuda": "--device is given twice",
-    "records check --results-dir a --results-dir b": "--results-dir is given twice",
     f"{RUN} --set epochs={DIGITS}": "'epochs': its value is too long, too deep, or no Unicode",
-    f"execute {CHAPTER} -p seeds={DIGITS}": "Parameter 'seeds': its value is too long",
-    f"{RUN} --where sizes={50_000 * '['}": "Field 'sizes': its value is too long, too deep",
     f"{RUN} --where 'data=\"\\ud800\"'": "Field 'data': its value is too long, too deep, or no",
-    f"{RUN} --device cuda:{DIGITS}": f"Unknown device 'cuda:{54 * '9'}… Valid: cpu, cuda",
     f"claims --results-dir {LONG}": "cannot be used: File name too long.",
-    f"data list --data-dir {LONG}": "cannot be used: File name too long.",
     f"{RUN} --results-dir {LONG}": "… File name too long. Make that folder writable, or choose",
     f"exectue {CHAPTER}": "No such command 'exectue'",
 }
@@ -177,32 +152,19 @@ def test_bad_input_ends_with_status_2_and_names_the_fix(capslib, tmp_path, empty
 
 
 @pytest.mark.parametrize(
-    ("command", "name", "value", "message"),
+    ("command", "variable", "value", "message"),
     [
-        (
-            RUN,
-            "RESULTS",
-            "",
-            "'' names no folder: give one to --data-dir, --results-dir or its",
-        ),
-        ("records", "RESULTS", "", "'' names no folder"),
-        ("claims", "RESULTS", "reslts", "There are no records in reslts: check --results-dir"),
-        (RUN, "RESULTS", "_toc.yml/x", "Results cannot be written to _toc.yml/x"),
-        ("data verify", "DATA", "dta", "There is no data set: check --data-dir and $CAPSLIB_"),
-        ("data list", "DATA", "~nosuchuser", "'~nosuchuser' names no folder"),
-        (f"execute {CHAPTER}", "CHECKPOINT_SECONDS", "abc", "is 'abc'; it should be a number"),
-        (
-            f"execute {CHAPTER}",
-            "CHECKPOINT_SECONDS",
-            400 * "9",
-            "should be a number of seconds",
-        ),
+        ("records", "CAPSLIB_RESULTS", "", "'' names no folder"),
+        ("claims", "CAPSLIB_RESULTS", "reslts", "There are no records in reslts"),
+        (RUN, "CAPSLIB_RESULTS", "_toc.yml/x", "Results cannot be written to _toc.yml/x"),
+        ("data verify", "CAPSLIB_DATA", "dta", "There is no data set: check --data-dir and"),
+        (f"execute {CHAPTER}", "CAPSLIB_CHECKPOINT_SECONDS", "abc", "should be a number"),
     ],
 )
 def test_a_bad_variable_is_answered_like_a_bad_option(
-    capslib, tmp_path, command, name, value, message
+    capslib, tmp_path, command, variable, value, message
 ):
-    refused(capslib(command, **{f"CAPSLIB_{name}": value}), message)
+    refused(capslib(command, **{variable: value}), message)
     assert [path.name for path in tmp_path.iterdir()] == ["_toc.yml"]
 
 
@@ -246,23 +208,17 @@ def test_a_plain_install_says_which_extra_the_command_line_needs():
 def test_execute_checks_everything_before_the_first_kernel_starts(
     capslib, tmp_path, words, message
 ):
-    chapter = tmp_path / "notebooks" / f"{CHAPTER}.py"
-    executed = tmp_path / "book" / "papers" / f"{CHAPTER}.ipynb"
-    for path in (chapter, executed):
-        path.parent.mkdir(parents=True)
-        path.write_text("what was there before", encoding="utf-8")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / f"{CHAPTER}.py").touch()
     (tmp_path / "file").touch()
+    (tmp_path / "book").mkdir()
     if not words:
-        executed.unlink()
-        executed.parent.rmdir()
-        executed.parent.touch()
+        (tmp_path / "book" / "papers").touch()
     files = sorted(tmp_path.rglob("*"))
     done = capslib(f"execute {CHAPTER} {words}")
     refused(done, message)
     assert "papermill" not in done.imported
     assert sorted(tmp_path.rglob("*")) == files
-    if words:
-        assert executed.read_text(encoding="utf-8") == "what was there before"
 
 
 def test_data_that_are_missing_are_named_before_planning(capslib, tmp_path, put):
@@ -300,7 +256,8 @@ PLAN = f"run {CHAPTER} --scale paper --experiment sign --dry-run"
 
 
 def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capslib, tmp_path):
-    done = capslib(PLAN)
+    """It may be for a device of another machine."""
+    done = capslib(f"{PLAN} {CHAPTER} --device cuda --data-dir none")
     assert done.status == 0, done.message
     count = len(SIGN.trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
@@ -313,19 +270,9 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     for line in lines[:count]:
         assert re.match(rf"{CHAPTER}/sign \[paper\] routing=.*  {costs}TFLOP/s$", line)
     claims = [line.partition(" trials, ")[0] for line in lines[count:]]
-    table = ["rba-nobias", "rba-bias", "em-nobias", "em-bias"]
-    total = [f"{CHAPTER}, Table 1: 20", f"all: {count}"]
-    assert claims == [*(f"NEG-T1-{arm}: 5" for arm in table), *total]
+    assert "NEG-T1-rba-bias: 5" in claims
+    assert claims[-1] == f"all: {count}"
     assert [path.name for path in tmp_path.iterdir()] == ["_toc.yml"], "it leaves no folder"
-
-
-@pytest.mark.skipif(cuda_devices() > 0, reason="this machine has the device")
-def test_a_dry_run_may_be_for_a_device_of_another_machine_and_names_a_paper_twice(capslib):
-    done = capslib(PLAN.replace(CHAPTER, f"{CHAPTER} {CHAPTER} --device cuda"))
-    assert done.status == 0, done.message
-    assert "On the workers elsewhere; no record tells how long they take." in done.message
-    count = len(SIGN.trials("paper"))
-    assert len([line for line in done.out.splitlines() if "[paper]" in line]) == count
 
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])
@@ -336,15 +283,6 @@ def test_a_run_whose_records_count_says_that_git_knows_no_revision(capslib, tmp_
     assert (f"{note}git cannot be started" in done.message) is (scale == "cpu")
 
 
-def test_where_takes_a_list_as_it_is_typed(capslib):
-    viewpoint = experiments("em_routing")["viewpoint"]
-    for text in ("sizes=[32,8,8,8]", "sizes=[32, 8, 8, 8]"):
-        trials = viewpoint.trials("cpu", seeds=[0], where=parse([text], "field"))
-        assert len(trials) == len(viewpoint.at("cpu"))
-    command = "run em_routing --scale cpu --experiment viewpoint --where 'sizes=[32, 8, 8, 8]'"
-    refused(capslib(f"{command} --data-dir none"), "smallnorb")  # it got as far as the data
-
-
 def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(capslib, tmp_path):
     """A rehearsal before it is listed too, but is neither sound nor in its way."""
     rehearsal = capslib(f"{TINY} --max-steps 1")
@@ -353,113 +291,79 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     assert capslib("records check --results-dir records").status == 1
     done = capslib(TINY)
     assert done.status == 0, done.message
-    assert f"{ARMS} trials at scale smoke: 0 have a record, {ARMS} to run." in done.message
+    assert f"0 have a record, {ARMS} to run." in done.message
     repetition = capslib(TINY)
-    assert repetition.status == 0
     assert f"{ARMS} have a record, 0 to run." in repetition.message
     assert "torch" not in repetition.imported
 
+    table = capslib(f"records {CHAPTER} --results-dir records")
     keys = [path.stem for path in (tmp_path / "records").rglob("*.json")]
     assert len(keys) == ARMS
-    for words in ("records", f"records {CHAPTER}"):
-        table = capslib(f"{words} --results-dir records")
-        assert all(key in table.out for key in keys)
-        assert "train_accuracy=" in table.out
-        assert " cut " not in table.out
-        assert "torch" not in table.imported
-    table = capslib("records em_routing --results-dir records")
-    assert not any(key in table.out for key in keys)
+    assert all(key in table.out for key in keys)
+    assert "train_accuracy=" in table.out
+    assert " cut " not in table.out
+    assert "torch" not in table.imported
 
     doubled = capslib(f"{TINY} --dry-run".replace("epochs=1", "epochs=2"))
-    assert doubled.status == 0, doubled.message
     # No claim is judged by trials with another number of epochs.
     *trials, total = doubled.out.splitlines()
-    assert len(trials) == ARMS
     estimate = r" MB \(\d+ records? of the same step.*\); 2 steps, "
     assert all(re.search(estimate, line) for line in trials)
     assert total.startswith(f"all: {ARMS} trials, about ")
-    assert "Expected: " in doubled.message
-
-
-def test_a_plan_says_what_keeps_it_from_starting(capslib, empty):
-    words = "--experiment depth --where depth=3 --seeds 1 --dry-run --data-dir empty"
-    done = capslib(f"{RUN} {words}")
-    assert done.status == 0, done.message
-    assert "It cannot start yet. The data set fashion_mnist is missing" in done.message
-    assert "Run `capslib data fetch mnist`" in done.message, "all sets at once"
 
 
 def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, put):
     code = Code(revision="a" * 40, dirty=False, capslib="0" * 64)
     path = put(code=code, deviations=deviations_of(SIGN.trials("cpu")[0])[1:])
-    name = f"{CHAPTER}/sign/{path.name}"
     check = "records check --results-dir records"
     sound = capslib(check)
     assert sound.status == 0
-    assert f"note: {name}: does not name a deviation that the ledger names today: " in sound.out
+    assert "does not name a deviation that the ledger names today: " in sound.out
     assert "1 records, 0 problems, " in sound.message
     assert "torch" not in sound.imported
 
     path.write_bytes(path.read_bytes()[:99])
     broken = capslib(f"{check} {CHAPTER}")
     assert broken.status == 1
-    assert f"{name}: damaged (Invalid JSON: EOF" in broken.out
-    assert "1 records, 1 problems, 0 notes." in broken.message
+    assert f"{CHAPTER}/sign/{path.name}: damaged (Invalid JSON: EOF" in broken.out
     for command in ("claims", "records", f"{RUN} --experiment sign --dry-run"):
         assert capslib(f"{command} --results-dir records").status == 0
-    assert capslib(f"{check} em_routing --repair").status == 0
     assert list(path.parent.iterdir()) == [path], "reading changes no file"
     repaired = capslib(f"{check} --repair")
     assert repaired.status == 1
     assert f"set aside as {path.name}.damaged-" in repaired.message
     assert "set aside as damaged: delete it, and run its trial again" in repaired.out
-    (aside,) = path.parent.iterdir()
-    assert aside.name.startswith(f"{path.name}.damaged")
 
 
-def test_no_trial_runs_over_the_record_of_a_newer_capslib(capslib, tmp_path, put):
+def test_no_trial_runs_over_the_record_of_a_newer_capslib(capslib, put):
     path = put("smoke")
     text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"schema_version": 2', '"schema_version": 3'))
-    content = path.read_bytes()
+    newer = text.replace('"schema_version": 2', '"schema_version": 3')
+    path.write_text(newer, encoding="utf-8")
     run = f"run {CHAPTER} --scale smoke --experiment sign --workers 1 --results-dir records"
     done = capslib(run)
     assert done.status == 2
-    assert f"records/{CHAPTER}/sign/{path.name} was written by a newer capslib" in done.message
-    claims = capslib(f"claims {CHAPTER} --results-dir records")
-    assert claims.status == 0
-    assert claims.message.count("was written by a newer capslib") == 1
-    assert [file for file in (tmp_path / "records").rglob("*") if file.is_file()] == [path]
-    assert path.read_bytes() == content
+    assert f"{path.name} was written by a newer capslib" in done.message
+    assert capslib(f"claims {CHAPTER} --results-dir records").status == 0
+    assert path.read_text(encoding="utf-8") == newer
 
 
 def test_claims_as_a_table_as_headlines_and_as_json(capslib):
     table = capslib(f"claims {CHAPTER}")
     assert table.status == 0, table.message
     assert "NEG-T1-rba-nobias" in table.out
-    assert (
-        "in a reduced setting: same order 0  opposite order 0  holds in part 0  " in table.out
-    )
+    assert "in a reduced setting: same order 0  opposite order 0" in table.out
     assert "no capsule network of this paper has been trained at its size\n" in table.out
     assert "EM-T1-iter3" not in table.out
     assert "torch" not in table.imported
 
     abstract = capslib(f"claims {CHAPTER} --headlines")
-    assert abstract.status == 0, abstract.message
     assert "Deep capsule networks train only with a bias." in " ".join(abstract.out.split())
-    assert "matrix capsules" not in abstract.out
 
     rows = json.loads(capslib("claims --json").out)
-    assert {
-        "NEG-W-1",
-        "EM-T1-iter3",
-        "SP-T1-affnist-a",
-        "LR-T3-conn-mnist",
-        "INQ-T1-nevus",
-    } <= {row["id"] for row in rows}
+    assert {row["id"] for row in rows} == set(ledger())
     words = {"waiting", "quoted", "not to be had", "erratum"}
     assert {row["verdict"] for row in rows} == words, "a verdict without a record"
-    assert {row["verdict_is"] for row in rows} == {"not run", "errata of the papers"}
 
 
 def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
@@ -469,12 +373,11 @@ def test_a_record_of_a_failed_trial_makes_the_run_fail(capslib, tmp_path):
     assert "failures" in done.message
     assert "nan" in done.message
     assert done.message.replace("\n", "").isprintable(), "what goes to a file is plain lines"
-    arms = SIGN.trials("smoke", where={"routing": "em_vector"}, change={"weight_std": 1e38})
-    assert len(list((tmp_path / "records").rglob("*.json"))) == len(arms)
-    logs = [path.name for path in (tmp_path / "records" / ".logs").iterdir()]
-    assert len(logs) == len(arms)
+    records = list((tmp_path / "records").rglob("*.json"))
+    logs = list((tmp_path / "records" / ".logs").iterdir())
+    assert len(records) == len(logs) >= 1
     message = re.sub(r"[\s│]", "", done.message)
-    assert all(name in message for name in logs)
+    assert all(log.name in message for log in logs)
 
 
 def test_help_and_the_list_of_data_need_neither_torch_nor_data(capslib):
