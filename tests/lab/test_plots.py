@@ -24,50 +24,23 @@ def closed():
     plt.close("all")
 
 
-def test_panels_stand_one_under_the_other_each_with_its_scales():
+def test_panels_stand_one_under_the_other_on_a_phone_each_with_its_scales():
     figure, axes = plots.panels(2, rows=2, height=2.0, sharey=True)
     for n, panel in enumerate(axes.flat):
         panel.plot([0, n], [0, 1])
         panel.set_title(f"panel {n}")
-    axes[0][0].set_ylabel("error (%)")
-    axes[1][1].set_xlabel("step")
     small = plots.narrow(figure)
     small.draw_without_rendering()
     assert small.get_size_inches().tolist() == [plots.PHONE, 8.0]
     boxes = [panel.get_position() for panel in small.axes]
     for above, below in itertools.pairwise(boxes):
         assert above.y0 > below.y1
-        assert above.x0 == pytest.approx(below.x0)
     titles = [panel.get_title(loc="left") for panel in small.axes]
     assert titles == [f"panel {n}" for n in range(4)], "row by row"
-    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in small.axes]
-    assert labels == [("", "error (%)"), ("step", "error (%)"), ("", ""), ("step", "")]
     for panel in small.axes:
         assert any(label.get_visible() for label in panel.get_yticklabels())
-    assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0]
-    assert not axes[0][1].yaxis.get_tick_params()["labelleft"], "the wide form stays as it was"
+    assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0], "the wide form stays"
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
-
-
-def test_a_panel_takes_no_label_of_an_axis_that_it_does_not_share():
-    figure, axes = plots.panels(2)
-    axes[0].set(xlabel="input", ylabel="length of the capsule")
-    plots.rows(axes[1], {"no bias": ("C0", None, [13.0], ()), "bias": ("C0", None, [98.0], ())})
-    axes[1].set_xlabel("test accuracy (%)")
-    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in plots.narrow(figure).axes]
-    assert labels == [("input", "length of the capsule"), ("test accuracy (%)", "")]
-
-
-@pytest.mark.parametrize(
-    ("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)]
-)
-def test_pictures_stay_side_by_side_up_to_three(pictures, rows, height):
-    figure, _ = plots.panels(
-        pictures, height=2.4, subplot_kw={"xticks": [], "yticks": [], "title": "picture"}
-    )
-    small = plots.narrow(figure)
-    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(height)]
-    assert len({round(panel.get_position().y0, 3) for panel in small.axes}) == rows
 
 
 def test_a_legend_of_the_figure_takes_more_rows():
@@ -89,13 +62,6 @@ def test_seeds_of_which_one_guesses_have_no_mean():
     plots.errors(axes, rows)
     means = [line for line in axes.lines if line.get_markersize() == 5.5]
     assert [float(line.get_xdata()[0]) for line in means] == [10]
-
-
-def test_a_network_continues_in_the_next_row():
-    layers = [(f"layer {n}", "8 × 8", "3×3") for n in range(6)]
-    small = plots.narrow(plots.network(layers, plots.routing_color("em")))
-    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(2.82)]
-    assert len(small.axes[0].patches) >= len(layers)
 
 
 def test_both_forms_leave_a_cell():
@@ -120,13 +86,14 @@ def drawn_key(**options: str) -> tuple[Axes, list[Text]]:
     figure, axes = plots.panels(1)
     plots.key(axes, KEY, **options)
     figure.draw_without_rendering()
-    return axes, [word for word in axes.artists[0].findobj(Text) if word.get_text()]
-
-
-def test_a_key_stands_above_the_axes_in_the_colours_it_explains():
-    axes, words = drawn_key()
+    words = [word for word in axes.artists[0].findobj(Text) if word.get_text()]
     assert {word.get_text(): word.get_color() for word in words} == KEY
-    assert axes.artists[0].get_window_extent().y0 >= axes.bbox.y1 - 1
+    return axes, words
+
+
+def test_a_key_stands_above_the_axes():
+    axes, words = drawn_key()
+    assert words[0].get_window_extent().y0 >= axes.bbox.y1 - 1
 
 
 @pytest.mark.parametrize(("corner", "edge"), [("upper left", "x0"), ("upper right", "x1")])
@@ -136,8 +103,8 @@ def test_a_key_inside_stacks_its_words_in_that_corner(corner, edge):
     assert second.y1 <= first.y0
     for word in (first, second):
         assert getattr(word, edge) == pytest.approx(getattr(axes.bbox, edge), abs=12)
-        assert axes.bbox.x0 < word.x0 < word.x1 < axes.bbox.x1
-        assert axes.bbox.y0 < word.y0 < word.y1 < axes.bbox.y1
+        assert axes.bbox.contains(word.x0, word.y0)
+        assert axes.bbox.contains(word.x1, word.y1)
 
 
 def test_no_text_of_a_record_ends_the_script_of_a_widget():
