@@ -4,11 +4,11 @@ chapters here have three cells.
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -76,9 +76,8 @@ def times_run(book: Path) -> int:
 
 
 def printed(folder: Path) -> str:
-    cells = json.loads(
-        (folder / "book" / "papers" / f"{STEM}.ipynb").read_text(encoding="utf-8")
-    )["cells"]
+    path = folder / "book" / "papers" / f"{STEM}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return "".join(cells[-1]["outputs"][0]["text"])
 
 
@@ -101,10 +100,6 @@ def append(path: Path) -> None:
         file.write("\n# edited\n")
 
 
-def put_a_record(book, trial, make_record) -> Path:
-    return Store(book / "results").put(make_record(trial))
-
-
 CHANGES = (
     "capslib/routing/em.py",
     "capslib/training.py",
@@ -124,11 +119,23 @@ NO_CHANGES = (
 )
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_chapter_is_executed_again_after_a_change_of(book, name):
-    mark = notebooks.fingerprint(STEM, Settings())
-    append(book / name)
-    assert notebooks.fingerprint(STEM, Settings()) != mark
+def test_a_chapter_is_executed_again_after_a_change_of_what_it_uses(
+    book, trial, make_record, monkeypatch
+):
+    marks = [notebooks.fingerprint(STEM, Settings())]
+    for name in CHANGES:
+        append(book / name)
+        marks.append(notebooks.fingerprint(STEM, Settings()))
+    path = Store(book / "results").put(make_record(trial))
+    marks.append(notebooks.fingerprint(STEM, Settings()))
+    append(path)
+    marks.append(notebooks.fingerprint(STEM, Settings()))
+    (book / "capslib" / "losses.py").unlink()
+    marks.append(notebooks.fingerprint(STEM, Settings()))
+    marks.append(notebooks.fingerprint(STEM, Settings(seeds=2)))
+    monkeypatch.setattr(importlib.metadata, "version", lambda library: "99")
+    marks.append(notebooks.fingerprint(STEM, Settings()))
+    assert len(set(marks)) == len(marks)
 
 
 def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
@@ -136,55 +143,32 @@ def test_a_chapter_is_left_alone_after_other_changes(book, trial, make_record):
     for name in NO_CHANGES:
         append(book / name)
     (book / "capslib" / "training.py").touch()
-    put_a_record(book, trial.model_copy(update={"paper": "em_routing"}), make_record)
+    trial = trial.model_copy(update={"paper": "em_routing"})
+    path = Store(book / "results").put(make_record(trial))
+    os.mkfifo(path.with_name("0123456789abcdef.json"))  # which hangs nobody
     assert notebooks.fingerprint(STEM, Settings()) == mark
-
-
-def test_parameters_versions_and_records_count_too(book, trial, make_record, monkeypatch):
-    marks = [notebooks.fingerprint(STEM, Settings())]
-    for change in ({"seeds": 2}, {"scale": "cpu"}, {"workers": 1}):
-        marks.append(notebooks.fingerprint(STEM, Settings(**change)))
-    path = put_a_record(book, trial, make_record)
-    marks.append(notebooks.fingerprint(STEM, Settings()))
-    append(path)
-    marks.append(notebooks.fingerprint(STEM, Settings()))
-    (book / "capslib" / "losses.py").unlink()
-    marks.append(notebooks.fingerprint(STEM, Settings()))
-    monkeypatch.setattr(importlib.metadata, "version", lambda library: "99")
-    marks.append(notebooks.fingerprint(STEM, Settings()))
-    assert len(set(marks)) == len(marks)
-
-
-def test_a_pipe_among_the_records_hangs_nobody(book):
-    (book / "results" / STEM / "sign").mkdir(parents=True)
-    os.mkfifo(book / "results" / STEM / "sign" / "0123456789abcdef.json")
-    assert notebooks.fingerprint(STEM, Settings())
 
 
 # ------------------------------------------------------------------------------------------
 # execution
 
 
-def test_it_executes_once_until_something_changes(book):
-    settings = Settings.check(seeds=3)
+def test_it_executes_once_until_something_changes(book, monkeypatch):
+    """Some clusters have temporary folders with paths too long for a socket."""
+    long = book / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    settings = Settings.check(seeds=3, results_dir="records")
+    notebooks.target(STEM).parent.mkdir(parents=True)
+    notebooks.target(STEM).write_text("{damaged", encoding="utf-8")
     assert notebooks.execute(STEM, settings) == "executed"
-    assert printed(book) == "smoke 3 None\n"
-    first = notebooks.target(STEM).read_bytes()
+    assert printed(book) == f"smoke 3 {book / 'records'}\n"
+    first = notebooks.target(STEM).read_text(encoding="utf-8")
     assert notebooks.execute(STEM, settings) == "unchanged"
-    assert notebooks.target(STEM).read_bytes() == first
-    assert times_run(book) == 1
-
-    executed = json.loads(first)
-    assert executed["metadata"]["capslib"]["parameters"] == {"scale": "smoke", "seeds": 3}
-    injected = [
-        c for c in executed["cells"] if "injected-parameters" in c["metadata"].get("tags", [])
-    ]
-    assert len(injected) == 1
+    assert notebooks.target(STEM).read_text(encoding="utf-8") == first
+    assert "papermill" not in first, "timings would make every build differ"
+    injected = [cell for cell in json.loads(first)["cells"] if "injected" in str(cell)]
     assert "remove-cell" in injected[0]["metadata"]["tags"]
-    assert not [t for t in ("papermill", "execute_input") if t in first.decode()], (
-        "timings would make every build differ"
-    )
-
     append(book / "capslib" / "layers.py")
     assert notebooks.execute(STEM, settings) == "executed"
     assert notebooks.execute(STEM, settings, force=True) == "executed"
@@ -229,18 +213,18 @@ def without_ids(path: Path) -> dict:
 
 
 def test_a_change_of_text_keeps_the_outputs_and_leaves_what_an_execution_would(book):
-    (path := book / "notebooks" / f"{STEM}.py").write_text(PAGE, encoding="utf-8")
+    path = book / "notebooks" / f"{STEM}.py"
+    path.write_text(PAGE, encoding="utf-8")
     notebooks.execute(STEM, Settings())
-    notebooks_in_book = [without_ids(notebooks.target(STEM))]
+    text = PAGE
     for old, new in EDITS.items():
-        path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+        text = text.replace(old, new, 1)
+        path.write_text(text, encoding="utf-8")
         assert notebooks.execute(STEM, Settings()) == "text renewed, outputs kept", new
-        notebooks_in_book.append(without_ids(notebooks.target(STEM)))
-        assert notebooks_in_book[-1] != notebooks_in_book[-2]
-    assert notebooks.execute(STEM, Settings()) == "unchanged"
+    renewed = without_ids(notebooks.target(STEM))
     assert times_run(book) == 1
     assert notebooks.execute(STEM, Settings(), force=True) == "executed"
-    assert without_ids(notebooks.target(STEM)) == notebooks_in_book[-1]
+    assert without_ids(notebooks.target(STEM)) == renewed
 
 
 def test_outputs_of_other_code_or_of_code_that_runs_in_another_way_are_not_kept(book):
@@ -252,21 +236,12 @@ def test_outputs_of_other_code_or_of_code_that_runs_in_another_way_are_not_kept(
     for old, new in NEW_CODE.items():
         path.write_text(PAGE.replace(old, new), encoding="utf-8")
         assert notebooks.with_outputs_of_the_book(STEM, parameters) is None, new
-    assert notebooks.execute(STEM, Settings()) == "executed"
-    assert times_run(book) == 2
     # Somebody may open the executed notebook, edit its code and save it.
+    path.write_text(PAGE, encoding="utf-8")
     target = notebooks.target(STEM)
     edited = target.read_text(encoding="utf-8").replace("1 + 1", "1 + 2")
     target.write_text(edited, encoding="utf-8")
     assert notebooks.with_outputs_of_the_book(STEM, parameters) is None
-
-
-def test_text_and_something_else_that_changed_execute_together(book):
-    notebooks.execute(STEM, Settings())
-    path = book / "notebooks" / f"{STEM}.py"
-    path.write_text(PAGE.replace("sume", "sum"), encoding="utf-8")
-    append(book / "capslib" / "layers.py")
-    assert notebooks.execute(STEM, Settings()) == "executed"
 
 
 RUNS = """
@@ -285,34 +260,18 @@ def test_it_shows_how_trials_get_on_and_a_page_has_one_line_of_each_run(
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setattr(notebooks, "BETWEEN", 0)
-    (book / "notebooks" / f"{STEM}.py").write_text(f"{CHAPTER}\n# %%\n{RUNS}", encoding="utf-8")
+    with_a_cell(book, RUNS)
     assert notebooks.execute(STEM, Settings()) == "executed"
-    output = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith(f"{STEM}: ")
+    output = capsys.readouterr().err
+    for arm in ("size_1", "size_2", "size_3"):
+        assert re.search(rf"^{STEM}: +ok .*{arm}", output, re.M)
+    *_, cell, _ = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"]
+    text = "".join("".join(part["text"]) for part in cell["outputs"])
+    assert text.splitlines() == [
+        "0 records loaded, 1 run: toy, smoke scale; figures prefer larger runs",
+        "between",
+        "1 record loaded, 2 run: toy, smoke scale; figures prefer larger runs",
     ]
-    assert all(line.isprintable() and line == line.rstrip() for line in output)
-    columns = [line.removeprefix(f"{STEM}: ").split() for line in output]
-    assert [line[2] for line in columns if line[0] == "ok"] == ["size_1", "size_2", "size_3"]
-    assert next(line[-1] for line in columns if line[0] == "start") == "[0/1]"
-    cell = json.loads(notebooks.target(STEM).read_text(encoding="utf-8"))["cells"][-1]
-    assert {output["name"] for output in cell["outputs"]} == {"stdout"}
-    assert "".join("".join(output["text"]) for output in cell["outputs"]) == (
-        "0 records loaded, 1 run: toy, smoke scale; figures prefer larger runs\n"
-        "between\n"
-        "1 record loaded, 2 run: toy, smoke scale; figures prefer larger runs\n"
-    )
-
-
-def test_folders_reach_the_notebook_as_absolute_paths(book):
-    notebooks.execute(STEM, Settings.check(results_dir="records"))
-    assert printed(book) == f"smoke None {book / 'records'}\n"
-
-
-def test_an_output_that_cannot_be_read_is_made_again(book):
-    notebooks.target(STEM).parent.mkdir(parents=True)
-    for damaged in ("", "{}", "[]", '{"metadata": []}', "{" * 9):
-        notebooks.target(STEM).write_text(damaged, encoding="utf-8")
-        assert notebooks.mark_of(STEM) == {}
 
 
 @pytest.mark.parametrize("error", ['raise ValueError("no luck")', "1 +"])
@@ -321,57 +280,34 @@ def test_a_cell_that_fails_leaves_the_book_as_it_was_and_says_which(book, error)
     target.parent.mkdir(parents=True)
     target.write_text("what was there before", encoding="utf-8")
     with_a_cell(book, error)
-    with pytest.raises(UserError) as failed:
+    line = CHAPTER.count("\n") + 3
+    with pytest.raises(UserError, match=rf"^{STEM}: cell 4 \(line {line}\) failed") as failed:
         notebooks.execute(STEM, Settings())
     message = str(failed.value)
-    line = CHAPTER.count("\n") + 3
-    assert message.startswith(
-        f"{STEM}: cell 4 (line {line}) failed with "
-    )  # counted from 0, with the one that Papermill puts in
-    assert notebooks.source(STEM).read_text(encoding="utf-8").splitlines()[line - 1] == error
     assert error in message
     assert "\x1b" not in message
     assert target.read_text(encoding="utf-8") == "what was there before"
+    assert f"_build/failed/{STEM}.ipynb" in message
     partial = book / "_build" / "failed" / f"{STEM}.ipynb"
-    assert str(partial.relative_to(book)) in message
-    cells = json.loads(partial.read_text(encoding="utf-8"))["cells"]
-    assert any(
-        o["output_type"] == "error"
-        for c in cells
-        if c["cell_type"] == "code"
-        for o in c["outputs"]
-    )
+    assert '"output_type": "error"' in partial.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "os._exit(0)",
-        "os.kill(os.getpid(), signal.SIGKILL)",
-    ],
-)
-def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book, end):
-    with_a_cell(book, f"import os, signal\nprint('so far', flush=True)\n{end}")
-    with pytest.raises(
-        UserError,
-        match=rf"^{STEM}: Kernel died in cell 4\.(.|\n)*: _build/failed/{STEM}\.ipynb$",
-    ):
+def test_a_kernel_that_dies_leaves_no_output_and_says_in_which_cell(book):
+    with_a_cell(book, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    message = rf"^{STEM}: Kernel died in cell 4\.(.|\n)*: _build/failed/{STEM}\.ipynb$"
+    with pytest.raises(UserError, match=message):
         notebooks.execute(STEM, Settings())
     assert not notebooks.target(STEM).exists()
     (partial,) = book.rglob("*.ipynb*")
     assert "smoke None None" in partial.read_text(encoding="utf-8")
 
 
-def test_a_kernel_that_never_lives_is_said_too(book):
-    (book / "ipykernel_launcher.py").write_text(
-        "raise SystemExit(1)", encoding="utf-8"
-    )  # python -m looks into the working folder first
-    with pytest.raises(
-        UserError,
-        match=rf"^{STEM}: Kernel died before replying to kernel_info\. It did not start: ",
-    ) as failed:
+def test_a_kernel_that_does_not_start_is_a_user_error(book):
+    # python -m looks into the working folder first.
+    (book / "ipykernel_launcher.py").write_text("raise SystemExit(1)", encoding="utf-8")
+    message = rf"^{STEM}: Kernel died before replying to kernel_info\. It did not start: "
+    with pytest.raises(UserError, match=message):
         notebooks.execute(STEM, Settings())
-    assert "memory" not in str(failed.value)
     assert not notebooks.target(STEM).exists()
 
 
@@ -380,16 +316,11 @@ def test_it_runs_in_its_own_interpreter_whatever_kernel_a_hub_has_registered(
 ):
     spec = tmp_path / "hub" / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
-    spec.write_text(
-        json.dumps({"argv": ["false"], "display_name": "of a hub", "language": "python"}),
-        encoding="utf-8",
-    )
+    kernel = {"argv": ["false"], "display_name": "of a hub", "language": "python"}
+    spec.write_text(json.dumps(kernel), encoding="utf-8")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "hub"))
-    (book / "notebooks" / f"{STEM}.py").write_text(
-        f"{CHAPTER}\n# %%\nimport sys; print(sys.executable)\n", encoding="utf-8"
-    )
+    with_a_cell(book, f"import sys; assert sys.executable == {sys.executable!r}")
     assert notebooks.execute(STEM, Settings()) == "executed"
-    assert printed(book) == f"{sys.executable}\n"
 
 
 WAITS = """
@@ -401,18 +332,17 @@ Session.start(results_dir="records").run(toys.STEM, "toy", change={"does": "wait
 
 
 @pytest.mark.parametrize(
-    ("number", "send"),
-    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)],
+    ("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)]
 )
 def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(
     book, number, send
 ):
     with_a_cell(book, WAITS)
-    notebooks.target(STEM).parent.mkdir(parents=True)
-    notebooks.target(STEM).write_text("what was there before", encoding="utf-8")
-    listen = functools.partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # a runner in the background may have turned it off
+    target = notebooks.target(STEM)
+    target.parent.mkdir(parents=True)
+    target.write_text("what was there before", encoding="utf-8")
+    # A runner in the background may have turned it off.
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     with subprocess.Popen(
         [sys.executable, "-m", "capslib", "execute", STEM],
@@ -422,34 +352,23 @@ def test_a_stop_writes_checkpoints_and_leaves_the_book_as_it_was_and_no_kernel(
         start_new_session=True,
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(book)},
     ) as process:
-        until(
-            lambda: (
-                process.poll() is not None
-                or any(file.read_text(encoding="utf-8") for file in book.glob("ran *"))
-            )
-        )
+        until(lambda: process.poll() is not None or any(pids(book)))
         send(process.pid, number)
         _, output = process.communicate()
     assert process.returncode == 128 + number, output
-    assert output.rstrip().splitlines()[-1] == (
-        f"{STEM}: stopped, with its checkpoints written. "
-        "The same command goes on; until then the book has what it had."
-    )
+    assert f"{STEM}: stopped, with its checkpoints written." in output
     assert "Traceback" not in output
-    (ran,) = book.glob("ran *")
-    assert not psutil.pid_exists(int(ran.read_text(encoding="utf-8")))
+    (pid,) = pids(book)
+    assert not psutil.pid_exists(int(pid))
     assert len(list((book / "records" / ".trainings").iterdir())) == 1
-    assert [path.read_text(encoding="utf-8") for path in book.rglob("*.ipynb*")] == [
-        "what was there before"
-    ]
+    assert target.read_text(encoding="utf-8") == "what was there before"
+    assert list(book.rglob("*.ipynb*")) == [target]
     assert not list(book.glob("capslib-*")), "temporary files stayed"
 
 
-def test_a_long_path_to_temporary_files_is_no_trouble(book, monkeypatch):
-    """The path of a socket has 107 bytes at most; some clusters make longer folders."""
-    monkeypatch.setattr(tempfile, "tempdir", str(book / ("long" * 30)))
-    Path(tempfile.gettempdir()).mkdir()
-    assert notebooks.execute(STEM, Settings()) == "executed"
+def pids(book: Path) -> list[str]:
+    """Return the processes that run toys in this folder."""
+    return [path.read_text(encoding="utf-8") for path in book.glob("ran *")]
 
 
 def test_temporary_files_that_cannot_be_written_are_a_user_error(book, monkeypatch):
@@ -482,18 +401,6 @@ def test_executions_four_at_a_time(tmp_path):
         assert printed(folder) == "smoke 2 None\n"
 
 
-@pytest.mark.parametrize(
-    ("stem", "says"),
-    [
-        ("negation", f"Did you mean '{STEM}'"),
-        ("sparse_unsupervised", f"There is no notebooks/sparse_unsupervised.py in .*{STEM}"),
-    ],
-)
-def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, says):
-    with pytest.raises(UserError, match=says):
-        notebooks.source(stem)
-
-
 # ------------------------------------------------------------------------------------------
 # the real chapters
 
@@ -503,50 +410,36 @@ CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_settings(path):
     assert path.stem in STEMS
-    cells = [c for c in jupytext.read(path).cells if "parameters" in c.metadata.get("tags", [])]
-    assert len(cells) == 1
-    defaults = {}
-    for statement in ast.parse(cells[0].source).body:
-        assert isinstance(statement, ast.Assign), "the cell holds assignments only"
-        defaults[statement.targets[0].id] = ast.literal_eval(statement.value)
-    assert defaults == {name: field.default for name, field in Settings.model_fields.items()}
-    assert list(defaults) == list(Settings.model_fields)
-    assert next(iter(defaults)) == "scale"
+    cells = jupytext.read(path).cells
+    (cell,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    parameters: dict[str, object] = {}
+    exec(cell.source, {}, parameters)
+    fields = Settings.model_fields
+    assert list(parameters) == list(fields)
+    assert parameters == {name: field.default for name, field in fields.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("scale", "papr"), ("seeds", 0), ("device", "gpu")]
-)
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(
-    path, name, value
-):
+def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(path):
     code = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     tags = [cell.metadata.get("tags", []) for cell in code]
     parameters = next(number for number, tag in enumerate(tags) if "parameters" in tag)
     namespace: dict[str, object] = {}
     exec(code[parameters].source, namespace)
-    namespace[name] = value  # as Papermill does, in a cell of its own
-    with pytest.raises(
-        UserError, match=value if isinstance(value, str) else f"{name} = {value}"
-    ):
+    namespace["scale"] = "papr"  # as Papermill does, in a cell of its own
+    with pytest.raises(UserError, match="papr"):
         exec(code[parameters + 1].source, namespace)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-def test_a_chapter_is_kept_without_outputs_and_without_a_twin(path):
-    assert not path.with_suffix(".ipynb").exists(), (
-        "a .py and an .ipynb of one name clash in the book"
-    )
-    header = (text := path.read_text(encoding="utf-8")).partition("# %%")[0]
-    headers = [line for line in text.splitlines() if line.startswith("# %%")]
-    assert [line for line in headers if not line.isascii()] == [], (
-        "JupyterLab saves other letters of a cell's metadata as escapes"
-    )
+def test_a_chapter_has_a_header_that_makes_no_diff_and_no_twin(path):
+    assert not path.with_suffix(".ipynb").exists(), "the two would clash in the book"
+    text = path.read_text(encoding="utf-8")
+    header = text.partition("# %%")[0]
     assert "kernelspec" in header
-    assert "jupytext_version" not in header, (
-        "a version in the header makes a diff for every author"
-    )
+    assert "jupytext_version" not in header
+    for line in text.splitlines():
+        assert line.isascii() or not line.startswith("# %%"), "JupyterLab escapes it"
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
