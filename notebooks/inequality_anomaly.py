@@ -143,7 +143,7 @@ def seed_means(selection: list, experiment: str = "detection") -> pd.DataFrame:
 
 images, images_full = seed_means(records), seed_means(full_size)
 
-# %% mystnb={"figure": {"caption": "Does any score beat Gini? AUROC of the difference of lengths minus that of Gini in the same networks: right of the line the lengths lead. On CRISPR a mark is a network; elsewhere it is a data set, setup and share, mean over classes and seeds.", "name": "fig-inq-rivals"}, "image": {"alt": "Differences of AUROC, a row for each kind of data. The lengths lie above Gini in all ten networks on CRISPR and in full-size networks on images. In small networks with a tenth of a percent of anomalies they lie on both sides."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does any score beat Gini? AUROC of the difference of lengths minus that of Gini in the same networks: right of the line the lengths lead. On CRISPR a mark is a network; elsewhere it is a data set, setup and share, mean over seeds.", "name": "fig-inq-rivals"}, "image": {"alt": "Differences of AUROC, a row for each kind of data. The lengths lie above Gini in all ten networks on CRISPR and in full-size networks on images. In small networks with a tenth of a percent of anomalies they lie on both sides."}} tags=["hide-input"]
 rows = {
     f"CRISPR, full size (n = {len(pairs)})": frames.metrics(pairs),
     "MNIST, Fashion-MNIST, full size": images_full,
@@ -265,7 +265,7 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 
 # %% mystnb={"figure": {"caption": "How does such a network learn? Loss of a training batch, and of the test images by whose loss the released code stops. A line is a network.", "name": "fig-inq-learning"}, "image": {"alt": "Two panels, a line for each network: the loss of a training batch over steps falls steeply at first and then slowly; the loss of the test images over epochs falls and stays higher."}} tags=["hide-input"]
 tenth = dict(setup="outliers", percent=10.0)
-learners = frames.best(records, "detection", data="mnist", **tenth)
+learners = frames.select(full_size, "detection", data="mnist", **tenth)
 learners = learners or session.run(STEM, "detection")
 
 
@@ -417,15 +417,15 @@ def draw_shares(setup: str):
     _, axes = plots.panels(2, rows=2, height=1.9, sharex=True, sharey=True)
     for axis, (name, data) in zip(axes.flat, DATA.items(), strict=True):
         for score in ("gini", "npp", "nre"):
-            in_paper, ours = [], []
+            in_paper, measured = [], []
             for percent in PERCENTS:
                 claim = f"INQ-{SETUPS[setup]}-{name}-{percent:g}pct-{score}"
                 verdict = chapter.verdicts[claim]
                 in_paper.append(verdict.claim.value)
-                ours.append(float("nan") if verdict.ours is None else verdict.ours)
+                measured.append(float("nan") if verdict.ours is None else verdict.ours)
             color = COLORS[score]
             axis.plot(range(3), in_paper, "o-", color=color, mfc="none", lw=1, ms=5)
-            axis.plot([x + 0.1 for x in range(3)], ours, "o", color=color, ms=4.5)
+            axis.plot([x + 0.1 for x in range(3)], measured, "o", color=color, ms=4.5)
         axis.axhline(0.5, color=plots.INK, ls=":", lw=1)
         axis.set_title(SETS[data], loc="left", fontsize=9.5)
         axis.set_xticks(range(3), ["0.1", "1", "10 %"])
@@ -484,8 +484,9 @@ baseline_means = pd.concat(
     for size in ("cpu", "paper")
 )
 baseline_means = baseline_means[baseline_means["percent"].notna()].replace({"data": SETS})
-by_cell = baseline_means.groupby([*CELL, "scale"])[list(BASELINES)].mean().round(3)
+by_cell = baseline_means.groupby([*CELL, "scale"])[list(BASELINES)].mean().map("{:.3f}".format)
 by_cell = by_cell.reset_index().replace({"scale": SIZES})
+by_cell["percent"] = by_cell["percent"].map("{:g}".format)
 frames.table(by_cell.to_numpy().tolist(), ["data", "setup", "%", "size", *BASELINES.values()])
 
 # %% [markdown]
@@ -505,7 +506,7 @@ def curves(series: str, capsule: str, inputs: str, networks: list) -> torch.Tens
     return torch.tensor([record.series[name] for record in networks])
 
 
-networks = frames.select(full_size, "detection", data="mnist", **tenth) or learners
+networks = learners
 figure, axes = plots.panels(2, height=1.9, sharey=True)
 for axis, capsule in zip(axes, ("normal", "anomaly"), strict=True):
     for inputs, color in INPUTS.items():
@@ -614,15 +615,11 @@ frames.styled(table.rename_axis("AUROC"))
 # | Palma | read from printed text | computed | higher than printed: {ref}`errata <inq-errata>` |
 # | NL | random weights, as released | trained | not reproduced |
 #
-# ```{fold} All deviations, the settings of each size, and the counts of CRISPR
+# ```{fold} All deviations, and the counts of CRISPR
 # ```
 
 # %% tags=["remove-input"]
 display(frames.deviations([*records, *detection, *lesions, *guides]).pipe(frames.styled))
-for experiment in ("detection", "lesions", "off_targets"):
-    columns = dict(arm=["data"], shown=["batch_size"])
-    settings = frames.configuration(EXPERIMENTS[experiment], **columns)
-    display(settings[settings.nunique(axis=1) > 1].pipe(frames.styled))
 chapter.table("INQ-C-n-")
 
 # %% [markdown]
@@ -663,7 +660,8 @@ chapter.table("INQ-C-n-")
 # AUROC of Palma by its own ratio and as the release reads it, means over classes and seeds:
 
 # %% tags=["remove-input"]
-as_read = pd.concat([images_full, images]).groupby([*CELL, "scale"]).mean(numeric_only=True)
+by_cell = pd.concat([images_full, images]).dropna(subset="auroc_palma_as_read")
+as_read = by_cell.groupby([*CELL, "scale"]).mean(numeric_only=True)
 rows = []
 for (data, setup, percent, size), means in as_read.iterrows():
     name = {full: short for short, full in DATA.items()}[data]
@@ -671,7 +669,7 @@ for (data, setup, percent, size), means in as_read.iterrows():
     cell = f"{SETS[data]}, {setup}, {percent:g} %, {SIZES[size]}"
     numbers = [means[PALMA], means["auroc_palma_as_read"]]
     numbers += [printed(f"{prefix}-palma"), printed(f"{prefix}-gini")]
-    rows.append((cell, *(f"{number:.4f}" for number in numbers)))
+    rows.append((cell, *(frames.mean([number], 4, None) for number in numbers)))
 frames.table(rows, ["cell", "Palma", "as released", "Palma, paper", "Gini, paper"])
 
 # %% [markdown]
@@ -755,7 +753,8 @@ for percent, means in images.groupby("percent"):
     column = []
     for score in RIVALS:
         leads = means[f"auroc_{score}"] - means[GINI]
-        column.append(f"{leads.mean():.3f}, {(leads > 0).sum()} of {len(leads)}")
+        mean = frames.mean([leads.mean()], 3, None)
+        column.append(f"{mean}, {(leads > 0).sum()} of {len(leads)}")
     columns[f"images, {percent:g} %"] = column
 pd.DataFrame(columns, index=list(RIVALS.values())).pipe(frames.styled)
 
@@ -846,9 +845,9 @@ def against_first(selection: list, experiment: str, names: dict) -> pd.DataFrame
     means["position"] = means["data"] + ", " + means["setup"]
     means["arm"] = means["cell"].str.rpartition("/")[2].map(names)
     scores = means.set_index(["arm", "position", "seed"])[list(COLUMNS)]
-    first, *others = names.values()
+    first, *arms = names.values()
     parts = [scores.loc[[first]]]
-    for arm in others:
+    for arm in arms:
         if arm in scores.index:
             differences = (scores.loc[arm] - scores.loc[first]).dropna()
             parts.append(pd.concat({arm: differences}, names=["arm"]))
@@ -960,8 +959,12 @@ frames.costs([*records, *detection, *baseline_runs]).pipe(frames.styled, digits=
 # 1. One of $n$ children takes the whole coupling. What are its Gini coefficient and its Palma ratio?
 
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
-alone = torch.eye(288)[0]
-measures = {"Gini": float(gini(alone)), "(n − 1)/n": 287 / 288, "Palma": float(palma(alone))}
+one_rich_child = torch.eye(288)[0]
+measures = {
+    "Gini": float(gini(one_rich_child)),
+    "(n − 1)/n": 287 / 288,
+    "Palma": float(palma(one_rich_child)),
+}
 pd.Series(measures).round(4)
 
 # %% [markdown]

@@ -163,8 +163,7 @@ for axis, (title, metric) in zip(axes, PANELS.items(), strict=True):
     axis.set_title(title)
 small_titles(axes)
 axes[0].set_xlim(0, 102)
-seen = frames.shown_are(frames.select(records, "encodings", "cpu"))
-figure.supxlabel(f"accuracy on affNIST (%); ours: {seen}", fontsize=9.5)
+figure.supxlabel("accuracy on affNIST (%)", fontsize=9.5)
 plt.show()
 
 # %% [markdown]
@@ -345,7 +344,7 @@ columns = {}
 for title, name in (("MNIST", "mnist"), ("affNIST", "affnist")):
     columns[title] = [f"SP-T1-{name}-{algorithm}" for algorithm in ALGORITHMS]
 table = pd.DataFrame(columns, index=list(ALGORITHMS.values()))
-chapter.side_by_side(table, digits=1)
+chapter.side_by_side(table, digits=2)
 
 # %% tags=["remove-input"]
 chapter.table("SP-W-7", "SP-W-8")
@@ -405,7 +404,7 @@ for arm in DRAWING:
         errors = record.series["test_error"]
         axis.plot(range(1, len(errors) + 1), errors, color=COLORS[arm], lw=1)
 key(axis, DRAWING)
-axis.set(xlabel=f"epoch ({frames.shown_are(table1)})", ylabel="squared error", ylim=(0, None))
+axis.set(xlabel="epoch", ylabel="squared error", ylim=(0, None))
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 plt.show()
 
@@ -456,7 +455,7 @@ rows = []
 for reference, (name, trained) in REFERENCES.items():
     rows.append((name, f"SP-T2-mnist-{reference}", trained, f"SP-T2-affnist-{reference}"))
 columns = ["reference", "MNIST", "trained on affNIST", "affNIST"]
-chapter.side_by_side(pd.DataFrame(rows, columns=columns), digits=1)
+chapter.side_by_side(pd.DataFrame(rows, columns=columns), digits=2)
 
 # %% [markdown]
 # The *no* of the last row holds for the network. Its classifier has learned from affNIST.
@@ -576,7 +575,7 @@ axes[1].set(title="largest share of first ranks", ylim=(0, 1))
 small_titles(axes)
 for axis in axes:
     axis.xaxis.set_major_locator(MaxNLocator(3))
-figure.supxlabel(f"step ({frames.shown_are([longest])})", fontsize=9.5)
+figure.supxlabel("step", fontsize=9.5)
 plt.show()
 
 # %% [markdown]
