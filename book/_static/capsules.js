@@ -14,11 +14,12 @@ addEventListener("load", () => {
   }
 });
 
-/* On a phone a table of sentences becomes blocks, with a column's name before each value, and so does one that is wider than the screen. */
+/* On a phone a table of sentences becomes blocks, with a column's name before each value, and so does one that is wider than the screen.
+   A table of the paper scrolls in its box. */
 (() => {
   const phone = matchMedia("(max-width: 640px)");
   const toBlocks = () => {
-    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .paper-rows, .blocks)")) {
+    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks, .paper-over-ours)")) {
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const rows = [...(table.tBodies[0]?.rows ?? [])];
