@@ -211,7 +211,7 @@ plt.show()
 #
 # ### The network
 
-# %% mystnb={"figure": {"caption": "Which couplings are measured? Those of the one routing, between primary and class capsules. The paper's network for MNIST; capsules are given as number × dimension. The decoder sees the longer class capsule.", "name": "fig-inq-network"}, "image": {"alt": "The network from left to right: image, convolution, primary capsules, two class capsules and the decoder, with the shape of each."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which couplings are measured? Those of the one routing, between primary and class capsules. The paper's network for MNIST; capsules are given as number by dimension. The decoder sees the longer class capsule.", "name": "fig-inq-network"}, "image": {"alt": "The network from left to right: image, convolution, primary capsules, two class capsules and the decoder, with the shape of each."}} tags=["hide-input"]
 network = AnomalyCapsNet((1, 28, 28))
 image = torch.zeros(1, 1, 28, 28)
 with torch.no_grad():

@@ -296,7 +296,7 @@ for batch in batches:
     optimizer.step()
     curve.append(loss.item())
 
-# %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 digits of 8 × 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
 axis.plot(range(1, STEPS + 1), curve, color=COLORS["sparse"], lw=1.2)
 mean_image_error = (small - small.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean()
@@ -683,7 +683,7 @@ frames.configuration(EXPERIMENTS["encodings"], arm=["standardise"]).pipe(frames.
 # %% [markdown]
 # ## Pitfalls
 #
-# We know of no public reproduction. The authors' [repository](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py) has the slip of the support ({ref}`above <options>`), which `test_support_by_hand_and_as_released` holds fast, and the squash below.
+# We know of no public reproduction. The authors' [repository](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L457-L462) has the slip of the support ({ref}`above <options>`), which `test_support_by_hand_and_as_released` holds fast, and the squash below.
 #
 # ### Statistics that move in evaluation
 #
@@ -726,7 +726,7 @@ plt.show()
 #
 # ### Squash at zero
 #
-# The textbook form, which the [released code](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py) has, divides zero by zero: value and gradient are no numbers. Biases of 0.1 hide it there.
+# The textbook form, which the [released code](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/models/layers/layers.py#L48-L51) has, divides zero by zero: value and gradient are no numbers. Biases of 0.1 hide it there.
 # Ours gives zero for both (`test_squash_at_zero_is_zero_and_so_is_its_gradient`).
 #
 # ## Beyond the paper

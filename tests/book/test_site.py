@@ -233,8 +233,11 @@ CUT_OFF = """() => {
   const parts =
     "figure, img, table, pre, .vq, .verdict-strip, .verdict-tile, .claim-ref";
   const boxes = "pre, .claims-wrap, .cell_output, .pst-scrollable-table-container";
-  const wide = shown(parts).filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5);
-  const inside = shown(boxes).filter((e) => e.scrollWidth > e.clientWidth + 1);
+  const paper = ".paper-over-ours";  // such a table scrolls in its box
+  const wide = shown(parts).filter((e) =>
+    !e.closest(paper) && e.getBoundingClientRect().right > innerWidth + 0.5);
+  const inside = shown(boxes).filter((e) =>
+    !e.querySelector(paper) && e.scrollWidth > e.clientWidth + 1);
   const small = shown(".cell_output figure img[src*='.svg']")
     .filter((i) => i.clientWidth < 0.85 * i.naturalWidth);
   const head = (table) => [...table.tHead.rows]
