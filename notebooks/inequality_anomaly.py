@@ -13,7 +13,6 @@
 # ```
 #
 # :::{div} answer
-# :::{div} answer
 # At full size the numbers of Gini are reproduced on MNIST and Fashion-MNIST, from one percent of outliers on. Small networks agree in most parts on skin lesions; on inliers nearly all is undecided.
 # :::
 #
