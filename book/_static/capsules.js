@@ -19,7 +19,7 @@ addEventListener("load", () => {
 (() => {
   const phone = matchMedia("(max-width: 640px)");
   const toBlocks = () => {
-    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks, .paper-over-ours)")) {
+    for (const table of document.querySelectorAll(".bd-article table:not(.claims, .blocks, .paper-rows, .paper-over-ours)")) {
       const heads = [...(table.tHead?.rows ?? [])].map((row) =>
         [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent.trim())));
       const rows = [...(table.tBodies[0]?.rows ?? [])];

@@ -13,7 +13,7 @@ from capsbook import benchmarks, evidence, folding, render, sources
 
 from capslib.lab import claims
 from capslib.lab.ledger import ledger
-from capslib.lab.words import CAPSULES, GROUPS, NOT_RUN, REDUCED, Verdict
+from capslib.lab.words import CAPSULES, GROUPS, NOT_RUN, REDUCED, STATUSES, Verdict
 from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parents[2]
@@ -80,27 +80,42 @@ def row(verdict: Verdict, evidence: evidence.Evidence, **options) -> BeautifulSo
     ).tbody.tr
 
 
-def test_a_verdict_as_text(verdict):
+def test_every_verdict_has_a_sign_and_a_colour():
+    assert list(claims.GLYPHS) == list(STATUSES)
+    only_round_ones_share = len(STATUSES) - 2  # holds and fails
+    assert len(set(claims.GLYPHS.values())) == only_round_ones_share
+    style = (ROOT / "book/_static/capsules.css").read_text(encoding="utf-8")
+    for status in STATUSES:
+        assert f".v-{status.replace(' ', '-')} " in style, status
+
+
+def test_numbers_as_text(verdict):
     assert claims.ours(verdict) == f"99.81{NBSP}% [99.50, 100]"
     assert claims.theirs(verdict) == f"99.70{NBSP}%"
     assert claims.basis(verdict) == "n = 5, paper scale"
+    assert claims.ours(Verdict(CLAIM, "waiting", "")) == "not run"
     undecided = Verdict(CLAIM, "undecided", "", n=3, scale="cpu", derived="x: y")
+    assert claims.ours(undecided) == "undecided"
     assert claims.basis(undecided) == "n = 3, cpu scale, derived data"
     by_seed = Verdict(CLAIM, "measured", "", listed=(80, 10.5), unit="percent", scale="cpu")
     assert claims.ours(by_seed) == f"80 · 10.50{NBSP}%"
     failed = Verdict(CLAIM, "contradicted", "", scale="paper")
     count = replace(failed, parts=(verdict, failed), reason="Of 2 parts 1 hold.")
     assert claims.ours(count) == "1 of 2 parts holds, 1 fails"
+    assert claims.describe(count).endswith("Of 2 parts 1 hold. paper scale")
 
 
 def test_a_square_names_its_claim_and_leads_to_it(verdict):
+    square = BeautifulSoup(claims.seal(verdict), "html.parser").a
+    assert square["href"] == "#claim-NEG-T1-rba-bias"
+    assert square["class"] == ["vq", "v-reproduced", "of-own-size"]
+    assert f"99.81{NBSP}%" in square["aria-label"]
+    assert square.text == "✓"
     html = claims.seal(verdict, "other.html?a&b#c", with_id=True)
     link = BeautifulSoup(html, "html.parser").a
     assert link["href"] == "other.html?a&b#c"
     assert link.code.text == CLAIM.id, "the id is part of the link"
-    square = link.select_one(".v-reproduced")
-    assert "of-own-size" in square["class"]
-    assert square.text == "✓"
+    assert link.select_one(".v-reproduced")
 
 
 def test_a_row_leads_to_what_stands_behind_the_verdict(nothing):
@@ -222,6 +237,19 @@ def test_a_table_without_the_vector_rate_bounds_its_limits_by_that_of_matrix_pro
     assert second[-3:] == ["178", f"≤{NBSP}4.5", "–"], "arithmetic may take longer, or not"
 
 
+def test_the_bar_of_a_path_is_as_long_as_its_share_of_the_slowest():
+    times = {"eager": "3400", "fast": "850", "compiled": "8.5"}
+    rows = [BENCHMARK | {"path": path, "milliseconds": time} for path, time in times.items()]
+    page = machine("bars", rows)
+    assert [bar["style"] for bar in page.select(".bar")] == [
+        "width: 100%",
+        "width: 25%",
+        "width: 0.25%",
+    ]
+    labels = [row.select("span")[-1].text for row in page.select(".bars-row")]
+    assert labels == ["3400 ms", "850 ms", "8.5 ms"]
+
+
 MODULE = '''import functools
 
 
@@ -281,18 +309,29 @@ def repository(tmp_path) -> Path:
         ("pack.top", "def top():\n    pass\n"),
     ],
 )
-def test_a_listing_is_the_source_without_its_docstring(repository, name, text):
+def test_live_source(repository, name, text):
     source = sources.find_source(repository, name)
     assert source.text == text
     lines = source.path.read_text(encoding="utf-8").splitlines()
     assert lines[source.line - 1].strip() == text.splitlines()[0]
 
 
+def test_live_source_with_its_docstring(repository):
+    assert '"""Doc.' in sources.find_source(repository, "pack.mod.f", docstring=True).text
+
+
+@pytest.mark.parametrize("name", ["pack.mod.g", "pack.mod.C.n", "nowhere.f", "pack.gone.f"])
+def test_missing_source(repository, name):
+    with pytest.raises(sources.SourceNotFound):
+        sources.find_source(repository, name)
+
+
 def test_tests_are_found(repository):
     file = "tests/test_mod.py"
     assert sources.find_test(repository, f"{file}::TestC::test_m[float64]").line == 2
-    assert "holds" in sources.find_test(repository, f"{file}::holds").text, "a check"
-    for name in (f"{file}::helper", file):
+    check = sources.find_test(repository, f"{file}::holds")
+    assert "holds" in check.text, "a check of a suite that a test runs"
+    for name in (f"{file}::TestC::test_n", f"{file}::helper", "tests/gone.py::test_m", file):
         with pytest.raises(sources.SourceNotFound):
             sources.find_test(repository, name)
 

@@ -14,47 +14,6 @@ from bs4 import BeautifulSoup
 from capsbook import evidence, notebooks, render, runs
 
 from capslib.lab.ledger import ledger
-from capslib.papers.experiment import Deviation
-
-
-@pytest.fixture
-def record(make_record):
-    check = papers.checks_of("negation_limitation")["NEG-T1-rba-bias"]
-    experiment = papers.experiments("negation_limitation")["sign"]
-    trial, *_ = experiment.trials("paper", where={"arm": check.selects[0].arms[0]}, seeds=[3])
-    trial = trial.model_copy(update={"config": {**trial.config, "learning_rate": 1e-5}})
-    series = {
-        "epochs": [1, 2, 3],
-        "train_accuracy": [0.5, 0.75, 1.0],
-        "steps": [1, 9],
-        "loss": [0.3, 0.1],
-        "lone": [1, 1, 1, 1, 1],
-    }
-    deviation = Deviation(what="epochs", paper="50", ours="5", why="budget")
-    return make_record(trial, series=series, deviations=[deviation])
-
-
-def test_a_page_says_all_that_the_record_says(record, tmp_path):
-    verdict = evidence.load(tmp_path).verdicts["NEG-T1-rba-bias"]
-    html = runs.page(record, [verdict], "../../../", f"{record.key}.json")
-    page = BeautifulSoup(html, "html.parser")
-    assert page.h1.text == "Sign, seed 3"
-    score = "../../../book/scorecard.html#claim-NEG-T1-rba-bias"
-    assert page.select_one(".run-claims a")["href"] == score
-    assert page.find("a", string="JSON")["href"] == f"{record.key}.json"
-    cells = set()
-    for row in page.select("tbody tr"):
-        cells.add(tuple(cell.text for cell in row.select("td")))
-    assert ("train accuracy", "0.5", "20", "fraction") in cells
-    assert ("learning_rate", "1·10⁻⁵") in cells, "as the tables of a chapter have it"
-    assert ("epochs", "50", "5", "budget") in cells
-    assert set(record.config) <= {name for name, *_ in cells}, "every field, differing or not"
-    figures = page.select("figure")
-    drawn = {figure.figcaption.text: figure.svg["aria-label"] for figure in figures}
-    label = "train accuracy over epochs: from 0.5 to 1, between 0.5 and 1"
-    assert drawn["train accuracy"] == label
-    assert drawn["loss"].startswith("loss over steps: ")
-    assert drawn["lone"].startswith("lone over position: ")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.write_text("{}")])
