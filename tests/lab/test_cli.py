@@ -46,8 +46,9 @@ def environment(tmp_path_factory) -> dict[str, str]:
     for name in os.environ:
         if name.startswith("CAPSLIB_"):
             del environment[name]
-    for name in ("CUDA_VISIBLE_DEVICES", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING"):
+    for name in ("FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING"):
         environment.pop(name, None)
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # the same answers on a machine with a GPU
     return environment
 
 
@@ -108,6 +109,7 @@ BAD_INPUT = {
     f"execute {CHAPTER} -p seeds": "should look like name=value",
     f"{RUN} --results-dir '~nosuchuser/x'": "'~nosuchuser/x' names no folder: give one to",
     "claims --results-dir ''": "'' names no folder: give one to",
+    "records --results-dir reslts": "There are no records in reslts: check --results-dir",
     "claims --results-dir reslts": "There are no records in reslts: check --results-dir",
     "records check --results-dir empty": "There are no records in empty",
     "data verify --data-dir empty": "There is no data set: check --data-dir",
@@ -115,6 +117,8 @@ BAD_INPUT = {
     f"{RUN} --device cuda": "There is no cuda here: no CUDA device found. Use device cpu,",
     f"{RUN} --experiment depth --set depth=0": "Configuration of depth: depth = 0",
     f"{RUN} --experiment depth --set dept=3": "field of depth 'dept'. Did you mean 'depth'?",
+    f"{RUN} --where sed=1": "Did you mean 'seed'?",
+    f"{RUN} --set points=9": "Experiments that have it: sign. Name one with --experiment.",
     f"{RUN} --where front=odd": "Experiments that have it: negated. Name one with --experiment",
     f"{RUN} --where seed=0 --where seed=1": "Field 'seed' is given twice",
     f"{RUN} --experiment sign --set seed=4": "--where seed=2 is that one alone",
@@ -124,6 +128,11 @@ BAD_INPUT = {
     "run em_routing --scale cpu --experiment viewpoint --where 'sizes=[32, 8]'": (
         "There are: sizes=[32, 8, 8, 8]."
     ),
+    # A list may have spaces or none; this command gets as far as the data.
+    "run em_routing --scale cpu --experiment viewpoint --where sizes=[32,8,8,8] "
+    "--data-dir empty": "smallnorb",
+    "run inequality_anomaly --scale paper --experiment baselines "
+    "--where percent=1.0 --where seed=7": "has no seed 7. There are: 0, 1, 2.",
     f"{RUN} --experiment dpth": f"Unknown experiment of {CHAPTER} 'dpth'. Did you mean 'depth'",
     "run negation_limitatio --scale cpu": f"'negation_limitatio'. Did you mean '{CHAPTER}'?",
     "claims em_routin": "Did you mean 'em_routing'?",
@@ -136,8 +145,11 @@ BAD_INPUT = {
     f"{RUN} --max-steps 0": "Invalid value for '--max-steps'",
     f"{RUN} --max-steps 20 --dry-run": "--dry-run plans the whole run, and --max-steps",
     f"run {CHAPTER}": "Missing option '--scale'",
+    f"{RUN} --scale smoke": "--scale is given twice: give it one value.",
     f"execute {CHAPTER} --scale smoke -p scale=cpu": "Parameter 'scale' is given twice",
     f"{RUN} --set epochs={DIGITS}": "'epochs': its value is too long, too deep, or no Unicode",
+    f"{RUN} --where sizes={50_000 * '['}": "Field 'sizes': its value is too long, too deep",
+    f"{RUN} --device cuda:{DIGITS}": f"Unknown device 'cuda:{54 * '9'}… Valid: cpu, cuda",
     f"{RUN} --where 'data=\"\\ud800\"'": "Field 'data': its value is too long, too deep, or no",
     f"claims --results-dir {LONG}": "cannot be used: File name too long.",
     f"{RUN} --results-dir {LONG}": "… File name too long. Make that folder writable, or choose",
@@ -261,7 +273,8 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
     assert done.status == 0, done.message
     count = len(SIGN.trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
-    assert "no record tells how long they take" in done.message
+    message = "On the workers elsewhere; no record tells how long they take."
+    assert message in done.message
     objection = checkout.__wrapped__().objection  # to the code of whoever runs this test
     is_refused = "`capslib records check` will refuse these records" in done.message
     assert is_refused is bool(objection)
@@ -271,8 +284,15 @@ def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capsli
         assert re.match(rf"{CHAPTER}/sign \[paper\] routing=.*  {costs}TFLOP/s$", line)
     claims = [line.partition(" trials, ")[0] for line in lines[count:]]
     assert "NEG-T1-rba-bias: 5" in claims
-    assert claims[-1] == f"all: {count}"
+    assert claims[-2:] == [f"{CHAPTER}, Table 1: 20", f"all: {count}"]
     assert [path.name for path in tmp_path.iterdir()] == ["_toc.yml"], "it leaves no folder"
+
+
+def test_a_plan_says_what_keeps_it_from_starting(capslib, empty):
+    done = capslib(f"{RUN} --experiment depth --seeds 1 --dry-run --data-dir empty")
+    assert done.status == 0, done.message
+    assert "It cannot start yet. The data set fashion_mnist is missing" in done.message
+    assert "Run `capslib data fetch mnist`" in done.message, "all sets at once"
 
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])
@@ -303,6 +323,8 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
     assert "train_accuracy=" in table.out
     assert " cut " not in table.out
     assert "torch" not in table.imported
+    table = capslib("records em_routing --results-dir records")
+    assert not any(key in table.out for key in keys)
 
     doubled = capslib(f"{TINY} --dry-run".replace("epochs=1", "epochs=2"))
     # No claim is judged by trials with another number of epochs.
@@ -329,6 +351,8 @@ def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, put):
     for command in ("claims", "records", f"{RUN} --experiment sign --dry-run"):
         assert capslib(f"{command} --results-dir records").status == 0
     assert list(path.parent.iterdir()) == [path], "reading changes no file"
+    assert capslib(f"{check} em_routing --repair").status == 0
+    assert list(path.parent.iterdir()) == [path], "nor does repairing another paper"
     repaired = capslib(f"{check} --repair")
     assert repaired.status == 1
     assert f"set aside as {path.name}.damaged-" in repaired.message
