@@ -22,9 +22,11 @@ from capslib import papers
 from capslib.errors import UserError
 from capslib.lab import batch, cli, workers
 from capslib.lab.records import Record
+from capslib.lab.runs import run_unless_taken
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.papers.experiment import Trial
+from capslib.training import Context
 
 pytestmark = pytest.mark.usefixtures("new_processes")
 STEM = "negation_limitation"
@@ -144,10 +146,19 @@ def test_a_rehearsal_gives_way_to_the_run_and_never_replaces_one(
         records = run(tiny, store, workers=workers, max_steps=steps)
         assert len(records) == len(tiny)
         assert {(r.exit, len(r.series["loss"])) for r in records} == {("cut", steps)}
+        assert {len(r.series["seconds_of_steps"]) for r in records} == {steps - 1}
     assert run(tiny, records_here, workers=workers, max_steps=1) == []
     assert numbers(records_here) == earlier
     run(tiny, store, workers=workers)
     assert numbers(store) == earlier
+
+
+def test_a_rehearsal_leaves_alone_what_was_finished_meanwhile(tiny, records_here):
+    """It was planned before another process finished the trial."""
+    sign = papers.experiments(STEM)["sign"]
+    record = run_unless_taken(sign, tiny[0], records_here, Context(seed=0, max_steps=1))
+    assert record == records_here.get(tiny[0])
+    assert record.exit == "ok"
 
 
 def outcome_of_deaths(trial: Trial, store: Store, **fields: object) -> Record | None:
@@ -211,6 +222,16 @@ def test_what_failed_is_run_again_only_when_asked(toy, store, tmp_path, monkeypa
     assert store.get(trials[2]).message.startswith("KeyError")
 
 
+def test_a_trial_that_ends_well_leaves_no_log(toy, store, make_record):
+    (trial,) = toy("well")
+    store.put(make_record(trial, exit="error"))
+    store.log(trial).parent.mkdir()
+    store.log(trial).touch()
+    run([trial], store, workers=1, retry_failed=True)
+    assert store.get(trial).exit == "ok"
+    assert not store.log(trial).exists()
+
+
 def test_of_each_training_the_final_weights_stay_and_no_unfinished_checkpoint(
     tiny, store, monkeypatch
 ):
@@ -257,6 +278,13 @@ def test_a_rehearsal_that_fails_ends_with_a_status_and_names_the_log(
     message = " ".join(capsys.readouterr().err.split())
     assert "RuntimeError: out of luck" in message
     assert ".logs" in message
+
+
+def test_notes_of_a_running_trial_are_passed_on(toy, store):
+    (trial,) = toy("well")
+    display = RecordedDisplay()
+    run([trial], store, display, workers=1)
+    assert display.steps == [(trial.key, 0, 0, ""), (trial.key, 1, 2, "half way")]
 
 
 # ------------------------------------------------------------------------------------------
@@ -340,6 +368,14 @@ def test_a_session_keeps_smoke_records_out_of_the_results(tmp_path, monkeypatch)
     assert batch.Session.start(results_dir=tmp_path / "x").store.root == tmp_path / "x"
     monkeypatch.setattr(batch, "code_hash", lambda: "f" * 64)
     assert batch.Session.start().store.root != smoke
+
+
+def test_a_plan_needs_no_folder_that_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    parameters = {"scale": "cpu", "results_dir": tmp_path / "file" / "below"}
+    assert batch.Session.start(elsewhere=True, **parameters)
+    with pytest.raises(UserError, match="Results cannot be written"):
+        batch.Session.start(**parameters)
 
 
 def test_a_session_runs_what_is_missing_and_gives_back_all(toy, tmp_path, capsys):
