@@ -207,7 +207,8 @@ def seeds(trial: Trial, first: int, last: int) -> list[Trial]:
 
 
 def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
-    for seeded in seeds(trial, 0, 20):
+    finished = seeds(trial, 0, 20)
+    for seeded in finished:
         store.put(make_record(seeded))
     reads = []
     read_record = storing.read_record
@@ -217,7 +218,8 @@ def test_a_plan_reads_each_record_once(trial, store, make_record, monkeypatch):
         return read_record(path)
 
     monkeypatch.setattr(storing, "read_record", read_and_count)
-    planned = plan(seeds(trial, 1000, 1020), store, Settings(scale="cpu", workers=1))
+    trials = [*finished, *seeds(trial, 1000, 1020)]
+    planned = plan(trials, store, Settings(scale="cpu", workers=1))
     assert len(planned.todo) == 20
     assert len(reads) == 20
     bases = {estimate.basis for estimate in planned.estimates.values()}
