@@ -105,6 +105,19 @@ def test_what_a_killed_write_left_is_removed_after_an_hour(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_write_whose_temporary_file_is_taken_away_is_done_again(tmp_path, monkeypatch):
+    move = os.replace
+
+    def take_away(source: str, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", move)
+        os.unlink(source)
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", take_away)
+    write_atomically(tmp_path / "file", b"new")
+    assert files(tmp_path) == {tmp_path / "file": b"new"}
+
+
 def test_what_is_set_aside_never_replaces_another_and_may_be_gone(tmp_path):
     path = tmp_path / "file"
     for content in ("first", "second"):
@@ -114,6 +127,15 @@ def test_what_is_set_aside_never_replaces_another_and_may_be_gone(tmp_path):
     assert set(files(tmp_path).values()) == {b"first", b"second"}
     with notified("another process has set it aside"):
         assert set_aside(path, "why") is None
+
+
+def test_what_cannot_be_set_aside_is_told_and_raises_nothing(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with notified(r"used \(why\); it is not used, and could not be set aside: Read-only"):
+        assert set_aside(tmp_path, "why") is None
 
 
 def test_records_go_to_the_nearest_book_unless_a_folder_is_named(tmp_path, monkeypatch):
@@ -231,21 +253,28 @@ DAMAGES = {
     "an unknown field": with_words('"exit"', '"invented": 1, "exit"'),
     "another seed": with_words('"seed": ', '"seed": 1'),
     "a time without a zone": with_words('Z"', '"'),
+    "a number for a time": with_words('"started": "2026-01-02T03:04:05Z"', '"started": 0'),
     "an infinite number": with_words('"value": 0.5', '"value": Infinity'),
     "NaN in a curve": with_words("[0.3,", "[NaN,"),
-    "a key twice": with_words('"n": 20', '"n": 5, "n": 20'),
+    "a key twice": with_words('"exit": "ok"', '"exit": "nan",\n "exit": "ok"'),
+    "a key twice in a part": with_words('"n": 20', '"n": 5, "n": 20'),
+    "a key twice in a mapping": with_words('"loss": ', '"loss" : [1.0], "loss": '),
     "a truth for a number": with_words('"value": 0.5', '"value": true'),
     "a text for a number": with_words('"value": 0.5', '"value": "0.5"'),
     "a fraction for a count": with_words('"n": 20', '"n": 20.0'),
+    "a truth for a count": with_words('"threads": 1', '"threads": true'),
     "a number that no sum can hold": with_words('"value": 0.5', '"value": 1e308'),
     "such a number in a curve": with_words("[0.3,", "[-1e308,"),
     "more bytes than there are": with_words('_bytes": 1', '_bytes": 1' + "0" * 400),
     "more seconds than there were": with_words('"wall_seconds": 1.5', '"wall_seconds": 1e308'),
+    "a seed of 400 digits": with_words('"seed": 3', '"seed": 3' + "0" * 400),
     "an option of 5,000 digits": with_words('"points": 20', '"points": 2' + "0" * 5000),
     "an option that is an object": with_words('"points": 20', '"points": {"a": 1}'),
     "empty": lambda content: b"",
     "cut in half": lambda content: content[: len(content) // 2],
+    "cut at the end": lambda content: content[:-3],
     "nothing but zeros": lambda content: bytes(len(content)),
+    "zeros at the end": lambda content: content[:-100] + bytes(100),
     "not JSON": lambda content: b"<html>" + content,
     "a record and more": lambda content: content + content,
     "a well of brackets": lambda content: b"[" * 200_000,
@@ -333,13 +362,16 @@ def with_fields(record: Record, **fields: object) -> Record:
     return record.model_copy(update=fields)
 
 
-def with_metric(record: Record, value: float, n: int = 20) -> Record:
-    metric = Metric(value=value, n=n, unit="fraction")
+def with_metric(record: Record, value: float, n: int = 20, unit: str = "fraction") -> Record:
+    metric = Metric(value=value, n=n, unit=unit)
     return with_fields(record, metrics={"a": metric})
 
 
 OBJECTIONS = {
     "there is no experiment nobody/sign": lambda r: with_trial(r, paper="nobody"),
+    "there is no experiment negation_limitation/sing": lambda r: with_trial(
+        r, experiment="sing"
+    ),
     "of revision 99, but the experiment is at 1": lambda r: with_trial(r, revision=99),
     "not a configuration of sign (points: ": lambda r: with_trial(
         r, config={**r.trial.config, "points": "many"}
@@ -352,6 +384,9 @@ OBJECTIONS = {
     ),
     "ended well but holds no metric": lambda r: with_fields(r, metrics={}),
     "metric a = 1.5 is out of the range of its unit, fraction": lambda r: with_metric(r, 1.5),
+    "metric a = -1 is out of the range of its unit, steps": lambda r: with_metric(
+        r, -1, unit="steps"
+    ),
     "metric a was measured on nothing": lambda r: with_metric(r, 0.5, n=0),
     "curve loss has 2 points over 3 steps": lambda r: with_fields(
         r, series={"steps": [1, 2, 3], "loss": [1, 2]}
@@ -408,6 +443,12 @@ def test_a_new_option_orphans_no_record_and_reading_shows_it(store, monkeypatch)
     assert [record.config["sharp"] for record in store.records()] == [False] * 3
     for trial in new.trials("smoke", change={"sharp": True}):
         assert store.get(trial) is None
+
+
+def test_a_record_keeps_the_defaults_that_it_ran_with(store, record):
+    """A default that changes needs a new revision; what a record says of its run stands."""
+    store.put(with_fields(record, config={**record.config, "hidden": 21}))
+    assert store.get(record.trial).config["hidden"] == 21
 
 
 @pytest.mark.parametrize("change", [{"paper": "x"}, {"experiment": "x"}, {"config": {"x": 1}}])
