@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 import toys
+from pydantic import ValidationError
 
 from capslib.errors import NotFinite, UserError
 from capslib.lab import runs
@@ -28,7 +29,7 @@ from capslib.lab.runs import (
     run_trial,
 )
 from capslib.papers import experiments
-from capslib.papers.experiment import Arm, DataFingerprint, Trial
+from capslib.papers.experiment import TWICE, Arm, DataFingerprint, Metric, Trial
 from capslib.training import Context
 
 # ------------------------------------------------------------------------------------------
@@ -77,6 +78,21 @@ def test_equal_settings_are_one_trial_however_they_are_written(make_experiment):
     assert len(keys) == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": "huge"},
+        {"seed": -1},
+        {"seed": 2**60},
+        {"revision": 0},
+        {"config": {"size": 10**101}},
+    ],
+)
+def test_a_trial_out_of_range_is_refused(trial, change):
+    with pytest.raises(ValidationError):
+        Trial.model_validate({**trial.model_dump(), **change})
+
+
 # ------------------------------------------------------------------------------------------
 # selections
 
@@ -113,8 +129,31 @@ def test_a_bad_selection_is_a_user_error(make_experiment, selection, says):
     assert says in str(error.value)
 
 
+def test_an_experiment_knows_the_budget_of_a_trial():
+    sign = experiments("negation_limitation")["sign"]
+    trial, *_ = sign.trials("cpu")
+    assert sign.budget(trial) == 1
+    arm = sign.arm("cpu", trial.config)
+    double, *_ = sign.trials("cpu", where={"arm": f"{arm.name}{TWICE}"})
+    assert sign.budget(double) == 2
+    for change in ({"revision": 99}, {"seed": 99}, {"config": {**trial.config, "points": 99}}):
+        assert sign.budget(trial.model_copy(update=change)) == 0
+
+
 # ------------------------------------------------------------------------------------------
 # records
+
+
+@pytest.mark.parametrize("change", [{"exit": "fine"}, {"wall_seconds": -1}, {"config": None}])
+def test_a_record_out_of_range_is_refused(trial, make_record, change):
+    with pytest.raises(ValidationError):
+        make_record(trial, **change)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_metric_is_a_finite_number(value):
+    with pytest.raises(ValidationError):
+        Metric(value=value, n=1, unit="fraction")
 
 
 def test_a_record_survives_json_to_the_last_bit(trial, make_record):
@@ -349,6 +388,15 @@ def test_peak_memory_is_known_without_the_resource_module(monkeypatch, platform)
     assert 2**20 < memory.bytes < 2**45
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_kernel_that_keeps_no_peak_costs_no_finished_trial(monkeypatch):
+    """The /proc/self/status of gVisor has none."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "VmRSS:\t    1024 kB\n")
+    with runs.PeakMemory("cpu") as memory:
+        pass
+    assert 2**20 < memory.bytes < 2**45
+
+
 STEPS = """
 import resource, torch
 from capslib.lab.runs import PeakMemory, keep_memory
@@ -446,9 +494,9 @@ def test_a_trial_that_fails_is_recorded_with_its_reason(
     store, make_experiment, error, exit, message
 ):
     record = run(make_experiment(raising(error)), store)
-    reason, _, place = record.message.partition(" (")
+    reason, _, line = record.message.partition(" (")
     assert (record.exit, reason, record.metrics) == (exit, message, {})
-    assert place.startswith("test_trials.py:") is (exit == "error")
+    assert line.startswith("test_trials.py:") is (exit == "error")
     assert store.get(record.trial) == record
     assert weights(store.trainings).exists(), "another experiment may share the training"
 
