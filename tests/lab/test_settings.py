@@ -11,40 +11,60 @@ from capslib.lab import settings as module
 from capslib.lab.settings import Settings, check_device, parse
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"scal": "cpu"}, "Unknown parameter 'scal'. Did you mean 'scale'?"),
-        ({"zzz": 1}, "Valid: scale, device, seeds"),
-        ({"scale": "papr"}, "Unknown scale 'papr'. Did you mean 'paper'?"),
-        ({"scale": 3}, "Valid: smoke, cpu, paper"),
-        ({"device": "gpu"}, "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0"),
-        ({"device": "cuda:x"}, "Did you mean 'cuda:0'?"),
-        ({"seeds": True}, "Parameter seeds = True"),
-        ({"seeds": 100_000_000}, "less than or equal to 1000"),
-        ({"workers": -1}, "Parameter workers = -1"),
-        (
-            {"results_dir": ""},
-            "'' names no folder: give one to --data-dir, --results-dir or its variable, or",
-        ),
-        ({"scheduler": "localhost"}, "tcp://host:8786"),
-        ({"scheduler": "inproc://127.0.0.1/1/2"}, "tcp://host:8786"),
-    ],
-)
-def test_bad_parameters_are_answered_with_the_nearest_good_one(parameters, message):
+def test_defaults_are_smoke_on_the_cpu():
+    settings = Settings.check()
+    assert settings.scale == "smoke"
+    assert settings.device == "cpu"
+    assert settings.seeds is None, "those of the experiment"
+    assert settings.workers == 0, "as many as fit"
+    assert settings.threads == 1
+    assert settings.scheduler is None
+    assert settings.data_dir is None
+    assert settings.results_dir is None
+
+
+BAD_PARAMETERS = {
+    "scal=cpu": "Unknown parameter 'scal'. Did you mean 'scale'?",
+    "zzz=1": "Unknown parameter 'zzz'. Valid: scale, device, seeds",
+    "scale=papr": "Unknown scale 'papr'. Did you mean 'paper'?",
+    "scale=None": "Unknown scale 'None'",
+    "scale=3": "Valid: smoke, cpu, paper",
+    "device=gpu": "Unknown device 'gpu'. A GPU of NVIDIA is cuda, or cuda:0",
+    "device=cuda:x": "Did you mean 'cuda:0'?",
+    "device=cuda:٣": "Did you mean 'cuda:0'?",
+    "device=cpu:3": "Did you mean 'cpu'?",
+    "seeds=0": "Parameter seeds = 0",
+    "seeds=1.5": "Parameter seeds = 1.5",
+    "seeds=some": "Parameter seeds = 'some'",
+    "seeds=true": "Parameter seeds = True",
+    "seeds=100000000": "less than or equal to 1000",
+    "workers=-1": "Parameter workers = -1",
+    "threads=0": "Parameter threads = 0",
+    "results_dir=": "'' names no folder: give one to --data-dir, --results-dir or its variable",
+    "results_dir=3": "Parameter results_dir = 3",
+    "data_dir=a\0b": "names no folder",
+    "scheduler=localhost": "tcp://host:8786",
+    "scheduler=tcp://127.0.0.1": "tcp://host:8786",
+    "scheduler=inproc://127.0.0.1/1/2": "tcp://host:8786",
+}
+
+
+@pytest.mark.parametrize("pair", BAD_PARAMETERS)
+def test_bad_parameters_are_answered_with_the_nearest_good_one(pair):
+    parameters = parse([pair])
     with pytest.raises(UserError) as error:
         Settings.check(**parameters)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    message = str(error.value)
+    assert BAD_PARAMETERS[pair] in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("seconds", ["abc", "", "-1", "nan", "inf", 400 * "9"])
 def test_the_time_between_checkpoints_has_to_be_a_number_of_seconds(monkeypatch, seconds):
-    monkeypatch.setenv("CAPSLIB_CHECKPOINT_SECONDS", seconds)
-    with pytest.raises(
-        UserError,
-        match=rf"^\$CAPSLIB_CHECKPOINT_SECONDS is '{seconds}'; it should be a number of",
-    ):
+    name = "CAPSLIB_CHECKPOINT_SECONDS"
+    monkeypatch.setenv(name, seconds)
+    message = rf"^\${name} is '{seconds}'; it should be a number of"
+    with pytest.raises(UserError, match=message):
         Settings.check()
 
 
@@ -111,9 +131,24 @@ def test_without_a_driver_there_is_no_device(monkeypatch):
 # name=value
 
 
-def test_values_are_json_where_they_are_and_else_text():
-    pairs = ["a=0.5", "b=False", "c=None", "d=cpu", "e=[1, 2]", "f=x=y", 'g="1"']
-    assert parse(pairs) == dict(a=0.5, b=False, c=None, d="cpu", e=[1, 2], f="x=y", g="1")
+VALUES = {
+    "0.5": 0.5,
+    "true": True,
+    "False": False,
+    "None": None,
+    "null": None,
+    "cpu": "cpu",
+    "[1, 2]": [1, 2],
+    "x=y": "x=y",
+    '"1"': "1",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_a_value_is_json_where_it_is_and_else_text(text):
+    parameters = parse([f"name={text}"])
+    assert parameters == {"name": VALUES[text]}
 
 
 @pytest.mark.parametrize("pair", ["scale", "=cpu", ""])
