@@ -159,8 +159,6 @@ def test_it_executes_once_until_something_changes(book, monkeypatch):
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     settings = Settings.check(seeds=3, results_dir="records")
-    notebooks.target(STEM).parent.mkdir(parents=True)
-    notebooks.target(STEM).write_text("{damaged", encoding="utf-8")
     assert notebooks.execute(STEM, settings) == "executed"
     assert printed(book) == f"smoke 3 {book / 'records'}\n"
     first = notebooks.target(STEM).read_text(encoding="utf-8")
@@ -173,6 +171,13 @@ def test_it_executes_once_until_something_changes(book, monkeypatch):
     assert notebooks.execute(STEM, settings) == "executed"
     assert notebooks.execute(STEM, settings, force=True) == "executed"
     assert times_run(book) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"metadata": []}', "{" * 9])
+def test_an_output_that_cannot_be_read_is_made_again(book, content):
+    notebooks.target(STEM).parent.mkdir(parents=True)
+    notebooks.target(STEM).write_text(content, encoding="utf-8")
+    assert notebooks.mark_of(STEM) == {}
 
 
 PAGE = (
@@ -225,6 +230,9 @@ def test_a_change_of_text_keeps_the_outputs_and_leaves_what_an_execution_would(b
     assert times_run(book) == 1
     assert notebooks.execute(STEM, Settings(), force=True) == "executed"
     assert without_ids(notebooks.target(STEM)) == renewed
+    path.write_text(f"{text}\n# %% [markdown]\n# The end.\n", encoding="utf-8")
+    append(book / "capslib" / "layers.py")
+    assert notebooks.execute(STEM, Settings()) == "executed", "text is not all that changed"
 
 
 def test_outputs_of_other_code_or_of_code_that_runs_in_another_way_are_not_kept(book):
@@ -401,6 +409,18 @@ def test_executions_four_at_a_time(tmp_path):
         assert printed(folder) == "smoke 2 None\n"
 
 
+@pytest.mark.parametrize(
+    ("stem", "message"),
+    [
+        ("negation", f"Did you mean '{STEM}'"),
+        ("sparse_unsupervised", f"There is no notebooks/sparse_unsupervised.py in .*{STEM}"),
+    ],
+)
+def test_a_chapter_that_is_not_there_is_a_user_error(book, stem, message):
+    with pytest.raises(UserError, match=message):
+        notebooks.execute(stem, Settings())
+
+
 # ------------------------------------------------------------------------------------------
 # the real chapters
 
@@ -419,15 +439,20 @@ def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_se
     assert parameters == {name: field.default for name, field in fields.items()}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("scale", "papr"), ("seeds", 0), ("device", "gpu")]
+)
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(path):
+def test_the_cell_after_the_parameters_refuses_a_wrong_one_of_plain_papermill(
+    path, name, value
+):
     code = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     tags = [cell.metadata.get("tags", []) for cell in code]
     parameters = next(number for number, tag in enumerate(tags) if "parameters" in tag)
     namespace: dict[str, object] = {}
     exec(code[parameters].source, namespace)
-    namespace["scale"] = "papr"  # as Papermill does, in a cell of its own
-    with pytest.raises(UserError, match="papr"):
+    namespace[name] = value  # as Papermill does, in a cell of its own
+    with pytest.raises(UserError, match=f"{name}.* {value!r}"):
         exec(code[parameters + 1].source, namespace)
 
 
