@@ -79,6 +79,12 @@ def test_a_set_that_says_it_is_a_part_needs_no_note(store, put):
     assert review(store) == ([], [])
 
 
+def test_a_shallow_checkout_asks_for_no_revision(store, put, monkeypatch):
+    monkeypatch.setattr(reviewing, "revisions", lambda: None)
+    put(**code(revision="b" * 40))
+    assert review(store) == ([], [])
+
+
 PROBLEMS = {
     "its trial hashes to": {"key": "0" * 16},
     "a rehearsal (--max-steps), which is no result": {"exit": "cut"},
@@ -141,6 +147,7 @@ def test_an_edited_file_is_named_and_left_as_it_is(store, put, text, edit, probl
 PLACES = {
     f"{PAPER}/depth/KEY.json": "belongs in negation_limitation/sign: move it there",
     f"{PAPER}/sign/KEY.json.damaged-1": "set aside as damaged: delete it",
+    f"{PAPER}/sign/more/KEY.json": "not a record",
     f"{PAPER}/sign/KEY.npz": "not a record: move it out of this folder",
     "KEY.json": "not a record",
 }
@@ -179,7 +186,8 @@ def test_two_files_of_one_trial(store, put):
     twin = path.parent.with_name("depth") / path.name
     twin.parent.mkdir()
     twin.write_bytes(path.read_bytes())
-    assert "a second record of the trial of" in review(store).problems[1]
+    problem = f"a second record of the trial of {twin.relative_to(store.root)}: keep one"
+    assert review(store).problems[1].endswith(problem)
 
 
 @pytest.mark.parametrize(
