@@ -29,6 +29,8 @@ def test_panels_stand_one_under_the_other_on_a_phone_each_with_its_scales():
     for n, panel in enumerate(axes.flat):
         panel.plot([0, n], [0, 1])
         panel.set_title(f"panel {n}")
+    axes[0][0].set_ylabel("error (%)")
+    axes[1][1].set_xlabel("step")
     small = plots.narrow(figure)
     small.draw_without_rendering()
     assert small.get_size_inches().tolist() == [plots.PHONE, 8.0]
@@ -37,10 +39,33 @@ def test_panels_stand_one_under_the_other_on_a_phone_each_with_its_scales():
         assert above.y0 > below.y1
     titles = [panel.get_title(loc="left") for panel in small.axes]
     assert titles == [f"panel {n}" for n in range(4)], "row by row"
+    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in small.axes]
+    assert labels == [("", "error (%)"), ("step", "error (%)"), ("", ""), ("step", "")]
     for panel in small.axes:
         assert any(label.get_visible() for label in panel.get_yticklabels())
     assert figure.get_size_inches().tolist() == [plots.WIDTH, 4.0], "the wide form stays"
     assert plt.get_fignums() == [figure.number], "the other form is shown nowhere else"
+
+
+def test_a_panel_takes_no_label_of_an_axis_that_it_does_not_share():
+    figure, axes = plots.panels(2)
+    axes[0].set(xlabel="input", ylabel="length of the capsule")
+    plots.rows(axes[1], {"no bias": ("C0", None, [13.0], ()), "bias": ("C0", None, [98.0], ())})
+    axes[1].set_xlabel("test accuracy (%)")
+    labels = [(panel.get_xlabel(), panel.get_ylabel()) for panel in plots.narrow(figure).axes]
+    assert labels == [("input", "length of the capsule"), ("test accuracy (%)", "")]
+
+
+@pytest.mark.parametrize(
+    ("pictures", "rows", "height"), [(3, 1, 1.2), (4, 2, 4.8), (5, 3, 9.0)]
+)
+def test_pictures_stay_side_by_side_up_to_three(pictures, rows, height):
+    no_scales = {"xticks": [], "yticks": []}
+    figure, _ = plots.panels(pictures, height=2.4, subplot_kw=no_scales)
+    small = plots.narrow(figure)
+    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(height)]
+    places = {round(panel.get_position().y0, 3) for panel in small.axes}
+    assert len(places) == rows
 
 
 def test_a_legend_of_the_figure_takes_more_rows():
@@ -62,6 +87,13 @@ def test_seeds_of_which_one_guesses_have_no_mean():
     plots.errors(axes, rows)
     means = [line for line in axes.lines if line.get_markersize() == 5.5]
     assert [float(line.get_xdata()[0]) for line in means] == [10]
+
+
+def test_a_network_continues_in_the_next_row():
+    layers = [(f"layer {n}", "8 × 8", "3×3") for n in range(6)]
+    small = plots.narrow(plots.network(layers, plots.routing_color("em")))
+    assert small.get_size_inches().tolist() == [plots.PHONE, pytest.approx(2.82)]
+    assert len(small.axes[0].patches) >= len(layers)
 
 
 def test_both_forms_leave_a_cell():
