@@ -19,7 +19,7 @@ from helpers import RecordedDisplay
 from toys import until
 
 import capslib
-from capslib.errors import UserError
+from capslib.errors import Interrupted, UserError
 from capslib.lab import batch, workers
 from capslib.lab.settings import Settings
 
@@ -173,6 +173,16 @@ def test_a_scheduler_that_gets_no_worker_is_not_waited_for_for_ever(
     address = own_cluster(0).scheduler_address
     with pytest.raises(UserError, match=rf"`dask worker {address} --nthreads 1`"):
         run_on(address)
+
+
+def test_a_signal_ends_the_wait_for_a_worker(run_on, own_cluster):
+    def interrupt() -> None:
+        if len(display.lines) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    display = RecordedDisplay(then=interrupt)
+    with pytest.raises(Interrupted):
+        run_on(own_cluster(0).scheduler_address, display=display)
 
 
 def test_a_scheduler_that_is_killed_in_mid_run(run_on, tmp_path, capfd):
