@@ -185,19 +185,19 @@ class Killed:
 
         Their nannies give them up, and without workers a run would wait for ever.
         """
-        known = workers(self.running)
-        self.kill(list(known))
+        predecessors = workers(self.running)
+        self.kill(list(predecessors))
         for _ in range(2):
-            newcomer = self.newcomer(known)
-            known.append(newcomer)
+            newcomer = self.newcomer(predecessors)
+            predecessors.append(newcomer)
             self.kill([newcomer])
 
-    def newcomer(self, known: list[psutil.Process]) -> psutil.Process:
-        """Wait for a worker beside those that are known, and return it."""
+    def newcomer(self, predecessors: list[psutil.Process]) -> psutil.Process:
+        """Wait for a worker beside its ``predecessors``, and return it."""
         new: list[psutil.Process] = []
 
         def has_come() -> bool:
-            new[:] = [worker for worker in workers(self.running) if worker not in known]
+            new[:] = [worker for worker in workers(self.running) if worker not in predecessors]
             return bool(new)
 
         until(has_come)
