@@ -222,9 +222,9 @@ def test_a_downloaded_notebook_finds_the_verdicts_of_the_book(
     last = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({words}))")
     notebook.cells = [*code[: front + 1], last]
     run(notebook, tmp_path)
-    found = json.loads(notebook.cells[-1].outputs[0].text)
+    verdicts = json.loads(notebook.cells[-1].outputs[0].text)
     claims = json.loads((site / "_static/claims.json").read_text(encoding="utf-8"))
-    assert found == {c["id"]: c["verdict"] for c in claims if c["paper"] == stem}
+    assert verdicts == {c["id"]: c["verdict"] for c in claims if c["paper"] == stem}
     assert not (tmp_path / "capsules-abc/_toc.yml").exists(), "it unpacks only records"
 
 
