@@ -346,7 +346,7 @@ def claims(
 
 @app.command(cls=Command)
 def records(
-    what: Annotated[
+    stem_or_check: Annotated[
         str | None,
         typer.Argument(metavar="[STEM | check]", help="one paper, or `check` to validate"),
     ] = None,
@@ -359,8 +359,8 @@ def records(
     """
     from capslib.lab.store import Store
 
-    checks = what == "check"
-    paper = stem if checks else what
+    checks = stem_or_check == "check"
+    paper = stem if checks else stem_or_check
     if paper is not None:
         papers.module(paper)  # raises for an unknown stem
     if (repair or stem is not None) and not checks:

@@ -141,8 +141,8 @@ class Links:
 
     def record(self, run: evidence.Run) -> str:
         """Return the address of the file of a run in the repository."""
-        place = f"{run.trial.paper}/{run.trial.experiment}/{run.path.name}"
-        return f"{self.book.repository}/blob/main/results/{place}"
+        path = f"{run.trial.paper}/{run.trial.experiment}/{run.path.name}"
+        return f"{self.book.repository}/blob/main/results/{path}"
 
     def runs(self, anchor: str) -> str | None:
         """Return the address of a table of runs."""

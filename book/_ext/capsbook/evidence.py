@@ -131,8 +131,8 @@ class Evidence:
         metrics = self._by_seed(paper, experiment, first, scale, metric)
         values = {seed: metrics[seed].value for seed in metrics}
         if minus:
-            others = self._by_seed(paper, experiment, second, scale, metric)
-            values = {s: values[s] - others[s].value for s in values if s in others}
+            subtrahends = self._by_seed(paper, experiment, second, scale, metric)
+            values = {s: values[s] - subtrahends[s].value for s in values if s in subtrahends}
         if not values:
             return None
         unit = next(iter(metrics.values())).unit

@@ -270,12 +270,12 @@ GAP = "\0"
 
 def alt_text(text: str, book: Book, paper: str) -> str:
     """Return an alt text with its numbers, without the sentences whose number is missing."""
-    whole = []
+    sentences = []
     for sentence in SENTENCE_END.split(text):
         filled = in_text(sentence, book, paper, missing=GAP)
         if GAP not in filled:
-            whole.append(filled)
-    return "".join(whole).strip()
+            sentences.append(filled)
+    return "".join(sentences).strip()
 
 
 def write_alt_texts(app: Sphinx, doctree: nodes.document) -> None:

@@ -73,7 +73,7 @@ def table_of_runs(stem: str, evidence: Evidence) -> list[GroupOfRuns]:
     Of each arm the table shows the metric that most checks of the experiment ask for, or else
     the first one of its records.
     """
-    asked = _asked(stem)
+    counts = _checks_by_metric(stem)
     groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in evidence.runs.values():
         trial = run.trial
@@ -86,7 +86,7 @@ def table_of_runs(stem: str, evidence: Evidence) -> list[GroupOfRuns]:
         for arm, runs in sorted(arms.items()):
             runs.sort(key=lambda run: run.trial.seed)
             metrics = runs[0].metrics
-            ranking = [name for name, _ in asked[experiment].most_common() if name in metrics]
+            ranking = [name for name, _ in counts[experiment].most_common() if name in metrics]
             metric = next(iter([*ranking, *metrics]), "")
             rows.append(ArmOfRuns(arm, metric, runs))
         anchor = runs_anchor(stem, experiment, scale)
@@ -94,14 +94,14 @@ def table_of_runs(stem: str, evidence: Evidence) -> list[GroupOfRuns]:
     return tables
 
 
-def _asked(stem: str) -> dict[str, Counter[str]]:
+def _checks_by_metric(stem: str) -> dict[str, Counter[str]]:
     """Return how many checks of a paper ask for each metric, by experiment."""
-    asked = {name: Counter[str]() for name in papers.experiments(stem)}
+    counts = {name: Counter[str]() for name in papers.experiments(stem)}
     for check in papers.checks_of(stem).values():
         for leaf in leaves(check):
             for experiment in {select.experiment for select in leaf.selects}:
-                asked[experiment][str(leaf.metric)] += 1
-    return asked
+                counts[experiment][str(leaf.metric)] += 1
+    return counts
 
 
 def cited_runs(verdict: Verdict, evidence: Evidence) -> list[tuple[str, str]]:
@@ -151,9 +151,9 @@ def runs_csv(runs: Iterable[Run]) -> str:
     for run in runs:
         trial = run.trial
         values = [run.metrics.get(name, "") for name in metrics]
-        place = [trial.experiment, trial.scale, run.arm, trial.seed]
+        setting = [trial.experiment, trial.scale, run.arm, trial.seed]
         circumstances = [run.exit, run.finished.isoformat(), run.wall_seconds, run.device]
-        lines.append([*place, *circumstances, run.revision or "", run.path.stem, *values])
+        lines.append([*setting, *circumstances, run.revision or "", run.path.stem, *values])
     return _csv(head, lines)
 
 

@@ -36,9 +36,9 @@ def deviations(
         fields = {name: math.nan if value is None else value for name, value in fields.items()}
     for row in _rows(stem):
         if _holds({**row, "where": ""} if everywhere else row, experiment, fields):
-            ours = row["ours"].format(**fields)
+            text = row["ours"].format(**fields)
             deviations.append(
-                Deviation(what=row["what"], paper=row["paper"], ours=ours, why=row["why"])
+                Deviation(what=row["what"], paper=row["paper"], ours=text, why=row["why"])
             )
     return deviations
 
