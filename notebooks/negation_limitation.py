@@ -631,7 +631,7 @@ plt.show()
 # ### The bias after the routing
 #
 # A bias that is added to the *result* of the loop makes another model: the agreements never see it, so the couplings of x and −x stay equal.
-# `test_a_bias_enters_before_squash_and_changes_the_agreement` catches it. We know of no public code that does so.
+# `test_two_iterations_worked_by_hand` catches it. We know of no public code that does so.
 #
 # ## Beyond the paper
 #

@@ -46,6 +46,16 @@ def test_no_percentage_is_typed(stem):
     assert [number for text in texts(stem) for number in typed(text)] == []
 
 
+def test_a_test_that_prose_names_is_there():
+    tests = NOTEBOOKS.parent / "tests"
+    code = "".join(path.read_text(encoding="utf-8") for path in tests.rglob("*.py"))
+    named = set()
+    for path in [*NOTEBOOKS.glob("*.py"), *(NOTEBOOKS.parent / "book").glob("*.md")]:
+        named.update(re.findall(r"`(test_\w+)`", path.read_text(encoding="utf-8")))
+    assert len(named) > 10
+    assert {name for name in named if f"def {name}(" not in code} == set()
+
+
 def test_no_percentage_is_typed_on_a_page():
     """But for the page that states the rules of verdicts."""
     pages = set((NOTEBOOKS.parent / "book").glob("*.md"))

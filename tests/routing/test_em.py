@@ -51,6 +51,17 @@ def test_one_e_step_worked_by_hand(votes):
     torch.testing.assert_close(coupling, density / density.sum(dim=1, keepdim=True))
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_unit_of_votes_changes_no_coupling(unit):
+    """A constant beside a determinant or a density would change them."""
+    votes, activation = draw(children=12, dim=10)
+    options = {"inverse_temperature": [0.0, 0.0, 0.0]}
+    betas = torch.zeros(2, 3)
+    expected = em_routing(votes, activation, *betas, **options).coupling
+    coupling = em_routing(unit * votes, activation, *betas, **options).coupling
+    torch.testing.assert_close(coupling, expected)
+
+
 def test_an_inactive_child_has_no_say():
     votes, activation = draw(children=5)
     activation[2] = 0
