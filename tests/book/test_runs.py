@@ -13,7 +13,9 @@ import pytest
 from bs4 import BeautifulSoup
 from capsbook import evidence, notebooks, render, runs
 
+from capslib import papers
 from capslib.lab.ledger import ledger
+from capslib.lab.store import Store
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.write_text("{}")])
@@ -54,6 +56,19 @@ def test_a_row_of_runs_has_the_value_of_each_seed_and_leads_to_its_record(
     (cited,) = runs.cited_runs(verdict, loaded)
     line = "3 runs of sign at paper scale: dynamic/bias; seeds 0 to 2"
     assert cited == (page.details["id"], line)
+
+
+def test_a_configuration_of_ones_own_has_a_row_that_says_how_it_differs(tmp_path, make_record):
+    experiment = papers.experiments("negation_limitation")["sign"]
+    trial, *_ = experiment.trials("paper", where={"arm": "dynamic/bias"}, seeds=[3])
+    for rate in (1e-5, 2e-5):
+        config = {**trial.config, "learning_rate": rate}
+        record = make_record(trial.model_copy(update={"config": config}))
+        Store(tmp_path).put(record)
+    (table,) = runs.table_of_runs("negation_limitation", evidence.load(tmp_path))
+    first, second = (row.arm for row in table.arms)
+    assert "learning_rate = 1·10⁻⁵" in first
+    assert "learning_rate = 2·10⁻⁵" in second
 
 
 def test_runs_as_csv_have_every_metric(tmp_path, add_records):

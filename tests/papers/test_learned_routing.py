@@ -564,22 +564,6 @@ def test_variants_are_compared_with_table_3_seed_by_seed():
     }
 
 
-def test_a_network_prefers_inactive_children_by_the_last_iteration_of_its_first_layer():
-    series = [
-        ("mnist/connectionist", [1, 2], [3, 2]),
-        ("mnist/connectionist", [3, 2], [1, 1]),
-        ("mnist/connectionist/frozen", [1, 2], [3, 2]),
-    ]
-    records = []
-    for arm, first, last in series:
-        network = record(1, arm)
-        network.series["by_activation_capsules1_1"] = first
-        network.series["by_activation_capsules1_3"] = last
-        records.append(network)
-    assert shown.prefers_least(records, "connectionist", "activation") == [True, False]
-    assert shown.prefers_least(records, "similarity", "activation") == []
-
-
 def test_the_pilot_is_told_by_arm_and_by_its_share_of_the_steps():
     rates = shown.rates(frames.select(Store().records("learned_routing"), "pilot", "cpu"))
     assert len(rates) == 12

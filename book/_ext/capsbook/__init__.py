@@ -125,8 +125,7 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
             "record.schema.json": json.dumps(Record.model_json_schema(), indent=1) + "\n",
         }
         for stem in PAPERS:
-            runs_of_paper = [r for r in book.evidence.runs.values() if r.trial.paper == stem]
-            files[f"runs/{stem}.csv"] = runs.runs_csv(runs_of_paper)
+            files[f"runs/{stem}.csv"] = runs.runs_csv(book.evidence.runs_of(stem))
         for name, text in files.items():
             notebooks.write_if_changed(site / "_static" / name, text.encode())
         book.published = book.stamp

@@ -93,9 +93,10 @@ class Book:
             rows = re.findall(r'id=\\?"at-([^"\\]+)', path.read_text(encoding="utf-8"))
             yield stem, Executed(state, notebooks.front(path), frozenset(rows))
 
-    def blob(self, path: str, line: int) -> str:
-        """Return the address of a line of the repository."""
-        return f"{self.repository}/blob/main/{path}#L{line}"
+    def blob(self, path: str, line: int | None = None) -> str:
+        """Return the address of a file of the repository, or of a line of it."""
+        address = f"{self.repository}/blob/main/{path}"
+        return address if line is None else f"{address}#L{line}"
 
 
 class Links:
@@ -141,8 +142,8 @@ class Links:
 
     def record(self, run: evidence.Run) -> str:
         """Return the address of the file of a run in the repository."""
-        path = f"{run.trial.paper}/{run.trial.experiment}/{run.path.name}"
-        return f"{self.book.repository}/blob/main/results/{path}"
+        path = run.path.relative_to(self.book.results)
+        return self.book.blob(f"results/{path.as_posix()}")
 
     def runs(self, anchor: str) -> str | None:
         """Return the address of a table of runs."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import capslib
 from capslib import papers
 from capslib.errors import check_name
-from capslib.lab import claims
+from capslib.lab import claims, frames
 from capslib.lab.estimates import Experience, Outlook, outlook
 from capslib.lab.replicates import Runs
 from capslib.lab.statistics import interval
@@ -69,6 +69,10 @@ class Evidence:
         """Return the verdicts of one paper, or of all."""
         verdicts = self.verdicts.values()
         return [verdict for verdict in verdicts if stem in (None, verdict.claim.paper)]
+
+    def runs_of(self, stem: str) -> list[Run]:
+        """Return the runs of one paper."""
+        return [run for run in self.runs.values() if run.trial.paper == stem]
 
     def cited(self, stem: str | None = None) -> list[Run]:
         """Return the runs that the verdicts of a paper use, each once."""
@@ -153,7 +157,7 @@ class Evidence:
         papers.experiments(paper)[experiment].trials(scale, where={"arm": arm})
         select = Select(experiment, arm.removesuffix(TWICE))
         budget = 2 if arm.endswith(TWICE) else 1
-        chosen = self._runs_of(paper).pick(paper, select, scale, budget=budget)
+        chosen = self._runs_by_arm(paper).pick(paper, select, scale, budget=budget)
         runs = [run for run in chosen if run.exit == "ok"]
         metrics = {run.seed: run.read(metric) for run in runs}
         if set(metrics.values()) == {None}:
@@ -161,7 +165,7 @@ class Evidence:
             check_name(f"metric of {experiment}", metric, names)
         return {} if None in metrics.values() else metrics
 
-    def _runs_of(self, paper: str) -> Runs:
+    def _runs_by_arm(self, paper: str) -> Runs:
         """Return the runs of a paper, read once a build."""
         if paper not in self._arms:
             records = Store(self.root).records(paper)
@@ -189,7 +193,7 @@ def _run(record: Record, path: Path) -> Run:
     experiment = papers.experiments(trial.paper)[trial.experiment]
     return Run(
         trial=trial,
-        arm=experiment.arm(trial.scale, trial.config).name or "an arm of its own",
+        arm=experiment.arm(trial.scale, trial.config).name or _fields(trial),
         exit=record.exit,
         metrics={name: metric.value for name, metric in record.metrics.items()},
         wall_seconds=record.wall_seconds,
@@ -198,6 +202,12 @@ def _run(record: Record, path: Path) -> Run:
         revision=record.code.revision,
         path=path,
     )
+
+
+def _fields(trial: Trial) -> str:
+    """Return what tells a configuration that no arm has from the defaults."""
+    fields = sorted(trial.config.items())
+    return ", ".join(f"{name} = {frames.text(value)}" for name, value in fields)
 
 
 def stamp(results: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsbook.book import runs_anchor
-from capsbook.render import TEMPLATES
+from capsbook.render import TEMPLATES, words
 from capslib import papers
 from capslib.lab import claims, progress
 from capslib.lab.ledger import number, plural
@@ -74,24 +74,28 @@ def table_of_runs(stem: str, evidence: Evidence) -> list[GroupOfRuns]:
     the first one of its records.
     """
     counts = _checks_by_metric(stem)
-    groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
-    for run in evidence.runs.values():
-        trial = run.trial
-        if trial.paper == stem:
-            arms = groups.setdefault((trial.experiment, trial.scale), {})
-            arms.setdefault(run.arm, []).append(run)
     tables = []
-    for (experiment, scale), arms in sorted(groups.items()):
+    for (experiment, scale), runs in sorted(_by_experiment(evidence.runs_of(stem)).items()):
+        arms: dict[str, list[Run]] = {}
+        for run in sorted(runs, key=lambda run: (run.arm, run.trial.seed)):
+            arms.setdefault(run.arm, []).append(run)
         rows = []
-        for arm, runs in sorted(arms.items()):
-            runs.sort(key=lambda run: run.trial.seed)
-            metrics = runs[0].metrics
+        for arm, members in arms.items():
+            metrics = members[0].metrics
             ranking = [name for name, _ in counts[experiment].most_common() if name in metrics]
             metric = next(iter([*ranking, *metrics]), "")
-            rows.append(ArmOfRuns(arm, metric, runs))
+            rows.append(ArmOfRuns(arm, metric, members))
         anchor = runs_anchor(stem, experiment, scale)
         tables.append(GroupOfRuns(experiment, scale, anchor, rows))
     return tables
+
+
+def _by_experiment(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Return runs by experiment and scale."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.trial.experiment, run.trial.scale), []).append(run)
+    return groups
 
 
 def _checks_by_metric(stem: str) -> dict[str, Counter[str]]:
@@ -106,19 +110,14 @@ def _checks_by_metric(stem: str) -> dict[str, Counter[str]]:
 
 def cited_runs(verdict: Verdict, evidence: Evidence) -> list[tuple[str, str]]:
     """Return the runs behind a verdict in words: the anchor of their table, and a line."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for key in verdict.records:
-        run = evidence.runs.get(key)
-        if run:
-            groups.setdefault((run.trial.experiment, run.trial.scale), []).append(run)
+    cited = [evidence.runs[key] for key in verdict.records if key in evidence.runs]
     lines = []
-    for (experiment, scale), runs in groups.items():
+    for (experiment, scale), runs in _by_experiment(cited).items():
         anchor = runs_anchor(verdict.claim.paper, experiment, scale)
-        name = experiment.replace("_", " ")
+        count = f"{plural(len(runs), 'run')} of {words(experiment)} at {scale} scale"
         arms = _arms_in_words(list(dict.fromkeys(run.arm for run in runs)))
-        seeds = sorted({run.trial.seed for run in runs})
-        line = f"{plural(len(runs), 'run')} of {name} at {scale} scale: {arms}"
-        lines.append((anchor, f"{line}; {_seeds_in_words(seeds)}"))
+        seeds = _seeds_in_words(sorted({run.trial.seed for run in runs}))
+        lines.append((anchor, f"{count}: {arms}; {seeds}"))
     return lines
 
 

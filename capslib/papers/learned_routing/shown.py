@@ -62,22 +62,6 @@ def differences(errors: Mapping[int, float], baseline: Mapping[int, float]) -> l
     return [errors[seed] - baseline[seed] for seed in errors if seed in baseline]
 
 
-def prefers_least(
-    records: Iterable[Measured], routing: str, what: str, layer: str = LAYERS[0]
-) -> list[bool]:
-    """Return of each trained network with a routing whether the least tenth outweighs the most.
-
-    That is the tenth of the children with the least activation or distance of the vote
-    (``what``), in the last iteration of a layer.
-    """
-    answers = []
-    for record in records:
-        if record.config["trained"] and record.config["routing"] == routing:
-            weights = record.series[f"by_{what}_{layer}_{record.config['iterations']}"]
-            answers.append(weights[0] > weights[-1])
-    return answers
-
-
 def rates(records: Iterable[Measured]) -> dict[Row, dict[float, float]]:
     """Return by set and arm of the pilot the held-out error in percent at each rate."""
 
