@@ -73,6 +73,21 @@ def test_a_field_that_the_budget_changes_is_a_deviation_in_the_words_of_its_titl
     assert (first.what, first.paper, first.ours) == ("points", "20000", "20")
 
 
+@EACH_PAPER
+def test_deviations_name_exactly_the_fields_that_a_budget_changes(stem):
+    for name, arm in every_arm(stem):
+        budget = {}
+        for deviation in deviations(stem, name, arm):
+            if deviation.why == module.SMALLER:
+                budget[deviation.what] = (deviation.paper, deviation.ours)
+        values, paper_values = arm.values(), arm.paper_size.values()
+        expected = {}
+        for field, title in arm.titles().items():
+            if values[field] != paper_values[field]:
+                expected[title] = (str(paper_values[field]), str(values[field]))
+        assert budget == expected, (name, arm.name)
+
+
 @pytest.mark.parametrize(
     ("experiments", "where", "holds"),
     [
