@@ -95,29 +95,25 @@ def test_losses_by_hand():
     Without labels: Σ over pixels, mean over images. With labels: ½ · margin loss / classes, and
     a share of that.
     """
-    batch = Examples(torch.tensor([[[[0.0, 1.0]]], [[[1.0, 1.0]]]]), torch.tensor([0, 1]))
-    output = SparseOutput(
-        None,
-        torch.tensor([[0.9, 0.3], [0.5, 0.7]]),
-        None,
-        None,
-        torch.tensor([[0.5, 1.0], [0.0, 0.8]]),
-    )
-    given = []
+    images = torch.tensor([[0.0, 1.0], [1.0, 1.0]]).view(2, 1, 1, 2)
+    batch = Examples(images, torch.tensor([0, 1]))
+    activation = torch.tensor([[0.9, 0.3], [0.5, 0.7]])
+    reconstruction = torch.tensor([[0.5, 1.0], [0.0, 0.8]])
+    seen_labels = []
 
     def network(images, labels):
-        given.append(labels)
-        return output
+        seen_labels.append(labels)
+        return SparseOutput(None, activation, None, None, reconstruction)
 
     error = (0.25 + 1.04) / 2
     terms = Reconstruction(smoke_recipe())(network, batch)
     assert float(terms["loss"]) == pytest.approx(error)
-    assert given == [None], "labels stay hidden"
+    assert seen_labels == [None], "labels stay hidden"
     terms = Reconstruction(smoke_recipe("supcaps"))(network, batch)
     margin = (0.5 * 0.2**2 + 0.2**2 + 0.5 * 0.4**2) / 2 / 4
     assert float(terms["margin"]) == pytest.approx(margin)
     assert float(terms["loss"]) == pytest.approx(margin + 5e-4 * error)
-    assert given[1] is batch.labels
+    assert seen_labels[1] is batch.labels
     assert float(terms["accuracy"]) == 1
 
 
@@ -139,7 +135,7 @@ def test_losses_by_hand():
     ids=str,
 )
 def test_every_option_changes_what_the_network_draws(change):
-    seen = []
+    drawings = []
     for recipe in (smoke_recipe(), smoke_recipe(**change)):
         torch.manual_seed(0)
         network = recipe.build((1, 12, 12), 10)
@@ -149,10 +145,9 @@ def test_every_option_changes_what_the_network_draws(change):
         for _ in range(100):  # batches, in which gains change twice
             boost(support)
         output = network.eval()(images)
-        seen.append(
-            torch.cat([boost(output.support), output.mask, output.reconstruction], dim=1)
-        )
-    assert (seen[0] - seen[1]).abs().max() > 1e-3
+        parts = [boost(output.support), output.mask, output.reconstruction]
+        drawings.append(torch.cat(parts, dim=1))
+    assert (drawings[0] - drawings[1]).abs().max() > 1e-3
 
 
 def test_training_lowers_the_error_and_tells_what_boosting_came_to():
@@ -206,13 +201,12 @@ def machine(monkeypatch):
 
 def classified(parts: dict[str, torch.Tensor], **options: int) -> dict[str, Metric]:
     """Return what classifiers make of numbers as encodings, of 70 test digits."""
-    sets = {
-        name: Digits(numbers, numbers % 10, numbers % 70) for name, numbers in parts.items()
-    }
-    codes = {name: numbers[:, None].numpy() for name, numbers in parts.items()}
-    return encodings.classified(
-        codes, sets, ClassifierOptions(**options), "_raw", Context(seed=0)
-    )
+    sets, codes = {}, {}
+    for name, numbers in parts.items():
+        sets[name] = Digits(numbers, numbers % 10, numbers % 70)
+        codes[name] = numbers[:, None].numpy()
+    settings = ClassifierOptions(**options)
+    return encodings.classified(codes, sets, settings, "_raw", Context(seed=0))
 
 
 def test_what_each_protocol_fits_and_tests(machine):
@@ -238,9 +232,8 @@ def test_what_each_protocol_fits_and_tests(machine):
 
 
 def test_a_smaller_classifier_sees_rows_from_everywhere(machine):
-    metrics = classified(
-        dict.fromkeys(("train", "test", "affnist"), torch.arange(490)), svm_fit=100
-    )
+    parts = dict.fromkeys(("train", "test", "affnist"), torch.arange(490))
+    metrics = classified(parts, svm_fit=100)
     for codes in machine.fits:
         assert len(codes) == 100
         assert np.ptp(codes) > 0.8 * 400
@@ -296,8 +289,8 @@ def test_contributions_tell_one_capsule_that_holds_everything_from_many(
 def test_parameters_are_turned_of_the_capsule_that_the_mask_leaves():
     """Each pixel is a parameter of that capsule, and turned down by one it is black."""
     network = Sum([0.0, 0, 1, 0])
-    shown = encodings.pictures(network, smoke_recipe(), in_frame(random_digits(1)))
-    turned = torch.tensor(shown["turned"]).view(encodings.TURNED, 11, 9)
+    pictures = encodings.pictures(network, smoke_recipe(), in_frame(random_digits(1)))
+    turned = torch.tensor(pictures["turned"]).view(encodings.TURNED, 11, 9)
     assert (turned[:, 5] == 255).all()
     assert ((turned[:, 0] == 0).sum(dim=1) == 1).all()
 
@@ -366,9 +359,8 @@ def test_a_record_of_each_kind_of_network(name, tmp_path, monkeypatch):
 
 def test_a_network_that_has_not_learned_decides_nothing():
     unexplained = Metric(value=0.6, n=1, unit="share")
-    record = SimpleNamespace(
-        metrics={"unexplained": unexplained}, series={"batch_accuracy": [0.5] * 40}
-    )
+    series = {"batch_accuracy": [0.5] * 40}
+    record = SimpleNamespace(metrics={"unexplained": unexplained}, series=series)
     assert SPARSE.unfit(record) == ["has unexplained = 0.6, and the limit is 0.5"]
     assert "did not learn" in SUPCAPS.unfit(record)[0]
 
@@ -394,11 +386,10 @@ def test_principal_components_are_as_many_as_the_numbers_of_the_capsules_and_lea
     shifted = recipe.prepare(digits, torch.Generator().manual_seed(5)).flatten(1) - mean
     random = torch.randn(144, count, generator=torch.Generator().manual_seed(1))
     random_basis, _ = torch.linalg.qr(random)
-    left, left_by_random = (
-        float((shifted - shifted @ axes @ axes.T).square().sum())
-        for axes in (basis, random_basis)
-    )
-    assert left < 0.5 * left_by_random
+    residues = []
+    for axes in (basis, random_basis):
+        residues.append((shifted - shifted @ axes @ axes.T).square().sum())
+    assert residues[0] < 0.5 * residues[1]
 
 
 def test_attacks_share_the_trainings_of_table_1():
@@ -417,7 +408,8 @@ def test_attacks_lower_the_accuracy(tmp_path, monkeypatch):
         scores = head(*arguments)
 
         def watched_scores(images):
-            brightness.append(images.detach().aminmax())
+            darkest, brightest = images.detach().aminmax()
+            brightness.append((float(darkest), float(brightest)))
             return scores(images)
 
         return watched_scores
@@ -427,11 +419,10 @@ def test_attacks_lower_the_accuracy(tmp_path, monkeypatch):
     for trial in experiment.trials("smoke"):
         record = run_trial(experiment, trial, Store(tmp_path), Context(seed=0))
         assert record.exit == "ok", record.message
-        left = record.series["accuracy_left"]
-        assert len(left) == len(record.series["epsilons"]) == len(attacks.EPSILONS)
-        assert left[-1] < left[0]
-    for least, most in brightness:
-        assert (float(least), float(most)) == (0.0, 1.0), "attacked digits are still pictures"
+        accuracies = record.series["accuracy_left"]
+        assert len(accuracies) == len(record.series["epsilons"]) == len(attacks.EPSILONS)
+        assert accuracies[-1] < accuracies[0]
+    assert set(brightness) == {(0.0, 1.0)}, "attacked digits are still pictures"
 
 
 def test_the_linear_classifier_reads_the_masked_encodings():
