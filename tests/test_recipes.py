@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import importlib
 import math
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
+import threading
 from typing import Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ from capslib.papers.experiment import Arm
 from capslib.papers.inequality_anomaly.recipe import REDUCED as ANOMALY
 from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 from capslib.papers.negation_limitation.sign import SignRecipe
-from capslib.recipes import Recipe, Training, flops, new_network, train
+from capslib.recipes import Recipe, Trained, Training, flops, new_network, train
 from capslib.registry import NETWORKS, ROUTINGS
 from capslib.routing import Routing
 from capslib.training import Context, Patience
@@ -64,7 +63,7 @@ def fits(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("field", "given", "nearest"),
+    ("field", "mistyped", "nearest"),
     [
         ("routing", "dynamc", "dynamic"),
         ("network", "deep_capsnett", "deep_capsnet"),
@@ -72,9 +71,9 @@ def fits(monkeypatch) -> list[int]:
         ("data", "mnits", "mnist"),
     ],
 )
-def test_a_mistyped_name_is_told_the_nearest(field, given, nearest):
+def test_a_mistyped_name_is_told_the_nearest(field, mistyped, nearest):
     with pytest.raises(ValidationError, match=f"Did you mean '{nearest}'"):
-        EMRecipe(**{field: given})
+        EMRecipe(**{field: mistyped})
 
 
 def test_a_name_that_is_registered_later_is_valid(monkeypatch):
@@ -89,12 +88,10 @@ def test_a_recipe_builds_the_routing_that_it_names():
     none.
     """
     for name in ("dynamic", "em", "similarity"):
-        network = new_network(
-            Recipe(data="digits", network="matrix_capsnet", routing=name), (1, 17, 17), 0
-        )
-        assert {type(m) for m in network.modules() if isinstance(m, Routing)} == {
-            ROUTINGS[name]
-        }
+        recipe = Recipe(data="digits", network="matrix_capsnet", routing=name)
+        modules = new_network(recipe, (1, 17, 17), 0).modules()
+        routings = {type(module) for module in modules if isinstance(module, Routing)}
+        assert routings == {ROUTINGS[name]}
     new_network(Recipe(data="digits", network="cnn", routing="em"), (1, 8, 8), 0)
 
 
@@ -149,17 +146,15 @@ def test_a_new_option_orphans_no_configuration():
 
 def test_trainings_have_keys_of_their_own():
     """By what differs from the defaults, the seed, and the paper whose defaults they are."""
-    others = [
-        SIGN.model_copy(update=change)
-        for change in ({"bias": False}, {"epochs": 4}, {"routing": "em_vector"})
-    ]
-    keys = [Training(r, s).key for r in (SIGN, *others) for s in (0, 1)]
-    assert len(set(keys)) == len(keys)
 
     class Elsewhere(SignRecipe):
         pass
 
-    assert Training(Elsewhere(**SIGN.model_dump()), 0).key != Training(SIGN, 0).key
+    keys = {Training(Elsewhere(**SIGN.model_dump()), 0).key}
+    for change in ({}, {"bias": False}, {"epochs": 4}, {"routing": "em_vector"}):
+        recipe = SIGN.model_copy(update=change)
+        keys |= {Training(recipe, seed).key for seed in (0, 1)}
+    assert len(keys) == 9
 
 
 EM = {"data": "toys", **SMALLER["smoke"]}
@@ -167,10 +162,10 @@ EM = {"data": "toys", **SMALLER["smoke"]}
 
 def test_what_a_network_sees_of_a_data_set_is_known_before_it_is_read():
     recipe = Recipe(data="mnist", network="cnn", resize=16, downsample=2)
-    assert (recipe.input_shape, recipe.train_size) == ((1, 8, 8), 60_000)
-    with pytest.raises(
-        UserError, match="ham10000 is not split into train and test: choose another set"
-    ):
+    assert recipe.input_shape == (1, 8, 8)
+    assert recipe.train_size == 60_000
+    message = "ham10000 is not split into train and test: choose another set"
+    with pytest.raises(UserError, match=message):
         EMRecipe(data="ham10000").train_size  # noqa: B018
 
 
@@ -179,13 +174,10 @@ def test_images_of_any_size_are_resized_to_what_the_recipe_says(tmp_path, monkey
     images = np.arange(4 * math.prod(size), dtype=np.uint8).reshape(4, 1, *size)
     split = {"images": images, "labels": np.arange(4)}
     splits = dict.fromkeys(("train", "test"), images.shape)
-    monkeypatch.setitem(
-        SETS.data,
-        "oblong",
-        DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits),
-    )
-    about = {"source": "here", "licence": "none", "complete": True, "deviations": []}
-    prepared.write(tmp_path / "oblong", about, [(name, split) for name in splits])
+    oblong = DataSet("oblong", "here", "none", ("a", "b", "c", "d"), splits=splits)
+    monkeypatch.setitem(SETS.data, "oblong", oblong)
+    card = {"source": "here", "licence": "none", "complete": True, "deviations": []}
+    prepared.write(tmp_path / "oblong", card, [(name, split) for name in splits])
     recipe = Recipe(data="oblong", network="cnn", resize=24)
     parts, _ = recipe.splits(Context(seed=0, data_dir=tmp_path))
     for part in parts.values():
@@ -204,17 +196,19 @@ def test_one_matcher_takes_lists_for_tuples():
 # sharing
 
 
+def same(first: Trained, second: Trained) -> bool:
+    """Return whether two trainings gave the same to the last bit."""
+    weights = zip(first.network.parameters(), second.network.parameters(), strict=True)
+    return first.history == second.history and all(torch.equal(p, q) for p, q in weights)
+
+
 def test_a_training_is_run_once_and_then_read(tmp_path, fits):
-    first, again = (train(SIGN, 0, Context(seed=0, folder=tmp_path)) for _ in range(2))
-    assert fits == [12, 0]
-    assert first.history == again.history
-    assert not again.network.training
-    assert all(
-        torch.equal(p, q)
-        for p, q in zip(first.network.parameters(), again.network.parameters(), strict=True)
-    )
+    first = train(SIGN, 0, Context(seed=0, folder=tmp_path))
+    second = train(SIGN, 0, Context(seed=0, folder=tmp_path))
+    assert not second.network.training
+    assert same(first, second)
     train(SIGN, 1, Context(seed=0, folder=tmp_path))
-    assert fits[2:] == [12]
+    assert fits == [12, 0, 12]
 
 
 def test_weights_of_another_code_are_set_aside_if_the_code_has_a_name(tmp_path, fits):
@@ -223,13 +217,7 @@ def test_weights_of_another_code_are_set_aside_if_the_code_has_a_name(tmp_path, 
     assert fits == [12, 0, 12]
 
 
-def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fits, monkeypatch):
-    """They were read into the new code, without a word."""
-    source, place = tmp_path / "my_network.py", Context(seed=0, folder=tmp_path / "trainings")
-    monkeypatch.syspath_prepend(tmp_path)
-    for factor in (1, 1, -1):
-        source.write_text(
-            f"""
+NETWORK = """
 from torch import nn
 class Mine(nn.Module):
     def __init__(self, shape, classes):
@@ -237,31 +225,35 @@ class Mine(nn.Module):
         self.only = nn.Linear(64, classes)
     def forward(self, x):
         return {factor} * self.only(x.flatten(1))
-""",
-            encoding="utf-8",
-        )
+"""
+
+
+def test_weights_of_a_network_whose_code_has_changed_are_set_aside(tmp_path, fits, monkeypatch):
+    """They were read into the new code, without a word."""
+    context = Context(seed=0, folder=tmp_path / "trainings")
+    monkeypatch.syspath_prepend(tmp_path)
+    for factor in (1, 1, -1):
+        source = NETWORK.format(factor=factor)
+        (tmp_path / "my_network.py").write_text(source, encoding="utf-8")
         sys.modules.pop("my_network", None)
         importlib.invalidate_caches()
-        monkeypatch.setitem(NETWORKS.data, "mine", importlib.import_module("my_network").Mine)
-        train(
-            Recipe(
-                data="digits", network="mine", loss="cross_entropy", epochs=1, batch_size=500
-            ),
-            0,
-            place,
-        )
+        module = importlib.import_module("my_network")
+        monkeypatch.setitem(NETWORKS.data, "mine", module.Mine)
+        options = dict(loss="cross_entropy", epochs=1, batch_size=500)
+        train(Recipe(data="digits", network="mine", **options), 0, context)
     assert [steps > 0 for steps in fits] == [True, False, True]
 
 
-def test_waiting_for_another_process_is_not_counted_beside_its_training(tmp_path, monkeypatch):
-    @contextlib.contextmanager
-    def taken(*_, **__):
-        time.sleep(0.2)
-        yield
-
-    monkeypatch.setattr("capslib.recipes.locked", taken)
-    train(SIGN, 0, context := Context(seed=0, folder=tmp_path))
-    assert context.seconds_before <= -0.2
+def test_waiting_for_another_process_is_not_counted_beside_its_training(tmp_path, fits):
+    """The training that is read has its own seconds; the waiting is taken off the run's."""
+    train(SIGN, 0, Context(seed=0, folder=tmp_path))
+    unhindered, waiting = (Context(seed=0, folder=tmp_path) for _ in range(2))
+    train(SIGN, 0, unhindered)
+    lock = Training(SIGN, 0).path(tmp_path).with_suffix(".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    threading.Timer(1, lock.close).start()
+    train(SIGN, 0, waiting)
+    assert waiting.seconds_before < unhindered.seconds_before - 0.5
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
@@ -271,32 +263,6 @@ def test_without_a_folder_nothing_is_kept(tmp_path, fits, monkeypatch):
     train(SIGN, 0, Context(seed=0, folder=tmp_path / "rehearsal", max_steps=2))
     assert fits == [12, 12, 2]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_experiment_with_three_networks_goes_on_in_the_one_that_was_stopped(tmp_path, fits):
-    """Each has a checkpoint of its own: the first is read, the second goes on, the third
-    starts.
-    """
-    attacks = experiments("em_routing")["attacks"]
-    run = attacks.run
-    arm = attacks.at("smoke")["capsules_and_cnn"]
-    arm = arm.changed(dict(images=40, epochs=1, attacked=4))
-    undisturbed = run(arm, Context(seed=0, folder=tmp_path / "undisturbed"))
-    taken = list(fits)
-    fits.clear()
-
-    def context(stop=lambda: False) -> Context:
-        return Context(seed=0, folder=tmp_path / "stopped", stop=stop)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(arm, context(lambda: len(fits) == 2 and fits[1] == 1))
-    assert fits == [taken[0], 1]
-    fits.clear()
-    second = context()
-    found = run(arm, second)
-    assert fits == [0, taken[1] - 1, taken[2]]
-    assert second.resumed_from == [1]
-    assert (found.metrics, found.series) == (undisturbed.metrics, undisturbed.series)
 
 
 def test_two_processes_share_one_training(tmp_path):
@@ -313,19 +279,16 @@ context = Context(seed=0, folder=folder, progress=lambda *_: print("epoch", flus
 trained = train(config, 0, context)
 print(trained.history.terms["loss"][-1])
 """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env=environment,
-        )
-        for _ in range(2)
-    ]
-    said = [process.communicate()[0].split() for process in both]
-    assert sorted(Counter(words)["epoch"] for words in said) == [0, 15]
-    assert said[0][-1] == said[1][-1]
+    options = dict(
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    command = [sys.executable, "-c", script]
+    processes = [subprocess.Popen(command, **options) for _ in range(2)]
+    outputs = [process.communicate()[0].split() for process in processes]
+    assert sorted(words.count("epoch") for words in outputs) == [0, 15]
+    assert outputs[0][-1] == outputs[1][-1]
 
 
 def test_a_recipe_may_stop_early(tmp_path):
@@ -339,71 +302,54 @@ def test_a_recipe_may_stop_early(tmp_path):
         def evaluate(self, network, splits):
             return {"train_accuracy": 0.5}
 
-    trained = train(
-        Impatient(**{**SIGN.model_dump(), "epochs": 9}), 0, Context(seed=0, folder=tmp_path)
-    )
+    recipe = Impatient(**{**SIGN.model_dump(), "epochs": 9})
+    trained = train(recipe, 0, Context(seed=0, folder=tmp_path))
     assert len(trained.history.epochs["train_accuracy"]) == 2
 
 
-def same(one, other) -> bool:
-    """Whether two trainings gave the same to the last bit."""
-    weights = zip(one.network.parameters(), other.network.parameters(), strict=True)
-    return one.history == other.history and all(torch.equal(p, q) for p, q in weights)
+def anomaly_recipe(**changes) -> AnomalyRecipe:
+    fields = dict(data="digits", setup="outliers", kind=0, percent=10.0)
+    return AnomalyRecipe(**{**fields, **ANOMALY["smoke"]["digits"], **changes})
+
+
+def of_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    return recipe.model_copy(update={"epochs": epochs})
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize(
-    ("epochs", "taken"), [(4, 4), (8, 7)]
-)  # early stopping ends the longest after seven
+# early stopping ends the longest after seven
+@pytest.mark.parametrize(("epochs", "taken"), [(4, 4), (8, 7)])
 def test_a_training_leaves_the_one_with_half_the_epochs_behind(
     tmp_path, fits, monkeypatch, keep, epochs, taken
 ):
     """It is its first half. Whoever wants both runs the longer one first, and the other trains
     no step.
     """
-    monkeypatch.setattr(
-        AnomalyRecipe, "evaluate", lambda self, network, splits: {"stop_loss": next(losses)}
-    )
-    recipe = AnomalyRecipe(
-        data="digits",
-        setup="outliers",
-        kind=0,
-        percent=10.0,
-        keep=keep,
-        **ANOMALY["smoke"]["digits"],
-    )
-    found = {}
-    for folder, order in (
-        ("long first", (epochs, epochs // 2)),
-        ("short alone", (epochs // 2,)),
-    ):
-        for n in order:
-            losses = iter([0.5, 0.4, 0.3, 0.2, 0.6, 0.6, 0.6, 0.6])
-            context = Context(seed=0, folder=tmp_path / folder, doubles=True)
-            found[folder, n] = train(recipe.model_copy(update={"epochs": n}), 0, context)
-            assert (context.resumed_from, context.seconds_before > 0) == (
-                [],
-                (folder, n) == ("long first", epochs // 2),
-            )
-    long, half, alone = found.values()
-    assert len(long.history.epochs["stop_loss"]) == taken
+
+    def evaluate(recipe, network, splits):
+        return {"stop_loss": next(losses)}
+
+    monkeypatch.setattr(AnomalyRecipe, "evaluate", evaluate)
+    recipe = anomaly_recipe(keep=keep)
+    half = epochs // 2
+    trained, seconds = [], []
+    for folder, length in (("shared", epochs), ("shared", half), ("separate", half)):
+        losses = iter([0.5, 0.4, 0.3, 0.2, 0.6, 0.6, 0.6, 0.6])
+        context = Context(seed=0, folder=tmp_path / folder, doubles=True)
+        trained.append(train(of_epochs(recipe, length), 0, context))
+        seconds.append(context.seconds_before)
+        assert context.resumed_from == []
+    assert len(trained[0].history.epochs["stop_loss"]) == taken
     assert fits[1] == 0
-    assert same(half, alone)
+    assert [second > 0 for second in seconds] == [False, True, False]
+    assert same(trained[1], trained[2])
 
 
 def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(tmp_path, fits):
-    recipe = AnomalyRecipe(
-        data="digits", setup="outliers", kind=0, percent=10.0, **ANOMALY["smoke"]["digits"]
-    )
-    recipe = recipe.model_copy(update={"epochs": 12, "stop_after": 1, "learning_rate": 0.5})
-    long, half = (
-        train(
-            recipe.model_copy(update={"epochs": n}),
-            0,
-            Context(seed=0, folder=tmp_path, doubles=True),
-        )
-        for n in (12, 6)
-    )
+    recipe = anomaly_recipe(stop_after=1, learning_rate=0.5)
+    context = Context(seed=0, folder=tmp_path, doubles=True)
+    long = train(of_epochs(recipe, 12), 0, context)
+    half = train(of_epochs(recipe, 6), 0, context)
     assert len(long.history.epochs["stop_loss"]) < 6
     assert fits[1] == 0
     assert same(long, half)
@@ -411,19 +357,15 @@ def test_a_training_that_stops_itself_in_its_first_half_is_the_shorter_one_too(t
 
 def test_a_training_that_was_begun_is_left_alone(tmp_path, fits):
     """And so are those of a recipe whose rate falls, or which has an odd number of epochs."""
-    half = Training(SIGN.model_copy(update={"epochs": 2}), 0).path(tmp_path)
+    context = Context(seed=0, folder=tmp_path, doubles=True)
+    half = Training(of_epochs(SIGN, 2), 0).path(tmp_path)
     half.write_bytes(b"another process writes here")
-    train(
-        SIGN.model_copy(update={"epochs": 4}), 0, Context(seed=0, folder=tmp_path, doubles=True)
-    )
+    train(of_epochs(SIGN, 4), 0, context)
     assert half.read_bytes() == b"another process writes here"
-    small = {**EM, "images": 40, "epochs": 2}
-    train(EMRecipe(**small), 0, Context(seed=0, folder=tmp_path, doubles=True))
-    train(
-        SIGN.model_copy(update={"epochs": 1}), 0, Context(seed=0, folder=tmp_path, doubles=True)
-    )
+    train(EMRecipe(**{**EM, "images": 40, "epochs": 2}), 0, context)
+    train(of_epochs(SIGN, 1), 0, context)
     assert len(list(tmp_path.glob("*.pt"))) == 4
-    train(SIGN.model_copy(update={"epochs": 6}), 0, Context(seed=0, folder=tmp_path))
+    train(of_epochs(SIGN, 6), 0, Context(seed=0, folder=tmp_path))
     assert len(list(tmp_path.glob("*.pt"))) == 5, "nobody wants its half"
 
 
@@ -445,42 +387,35 @@ def test_a_training_with_schedules_by_the_step_leaves_each_shorter_one_behind(
     monkeypatch.setattr(em_recipe, "RELEASED_EPOCHS", 1)
     recipe = EMRecipe(**RELEASED)
     assert list(recipe.shorter()) == [1, 2, 3]
-    long = train(recipe, 0, Context(seed=0, folder=tmp_path / "long"))
+    curve = train(recipe, 0, Context(seed=0, folder=tmp_path)).history.epochs["error_of_some"]
     taken = fits.count(0)
     for epochs in (1, 2, 3):
-        shorter = recipe.model_copy(update={"epochs": epochs})
-        left = train(shorter, 0, Context(seed=0, folder=tmp_path / "long"))
-        assert same(left, train(shorter, 0, Context(seed=0)))
-        assert (
-            left.history.epochs["error_of_some"]
-            == long.history.epochs["error_of_some"][:epochs]
-        )
+        shorter = of_epochs(recipe, epochs)
+        part = train(shorter, 0, Context(seed=0, folder=tmp_path))
+        assert same(part, train(shorter, 0, Context(seed=0)))
+        assert part.history.epochs["error_of_some"] == curve[:epochs]
     assert fits.count(0) == taken + 3, "the three that were left behind train no step"
 
 
 def test_a_training_with_schedules_by_the_step_is_killed_and_taken_up_again(tmp_path):
     recipe = EMRecipe(**RELEASED)
-    asked = iter([False] * 5)
+    answers = iter([False] * 5)
     with pytest.raises(Interrupted):
-        train(recipe, 0, Context(seed=0, folder=tmp_path, stop=lambda: next(asked, True)))
+        train(recipe, 0, Context(seed=0, folder=tmp_path, stop=lambda: next(answers, True)))
     context = Context(seed=0, folder=tmp_path)
-    again = train(recipe, 0, context)
+    resumed = train(recipe, 0, context)
     assert context.resumed_from == [6]
-    assert same(again, train(recipe, 0, Context(seed=0)))
+    assert same(resumed, train(recipe, 0, Context(seed=0)))
 
 
 def test_schedules_by_the_step_do_not_know_how_long_a_training_is():
-    one, two = (EMRecipe(schedule="steps", epochs=epochs) for epochs in (100, 200))
-    assert one.steps == 38_000
+    short, long = (EMRecipe(schedule="steps", epochs=epochs) for epochs in (100, 200))
+    assert short.steps == 38_000
     for step in (0, 1, 20_000, 37_999):
-        assert (
-            one.rate(step / 38_000)
-            == two.rate(step / 76_000)
-            == pytest.approx(3e-3 * 0.96 ** (step / 20_000))
-        )
-        assert one.spanned(step / 38_000, MARGIN_STEPS) == two.spanned(
-            step / 76_000, MARGIN_STEPS
-        )
+        in_short, in_long = step / 38_000, step / 76_000
+        assert short.rate(in_short) == pytest.approx(3e-3 * 0.96 ** (step / 20_000))
+        assert short.rate(in_short) == long.rate(in_long)
+        assert short.spanned(in_short, MARGIN_STEPS) == long.spanned(in_long, MARGIN_STEPS)
     assert EMRecipe(epochs=100).rate(0.5) == EMRecipe(epochs=200).rate(0.5)
 
 
@@ -488,18 +423,20 @@ def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_gri
     store, fits
 ):
     sign = experiments("negation_limitation")["sign"]
-    own = next(iter(sign.at("smoke").values()))
-    epochs = own.recipe.epochs
+    arm, *_ = sign.at("smoke").values()
+    epochs = arm.recipe.epochs
 
     def run(arm: Arm) -> list[float]:
         record = run_trial(sign, sign.trial("smoke", arm, 0), store, Context(seed=0))
         return record.series["train_accuracy"]
 
-    long, half = run(sign.twice(own)), run(own)
+    long = run(sign.twice(arm))
+    half = run(arm)
     assert fits[0] > 0
     assert fits[1] == 0
-    assert (len(long), half) == (2 * epochs, long[:epochs])
-    run(own.changed({"epochs": 4}))
+    assert len(long) == 2 * epochs
+    assert half == long[:epochs]
+    run(arm.changed({"epochs": 4}))
     assert len(list(store.trainings.glob("*.pt"))) == 3, "half of that is not asked for"
 
 
@@ -507,18 +444,18 @@ def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_gri
 # costs
 
 
-def some_recipes() -> list[Recipe]:
-    """One of every experiment, network and routing, at smoke scale."""
-    found = {}
+def smoke_recipes() -> list[Recipe]:
+    """Return one of every experiment, network and routing."""
+    by_kind = {}
     for stem in PAPERS:
         for name, experiment in experiments(stem).items():
-            for config in experiment.at("smoke").values():
-                for recipe, _ in experiment.trainings(config, 0):
-                    found.setdefault((name, recipe.network, recipe.routing), recipe)
-    return list(found.values())
+            for arm in experiment.at("smoke").values():
+                for recipe, _ in experiment.trainings(arm, 0):
+                    by_kind.setdefault((name, recipe.network, recipe.routing), recipe)
+    return list(by_kind.values())
 
 
-@pytest.mark.parametrize("recipe", some_recipes(), ids=lambda r: f"{r.network}-{r.routing}")
+@pytest.mark.parametrize("recipe", smoke_recipes(), ids=lambda r: f"{r.network}-{r.routing}")
 def test_a_step_is_counted_from_the_network_itself(recipe):
     """On no device at all; and the steps are those that training takes."""
     step = flops(recipe)
@@ -538,12 +475,9 @@ def test_the_count_is_that_of_the_layers():
     the first layer's input.
     """
     recipe = EMRecipe(**EM, network="cnn")
-    channels, side, (first, second, hidden), batch = (
-        2,
-        recipe.crop,
-        recipe.cnn,
-        recipe.batch_size,
-    )
-    conv1, conv2 = channels * first * 25 * side**2, first * second * 25 * (side // 2) ** 2
+    side, (first, second, hidden) = recipe.crop, recipe.cnn
+    conv1 = 2 * first * 25 * side**2
+    conv2 = first * second * 25 * (side // 2) ** 2
     dense = second * (side // 4) ** 2 * hidden + hidden * 5
-    assert flops(recipe) == 2 * batch * (2 * conv1 + 3 * conv2 + 3 * dense)
+    products = 2 * conv1 + 3 * conv2 + 3 * dense
+    assert flops(recipe) == 2 * recipe.batch_size * products
