@@ -39,13 +39,6 @@ def test_complete_sets(load, name, split, counts):
     assert loaded.fingerprint.deviations == ()
 
 
-def test_kmnist_names_what_is_missing(load):
-    train, test = load("kmnist", "train"), load("kmnist", "test")
-    assert np.bincount(test.labels).tolist() == [1000] * 10
-    assert (len(train) == 60_000) == train.fingerprint.complete
-    assert bool(train.fingerprint.deviations) != train.fingerprint.complete
-
-
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
 # SHA-256 of the publishers' unpacked label and factor files, which do not depend on the images.
 CAT = "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e"
@@ -84,13 +77,6 @@ def test_crispr_has_the_papers_off_targets_and_its_mismatches_are_right(load):
     np.testing.assert_array_equal((guide != target).sum(axis=1), mismatches)
     pam = (target[:, -1] == 2) & np.isin(target[:, -2], (0, 2))
     np.testing.assert_array_equal(pam, loaded["nrg_pam"])
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_cifar10(load, split):
-    loaded = load("cifar10", split)
-    assert loaded.images.shape == data.SETS["cifar10"].splits[split]
-    assert np.bincount(loaded.labels).tolist() == [len(loaded) // 10] * 10
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "kmnist", "smallnorb", "cifar10"])

@@ -33,19 +33,6 @@ def render(*factors):
     return images.reshape(*factors[0].shape, 2, 48, 48)
 
 
-@pytest.fixture
-def silhouette(monkeypatch):
-    """Like ``render``, with True where a toy is: it is painted too bright for any ground."""
-    toy = toys.toy
-
-    def bright(number):
-        parts, half = toy(number)
-        return [(middle, size, bend, 1e6) for middle, size, bend, _ in parts], half
-
-    monkeypatch.setattr(toys, "toy", bright)
-    return lambda *factors: render(*factors) == 255
-
-
 @pytest.fixture(scope="module")
 def sample():
     """One picture of every toy, over all elevations, azimuths and lightings."""
@@ -78,28 +65,6 @@ def test_nothing_is_rendered_for_a_fingerprint(monkeypatch):
     assert (train.fingerprint.sha256, train.fingerprint.stand_in) == (FINGERPRINT, True)
 
 
-def test_images_are_rendered_when_they_are_read_and_once(monkeypatch):
-    rendered, draw = [], toys.render
-
-    def note(numbers, elevation, azimuth, lighting):
-        rendered.extend(elevation.tolist())
-        return draw(numbers, elevation, azimuth, lighting)
-
-    monkeypatch.setattr(toys, "render", note)
-    factors = np.full(9, 12), np.arange(9), np.arange(9), np.arange(9) % 6
-    array, images = draw(*factors), toys.Renderings(*factors)
-    assert (images.shape, images.dtype, len(images)) == (array.shape, array.dtype, 9)
-    for key in (4, [4, 2], slice(2, 5), np.arange(9) == 6, -1, (4, 0, ..., 7), []):
-        np.testing.assert_array_equal(images[key], array[key])
-    assert rendered == [4, 2, 3, 6, 8]
-    with pytest.raises(IndexError):
-        images[9]
-    with pytest.raises(ValueError, match="read-only"):
-        images[2:4][:] = 0
-    np.testing.assert_array_equal(np.asarray(images, np.float32), array.astype(np.float32))
-    assert rendered[5:] == [0, 1, 5, 7]
-
-
 @pytest.mark.parametrize("toy", [8, 31, 47])
 def test_a_row_has_the_same_bytes_alone_and_in_any_company(toy):
     elevation, azimuth, lighting = np.indices((4, 3, 2)).reshape(3, -1)
@@ -120,29 +85,6 @@ def test_no_picture_has_changed(sample):
 
 
 # ------------------------------------------------------------------------------- the pictures
-
-
-def test_silhouettes_are_those_of_points_inside_of_parts(silhouette, monkeypatch):
-    """Every fourth pixel of every fourth row: is any point of its ray inside of any part?"""
-    monkeypatch.setattr(toys, "BASELINE", 0)
-    up, turn = np.radians(40), np.radians(60)
-    ahead = np.array([-np.cos(up), 0, -np.sin(up)])
-    right, down = np.array([0, 1, 0]), np.array([np.sin(up), 0, -np.cos(up)])
-    pixel = (np.arange(0, 48, 4) + 0.5) / 24 - 1
-    v, u, t = np.meshgrid(pixel, pixel, np.linspace(4.9, 7.1, 300), indexing="ij")
-    ray = ahead + toys.FIELD * (u[..., None] * right + v[..., None] * down)
-    points = -toys.DISTANCE * ahead + t[..., None] * ray
-    cosine, sine = np.cos(turn), np.sin(turn)
-    points = points @ [[cosine, -sine, 0], [sine, cosine, 0], [0, 0, 1]]  # of the toy, unturned
-    for toy in (1, 22, 33):
-        inside = np.zeros(t.shape, bool)
-        for middle, size, bend, _ in toys.toy(toy)[0]:
-            point = (points - middle) / size
-            inside |= (abs(point) <= 1).all(-1) & ((bend * point**2).sum(-1) <= 1)
-        expected = inside.any(-1)
-        assert expected.sum() > 5
-        differs = silhouette(toy, 2, 3, 3)[0, ::4, ::4] != expected
-        assert differs.sum() <= 1  # a ray may touch an edge
 
 
 def test_what_is_near_lies_further_right_for_the_left_camera():
