@@ -51,27 +51,6 @@ def test_one_e_step_worked_by_hand(votes):
     torch.testing.assert_close(coupling, density / density.sum(dim=1, keepdim=True))
 
 
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_the_unit_of_votes_changes_no_coupling(unit):
-    """A constant beside a determinant or a density would change them."""
-    votes, activation = draw(children=12, dim=10)
-    options = {"inverse_temperature": [0.0, 0.0, 0.0]}
-    betas = torch.zeros(2, 3)
-    expected = em_routing(votes, activation, *betas, **options).coupling
-    coupling = em_routing(unit * votes, activation, *betas, **options).coupling
-    torch.testing.assert_close(coupling, expected)
-
-
-def test_an_inactive_child_has_no_say():
-    votes, activation = draw(children=5)
-    activation[2] = 0
-    active = [0, 1, 3, 4]
-    betas = torch.randn(2, 3)
-    result = em_routing(votes, activation, *betas)
-    expected = em_routing(votes[active], activation[active], *betas)
-    torch.testing.assert_close(result[:2], expected[:2])
-
-
 def test_there_is_a_temperature_for_each_iteration():
     assert inverse_temperatures(3) == pytest.approx((0.0005, 0.000975, 0.00142625))
     for path, lamda in (("eager", []), ("fast", [0.1]), ("fast", [0.1] * 4)):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
 import shutil
-import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -82,29 +79,6 @@ def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
     assert kept_bytes("fast") < min(kept_bytes("eager") / 3, votes.nbytes / 2)
 
 
-def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
-    """It would be four times the couplings, which are all that comes out."""
-    alive: list[int] = []
-    residuals: list[weakref.ref] = []
-    core = em_routing.core
-
-    def forward(*votes: Tensor, **arguments: object):
-        alive.append(sum(reference() is not None for reference in residuals))
-        result = core.forward(*votes, **arguments)
-        residuals.extend(weakref.ref(t) for t in result[1] if t is not None)
-        return result
-
-    monkeypatch.setattr(em_routing, "core", core._replace(forward=forward))
-    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 1)
-    routing, tensors = build("em", None), draw_kind("random")
-    with torch.no_grad():
-        routing(*tensors)
-    per_chunk = len(residuals) // N
-    assert max(alive) <= per_chunk  # the chunk before may still be at hand
-    routing(*tensors)
-    assert alive[-1] >= (N - 1) * per_chunk  # with a gradient to come, all of it has to stay
-
-
 @pytest.mark.parametrize(("kept_bytes", "times"), [(1 << 20, 1), (0, 2)])
 def test_a_routing_without_a_core_keeps_few_votes_and_computes_many_again(
     monkeypatch, kept_bytes, times
@@ -129,48 +103,6 @@ def test_the_gradient_of_a_gradient_is_refused_not_wrong():
         torch.autograd.grad(routing(votes).pose.sum(), votes, create_graph=True)
     use_path(routing, "eager")
     assert torch.autograd.gradgradcheck(lambda votes: routing(votes).pose, votes.double())
-
-
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="of Linux with large pages"
-)
-def test_a_large_gradient_asks_for_large_pages():
-    gradient = fast._on_large_pages(torch.empty(1 << 21))  # 8 MiB
-    middle = gradient.data_ptr() + gradient.nbytes // 2
-    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8")
-    pattern = r"^([0-9a-f]+)-([0-9a-f]+) (?:.*\n)*?VmFlags:(.*)"
-    for start, end, flags in re.findall(pattern, mappings, re.MULTILINE):
-        if int(start, 16) <= middle < int(end, 16):
-            assert "hg" in flags.split()
-
-
-@pytest.mark.parametrize("name", CORES)
-def test_no_gradient_is_formed_that_nobody_asks_for(name, monkeypatch):
-    """An attack, say, wants that of the poses only; what is asked for is what it was."""
-    formed = set()
-    run_backward = fast._run_backward
-
-    def backward(core, weight, rows, to_weight, to_rows, *saved, **arguments):
-        formed.add((to_weight is not None, to_rows is not None))
-        return run_backward(core, weight, rows, to_weight, to_rows, *saved, **arguments)
-
-    monkeypatch.setattr(fast, "_run_backward", backward)
-    routing = build(name, 0.1)
-    weight, pose, activation = draw_kind("random", "matrices")
-    leaves = [weight, pose, *routing.parameters()]
-
-    def gradients(*sources: Tensor) -> tuple[Tensor, ...]:
-        formed.clear()
-        for leaf in leaves:
-            leaf.requires_grad_(any(leaf is source for source in sources))
-        loss = weighted(routing(LazyVotes(weight, pose), activation))
-        return torch.autograd.grad(loss, sources)
-
-    expected = gradients(*leaves)
-    assert formed == {(True, True)}
-    for leaf, gradient in zip(leaves, expected, strict=True):
-        assert torch.equal(*gradients(leaf), gradient)
-        assert formed == {(leaf is weight, leaf is pose)}
 
 
 @needs_compiler
@@ -204,31 +136,6 @@ def test_what_is_compiled_is_compiled_once(traced, monkeypatch):
     assert fast._compiled_for.cache_info().currsize == 8
 
 
-def test_options_that_cannot_be_looked_up_compile_too(traced):
-    """What they look like finds the function; the compiler still sees whether they differ."""
-    torch._dynamo.config.error_on_recompile = False
-
-    class Silent(dict):
-        def __repr__(self):
-            return "…"
-
-    def forward(votes, *, scale: dict):
-        return (scale["factor"] * votes.mean(dim=-1), torch.ones_like(votes[:, :, 0])), ()
-
-    def finish(pose, coupling, **_):
-        return RoutingResult(pose, pose[..., 0], coupling)
-
-    @routing_function
-    def scaled_mean(votes, *, scale: dict):
-        return finish(scale["factor"] * votes.mean(dim=-3), torch.ones_like(votes[..., 0]))
-
-    scaled_mean.core = fast.Core(forward, None, finish)
-    votes, _ = draw_kind("random")
-    for scale in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):
-        expected = scaled_mean(votes, scale=scale, path="eager")
-        assert_close(scaled_mean(votes, scale=scale, path="compiled"), expected, 1e-9)
-
-
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler here")
@@ -253,3 +160,21 @@ def test_on_a_gpu_a_routing_takes_no_part_in_tf32(device, inside):
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(previous)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_gradient_asked_for_alone_is_that_of_all_gradients(name):
+    """An attack, say, wants that of the poses only."""
+    routing = build(name, 0.1)
+    weight, pose, activation = draw_kind("random", "matrices")
+    leaves = [weight, pose, *routing.parameters()]
+
+    def gradients(*sources: Tensor) -> tuple[Tensor, ...]:
+        for leaf in leaves:
+            leaf.requires_grad_(any(leaf is source for source in sources))
+        loss = weighted(routing(LazyVotes(weight, pose), activation))
+        return torch.autograd.grad(loss, sources)
+
+    for leaf, gradient in zip(leaves, gradients(*leaves), strict=True):
+        [single] = gradients(leaf)
+        assert torch.equal(single, gradient)
