@@ -7,23 +7,14 @@ from itertools import product
 import pytest
 import torch
 
-from capslib.errors import UserError
 from capslib.layers import (
     ClassCapsules,
     ConvCapsules,
     DenseCapsules,
     PrimaryCapsules,
-    as_capsules,
     squash,
 )
 from capslib.routing import ROUTINGS
-
-
-def test_the_activation_of_a_vector_capsule_is_its_length():
-    pose = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]])
-    capsules, activation = as_capsules(pose)
-    assert capsules is pose
-    assert activation.tolist() == [[5.0, 0.0]]
 
 
 def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
@@ -57,13 +48,6 @@ def test_dense_capsules_route_their_votes(routing, bias):
         assert (layer.routing.bias == bias).all()
 
 
-def test_weights_start_with_the_deviation_asked_for():
-    layer = DenseCapsules(50, 10, 8, 16, routing="em", weight_std=0.3, beta_std=2.0)
-    assert layer.weight.std().item() == pytest.approx(0.3, rel=0.02)
-    assert layer.weight.shape == (50, 10, 16, 8)
-    assert layer.routing.beta_u.std() > 1
-
-
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 1), (7, 3)])
 def test_a_primary_capsule_is_a_group_of_channels_at_one_place(kernel, stride):
     layer = PrimaryCapsules(2, 3, 4, kernel=kernel, stride=stride)
@@ -75,17 +59,3 @@ def test_a_primary_capsule_is_a_group_of_channels_at_one_place(kernel, stride):
     for t, h, w in product(range(3), range(H), range(W)):
         expected = squash(maps[:, 4 * t : 4 * t + 4, h, w])
         torch.testing.assert_close(pose[:, (t * H + h) * W + w], expected)
-
-
-@pytest.mark.parametrize("routing", ["em", "dynamic_over_children"])
-@pytest.mark.parametrize(
-    ("option", "value", "nearest"),
-    [
-        ("normalise", "types+position", "types[+]positions"),
-        ("pose", "matrx", "matrix"),
-        ("transform", "bounde", "bounded"),
-    ],
-)
-def test_a_mistyped_option_of_a_layer_is_told_the_nearest(routing, option, value, nearest):
-    with pytest.raises(UserError, match=f"Did you mean '{nearest}'"):
-        ConvCapsules(3, 2, routing=routing, **{option: value})
