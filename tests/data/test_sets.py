@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pooch
 import pytest
+from sklearn.datasets import load_digits
 from writers import write_part
 
 from capslib import data
@@ -20,6 +22,7 @@ from capslib.data import prepared
 from capslib.errors import UserError
 
 IMAGES = "train/images.npy"
+SHA256_OF_DIGITS = "f86c50159214fc6c62d2624b90db1c4a4e86be80430346d121692b5a9cd7703c"
 
 
 @pytest.fixture
@@ -63,6 +66,25 @@ def test_where_data_is_looked_for(folder, tmp_path, monkeypatch):
         data.load("mnist", "train")
 
 
+def test_the_digits_are_those_of_scikit_learn():
+    """Each scan once, a fifth of each class for the test."""
+    scans = load_digits()
+    pixels = np.round(scans.images * 255 / 16).astype(np.uint8)
+    expected = zip(map(bytes, pixels), scans.target, strict=True)
+    pairs = []
+    for name in ("train", "test"):
+        split = data.load("digits", name)
+        assert (split.images.dtype, split.labels.dtype) == (np.uint8, np.int64)
+        assert split.images.shape == data.SETS["digits"].splits[name]
+        pairs += zip(map(bytes, split.images), split.labels, strict=True)
+    assert sorted(pairs) == sorted(expected)
+    share = np.bincount(split.labels) / np.bincount(scans.target)
+    assert share == pytest.approx(0.2, abs=0.006)
+    # Another hash means other scans in scikit-learn: records made with them cannot be compared.
+    assert split.fingerprint.sha256 == SHA256_OF_DIGITS
+    assert split.fingerprint.stand_in
+
+
 def test_a_folder_that_somebody_prepared_loads_with_all_its_arrays(tmp_path):
     numbers = np.arange(6)
     arrays = {"images": np.zeros((6, 1, 40, 40), np.uint8), "angle": numbers}
@@ -76,6 +98,34 @@ def test_a_folder_that_somebody_prepared_loads_with_all_its_arrays(tmp_path):
         loaded["angles"]
     with pytest.raises(UserError, match="split of affnist 'train'"):
         data.load("affnist", "train", data_dir=tmp_path)
+
+
+def test_letters_are_prepared_in_their_own_form(tmp_path):
+    """A network sees guides and targets one-hot."""
+    arrays = dict(data.load("guides", "all").arrays)
+    write_part(tmp_path / "crispr", "all", arrays)
+    assert len(data.load("crispr", "all", data_dir=tmp_path)) == 800
+    del arrays["mismatches"]
+    write_part(tmp_path / "crispr", "all", arrays)
+    with pytest.raises(UserError, match="all lacks mismatches"):
+        data.require("crispr", tmp_path)
+
+
+def test_the_list_of_sets_says_what_can_be_loaded(tiny, folder, tmp_path):
+    rows = {row.name: row for row in data.describe(folder.parent)}
+    assert list(rows) == list(data.SETS)
+    sizes = "train 20×1×4×5, test 10×1×4×5"
+    expected = data.Row("mnist", "real", "yes", sizes, "CC BY-SA 3.0", str(folder))
+    assert rows["mnist"] == expected
+    assert (rows["digits"].kind, rows["digits"].state) == ("stand-in", "yes")
+    assert (rows["kmnist"].state, rows["kmnist"].folder) == ("no", "")
+
+    published = tmp_path / "published" / "mnist"
+    tiny.put(published, without=["train-labels-idx1-ubyte.gz"])
+    assert data.describe(published.parent)[0].state == "no"
+    tiny.put(published)
+    assert data.describe(published.parent)[0].state == "to prepare"
+    assert files(published) == set(tiny.files), "a list changes nothing"
 
 
 def test_the_page_tells_how_to_add_a_set(tmp_path, monkeypatch):
@@ -133,6 +183,14 @@ def test_a_set_without_files_says_how_to_get_it(tmp_path, call):
     with pytest.raises(UserError, match="cannot get it yet") as caught:
         call("crispr", tmp_path)
     assert str(tmp_path / "crispr") in str(caught.value)
+
+
+def test_a_file_that_is_missing_is_named_alone(tiny, tmp_path):
+    missing = "t10k-labels-idx1-ubyte.gz"
+    tiny.put(tmp_path / "mnist", without=[missing])
+    with pytest.raises(UserError) as caught:
+        data.require("mnist", tmp_path)
+    assert [name for name in tiny.files if name in str(caught.value)] == [missing]
 
 
 @READ
@@ -208,10 +266,11 @@ def add(folder, array, version=None):
     change_entry(folder, "train/more.npy", shape=list(array.shape), dtype=str(array.dtype))
 
 
-def replace(folder, make):
-    """Put something else into the place of the images."""
-    (folder / IMAGES).unlink()
-    make(folder / IMAGES)
+def without_images(folder):
+    """Remove the images, and return the path where they were."""
+    path = folder / IMAGES
+    path.unlink()
+    return path
 
 
 class Harm:
@@ -221,31 +280,124 @@ class Harm:
         return Path.touch, (Path("harm"),)
 
 
-OUTSIDE = {"../x.npy": {"shape": [1], "dtype": "uint8", "sha256": "0" * 64}}
-DAMAGES = {
-    "manifest cut": (lambda f: os.truncate(f / "manifest.json", 99), "not valid"),
-    "manifest of another set": (lambda f: change_manifest(f, name="kmnist"), "to 'kmnist'"),
-    "manifest that leaves": (lambda f: change_manifest(f, arrays=OUTSIDE), "match pattern"),
-    "array gone": (lambda f: (f / IMAGES).unlink(), "train/images.npy cannot be mapped"),
-    "array cut": (lambda f: os.truncate(f / IMAGES, 500), "it has 500 bytes, and"),
-    "array of another shape": (lambda f: change_header(f, 20, 1, 5, 4), "the manifest says"),
-    "array that is a pickle": (
-        lambda f: (f / IMAGES).write_bytes(pickle.dumps(Harm())),
-        "cannot be mapped",
-    ),
-    "array of objects": (lambda f: add(f, np.array([Harm()] * 20)), "object, not numbers"),
-    "10¹² rows": (
-        lambda f: change_header_and_manifest(f, 10**12, 1, 4, 5),
-        "has the shape [1000000000000, 1, 4, 5]; mnist has",
-    ),
-    "pipe": (lambda f: replace(f, os.mkfifo), "it is no regular file"),
-    "device": (lambda f: replace(f, lambda p: p.symlink_to("/dev/zero")), "no regular file"),
-    "no labels": (lambda f: remove(f, "train/labels.npy"), "train lacks labels"),
-    "fewer images": (
-        lambda f: reshape(f, 19, 1, 4, 5),
-        "train/images has the shape [19, 1, 4, 5]; mnist has [20, 1, 4, 5]",
-    ),
-}
+DAMAGES = {}
+
+
+def damage(message):
+    """Register a function that damages a prepared folder, and what is said of the damage."""
+
+    def register(function):
+        DAMAGES[function.__name__] = function, message
+        return function
+
+    return register
+
+
+@damage("not valid")
+def manifest_cut(folder):
+    os.truncate(folder / "manifest.json", 99)
+
+
+@damage("not valid: source Field required")
+def manifest_without_fields(folder):
+    (folder / "manifest.json").write_text('{"name": "mnist"}', encoding="utf-8")
+
+
+@damage("to 'kmnist'")
+def manifest_of_another_set(folder):
+    change_manifest(folder, name="kmnist")
+
+
+@damage("not valid: complete")
+def manifest_in_words(folder):
+    change_manifest(folder, complete="yes")
+
+
+@damage("not valid: arrays")
+def manifest_of_nothing(folder):
+    change_manifest(folder, arrays={})
+
+
+@damage("match pattern")
+def manifest_that_leaves_the_folder(folder):
+    entry = {"shape": [1], "dtype": "uint8", "sha256": "0" * 64}
+    change_manifest(folder, arrays={"../x.npy": entry})
+
+
+@damage("train/images.npy cannot be mapped")
+def array_gone(folder):
+    (folder / IMAGES).unlink()
+
+
+@damage("it has 500 bytes, and")
+def array_cut(folder):
+    os.truncate(folder / IMAGES, 500)
+
+
+@damage("it has 530 bytes, and")
+def array_that_goes_on(folder):
+    os.truncate(folder / IMAGES, 530)
+
+
+@damage("the manifest says")
+def array_of_another_shape(folder):
+    change_header(folder, 20, 1, 5, 4)
+
+
+@damage("cannot be mapped")
+def array_that_is_a_pickle(folder):
+    (folder / IMAGES).write_bytes(pickle.dumps(Harm()))
+
+
+@damage("object, not numbers")
+def array_of_objects(folder):
+    add(folder, np.array([Harm()] * 20))
+
+
+@damage("int64 [], which holds nothing")
+def array_of_a_number(folder):
+    add(folder, np.array(1))
+
+
+@damage("its format is 3.0, expected 1.0 or 2.0")
+def array_of_a_later_format(folder):
+    add(folder, np.zeros(20), version=(3, 0))
+
+
+@damage("has the shape [1000000000000, 1, 4, 5]; mnist has")
+def a_million_million_rows(folder):
+    change_header_and_manifest(folder, 10**12, 1, 4, 5)
+
+
+@damage("which holds nothing")
+def minus_one_row(folder):
+    change_header_and_manifest(folder, -1, 1, 4, 5)
+
+
+@damage("it is no regular file")
+def pipe(folder):
+    os.mkfifo(without_images(folder))
+
+
+@damage("no regular file")
+def device(folder):
+    without_images(folder).symlink_to("/dev/zero")
+
+
+@damage("there is no such file")
+def endless_link(folder):
+    path = without_images(folder)
+    path.symlink_to(path)
+
+
+@damage("train lacks labels")
+def no_labels(folder):
+    remove(folder, "train/labels.npy")
+
+
+@damage("train/images has the shape [19, 1, 4, 5]; mnist has [20, 1, 4, 5]")
+def fewer_images(folder):
+    reshape(folder, 19, 1, 4, 5)
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
@@ -266,6 +418,16 @@ def test_damaged_prepared_folder(folder, monkeypatch, damage, message):
     (folder / "manifest.json").unlink()
     data.fetch("mnist", folder.parent)
     assert data.verify("mnist", folder.parent) == []
+
+
+def test_a_manifest_that_may_not_be_read_is_an_error_with_its_reason(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"manifest.json cannot be read: Permission denied"):
+        data.load("mnist", "train", data_dir=folder.parent)
+    assert data.describe(folder.parent)[0].state == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +503,29 @@ def test_an_array_is_read_once_until_its_file_changes(folder, monkeypatch):
     data.require("mnist", folder.parent)
 
 
+def test_a_cache_that_cannot_be_written_only_costs_another_reading(folder, cache):
+    shutil.rmtree(cache)
+    cache.write_text("a file in the place of the folder")
+    data.require("mnist", folder.parent)
+    flip(folder / IMAGES)
+    with pytest.raises(UserError, match="does not have the SHA-256"):
+        data.load("mnist", "train", data_dir=folder.parent)
+
+
+def test_a_complete_set_has_the_manifest_that_the_publishers_files_give(folder, monkeypatch):
+    """Also where arrays and manifest were changed together."""
+    sha256 = pooch.file_hash(folder / "manifest.json")
+    spec = dataclasses.replace(data.SETS["mnist"], manifest=sha256)
+    monkeypatch.setitem(data.SETS, "mnist", spec)
+    assert data.verify("mnist", folder.parent) == []
+    flip(folder / IMAGES)
+    change_entry(folder, IMAGES, sha256=pooch.file_hash(folder / IMAGES))
+    [problem] = data.verify("mnist", folder.parent)
+    assert "it is not the one that `capslib data fetch mnist` writes" in problem
+    change_manifest(folder, deviations=["one pixel is another"])
+    assert data.verify("mnist", folder.parent) == []
+
+
 # --------------------------------------------------------------------------- whole or nothing
 
 
@@ -364,6 +549,13 @@ def test_interrupted_preparation_leaves_nothing(tiny, tmp_path, monkeypatch, cal
     assert files(tmp_path / "mnist") == {*tiny.files, "notes.txt"}
     data.require("mnist", tmp_path)
     assert "notes.txt" in files(tmp_path / "mnist")
+
+
+def test_nowhere_to_write(tiny, tmp_path):
+    (tmp_path / "file").touch()
+    message = r"cannot be prepared in .*file.below.mnist: .*data-dir"
+    with pytest.raises(UserError, match=message):
+        data.fetch("mnist", tmp_path / "file" / "below")
 
 
 def test_full_disk(tiny, tmp_path, monkeypatch):
@@ -410,28 +602,3 @@ def test_two_processes_prepare_at_once_and_without_torch(tiny, tmp_path):
     assert outputs[0] == outputs[1]  # the second one found the work of the first
     assert outputs[0][::2] == [str(tmp_path / "mnist"), "False"]
     assert data.verify("mnist", tmp_path) == []
-
-
-def test_the_list_of_sets_says_what_can_be_loaded(tiny, folder, tmp_path):
-    assert [row.name for row in data.describe(folder.parent)] == list(data.SETS)
-    assert data.describe(folder.parent)[0].state == "yes"
-    assert data.describe(tmp_path / "nowhere")[0].state == "no"
-    published = tiny.put(tmp_path / "published" / "mnist")
-    assert data.describe(published.parent)[0].state == "to prepare"
-    assert files(published) == set(tiny.files), "a list changes nothing"
-
-
-def test_the_digits_are_those_of_scikit_learn():
-    """Another hash means other scans: records made with them cannot be compared."""
-    test = data.load("digits", "test")
-    sha256 = "f86c50159214fc6c62d2624b90db1c4a4e86be80430346d121692b5a9cd7703c"
-    assert (test.fingerprint.sha256, test.fingerprint.stand_in) == (sha256, True)
-
-
-def test_a_complete_set_has_the_manifest_that_the_publishers_files_give(folder, monkeypatch):
-    spec = dataclasses.replace(data.SETS["mnist"], manifest="0" * 64)
-    monkeypatch.setitem(data.SETS, "mnist", spec)
-    [problem] = data.verify("mnist", folder.parent)
-    assert "it is not the one that `capslib data fetch mnist` writes" in problem
-    change_manifest(folder, deviations=["one pixel is another"])
-    assert data.verify("mnist", folder.parent) == []
