@@ -22,15 +22,22 @@ LABELS = "train-labels-idx1-ubyte.gz"
 class Mirror:
     """Serves a dictionary of files, changed by ``spoil(content)``, and logs the requests.
 
-    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes.
+    ``promise`` is the length that it announces, ``pause`` the seconds between two bytes. With
+    ``moved`` it sends to another address first, in an answer without an end.
     """
 
-    def __init__(self, files, spoil=bytes, promise=None, pause=0.0):
+    def __init__(self, files, spoil=bytes, promise=None, pause=0.0, moved=False):
         self.requests = requests = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 name = self.path.rpartition("/")[2]
+                if moved and not self.path.startswith("/moved/"):
+                    self.send_response(302)
+                    self.send_header("Location", f"/moved/{name}")
+                    self.end_headers()
+                    while True:
+                        self.wfile.write(bytes(2**16))
                 requests.append(name)
                 if name not in files:
                     self.send_error(404)
@@ -103,6 +110,7 @@ def test_nothing_is_downloaded_unless_it_is_allowed(tiny, mirrors, tmp_path, mon
 
 BROKEN = {
     "cut": dict(spoil=lambda content: content[:-9]),
+    "corrupted": dict(spoil=lambda content: content[:-9] + bytes(9)),
     "a page of excuses": dict(spoil=lambda content: b"<html>Please log in</html>"),
     "hangs up early": dict(promise=10_000),
     # It sends a byte now and then, so that no wait for the next one is long.
@@ -127,6 +135,12 @@ def test_a_mirror_that_sends_more_than_the_publisher_has(tiny, mirrors, tmp_path
     with pytest.raises(UserError, match=message):
         data.fetch("mnist", tmp_path)
     assert list((tmp_path / "mnist").iterdir()) == []
+
+
+def test_a_mirror_that_has_moved(tiny, mirrors, tmp_path):
+    mirrors(Mirror(tiny.files, moved=True))
+    data.fetch("mnist", tmp_path)
+    assert data.verify("mnist", tmp_path) == []
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
@@ -189,6 +203,21 @@ def test_a_part_of_a_set_is_not_replaced_and_says_so(tiny, mirrors, tmp_path):
     with pytest.raises(UserError, match=r"only part of mnist \(the first 7\)"):
         data.fetch("mnist", tmp_path)
     assert mirror.requests == []
+
+
+def test_two_fetches_at_once_download_each_file_once(tiny, mirrors, tmp_path):
+    def slowly(content):
+        time.sleep(0.1)
+        return content
+
+    [mirror] = mirrors(Mirror(tiny.files, slowly))
+    threads = [threading.Thread(target=data.fetch, args=("mnist", tmp_path)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(mirror.requests) == sorted(tiny.files)
+    assert data.verify("mnist", tmp_path) == []
 
 
 def test_what_cannot_be_fetched():
