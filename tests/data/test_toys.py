@@ -65,6 +65,28 @@ def test_nothing_is_rendered_for_a_fingerprint(monkeypatch):
     assert (train.fingerprint.sha256, train.fingerprint.stand_in) == (FINGERPRINT, True)
 
 
+def test_images_are_rendered_when_they_are_read_and_once(monkeypatch):
+    elevation, azimuth, lighting = np.arange(9), np.arange(9), np.arange(9) % 6
+    factors = np.full(9, 12), elevation, azimuth, lighting
+    array, images = toys.render(*factors), toys.Renderings(*factors)
+    rendered, draw = [], toys.render
+
+    def note(numbers, elevation, azimuth, lighting):
+        rendered.extend(elevation.tolist())
+        return draw(numbers, elevation, azimuth, lighting)
+
+    monkeypatch.setattr(toys, "render", note)
+    for key in (4, [4, 2], slice(2, 5), np.arange(9) == 6, -1, (4, 0, ..., 7), []):
+        np.testing.assert_array_equal(images[key], array[key], strict=True)
+    assert rendered == [4, 2, 3, 6, 8]
+    np.testing.assert_array_equal(np.asarray(images), array)
+    assert rendered[5:] == [0, 1, 5, 7]
+    with pytest.raises(IndexError):
+        images[9]
+    with pytest.raises(ValueError, match="read-only"):
+        images[2:4][:] = 0
+
+
 @pytest.mark.parametrize("toy", [8, 31, 47])
 def test_a_row_has_the_same_bytes_alone_and_in_any_company(toy):
     elevation, azimuth, lighting = np.indices((4, 3, 2)).reshape(3, -1)
