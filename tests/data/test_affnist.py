@@ -28,6 +28,17 @@ def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 ROWS, COLUMNS = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
 
 
+def test_digits_keep_their_ink_and_their_orientation():
+    images = affine_variants(bars(200), 0, 40)[:, 0].double()
+    turn, shear, x, y = torch.tensor(np.random.RandomState(0).uniform(-1, 1, (200, 4)).T)
+    ink = images.sum(dim=(1, 2)) / bars(1).sum()
+    torch.testing.assert_close(ink, (1 + 0.2 * x) * (1 + 0.2 * y), rtol=0.08, atol=0)
+    lower_half = images * (mean(ROWS, images) < ROWS)
+    foot_is_right = mean(COLUMNS, lower_half) > mean(COLUMNS, images)
+    nearly_upright = (turn.abs() < 0.2) & (shear.abs() < 0.2)
+    assert foot_is_right[nearly_upright].all()
+
+
 def angles(images: torch.Tensor, sign: int) -> torch.Tensor:
     """Return the angles of the long axis of lying bars (sign 1) or of upright ones (−1)."""
     ink = affine_variants(images, 4, 40)[:, 0] / (255 * 40.0)
@@ -104,3 +115,13 @@ def test_a_damaged_file_is_refused_and_not_replaced_by_generated_images(publish,
     (tmp_path / "affnist" / "test" / "labels.npy").write_bytes(b"damaged")
     with pytest.raises(UserError, match="damaged"):
         affnist("mnist", 3, 40, tmp_path)
+
+
+def test_a_missing_file_is_asked_for_by_its_source(publish, tmp_path):
+    source = publish("affnist").spec.source
+    for call in (data.fetch, data.require):
+        with pytest.raises(UserError, match=r"test.mat is missing") as caught:
+            call("affnist", tmp_path)
+        assert source in str(caught.value)
+        assert str(tmp_path / "affnist") in str(caught.value)
+        assert "data fetch" not in str(caught.value), "there is nothing to download it from"
