@@ -31,6 +31,11 @@ def test_the_papers_counts(percent, outliers, inliers):
     assert counts("inliers", percent) == (54_000, inliers)
 
 
+def test_fewer_normal_examples_have_fewer_anomalies():
+    assert counts("inliers", 1, normals=10_000) == (10_000, 101)
+    assert counts("outliers", 1, normals=10_000) == (6000, 61)
+
+
 def test_draws_differ_and_a_smaller_share_is_out_of_a_larger_one():
     labels = anomalies.one_against_all(LABELS, 0, "outliers")
 
@@ -88,19 +93,46 @@ def test_guides_have_the_mismatches_and_the_pam_that_they_say():
     np.testing.assert_array_equal(pairs["nrg_pam"], pam)
 
 
-REFUSED = [
-    (lambda: anomalies.one_against_all(LABELS, 11, "outliers"), "no example of class 11"),
-    (lambda: anomalies.one_against_all(LABELS, 1, "inlier"), "Did you mean 'inliers'"),
-    (lambda: counts("outliers", 0.001), "at least 0.0084 % and less than 100 %"),
-    (lambda: counts("outliers", 100), "at least 0.0084 % and less than 100 %"),
-    (lambda: anomalies.lesions(data.load("moles", "all"), "E"), "setup of lesions 'E'"),
-    (lambda: anomalies.lesions(data.load("digits", "train"), "A"), "no class akiec or bcc"),
-    (lambda: anomalies.one_hot_pairs(*np.zeros((2, 1, 20), np.uint8)), "these have 20 letters"),
-    (lambda: anomalies.one_hot_pairs(*np.full((2, 1, 23), 4, np.uint8)), "up to 4"),
-]
+def test_classes_and_setups_that_are_not_there_are_refused():
+    with pytest.raises(UserError, match="no example of class 11; there are 0, 1"):
+        anomalies.one_against_all(LABELS, 11, "outliers")
+    with pytest.raises(UserError, match=r"Unknown setup 'inlier'. Did you mean 'inliers'"):
+        anomalies.one_against_all(LABELS, 1, "inlier")
+    with pytest.raises(UserError, match="Unknown setup of lesions 'E'"):
+        anomalies.lesions(data.load("moles", "all"), "E")
+    with pytest.raises(UserError, match="digits has no class akiec or bcc"):
+        anomalies.lesions(data.load("digits", "train"), "A")
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_what_the_data_do_not_have_is_refused(call, message):
-    with pytest.raises(UserError, match=message):
-        call()
+@pytest.mark.parametrize("percent", [0, 0.001, 100, -1])
+def test_a_share_that_leaves_no_anomaly_is_refused(percent):
+    with pytest.raises(UserError, match=r"take at least 0.0084 % and less than 100 %"):
+        counts("outliers", percent)
+    assert counts("outliers", 0.0084)[1] == 1
+
+
+def test_letters_of_another_length_or_alphabet_are_refused():
+    short = np.zeros((1, 20), np.uint8)
+    with pytest.raises(UserError, match=r"23 letters long.*these have 20 letters"):
+        anomalies.one_hot_pairs(short, short)
+    fifth_letter = np.full((1, 23), 4, np.uint8)
+    with pytest.raises(UserError, match="up to 4"):
+        anomalies.one_hot_pairs(fifth_letter, fifth_letter)
+
+
+ORIGINALS = {"tints": "cifar10", "moles": "ham10000", "guides": "crispr"}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_stand_in_has_the_splits_classes_and_channels_of_its_original(name):
+    spec, original = data.SETS[name], data.SETS[ORIGINALS[name]]
+    assert (spec.stand_in, original.stand_in) == (True, False)
+    assert len(spec.classes) == len(original.classes)
+    assert spec.splits.keys() == original.splits.keys()
+    for split, (count, channels, *_) in spec.splits.items():
+        assert channels == original.splits[split][1]
+        loaded = data.load(name, split)
+        assert loaded.labels.max() == len(spec.classes) - 1
+        assert len(loaded) == count
+        if name != "guides":
+            assert loaded.images.shape == spec.splits[split]
