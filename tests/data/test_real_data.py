@@ -39,6 +39,20 @@ def test_complete_sets(load, name, split, counts):
     assert loaded.fingerprint.deviations == ()
 
 
+def test_kmnist_names_what_is_missing(load):
+    train, test = load("kmnist", "train"), load("kmnist", "test")
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+    assert (len(train) == 60_000) == train.fingerprint.complete
+    assert bool(train.fingerprint.deviations) != train.fingerprint.complete
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_cifar10_has_as_many_images_of_each_class(load, split):
+    loaded = load("cifar10", split)
+    assert loaded.images.shape == data.SETS["cifar10"].splits[split]
+    assert np.bincount(loaded.labels).tolist() == [len(loaded) // 10] * 10
+
+
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
 # SHA-256 of the publishers' unpacked label and factor files, which do not depend on the images.
 CAT = "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e"
