@@ -39,18 +39,22 @@ def test_standardise(x):
 
 def test_bounds_are_what_black_and_white_become(x):
     """Also for an image of a grey, whose deviation has a floor: it becomes 0, in the middle."""
-    grey = torch.tensor([0.25, 0.0, 1.0]).reshape(3, 1, 1, 1).expand(3, 2, 9, 7)
-    x = torch.cat([x, grey])
+    grey = torch.full((1, 2, 9, 7), 0.25)
+    x = torch.cat([x, grey, torch.zeros_like(grey), torch.ones_like(grey)])
     standard = T.standardise(x)
-    corner = torch.zeros(9, 1, 1, 1)
-    low, high = T.standardise(corner, of=x), T.standardise(corner + 1, of=x)
+    black = torch.zeros(9, 1, 1, 1)
+    low = T.standardise(black, of=x)
+    high = T.standardise(black + 1, of=x)
     for bound, value in ((low, 0.0), (high, 1.0)):
-        extreme = standard[x == value]
-        torch.testing.assert_close(extreme, bound.expand_as(x)[x == value])
-        assert len(extreme) > 126  # not only of the image that is all black or all white
-    assert ((low <= standard) & (standard <= high)).all()
-    assert (high - low)[6:].flatten().tolist() == pytest.approx([126**0.5] * 3)
-    assert torch.equal(standard[6], torch.zeros(2, 9, 7))
+        pixels = x == value
+        expected = bound.expand_as(x)[pixels]
+        torch.testing.assert_close(standard[pixels], expected)
+        assert len(expected) > 126, "not only of the image that is all black or all white"
+    assert (low <= standard).all()
+    assert (standard <= high).all()
+    ranges = (high - low)[6:].flatten()
+    assert ranges.tolist() == pytest.approx([126**0.5] * 3)
+    assert not standard[6].any()
 
 
 def test_downsample():
@@ -82,19 +86,26 @@ def test_random_transforms_depend_on_their_generator_and_move_it_on(x, transform
 
 def test_center_crop(images):
     assert torch.equal(T.center_crop(images, 5), images[:, :, 2:7, 1:6])
-    # (9 − 4) // 2 and (7 − 4) // 2, as in TensorFlow
-    assert torch.equal(T.center_crop(images, 4), images[:, :, 2:6, 1:5])
+    as_in_tensorflow = images[:, :, 2:6, 1:5]  # from (9 − 4) // 2 and (7 − 4) // 2
+    assert torch.equal(T.center_crop(images, 4), as_in_tensorflow)
     with pytest.raises(ValueError, match="not all crops of 8 × 8 lie within images of 9 × 7"):
         T.center_crop(images, 8)
 
 
-def test_crops():
+def test_crops_are_those_of_the_centre_and_the_diagonals():
     x = torch.rand(3, 2, 48, 48)
-    steps = range(-3, 4)
+    offsets = {(0, 0)}
+    for step in (-3, -2, -1, 1, 2, 3):
+        offsets |= {(step, step), (step, -step)}
+    assert set(T.CENTRE_AND_DIAGONALS) == offsets
     assert len(T.CENTRE_AND_DIAGONALS) == 13
-    assert set(T.CENTRE_AND_DIAGONALS) == {(a, a) for a in steps} | {(a, -a) for a in steps}
-    for crop, (down, right) in zip(T.crops(x, 32), T.CENTRE_AND_DIAGONALS, strict=True):
-        assert torch.equal(crop, x[:, :, 8 + down : 40 + down, 8 + right : 40 + right])
+    for crop, offset in zip(T.crops(x, 32), T.CENTRE_AND_DIAGONALS, strict=True):
+        top, side = 8 + offset[0], 8 + offset[1]
+        assert torch.equal(crop, x[:, :, top : top + 32, side : side + 32])
+
+
+def test_every_crop_lies_within_the_image():
+    x = torch.rand(3, 2, 48, 48)
     T.crops(x, 32, [(8, -8)])
     for outside in ((9, 0), (0, -9)):
         with pytest.raises(ValueError, match="not all crops"):
@@ -103,16 +114,25 @@ def test_crops():
 
 def test_jitter_draws_a_shift_and_a_factor_for_each_image():
     """Of contrast, about the mean of a channel; both within their bounds, and independent."""
-    x = torch.tensor([[0.0, 1.0], [0.3, 0.5]]).reshape(1, 2, 1, 2).expand(20_000, 2, 1, 2)
-    means, contrasts = x.mean(dim=(2, 3)), x.diff(dim=3).flatten(1)
+    channels = torch.tensor([[0.0, 1.0], [0.3, 0.5]])
+    x = channels[None, :, None].expand(20_000, 2, 1, 2)
     jittered = T.jitter(x, draw())
-    shift = jittered.mean(dim=(2, 3)) - means
-    factor = jittered.diff(dim=3).flatten(1) / contrasts
+    shift = (jittered - x).mean(dim=(2, 3))
+    factor = jittered.diff(dim=3).flatten(1) / x.diff(dim=3).flatten(1)
     for numbers, low, high in ((shift, -63 / 255, 63 / 255), (factor, 0.2, 1.8)):
-        torch.testing.assert_close(numbers[:, 0], numbers[:, 1], rtol=1e-4, atol=1e-5)
-        extremes = [numbers.min().item(), numbers.max().item()]
-        assert extremes == pytest.approx([low, high], abs=0.01)
-        assert numbers.mean().item() == pytest.approx((low + high) / 2, abs=0.02)
-    correlation = torch.corrcoef(torch.stack([shift[:, 0], factor[:, 0]]))[0, 1]
-    assert abs(correlation) < 0.03
-    torch.testing.assert_close(T.jitter(x, draw(), brightness=0, contrast=(1, 1)), x)
+        first, second = numbers.T
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+        assert first.min().item() == pytest.approx(low, abs=0.01)
+        assert first.max().item() == pytest.approx(high, abs=0.01)
+        assert first.mean().item() == pytest.approx((low + high) / 2, abs=0.02)
+    draws = torch.stack([shift[:, 0], factor[:, 0]])
+    assert abs(torch.corrcoef(draws)[0, 1]) < 0.03
+    unchanged = T.jitter(x, draw(), brightness=0, contrast=(1, 1))
+    torch.testing.assert_close(unchanged, x)
+
+
+def test_standardise_removes_brightness_but_keeps_differences_between_channels(x):
+    shifted = T.jitter(x, draw(), contrast=(1, 1))
+    torch.testing.assert_close(T.standardise(shifted), T.standardise(x))
+    jittered = T.standardise(T.jitter(x, draw()))
+    assert not torch.allclose(jittered, T.standardise(x), atol=1e-3)
