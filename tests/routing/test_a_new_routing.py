@@ -6,6 +6,7 @@ attention each parent shares itself out among its children, so its parents do no
 
 from __future__ import annotations
 
+import importlib
 import math
 from functools import partial
 from itertools import product
@@ -113,6 +114,13 @@ class Attention(Routing):
         return RoutingResult(pose, coupling.T @ activation, coupling)
 
 
+class Windows(SoftKMeans):
+    """Its ``forward`` leaves ``competition`` out."""
+
+    def forward(self, votes, activation, *, iterations=None):
+        return super().forward(votes, activation, iterations=iterations)
+
+
 class ForgetsThePath(SoftKMeans):
     def forward(self, votes, activation, competition=None, *, iterations=None):
         return soft_k_means(votes, activation, bias=self.bias, competition=competition)
@@ -204,12 +212,37 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
     assert steps > 0 < flops
 
 
-def test_it_has_a_colour_and_a_name_in_figures(name):
+def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
+    cases = pytest.importorskip(
+        "benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only"
+    )
+    measuring = importlib.import_module("benchmarks.__main__")
+    case = cases.Layer("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
+    for path in case.paths:
+        case.prepare(path, "cpu")()
+    row = {"kind": "layer", "name": case.name, "path": "fast", "milliseconds": 1.0}
+    measuring.add_limits([row], {case.name: case}, rates={})
+    assert "times_limit" not in row, "no textbook form says how many operations it needs"
     assert plots.routing_color(name) not in map(plots.routing_color, ("dynamic", "em"))
     assert plots.routing_name(name)
 
 
-def test_competition_for_a_routing_over_the_children_is_refused(monkeypatch):
-    monkeypatch.setitem(ROUTINGS, "mine", Attention)
-    with pytest.raises(ValueError, match="'mine' normalises over the children"):
+def test_a_start_at_half_leaves_it_alone(name):
+    network = NETWORKS["matrix_capsnet"](IMAGE, 5, (4, 2, 2, 2), routing=name)
+    state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    network.start_at_half(torch.randn(4, *IMAGE))
+    torch.testing.assert_close(dict(network.state_dict()), state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("routing", "reason"),
+    [(Windows, "takes no competition"), (Attention, "normalises over the children")],
+)
+def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_error(
+    monkeypatch, routing, reason
+):
+    monkeypatch.setitem(ROUTINGS, "mine", routing)
+    assert_couplings_sum_to_one((6, 3, 1), "mine")
+    message = f"'mine' {reason}, .* leave normalise='types.positions' out"
+    with pytest.raises(ValueError, match=message):
         ConvCapsules(3, 2, routing="mine", normalise="types+positions")

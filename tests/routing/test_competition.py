@@ -10,10 +10,12 @@ from typing import get_args
 import pytest
 import torch
 from conformance import EXACT, assert_close, outcome, small_chunks
+from test_fast import needs_compiler
 from torch import Tensor
+from torch.nn import functional as F
 
 from capslib.layers import ClassCapsules, ConvCapsules, field_centres
-from capslib.routing import ROUTINGS, Normalise, use_path
+from capslib.routing import ROUTINGS, Normalise, convolutional, use_path
 
 pytestmark = pytest.mark.usefixtures("float64")
 GEOMETRIES = {
@@ -80,6 +82,29 @@ def assert_couplings_sum_to_one(geometry, routing: str) -> None:
 def test_a_child_shares_itself_out_among_all_parents_that_see_it(geometry, routing):
     """A corner child has the parents of one position, another child those of up to nine."""
     assert_couplings_sum_to_one(geometry, routing)
+
+
+def released_sums(weights: Tensor) -> Tensor:
+    """Return the sums of the released code for edges [n, n, K, K], by its own lines."""
+    n, K = weights.shape[0], weights.shape[2]
+    grid = weights.permute(0, 2, 1, 3).reshape(1, 1, n * K, n * K)
+    groups = F.unfold(grid, K, dilation=K - 1, stride=K, padding=(K - 1) ** 2).sum(dim=1)
+    groups = groups.view(n + K - 1, n + K - 1)
+    return groups.unfold(0, K, 1).unfold(1, K, 1)  # [n, n, K, K]
+
+
+@each_geometry
+def test_the_released_sums_are_those_of_its_index_arithmetic(geometry):
+    """Where windows step by two, it adds up edges of different children."""
+    size, kernel, stride = geometry
+    competition = convolutional(
+        (size, size), kernel, stride, 1, "released", torch.device("cpu")
+    )
+    assert not competition.sums_to_one
+    n = (size - kernel) // stride + 1
+    weights = torch.rand(n, n, kernel, kernel)
+    sums = competition.over(weights.view(n * n, 1, kernel * kernel), "sum")
+    torch.testing.assert_close(sums.view_as(weights), released_sums(weights))
 
 
 def rivalry(normalise: str, child: Node, parent: Node, stride: int) -> tuple:
@@ -178,6 +203,14 @@ def test_the_fast_path_is_the_definition(geometry, normalise):
             assert_close(outcome_on("fast", layer, *grid), expected, 1e-9, case=options)
 
 
+@needs_compiler
+def test_the_compiled_path_is_the_definition():
+    """``test_fast.py`` compiles the loop of EM routing, which takes longest."""
+    options = {"routing": "dynamic", "iterations": 2}
+    layer, *grid = build(GEOMETRIES["stride 1"], "released", **options)
+    assert_close(outcome_on("compiled", layer, *grid), outcome_on("eager", layer, *grid), 1e-9)
+
+
 @pytest.mark.parametrize("options", [*VARIANTS, {"normalise": "released"}], ids=str)
 def test_gradients_are_those_of_finite_differences(options):
     """In the released code a gradient goes through its maximum, too."""
@@ -204,3 +237,13 @@ def test_class_capsules_share_their_matrices_and_add_coordinates():
     activation = torch.rand(2, 2, 2, 3)
     routed = layer.routing(layer.votes(pose), activation.flatten(1))
     torch.testing.assert_close(layer(pose, activation), routed)
+
+
+def test_fields_share_children_with_their_neighbours():
+    """Slots are ordered by row, column and type, as in a window that is cut out by hand."""
+    layer, pose, activation = build(GEOMETRIES["stride 2, a row left over"])
+    votes, children, _ = layer.fields(pose, activation)
+    field, slot = 2 * 2 + 1 * 2, (2 * 3 + 1) * TYPES + 1  # row 1, column 0 of the second image
+    expected = pose[1, 2 + 2, 0 + 1, 1] @ layer.weight[2, 1, 1, 2]
+    torch.testing.assert_close(votes.form()[field, slot, 2], expected.flatten())
+    assert children[field, slot] == activation[1, 4, 1, 1]

@@ -7,7 +7,7 @@ import torch
 from conformance import EXACT, assert_equal, assert_gradients, draw
 from references import connectionist, similarity
 
-from capslib.layers import ConvCapsules, bounded
+from capslib.layers import ConvCapsules, bounded, with_coordinates
 from capslib.networks.learned_routing import FlatCapsules
 from capslib.papers.learned_routing.toy import disagreement
 from capslib.routing import make_routing, use_path
@@ -25,6 +25,29 @@ BOTH = ["similarity", "connectionist"]
 def test_the_sizes_of_table_2_have_these_parameters(g, f, count):
     routing = make_routing("connectionist", 16, 16, g=g, f=f)
     assert sum(parameter.numel() for parameter in routing.parameters()) == count
+
+
+def test_the_lstm_is_that_of_torch():
+    """Torch has the gates in another order: input, forget, candidate, output."""
+    routing = make_routing("connectionist", 2, 16, iterations=1)
+    cell = torch.nn.LSTMCell(34, 16)
+    order = torch.arange(64).view(4, 16)[[0, 1, 3, 2]].flatten()
+    with torch.no_grad():
+        cell.weight_ih.copy_(routing.gate_weight[order, :34])
+        cell.weight_hh.copy_(routing.gate_weight[order, 34:])
+        cell.bias_ih.copy_(routing.gate_bias[order])
+        cell.bias_hh.zero_()
+    mu = VOTES.mean(dim=1, keepdim=True).expand_as(VOTES)
+    share = torch.full((3, 9, 2, 1), 1 / 9)
+    active = ACTIVATION[..., None, None].expand_as(share)
+    states = cell(torch.cat([mu, active, VOTES, share], dim=-1).flatten(0, 2))
+    hidden, state = (tensor.view(3, 9, 2, 16) for tensor in states)
+    [(g_weight, g_bias)], [(f_weight, f_bias)] = routing.layers("g"), routing.layers("f")
+    coupling = (hidden @ g_weight.T + g_bias).softmax(dim=1)
+    logit = (coupling * state).sum(dim=1) @ f_weight.T + f_bias
+    result = routing(VOTES, ACTIVATION)
+    torch.testing.assert_close(result.coupling, coupling.squeeze(-1))
+    torch.testing.assert_close(result.activation, logit.sigmoid().squeeze(-1))
 
 
 @pytest.mark.parametrize("reads", ["paper", "released"])
@@ -56,6 +79,14 @@ def test_every_start_is_what_the_plain_loops_say(start):
     assert_equal(routing(*tensors), similarity(routing, *tensors), **EXACT)
 
 
+@pytest.mark.parametrize("name", BOTH)
+def test_without_logistic_the_activation_is_a_logit(name):
+    routing, logits = make_routing(name, 2, 16), make_routing(name, 2, 16, logistic=False)
+    logits.load_state_dict(routing.state_dict())
+    logit = logits(VOTES, ACTIVATION).activation
+    torch.testing.assert_close(routing(VOTES, ACTIVATION).activation, logit.sigmoid())
+
+
 @pytest.mark.parametrize("lambdas", [(0.5, 0.5), (2.0, 0.1)])
 def test_couplings_are_those_of_least_disagreement(lambdas):
     """No small step along the simplex lowers J (eq. 2)."""
@@ -80,6 +111,18 @@ def test_a_bounded_layer_transforms_from_the_left_and_lengthens_no_pose(routing)
     if routing in BOTH:  # dynamic routing squashes, and EM weighs by activations
         mean = torch.einsum("nij,nijab->njab", result.coupling, expected)
         torch.testing.assert_close(result.pose.unflatten(-1, (4, 4)), mean)
+
+
+def test_a_bounded_convolution_knows_where_its_windows_are():
+    layer = ConvCapsules(2, 3, routing="similarity", transform="bounded", coordinates=True)
+    pose, activation = torch.randn(1, 4, 5, 2, 4, 4), torch.rand(1, 4, 5, 2)
+    votes = layer.fields(pose, activation)[0].form().unflatten(-1, (4, 4)).mT
+    row, column, child = 1, 2, 7  # type 1 of row 1 and column 0 of the window
+    child_pose = pose[0, 2, 2, 1].clone()
+    child_pose[0, :3] += torch.tensor([1.5 / 2, 2.5 / 3, 7.5 / 18])
+    expected = bounded(layer.weight)[1, 0, 1, 0] @ child_pose
+    torch.testing.assert_close(votes[row * 3 + column, child, 0], expected)
+    assert torch.equal(with_coordinates(pose)[..., 1:, :], pose[..., 1:, :])
 
 
 @pytest.mark.parametrize("path", ["fast", "eager"])

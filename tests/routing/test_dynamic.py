@@ -56,3 +56,8 @@ def test_squash_keeps_long_vectors_of_half_precision(dtype):
     result = squash(x)
     assert result.dtype == dtype
     torch.testing.assert_close(result.double(), squash(x.double()), rtol=0.01, atol=1e-7)
+
+
+def test_squash_refuses_integers():
+    with pytest.raises(TypeError, match=r"floating-point numbers, not torch\.int64"):
+        squash(torch.tensor([3, 4]))

@@ -51,6 +51,16 @@ def test_one_e_step_worked_by_hand(votes):
     torch.testing.assert_close(coupling, density / density.sum(dim=1, keepdim=True))
 
 
+def test_an_inactive_child_has_no_say():
+    votes, activation = draw(children=5)
+    activation[2] = 0
+    active = [0, 1, 3, 4]
+    betas = torch.randn(2, 3)
+    result = em_routing(votes, activation, *betas)
+    expected = em_routing(votes[active], activation[active], *betas)
+    torch.testing.assert_close(result[:2], expected[:2])
+
+
 def test_there_is_a_temperature_for_each_iteration():
     assert inverse_temperatures(3) == pytest.approx((0.0005, 0.000975, 0.00142625))
     for path, lamda in (("eager", []), ("fast", [0.1]), ("fast", [0.1] * 4)):

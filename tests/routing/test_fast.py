@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -79,6 +80,29 @@ def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
     assert kept_bytes("fast") < min(kept_bytes("eager") / 3, votes.nbytes / 2)
 
 
+def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
+    """It would be four times the couplings, which are all that comes out."""
+    alive: list[int] = []
+    residuals: list[weakref.ref] = []
+    core = em_routing.core
+
+    def forward(*votes: Tensor, **arguments: object):
+        alive.append(sum(reference() is not None for reference in residuals))
+        result = core.forward(*votes, **arguments)
+        residuals.extend(weakref.ref(t) for t in result[1] if t is not None)
+        return result
+
+    monkeypatch.setattr(em_routing, "core", core._replace(forward=forward))
+    monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 1)
+    routing, tensors = build("em", None), draw_kind("random")
+    with torch.no_grad():
+        routing(*tensors)
+    per_chunk = len(residuals) // N
+    assert max(alive) <= per_chunk  # the chunk before may still be at hand
+    routing(*tensors)
+    assert alive[-1] >= (N - 1) * per_chunk  # with a gradient to come, all of it has to stay
+
+
 @pytest.mark.parametrize(("kept_bytes", "times"), [(1 << 20, 1), (0, 2)])
 def test_a_routing_without_a_core_keeps_few_votes_and_computes_many_again(
     monkeypatch, kept_bytes, times
@@ -134,6 +158,31 @@ def test_what_is_compiled_is_compiled_once(traced, monkeypatch):
             result.pose.sum().backward()
     # There and back, for chunks of four and two, and one and two iterations.
     assert fast._compiled_for.cache_info().currsize == 8
+
+
+def test_options_that_cannot_be_looked_up_compile_too(traced):
+    """What they look like finds the function; the compiler still sees whether they differ."""
+    torch._dynamo.config.error_on_recompile = False
+
+    class Silent(dict):
+        def __repr__(self):
+            return "…"
+
+    def forward(votes, *, scale: dict):
+        return (scale["factor"] * votes.mean(dim=-1), torch.ones_like(votes[:, :, 0])), ()
+
+    def finish(pose, coupling, **_):
+        return RoutingResult(pose, pose[..., 0], coupling)
+
+    @routing_function
+    def scaled_mean(votes, *, scale: dict):
+        return finish(scale["factor"] * votes.mean(dim=-3), torch.ones_like(votes[..., 0]))
+
+    scaled_mean.core = fast.Core(forward, None, finish)
+    votes, _ = draw_kind("random")
+    for scale in ({"factor": 2.0}, Silent(factor=3.0), Silent(factor=4.0)):
+        expected = scaled_mean(votes, scale=scale, path="eager")
+        assert_close(scaled_mean(votes, scale=scale, path="compiled"), expected, 1e-9)
 
 
 def test_without_a_compiler_the_fast_path_runs_and_says_so(monkeypatch):

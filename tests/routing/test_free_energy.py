@@ -89,6 +89,14 @@ def test_each_other_update_raises_a_form(form, step):
 
 
 @pytest.mark.parametrize("step", STEPS)
+def test_a_whole_iteration_can_raise_the_printed_form_as_well(step):
+    tensors = draw(8, 2, 1)
+    states = [state for state in states_of(tensors, 12) if state.step == step]
+    energies = [free_energy(state, *tensors) for state in states]
+    assert torch.stack(energies).diff(dim=0).max() > 0.01
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_with_the_matched_e_step_one_free_energy_never_rises(step):
     for children, parents, dim, scale in ((12, 1, 1, 2.0), (24, 4, 2, 0.3), (48, 3, 4, 1.0)):
         tensors = draw(children, parents, dim, scale)

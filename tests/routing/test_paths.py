@@ -123,3 +123,11 @@ def test_the_slowest_path_of_several_routings_is_reported(monkeypatch):
     assert [routing.path for routing in network] == ["compiled", "fast"]
     assert use_path(nn.Linear(2, 2), "compiled") == "fast"
     assert use_path(DenseCapsules(4, 3, 2, 2), "eager") == "eager"
+
+
+def test_a_start_that_fails_changes_nothing():
+    routing, (votes, activation) = build("em", None), draw(2)
+    state = {key: tensor.clone() for key, tensor in routing.state_dict().items()}
+    with pytest.raises(RuntimeError):
+        routing.start_at_half(votes, activation[:, :4])
+    torch.testing.assert_close(dict(routing.state_dict()), state, rtol=0, atol=0)
