@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from capslib.layers import squash
-from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet
+from capslib.networks.negation_limitation import CapsuleStack, DeepCapsNet, SignNetwork
 
 SMALL = dict(
     filters=8, kernel=3, primary_types=2, primary_kernel=3, hidden=(4, 6), decoder=(10, 12)
@@ -61,6 +61,15 @@ def test_parameters_at_the_papers_size():
 
 
 @ROUTINGS
+@BIAS
+def test_the_sign_network(routing, bias):
+    network = SignNetwork(20, routing=routing, bias=bias)
+    assert network(torch.randn(7)).shape == (7, 2)
+    sizes = [(1, 1), (20, 1), (2, 1)]
+    assert parameters(network) == capsule_parameters(sizes, routing, bias)
+
+
+@ROUTINGS
 def test_an_odd_front_end_passes_negatives_on(routing):
     """With no bias below the decoder −x gives the negated capsules; the paper's does not."""
     images = torch.randn(3, 1, 8, 8, dtype=torch.float64)
@@ -101,3 +110,24 @@ def test_a_start_at_unit_length(routing):
         torch.testing.assert_close(mean_vote.norm(dim=-1).mean(), torch.tensor(1.0))
         pose, activation, _ = layer(pose, activation)
     assert network(images).activation.mean() > 0.1  # nothing has faded on the way
+
+
+def test_dense_parts_start_as_in_keras():
+    network = DeepCapsNet((1, 8, 8), depth=2, **SMALL)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            assert not module.bias.any()
+            fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(module.weight)
+            bound = (6 / (fan_in + fan_out)) ** 0.5
+            assert 0.8 * bound < module.weight.abs().max() <= bound
+
+
+def test_every_layer_of_a_stack_gets_the_activations_of_the_one_below():
+    stack = CapsuleStack([(5, 3), (4, 2), (3, 6)], routing="em", bias=0.1).double()
+    pose = torch.randn(2, 5, 3, dtype=torch.float64)
+    first, second = stack.layers
+    middle = first(pose, pose.norm(dim=-1))
+    expected = second(middle.pose, middle.activation)
+    pose, activation = stack(pose)
+    assert torch.equal(pose, expected.pose)
+    assert torch.equal(activation, expected.activation)

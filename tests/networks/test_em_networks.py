@@ -55,6 +55,29 @@ def test_the_cnn_has_the_papers_form_and_drops_units_in_training_only():
     assert torch.equal(cnn.eval()(x), cnn(x))
 
 
+@pytest.mark.parametrize(
+    ("pose", "numbers", "shape", "grid1", "grid2"),
+    [
+        ("matrix", (4, 4), (1, 24, 28), (4, 5), (2, 3)),
+        ("vector", (16,), (1, 17, 17), (3, 3), (1, 1)),
+    ],
+)
+def test_shapes_of_its_layers(pose, numbers, shape, grid1, grid2):
+    network, x = small(shape, pose=pose), torch.randn(3, *shape)
+    results = network.layers(x)
+    assert list(results) == ["capsules1", "capsules2", "classes"]
+    layers = [("capsules1", grid1, B, C), ("capsules2", grid2, C, D)]
+    for name, grid, children, parents in layers:
+        result = results[name]
+        assert result.pose.shape == (3, *grid, parents, *numbers)
+        assert result.activation.shape == (3, *grid, parents)
+        assert result.coupling.shape == (3, *grid, 3, 3, children, parents)
+    classes = results["classes"]
+    assert classes.pose.shape == (3, 5, 16)
+    assert classes.coupling.shape == (3, math.prod(grid2) * D, 5)
+    torch.testing.assert_close(network(x), classes.activation)
+
+
 # ------------------------------------------------------------------------ constants, the start
 
 
@@ -94,6 +117,11 @@ def test_the_released_constants_are_the_numbers_of_the_code(layer, b_u, b_a, fin
     torch.testing.assert_close(result.activation[0].logit(), logit, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("preset", "offset"), [("printed", 0.0), ("calibrated", 5e-4)])
+def test_printed_constants_have_no_floor(preset, offset):
+    assert small(preset=preset).capsules1.routing.options["variance_offset"] == offset
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"iterations": 1}, {"pose": "vector"}, {"normalise": "positions-per-type"}],
@@ -107,6 +135,16 @@ def test_a_start_at_half_leaves_layers_half_active_and_gives_the_first_a_gradien
         assert result.activation.std().item() > 0.01, name
     spread_loss(network(x), torch.arange(16) % 5, 0.2).backward()
     assert network.conv.weight.grad.abs().max() > 1e-6
+
+
+def test_a_start_at_half_is_a_function_of_weights_and_images():
+    x, second = torch.randn(2, 8, 2, 24, 24)
+    network, started_twice = small(), small()
+    network.start_at_half(x)
+    started_twice.start_at_half(second)
+    assert not torch.equal(network(x), started_twice(x))
+    started_twice.start_at_half(x)  # nothing is left of other images
+    assert torch.equal(network(x), started_twice(x))
 
 
 @pytest.mark.parametrize("side", [17, 24])

@@ -13,6 +13,7 @@ from capslib.networks.sparse_unsupervised import (
     ReleasedPrimaryCapsules,
     SparseCapsNet,
     rank_mask,
+    ranks,
     routing_support,
 )
 from capslib.routing import squash
@@ -47,12 +48,27 @@ def test_the_mask_of_sixteen_capsules_by_hand():
     assert mask[6:] == [0.0] * 10
 
 
+def test_ranks_go_by_strength_and_equal_strengths_by_their_order():
+    strength = torch.tensor([[0.1, 0.9, 0.5], [7.0, -1.0, 7.0], [0.0, 0.0, 0.0]])
+    assert ranks(strength).tolist() == [[2, 0, 1], [0, 2, 1], [0, 1, 2]]
+
+
 def test_support_by_hand_and_as_released():
     """Two types on a 1 × 3 grid, children ordered (type, position), and two latent capsules."""
     types = [[[5, 1], [2, 2], [1, 0]], [[4, 0], [3, 1], [0, 6]]]
     coupling = torch.tensor(types).float().reshape(1, 6, 2)
     assert routing_support(coupling, 2).tolist() == [[5 + 3 + 1, 1 + 2 + 6]]
     assert routing_support(coupling, 2, "released").tolist() == [[5 + 4 + 3, 2 + 0 + 6]]
+
+
+def test_support_is_that_of_the_grid_of_primary_capsules():
+    """The children of the network stand in the order (type, row, column)."""
+    network, images = small().eval(), torch.rand(3, 1, 12, 12)
+    features = network.conv(images).relu()
+    coupling = network.layers[0](*network.primary(features)).coupling  # [N, I, L]
+    rows, columns = network.primary.conv(features).shape[2:]
+    best = coupling.reshape(3, 2, rows, columns, 6).amax(dim=1)
+    torch.testing.assert_close(network(images).support, best.sum(dim=(1, 2)))
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -73,6 +89,24 @@ def test_a_capsule_that_never_wins_is_boosted_until_it_does(relative):
     if relative:  # the smallest gain is one, and they do not grow together
         assert smallest.max() <= 1 + 1e-6
         assert gains[-1].max() < 10
+
+
+def test_frequencies_start_at_those_of_the_first_batch_and_forget_slowly():
+    boost = LifetimeBoost(3).train()
+    boost(torch.tensor([[3.0, 1, 0], [0, 1, 3], [3, 1, 0], [3, 1, 0]]))
+    assert boost.frequency.tolist() == pytest.approx([0.75, 0, 0.25])
+    boost(torch.tensor([[0.0, 1, 0]]))
+    assert boost.frequency.tolist() == pytest.approx([0.99 * 0.75, 0.01, 0.99 * 0.25])
+
+
+def test_evaluation_leaves_the_statistics_alone():
+    network, images = small(), torch.rand(5, 1, 12, 12)
+    network.train()(images)
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    assert state["boost.batches"] == 1
+    network.eval()(images)
+    for name, buffer in network.boost.named_buffers("boost"):
+        assert torch.equal(buffer, state[name])
 
 
 def test_a_mask_leaves_the_strongest_capsule_or_that_of_the_label_or_all():
@@ -101,7 +135,24 @@ def test_a_mask_ranks_boosted_support(mask):
     assert torch.equal(output.support[0], support)
 
 
-def test_no_gradient_flows_through_the_mask_and_some_through_the_network():
+@pytest.mark.parametrize("mask", ["label", "ranks"])
+def test_a_network_cast_to_bfloat16_learns(mask):
+    """The mask stayed float32."""
+    network = small(mask=mask).bfloat16()
+    images = torch.rand(3, 1, 12, 12, dtype=torch.bfloat16)
+    network(images, torch.arange(3)).reconstruction.sum().backward()
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_batches_are_counted_in_bfloat16_too():
+    """A counter in bfloat16 stops at 256."""
+    boost = LifetimeBoost(3).bfloat16().train()
+    boost.batches.fill_(256)
+    boost(torch.rand(2, 3))
+    assert int(boost.batches) == 257
+
+
+def test_no_gradient_flows_through_the_mask_and_some_through_all_else():
     network = small()
     output = network(torch.rand(4, 1, 12, 12))
     assert output.support.requires_grad

@@ -69,6 +69,25 @@ def test_every_example_has_a_gradient_of_its_own(network):
             torch.testing.assert_close(gradients[name][1], p.grad, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(("side", "mode"), [(27, "export"), (29, "inference")])
+def test_an_export_or_inference_that_comes_first_leaves_training_alone(side, mode):
+    """A cache kept what it had made: later calls gave a FakeTensor, or could not be trained.
+
+    No other test has images of these sides, so that nothing is known of them.
+    """
+    network = MatrixCapsNet((1, side, side), 5, (4, 2, 3, 3), iterations=1)
+    images = torch.rand(2, 1, side, side)
+    if mode == "export":
+        torch.export.export(network, (images,))
+    else:
+        with torch.inference_mode():
+            network(images)
+    activation = network(images)
+    assert type(activation) is torch.Tensor
+    activation.sum().backward()
+    assert network.capsules1.weight.grad.abs().sum() > 0
+
+
 def calibrated(images: torch.Tensor) -> MatrixCapsNet:
     torch.manual_seed(0)
     network = MatrixCapsNet((2, 24, 24), 5, (16, 4, 8, 8))
