@@ -96,6 +96,17 @@ def test_no_pixel_leaves_the_ball_or_the_bounds(steps, step_size):
     assert ((attacked - PIXELS.clamp(low, high)).abs() <= 0.3 + 1e-6).all()
 
 
+@each_direction
+def test_one_step_of_the_iterative_method_is_fgsm(targeted):
+    _, of_network, x, y = capsules("em")
+    options = {"targeted": targeted, "bounds": BOUNDS}
+    once = fgsm(of_network, x, y, 0.1, **options)
+    assert torch.equal(once, once.clamp(0, 1))
+    assert torch.equal(bim(of_network, x, y, 0.1, steps=1, **options), once)
+    assert torch.equal(bim(of_network, x, y, 0.1, steps=1, step_size=0.1, **options), once)
+    assert not torch.equal(bim(of_network, x, y, 0.1, steps=4, **options), once)
+
+
 @each_routing
 def test_an_example_has_its_own_gradient_whoever_is_in_its_batch(routing):
     """Also of a loss that is given for each example."""
@@ -147,6 +158,17 @@ def test_curves_are_their_points(steps, batch_size):
             hits.append(network(attacked).argmax(-1) == target)
         assert success[point] == pytest.approx(share(torch.stack(hits)))
     assert len({*accuracy, *success}) > 2  # the curves are not flat
+
+
+def test_all_epsilons_of_fgsm_share_one_gradient():
+    sizes = []
+
+    def counted(x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return loss(x, y)
+
+    robustness(scores, counted, PIXELS, CLASSES, [0.1, 0.2, 0.3, 0.4], batch_size=2)
+    assert sizes == [2, 1]
 
 
 def test_a_black_box_attack_uses_the_gradient_of_another_network():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -68,6 +69,15 @@ def test_gini_is_its_double_sum(n):
     torch.testing.assert_close(gini(x), by_definition, atol=1e-12, rtol=1e-9)
 
 
+def test_gini_is_twice_the_area_that_the_lorenz_curve_leaves_by_scikit_learn():
+    from sklearn.metrics import auc
+
+    x = draw(200).sort().values.numpy()
+    curve = np.concatenate([[0], np.cumsum(x)]) / x.sum()
+    expected = 1 - 2 * auc(np.linspace(0, 1, 201), curve)
+    assert gini(torch.from_numpy(x)).item() == pytest.approx(expected)
+
+
 @each_length
 def test_palma_has_interpolated_quantiles(n):
     x = draw(4, n)
@@ -93,3 +103,17 @@ def test_more_unequal_values_are_more_unequal_by_every_measure(measure):
     scales = torch.tensor([0.0, 0.2, 0.5, 1.0, 2.0])[:, None]
     shares = (scales * draw(200).log()).softmax(-1)
     assert (measure(shares).diff() > 0).all()
+
+
+@each_measure
+@pytest.mark.parametrize("spread", [0.01, 4.0])
+def test_float32_is_enough_for_the_children_of_the_largest_network(measure, spread):
+    """40,320 couplings that sum to one, nearly equal and polarised."""
+    x = draw(4, 40_320, spread=spread)
+    torch.testing.assert_close(measure(x.float()).double(), measure(x), rtol=1e-5, atol=2e-7)
+
+
+@pytest.mark.parametrize("measure", [theil, atkinson])
+def test_rounding_of_equal_values_is_not_below_zero(measure):
+    x = 1 + 1e-9 * torch.rand(64, 1152, dtype=torch.float64)
+    assert measure(x).min() == 0

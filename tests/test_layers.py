@@ -12,9 +12,17 @@ from capslib.layers import (
     ConvCapsules,
     DenseCapsules,
     PrimaryCapsules,
+    as_capsules,
     squash,
 )
 from capslib.routing import ROUTINGS
+
+
+def test_the_activation_of_a_vector_capsule_is_its_length():
+    pose = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]])
+    capsules, activation = as_capsules(pose)
+    assert capsules is pose
+    assert activation.tolist() == [[5.0, 0.0]]
 
 
 def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
@@ -46,6 +54,13 @@ def test_dense_capsules_route_their_votes(routing, bias):
         assert layer.routing.bias is None
     else:
         assert (layer.routing.bias == bias).all()
+
+
+def test_weights_start_with_the_deviation_asked_for():
+    layer = DenseCapsules(50, 10, 8, 16, routing="em", weight_std=0.3, beta_std=2.0)
+    assert layer.weight.std().item() == pytest.approx(0.3, rel=0.02)
+    assert layer.weight.shape == (50, 10, 16, 8)
+    assert layer.routing.beta_u.std() > 1
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (5, 1), (7, 3)])

@@ -55,6 +55,13 @@ def test_every_registered_loss_takes_scores_and_labels_alone():
 
 
 @each_loss
+def test_equal_activations_raise_only_the_right_class(loss):
+    a = torch.full((1, 4), 0.5, requires_grad=True)
+    loss(a, torch.tensor([2])).backward()
+    assert (a.grad > 0).tolist() == [[True, True, False, True]]
+
+
+@each_loss
 def test_labels_are_integers_of_any_width_or_one_hot(loss):
     """One-hot labels [N, C] of as many classes as examples are not N labels each."""
     a, target = torch.rand(3, 3), torch.tensor([0, 2, 1])
