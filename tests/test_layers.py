@@ -7,53 +7,50 @@ from itertools import product
 import pytest
 import torch
 
-from capslib.layers import (
-    ClassCapsules,
-    ConvCapsules,
-    DenseCapsules,
-    PrimaryCapsules,
-    as_capsules,
-    squash,
-)
+from capslib import layers
+from capslib.layers import ConvCapsules, DenseCapsules, PrimaryCapsules
 from capslib.routing import ROUTINGS
 
 
 def test_the_activation_of_a_vector_capsule_is_its_length():
     pose = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]])
-    capsules, activation = as_capsules(pose)
+    capsules, activation = layers.as_capsules(pose)
     assert capsules is pose
     assert activation.tolist() == [[5.0, 0.0]]
 
 
 def test_the_vote_of_a_vector_capsule_is_w_u_in_every_layer():
     u = torch.randn(2, 4, 4, 3, 16)
+    row = u[0, 1]  # four columns of three capsules
     dense = DenseCapsules(3, 5, 16, 16)
     conv = ConvCapsules(3, 5, kernel=2, pose="vector")
-    classes = ClassCapsules(3, 5, pose="vector")
+    classes = layers.ClassCapsules(3, 5, pose="vector")
     windows, _, _ = conv.fields(u, torch.ones(2, 4, 4, 3))
-    dense_votes = dense.votes(u[0, 1])  # the columns of row 1 as examples
-    conv_votes = windows.form().unflatten(0, (2, 3, 3))[0, 1]
-    class_votes = classes.votes(u).unflatten(1, (4, 4, 3))[0, 1]
-    for column, i, j in product((0, 2), range(3), range(5)):
-        pose = u[0, 1, column, i]
-        torch.testing.assert_close(dense_votes[column, i, j], dense.weight[i, j] @ pose)
-        torch.testing.assert_close(conv_votes[column, i, j], conv.weight[0, 0, i, j] @ pose)
-        torch.testing.assert_close(class_votes[column, i, j], classes.weight[i, j] @ pose)
+    votes = {
+        dense.weight: dense.votes(row),
+        conv.weight[0, 0]: windows.form().unflatten(0, (2, 3, 3))[0, 1],
+        classes.weight: classes.votes(u).unflatten(1, (4, 4, 3))[0, 1],
+    }
+    for weight, votes_of_row in votes.items():
+        for column, i, j in product((0, 2), range(3), range(5)):
+            vote = weight[i, j] @ row[column, i]
+            torch.testing.assert_close(votes_of_row[column, i, j], vote)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-@pytest.mark.parametrize("bias", [None, 0.1])
-def test_dense_capsules_route_their_votes(routing, bias):
-    layer = DenseCapsules(3, 2, 4, 5, routing=routing, bias=bias, iterations=2)
-    assert isinstance(layer.routing, ROUTINGS[routing])
-    assert layer.routing.iterations == 2
+def test_dense_capsules_route_their_votes(routing):
     pose, activation = torch.randn(6, 3, 4), torch.rand(6, 3)
-    routed = layer.routing(layer.votes(pose), activation)
-    torch.testing.assert_close(layer(pose, activation), routed)
-    if bias is None:
-        assert layer.routing.bias is None
-    else:
-        assert (layer.routing.bias == bias).all()
+    sizes = {"children": 3, "parents": 2, "child_dim": 4, "parent_dim": 5}
+    for bias in (None, 0.1):
+        layer = DenseCapsules(**sizes, routing=routing, bias=bias, iterations=2)
+        assert isinstance(layer.routing, ROUTINGS[routing])
+        assert layer.routing.iterations == 2
+        routed = layer.routing(layer.votes(pose), activation)
+        torch.testing.assert_close(layer(pose, activation), routed)
+        if bias is None:
+            assert layer.routing.bias is None
+        else:
+            assert (layer.routing.bias == bias).all()
 
 
 def test_weights_start_with_the_deviation_asked_for():
@@ -67,10 +64,8 @@ def test_weights_start_with_the_deviation_asked_for():
 def test_a_primary_capsule_is_a_group_of_channels_at_one_place(kernel, stride):
     layer = PrimaryCapsules(2, 3, 4, kernel=kernel, stride=stride)
     features = torch.randn(2, 2, 7, 9)
-    maps, (pose, activation) = layer.conv(features), layer(features)
-    H, W = (7 - kernel) // stride + 1, (9 - kernel) // stride + 1
-    assert pose.shape == (2, 3 * H * W, 4)
+    pose, activation = layer(features)
+    maps = layer.conv(features).unflatten(1, (3, 4))  # [N, types, dim, H, W]
+    expected = layers.squash(maps, dim=2).movedim(2, -1).flatten(1, 3)
+    torch.testing.assert_close(pose, expected)
     torch.testing.assert_close(activation, pose.norm(dim=-1))
-    for t, h, w in product(range(3), range(H), range(W)):
-        expected = squash(maps[:, 4 * t : 4 * t + 4, h, w])
-        torch.testing.assert_close(pose[:, (t * H + h) * W + w], expected)
