@@ -46,6 +46,7 @@ def test_the_mask_of_sixteen_capsules_by_hand():
     mask = rank_mask(-torch.arange(16.0)).tolist()
     assert mask[:6] == pytest.approx([math.exp(-12 * rank / 15) for rank in range(6)])
     assert mask[6:] == [0.0] * 10
+    assert rank_mask(torch.zeros(1)).item() == 1, "a single capsule keeps all"
 
 
 def test_ranks_go_by_strength_and_equal_strengths_by_their_order():
