@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from capslib.losses import spread_loss
 from capslib.networks.em_routing import BaselineCNN, MatrixCapsNet
 
-A, B, C, D = SIZES = (6, 3, 4, 5)
+SIZES = A, B, C, D = (6, 3, 4, 5)
 
 
 def parameters(network: nn.Module) -> int:
@@ -39,94 +39,106 @@ def test_parameters_of_the_network_for_cifar10():
 @pytest.mark.parametrize(("pose", "matrix"), [("matrix", 16), ("vector", 256)])
 def test_parameters_of_a_small_network(pose, matrix):
     """A matrix for each pair of types and place in a window, two biases for each parent."""
-    convolutions = (2 * 5 * 5 + 1) * A + A * 17 * B
-    capsules = 9 * B * C * matrix + 2 * C + 9 * C * D * matrix + 2 * D + D * 5 * matrix + 2 * 5
+    count = (2 * 5 * 5 + 1) * A + A * 17 * B
+    count += 9 * B * C * matrix + 2 * C
+    count += 9 * C * D * matrix + 2 * D
+    count += D * 5 * matrix + 2 * 5
+    assert parameters(small(pose=pose)) == count
     options = {"coordinates": False, "mixing": True, "preset": "released"}
-    assert parameters(small(pose=pose)) == convolutions + capsules
-    assert parameters(small(pose=pose, **options)) == convolutions + capsules
+    assert parameters(small(pose=pose, **options)) == count
 
 
 def test_the_cnn_has_the_papers_form_and_drops_units_in_training_only():
     cnn = BaselineCNN((3, 21, 23), 7, (4, 6, 8))
-    convolutions, maps = (3 * 25 + 1) * 4 + (4 * 25 + 1) * 6, 6 * 5 * 5  # 21 → 10 → 5
-    assert parameters(cnn) == convolutions + (maps + 1) * 8 + (8 + 1) * 7
+    maps = 6 * 5 * 5  # 21 → 10 → 5
+    count = (3 * 25 + 1) * 4 + (4 * 25 + 1) * 6
+    count += (maps + 1) * 8 + (8 + 1) * 7
+    assert parameters(cnn) == count
     x = torch.randn(4, 3, 21, 23)
     assert not torch.equal(cnn(x), cnn(x))
     assert torch.equal(cnn.eval()(x), cnn(x))
 
 
-@pytest.mark.parametrize(
-    ("pose", "numbers", "shape", "grid1", "grid2"),
-    [
-        ("matrix", (4, 4), (1, 24, 28), (4, 5), (2, 3)),
-        ("vector", (16,), (1, 17, 17), (3, 3), (1, 1)),
-    ],
-)
-def test_shapes_of_its_layers(pose, numbers, shape, grid1, grid2):
+def test_shapes_of_layers_of_matrices():
+    assert_shapes("matrix", (1, 24, 28), numbers=(4, 4), grids=[(4, 5), (2, 3)])
+
+
+def test_shapes_of_layers_of_vectors():
+    assert_shapes("vector", (1, 17, 17), numbers=(16,), grids=[(3, 3), (1, 1)])
+
+
+def assert_shapes(pose, shape, numbers, grids):
     network, x = small(shape, pose=pose), torch.randn(3, *shape)
-    results = network.layers(x)
-    assert list(results) == ["capsules1", "capsules2", "classes"]
-    layers = [("capsules1", grid1, B, C), ("capsules2", grid2, C, D)]
-    for name, grid, children, parents in layers:
-        result = results[name]
-        assert result.pose.shape == (3, *grid, parents, *numbers)
-        assert result.activation.shape == (3, *grid, parents)
-        assert result.coupling.shape == (3, *grid, 3, 3, children, parents)
-    classes = results["classes"]
-    assert classes.pose.shape == (3, 5, 16)
-    assert classes.coupling.shape == (3, math.prod(grid2) * D, 5)
-    torch.testing.assert_close(network(x), classes.activation)
+    *convolutional, classes = network.layers(x).items()
+    children = B
+    for result, grid, parents in zip(convolutional, grids, (C, D), strict=True):
+        name, (poses, activation, coupling) = result
+        assert poses.shape == (3, *grid, parents, *numbers), name
+        assert activation.shape == (3, *grid, parents), name
+        assert coupling.shape == (3, *grid, 3, 3, children, parents), name
+        children = parents
+    name, (poses, activation, coupling) = classes
+    assert name == "classes"
+    assert poses.shape == (3, 5, 16)
+    assert coupling.shape == (3, math.prod(grids[-1]) * D, 5)
+    torch.testing.assert_close(network(x), activation)
 
 
 # ------------------------------------------------------------------------ constants, the start
 
 
-def released(
-    V: Tensor, a: Tensor, b_u: float, b_a: float, final: float
-) -> tuple[Tensor, Tensor]:
+def released(V: Tensor, a: Tensor, constants: tuple) -> tuple[Tensor, Tensor]:
     """Return means [J, 16] and logits [J] of the released code, from votes [I, J, 16]."""
-    R = torch.full(V.shape[:2], 1 / V.shape[1], dtype=V.dtype)
-    mu = torch.zeros(V.shape[1:], dtype=V.dtype)
+    b_u, b_a, final_lambda = constants
+    R = torch.full_like(V[..., 0], 1 / V.shape[1])
+    mu = torch.zeros_like(V[0])
     for t in range(3):
         r = R * a[:, None]
         m = r.sum(dim=0)
-        mu = 0.9 * (r[..., None] * V).sum(dim=0) / m[:, None] + 0.1 * mu
+        mean = (r[..., None] * V).sum(dim=0) / m[:, None]
+        mu = 0.9 * mean + 0.1 * mu
         square = (V - mu) ** 2
         var = 0.0005 + (r[..., None] * square).sum(dim=0) / m[:, None]
         log_var = var.log().sum(dim=-1)
-        lam = final * (1 - 0.95 ** (t + 1))
+        lam = final_lambda * (1 - 0.95 ** (t + 1))
         cost = -log_var - 16 * b_u * (1 + math.log(2 * math.pi))
         logit = lam * (m * cost - 5000 * b_a)
-        log_p = -0.5 * (16 * math.log(2 * math.pi) + log_var + (square / var).sum(dim=-1))
+        distance = (square / var).sum(dim=-1)
+        log_p = -0.5 * (16 * math.log(2 * math.pi) + log_var + distance)
         R = torch.softmax(nn.functional.logsigmoid(logit) + log_p, dim=1)
     return mu, logit
 
 
+RELEASED = {
+    "capsules1": (0.5, 0.5, 0.01),
+    "capsules2": (0.5, 0.5, 0.01),
+    "classes": (2, 1, 0.0025),
+}
+"""β_u, β_a and the last λ of each layer."""
+
+
+@pytest.mark.parametrize("layer", RELEASED)
 @pytest.mark.parametrize("spread", [0.03, 1.0])
-@pytest.mark.parametrize(
-    ("layer", "b_u", "b_a", "final"),
-    [("capsules1", 0.5, 0.5, 0.01), ("capsules2", 0.5, 0.5, 0.01), ("classes", 2, 1, 0.0025)],
-)
-def test_the_released_constants_are_the_numbers_of_the_code(layer, b_u, b_a, final, spread):
+def test_the_released_constants_are_the_numbers_of_the_code(layer, spread):
     routing = small(preset="released").double().get_submodule(layer).routing
     V = spread * torch.randn(40, routing.beta_u.numel(), 16, dtype=torch.float64)
     a = torch.rand(40, dtype=torch.float64)
-    mu, logit = released(V, a, b_u, b_a, final)
-    result = routing(V[None], a[None])
-    torch.testing.assert_close(result.pose[0], mu, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(result.activation[0].logit(), logit, rtol=1e-9, atol=1e-9)
+    mu, logit = released(V, a, RELEASED[layer])
+    pose, activation, _ = routing(V[None], a[None])
+    torch.testing.assert_close(pose[0], mu, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(activation[0].logit(), logit, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("preset", "offset"), [("printed", 0.0), ("calibrated", 5e-4)])
-def test_printed_constants_have_no_floor(preset, offset):
-    assert small(preset=preset).capsules1.routing.options["variance_offset"] == offset
+def test_printed_constants_have_no_floor():
+    for preset, offset in (("printed", 0.0), ("calibrated", 5e-4)):
+        options = small(preset=preset).capsules1.routing.options
+        assert options["variance_offset"] == offset
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"iterations": 1}, {"pose": "vector"}, {"normalise": "positions-per-type"}],
-    ids=str,
-)
+STARTS = [{}, {"iterations": 1}, {"pose": "vector"}, {"normalise": "positions-per-type"}]
+
+
+@pytest.mark.parametrize("options", STARTS, ids=str)
 def test_a_start_at_half_leaves_layers_half_active_and_gives_the_first_a_gradient(options):
     network, x = small(**options), torch.randn(16, 2, 24, 24)
     network.start_at_half(x)
@@ -150,8 +162,9 @@ def test_a_start_at_half_is_a_function_of_weights_and_images():
 @pytest.mark.parametrize("side", [17, 24])
 def test_reach_is_how_far_the_gradients_go(side):
     network = MatrixCapsNet((2, side, side), sizes=(4, 2, 2, 2), iterations=1).double()
-    x = torch.randn(4, 2, side, side, dtype=torch.float64, requires_grad=True)
-    network.start_at_half(x.detach())
+    x = torch.randn(4, 2, side, side, dtype=torch.float64)
+    network.start_at_half(x)
+    x.requires_grad_()
     (network(x) * torch.arange(5)).sum().backward()
     _, _, rows, columns = x.grad.nonzero(as_tuple=True)
     assert rows.max() + 1 == columns.max() + 1 == MatrixCapsNet.reach(side)
