@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from copy import deepcopy
 
 import pytest
 import torch
-from torch.nn.functional import one_hot
+from torch.nn.functional import conv2d, one_hot
 
 from capslib.networks.sparse_unsupervised import (
     LifetimeBoost,
@@ -20,10 +22,9 @@ from capslib.routing import squash
 
 
 def small(**options) -> SparseCapsNet:
-    convolutions = dict(filters=4, kernel=3, primary_types=2, primary_dim=4, primary_kernel=3)
-    return SparseCapsNet(
-        (1, 12, 12), capsules=6, dim=4, decoder=(8,), **convolutions, **options
-    )
+    sizes = dict(capsules=6, dim=4, decoder=(8,), filters=4, kernel=3)
+    sizes |= dict(primary_types=2, primary_dim=4, primary_kernel=3)
+    return SparseCapsNet((1, 12, 12), **sizes, **options)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +35,15 @@ def test_sizes_of_the_paper(side, children, encoder, parameters):
     with torch.device("meta"):
         network = SparseCapsNet((1, side, side))
         output = network(torch.rand(2, 1, side, side))
-    sizes = {name: p.numel() for name, p in network.named_parameters()}
-    assert network.layers[0].weight.shape == (children, 16, 16, 8)
-    assert sizes["layers.0.routing.bias"] == 16 * 16  # one for each number of a latent capsule
-    assert sum(sizes.values()) == parameters
-    assert sum(n for name, n in sizes.items() if "decoder" not in name) == encoder
+    sizes = Counter()
+    for name, parameter in network.named_parameters():
+        part = "decoder" if "decoder" in name else "encoder"
+        sizes[part] += parameter.numel()
+    assert sizes["encoder"] == encoder
+    assert sizes.total() == parameters
+    layer = network.layers[0]
+    assert layer.weight.shape == (children, 16, 16, 8)
+    assert layer.routing.bias.numel() == 16 * 16  # one for each number of a latent capsule
     assert output.reconstruction.shape == (2, side * side)
 
 
@@ -50,14 +55,16 @@ def test_the_mask_of_sixteen_capsules_by_hand():
 
 
 def test_ranks_go_by_strength_and_equal_strengths_by_their_order():
-    strength = torch.tensor([[0.1, 0.9, 0.5], [7.0, -1.0, 7.0], [0.0, 0.0, 0.0]])
-    assert ranks(strength).tolist() == [[2, 0, 1], [0, 2, 1], [0, 1, 2]]
+    assert ranks(torch.tensor([0.1, 0.9, 0.5])).tolist() == [2, 0, 1]
+    assert ranks(torch.tensor([7.0, -1.0, 7.0])).tolist() == [0, 2, 1]
+    assert ranks(torch.zeros(3)).tolist() == [0, 1, 2]
 
 
 def test_support_by_hand_and_as_released():
     """Two types on a 1 × 3 grid, children ordered (type, position), and two latent capsules."""
-    types = [[[5, 1], [2, 2], [1, 0]], [[4, 0], [3, 1], [0, 6]]]
-    coupling = torch.tensor(types).float().reshape(1, 6, 2)
+    first_type = [[5, 1], [2, 2], [1, 0]]
+    second_type = [[4, 0], [3, 1], [0, 6]]
+    coupling = torch.tensor([first_type + second_type]).float()
     assert routing_support(coupling, 2).tolist() == [[5 + 3 + 1, 1 + 2 + 6]]
     assert routing_support(coupling, 2, "released").tolist() == [[5 + 4 + 3, 2 + 0 + 6]]
 
@@ -94,34 +101,34 @@ def test_a_capsule_that_never_wins_is_boosted_until_it_does(relative):
 
 def test_frequencies_start_at_those_of_the_first_batch_and_forget_slowly():
     boost = LifetimeBoost(3).train()
-    boost(torch.tensor([[3.0, 1, 0], [0, 1, 3], [3, 1, 0], [3, 1, 0]]))
+    first, second, third = torch.eye(3)
+    boost(torch.stack([first, third, first, first]))
     assert boost.frequency.tolist() == pytest.approx([0.75, 0, 0.25])
-    boost(torch.tensor([[0.0, 1, 0]]))
-    assert boost.frequency.tolist() == pytest.approx([0.99 * 0.75, 0.01, 0.99 * 0.25])
+    boost(second[None])
+    assert boost.frequency.tolist() == pytest.approx([0.7425, 0.01, 0.2475])
 
 
 def test_evaluation_leaves_the_statistics_alone():
     network, images = small(), torch.rand(5, 1, 12, 12)
     network.train()(images)
-    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    state = deepcopy(network.state_dict())
     assert state["boost.batches"] == 1
     network.eval()(images)
-    for name, buffer in network.boost.named_buffers("boost"):
-        assert torch.equal(buffer, state[name])
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
 
 
 def test_a_mask_leaves_the_strongest_capsule_or_that_of_the_label_or_all():
     images, labels = torch.rand(4, 1, 12, 12), torch.tensor([5, 0, 3, 2])
-    for mask, quantity in (
-        ("label", "activation"),
-        ("longest", "activation"),
-        ("winner", "support"),
-    ):
-        output = small(mask=mask).eval()(images)
-        expected = one_hot(getattr(output, quantity).argmax(dim=1), 6)
-        assert torch.equal(output.mask, expected.to(output.mask))
-    assert torch.equal(small(mask="label")(images, labels).mask.argmax(dim=1), labels)
-    assert (small(mask="none")(images).mask == 1).all()
+
+    def masked(mask, *labels):
+        output = small(mask=mask).eval()(images, *labels)
+        strongest = output.support if mask == "winner" else output.activation
+        return output.mask.long(), one_hot(strongest.argmax(dim=1), 6)
+
+    for mask in ("label", "longest", "winner"):
+        assert torch.equal(*masked(mask))
+    assert torch.equal(masked("label", labels)[0], one_hot(labels, 6))
+    assert (masked("none")[0] == 1).all()
 
 
 @pytest.mark.parametrize("mask", ["winner", "ranks"])
@@ -142,7 +149,8 @@ def test_a_network_cast_to_bfloat16_learns(mask):
     network = small(mask=mask).bfloat16()
     images = torch.rand(3, 1, 12, 12, dtype=torch.bfloat16)
     network(images, torch.arange(3)).reconstruction.sum().backward()
-    assert all(p.grad.isfinite().all() for p in network.parameters())
+    for parameter in network.parameters():
+        assert parameter.grad.isfinite().all()
 
 
 def test_batches_are_counted_in_bfloat16_too():
@@ -159,12 +167,12 @@ def test_no_gradient_flows_through_the_mask_and_some_through_all_else():
     assert output.support.requires_grad
     assert not output.mask.requires_grad
     output.reconstruction.sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+    for parameter in network.parameters():
+        assert parameter.grad.abs().sum() > 0
 
 
 def test_released_primary_capsules_divide_the_convolution_and_not_its_bias():
     layer, features = ReleasedPrimaryCapsules(3, 4, 5, kernel=3), torch.randn(2, 3, 9, 9)
-    bias = layer.conv.bias.reshape(1, 4, 5, 1, 1)
-    maps = layer.conv(features).reshape(2, 4, 5, 4, 4) - bias
-    expected = squash((maps / 4 + bias).movedim(2, -1)).reshape(2, 64, 5)
-    torch.testing.assert_close(layer(features)[0], expected)
+    divided = conv2d(features, layer.conv.weight, stride=2) / 4 + layer.conv.bias[:, None, None]
+    expected = squash(divided.unflatten(1, (4, 5)), dim=2).movedim(2, -1)
+    torch.testing.assert_close(layer(features)[0], expected.flatten(1, 3))
