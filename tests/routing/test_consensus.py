@@ -18,13 +18,14 @@ VOTES, ACTIVATION = draw(3, children=9, parents=2, dim=16)
 BOTH = ["similarity", "connectionist"]
 
 
-@pytest.mark.parametrize(
-    ("g", "f", "count"),
-    [((), (), 3298), ((32, 32), (64, 64), 10_210), ((64, 64), (124, 124), 26_310)],
-)
-def test_the_sizes_of_table_2_have_these_parameters(g, f, count):
-    routing = make_routing("connectionist", 16, 16, g=g, f=f)
-    assert sum(parameter.numel() for parameter in routing.parameters()) == count
+def test_the_sizes_of_table_2_have_these_parameters():
+    def count(**hidden):
+        routing = make_routing("connectionist", 16, 16, **hidden)
+        return sum(parameter.numel() for parameter in routing.parameters())
+
+    assert count(g=(), f=()) == 3298
+    assert count(g=(32, 32), f=(64, 64)) == 10_210
+    assert count(g=(64, 64), f=(124, 124)) == 26_310
 
 
 def test_the_lstm_is_that_of_torch():
@@ -32,22 +33,26 @@ def test_the_lstm_is_that_of_torch():
     routing = make_routing("connectionist", 2, 16, iterations=1)
     cell = torch.nn.LSTMCell(34, 16)
     order = torch.arange(64).view(4, 16)[[0, 1, 3, 2]].flatten()
+    weight = routing.gate_weight[order]
     with torch.no_grad():
-        cell.weight_ih.copy_(routing.gate_weight[order, :34])
-        cell.weight_hh.copy_(routing.gate_weight[order, 34:])
+        cell.weight_ih.copy_(weight[:, :34])
+        cell.weight_hh.copy_(weight[:, 34:])
         cell.bias_ih.copy_(routing.gate_bias[order])
         cell.bias_hh.zero_()
     mu = VOTES.mean(dim=1, keepdim=True).expand_as(VOTES)
-    share = torch.full((3, 9, 2, 1), 1 / 9)
+    share = torch.full_like(VOTES[..., :1], 1 / 9)
     active = ACTIVATION[..., None, None].expand_as(share)
-    states = cell(torch.cat([mu, active, VOTES, share], dim=-1).flatten(0, 2))
-    hidden, state = (tensor.view(3, 9, 2, 16) for tensor in states)
-    [(g_weight, g_bias)], [(f_weight, f_bias)] = routing.layers("g"), routing.layers("f")
-    coupling = (hidden @ g_weight.T + g_bias).softmax(dim=1)
-    logit = (coupling * state).sum(dim=1) @ f_weight.T + f_bias
+    inputs = torch.cat([mu, active, VOTES, share], dim=-1)
+    hidden, state = cell(inputs.flatten(0, 2))
+    [(g_weight, g_bias)] = routing.layers("g")
+    [(f_weight, f_bias)] = routing.layers("f")
+    logits = hidden @ g_weight.T + g_bias
+    coupling = logits.view(3, 9, 2, 1).softmax(dim=1)
+    mean_state = (coupling * state.view(3, 9, 2, 16)).sum(dim=1)
+    activation = (mean_state @ f_weight.T + f_bias).sigmoid()
     result = routing(VOTES, ACTIVATION)
     torch.testing.assert_close(result.coupling, coupling.squeeze(-1))
-    torch.testing.assert_close(result.activation, logit.sigmoid().squeeze(-1))
+    torch.testing.assert_close(result.activation, activation.squeeze(-1))
 
 
 @pytest.mark.parametrize("reads", ["paper", "released"])
@@ -63,10 +68,10 @@ def test_perceptrons_and_states_are_what_the_plain_loops_say(reads):
 
 def test_a_second_derivative_is_right_or_refused():
     """Autograd goes through a kernel twice, and through the cell of an LSTM once."""
-    tensors = [t[0, :3].clone().requires_grad_() for t in (VOTES[..., :2], ACTIVATION)]
-    assert torch.autograd.gradgradcheck(
-        make_routing("similarity", 2, 2, start="steep"), tensors
-    )
+    votes = VOTES[0, :3, :, :2].clone().requires_grad_()
+    tensors = votes, ACTIVATION[0, :3].clone().requires_grad_()
+    similarity_routing = make_routing("similarity", 2, 2, start="steep")
+    assert torch.autograd.gradgradcheck(similarity_routing, tensors)
     activation = make_routing("connectionist", 2, 2)(*tensors).activation
     with pytest.raises(RuntimeError, match="first derivative only"):
         torch.autograd.grad(activation.sum(), tensors, create_graph=True)
@@ -83,8 +88,9 @@ def test_every_start_is_what_the_plain_loops_say(start):
 def test_without_logistic_the_activation_is_a_logit(name):
     routing, logits = make_routing(name, 2, 16), make_routing(name, 2, 16, logistic=False)
     logits.load_state_dict(routing.state_dict())
+    activation = routing(VOTES, ACTIVATION).activation
     logit = logits(VOTES, ACTIVATION).activation
-    torch.testing.assert_close(routing(VOTES, ACTIVATION).activation, logit.sigmoid())
+    torch.testing.assert_close(activation, logit.sigmoid())
 
 
 @pytest.mark.parametrize("lambdas", [(0.5, 0.5), (2.0, 0.1)])
@@ -103,10 +109,11 @@ def test_a_bounded_layer_transforms_from_the_left_and_lengthens_no_pose(routing)
     pose, activation = torch.randn(2, 1, 3, 2, 4, 4), torch.rand(2, 1, 3, 2)
     layer = FlatCapsules(6, 3, routing=routing, coordinates=False)
     votes = layer.votes(pose).unflatten(-1, (4, 4)).mT
-    expected = torch.einsum("ijab,nibc->nijac", bounded(layer.weight), pose.flatten(1, 3))
+    children = pose.flatten(1, 3)[:, :, None]  # [N, I, 1, 4, 4]
+    expected = bounded(layer.weight) @ children
     torch.testing.assert_close(votes, expected)
-    pose_norm = torch.linalg.matrix_norm(pose).flatten(1)[:, :, None]
-    assert (torch.linalg.matrix_norm(votes) <= pose_norm + 1e-12).all()
+    norm, longest = votes.norm(dim=(-2, -1)), children.norm(dim=(-2, -1))
+    assert (norm <= longest + 1e-12).all()
     result = layer(pose, activation)
     if routing in BOTH:  # dynamic routing squashes, and EM weighs by activations
         mean = torch.einsum("nij,nijab->njab", result.coupling, expected)
@@ -114,22 +121,25 @@ def test_a_bounded_layer_transforms_from_the_left_and_lengthens_no_pose(routing)
 
 
 def test_a_bounded_convolution_knows_where_its_windows_are():
-    layer = ConvCapsules(2, 3, routing="similarity", transform="bounded", coordinates=True)
+    options = {"routing": "similarity", "transform": "bounded"}
+    layer = ConvCapsules(2, 3, **options, coordinates=True)
     pose, activation = torch.randn(1, 4, 5, 2, 4, 4), torch.rand(1, 4, 5, 2)
     votes = layer.fields(pose, activation)[0].form().unflatten(-1, (4, 4)).mT
     row, column, child = 1, 2, 7  # type 1 of row 1 and column 0 of the window
     child_pose = pose[0, 2, 2, 1].clone()
     child_pose[0, :3] += torch.tensor([1.5 / 2, 2.5 / 3, 7.5 / 18])
-    expected = bounded(layer.weight)[1, 0, 1, 0] @ child_pose
-    torch.testing.assert_close(votes[row * 3 + column, child, 0], expected)
-    assert torch.equal(with_coordinates(pose)[..., 1:, :], pose[..., 1:, :])
+    vote = bounded(layer.weight)[1, 0, 1, 0] @ child_pose
+    torch.testing.assert_close(votes[row * 3 + column, child, 0], vote)
+    placed = with_coordinates(pose)
+    assert torch.equal(placed[..., 1:, :], pose[..., 1:, :])
 
 
 @pytest.mark.parametrize("path", ["fast", "eager"])
 def test_theta_of_columns_belongs_to_the_columns_of_a_grid(path):
     """Every column is as in a layer where all parents have its θ."""
     sizes = {"kernel": 3, "transform": "bounded", "routing": "similarity"}
-    layer, shared = ConvCapsules(2, 3, columns=4, **sizes), ConvCapsules(2, 3, **sizes)
+    layer = ConvCapsules(2, 3, columns=4, **sizes)
+    shared = ConvCapsules(2, 3, **sizes)
     use_path(layer, path)
     pose, activation = torch.randn(2, 5, 6, 2, 4, 4), torch.rand(2, 5, 6, 2)
     theta = layer.routing.theta
@@ -142,6 +152,5 @@ def test_theta_of_columns_belongs_to_the_columns_of_a_grid(path):
         state["routing.theta"] = theta[column].expand(3, 3)
         shared.load_state_dict(state)
         expected = shared(pose, activation)
-        torch.testing.assert_close(result.pose[:, :, column], expected.pose[:, :, column])
-        activation_of_column = expected.activation[:, :, column]
-        torch.testing.assert_close(result.activation[:, :, column], activation_of_column)
+        for grid, expected_grid in zip(result[:2], expected[:2], strict=True):
+            torch.testing.assert_close(grid[:, :, column], expected_grid[:, :, column])
