@@ -29,11 +29,14 @@ RAISES = sorted(set(product(FORMS, STEPS)) - LOWERS)
 def draw(children: int, parents: int, dim: int, scale: float = 1.0) -> list[Tensor]:
     """Return votes, activations, and one β_u and one β_a for all parents, for 100 examples."""
     votes = scale * torch.randn(100, children, parents, dim)
-    return [votes, torch.rand(100, children), *torch.tensor([0.1, 0.2])]
+    activation = torch.rand(100, children)
+    beta_u, beta_a = torch.tensor([0.1, 0.2])
+    return [votes, activation, beta_u, beta_a]
 
 
 def states_of(tensors: list[Tensor], count: int, e_step: str = "paper") -> list[EMState]:
-    return list(islice(em_trajectory(*tensors, e_step=e_step), count))
+    trajectory = em_trajectory(*tensors, e_step=e_step)
+    return list(islice(trajectory, count))
 
 
 def largest_rise(tensors: list[Tensor], form: str, step: str, e_step: str = "paper") -> float:
@@ -51,11 +54,11 @@ def largest_rise(tensors: list[Tensor], form: str, step: str, e_step: str = "pap
 def test_the_trajectory_is_em_routing(iterations):
     votes, activation, *_ = draw(12, 3, 4)
     tensors = [votes, activation, *torch.randn(2, 3)]
-    lamda = [1.0] * iterations
-    result = em_routing(*tensors, iterations=iterations, inverse_temperature=lamda)
+    options = {"iterations": iterations, "inverse_temperature": [1.0] * iterations}
+    result = em_routing(*tensors, **options)
     state = states_of(tensors, 3 * iterations - 2)[-1]
-    expected = RoutingResult(state.mu, state.logit.sigmoid(), state.log_coupling.exp())
-    assert_equal(result, expected, **EXACT)
+    activation, coupling = state.logit.sigmoid(), state.log_coupling.exp()
+    assert_equal(result, RoutingResult(state.mu, activation, coupling), **EXACT)
 
 
 def test_the_printed_form_is_its_loops():
@@ -71,15 +74,18 @@ def test_the_printed_form_is_its_loops():
             mu = (r * V).sum() / r.sum()
             variance = (r * (V - mu) ** 2).sum() / r.sum()
             energy += (beta_u + variance.log() / 2) * r.sum()
-        energy += a[j] * a[j].log() + (1 - a[j]) * (1 - a[j]).log()
-        energy += (r * R[:, j].log()).sum() - a[j] * beta_a
-    assert free_energy(state, *tensors)[0].item() == pytest.approx(energy.item(), rel=1e-12)
+        energy += a[j] * a[j].log()
+        energy += (1 - a[j]) * (1 - a[j]).log()
+        energy += (r * R[:, j].log()).sum()
+        energy -= a[j] * beta_a
+    first, *_ = free_energy(state, *tensors)
+    assert first.item() == pytest.approx(energy.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize(("form", "step"), sorted(LOWERS))
-@pytest.mark.parametrize(("children", "parents", "scale"), [(8, 2, 3.0), (20, 3, 0.3)])
-def test_each_update_lowers_the_forms_whose_minimum_it_is(children, parents, scale, form, step):
-    assert largest_rise(draw(children, parents, 1, scale), form, step) < 1e-10
+def test_each_update_lowers_the_forms_whose_minimum_it_is(form, step):
+    for tensors in (draw(8, 2, 1, scale=3.0), draw(20, 3, 1, scale=0.3)):
+        assert largest_rise(tensors, form, step) < 1e-10
 
 
 @pytest.mark.parametrize(("form", "step"), RAISES)
@@ -98,8 +104,8 @@ def test_a_whole_iteration_can_raise_the_printed_form_as_well(step):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_with_the_matched_e_step_one_free_energy_never_rises(step):
-    for children, parents, dim, scale in ((12, 1, 1, 2.0), (24, 4, 2, 0.3), (48, 3, 4, 1.0)):
-        tensors = draw(children, parents, dim, scale)
+    draws = draw(12, 1, 1, scale=2.0), draw(24, 4, 2, scale=0.3), draw(48, 3, 4)
+    for tensors in draws:
         assert largest_rise(tensors, "weighted", step, "matched") < 1e-10
 
 
@@ -111,9 +117,11 @@ def test_procedure_1_can_go_round_in_a_circle():
     """
     vote = torch.tensor([-1.0, 1.0, -1.0, 1.0])
     votes = torch.stack([vote, 1.01 * vote], dim=-1)[..., None]  # [I, J, D]
-    tensors = [votes, torch.ones(4), *torch.tensor([1.0, 0.0])]
-    m_steps = [state for state in states_of(tensors, 309)[300:] if state.step == "M-step"]
-    first, second, third = m_steps
+    tensors = [votes, torch.ones(4), torch.tensor(1.0), torch.tensor(0.0)]
+    iterations = states_of(tensors, 309)[300:]
+    first, second, third = [state for state in iterations if state.step == "M-step"]
     torch.testing.assert_close(third[1:], first[1:], rtol=1e-12, atol=1e-12)
-    assert (second.logit.sigmoid() - first.logit.sigmoid()).abs().min() > 0.4
-    assert (free_energy(second, *tensors) - free_energy(first, *tensors)).abs() > 0.005
+    change = second.logit.sigmoid() - first.logit.sigmoid()
+    assert change.abs().min() > 0.4
+    rise = free_energy(second, *tensors) - free_energy(first, *tensors)
+    assert rise.abs() > 0.005
