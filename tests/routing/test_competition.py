@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import product
 from typing import get_args
 
@@ -12,6 +13,7 @@ import torch
 from conformance import EXACT, assert_close, outcome, small_chunks
 from test_fast import needs_compiler
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from capslib.layers import ClassCapsules, ConvCapsules, field_centres
@@ -39,11 +41,10 @@ def build(
     size, kernel, stride = geometry
     if options.get("routing", "em") == "em":
         options = {"beta_std": 1.0, "inverse_temperature": 0.5, **options}
-    sizes = {"kernel": kernel, "stride": stride}
-    layer = ConvCapsules(TYPES, PARENTS, normalise=normalise, **sizes, **options)
-    pose = torch.randn(2, size, size, TYPES, *layer.pose)
-    activation = torch.rand(2, size, size, TYPES) * 0.9 + 0.1
-    return layer, pose, activation
+    options |= {"kernel": kernel, "stride": stride, "normalise": normalise}
+    layer = ConvCapsules(TYPES, PARENTS, **options)
+    grid = 2, size, size, TYPES
+    return layer, torch.randn(*grid, *layer.pose), torch.rand(grid) * 0.9 + 0.1
 
 
 def edges_of(geometry) -> Iterator[tuple[Node, Node]]:
@@ -88,18 +89,17 @@ def released_sums(weights: Tensor) -> Tensor:
     """Return the sums of the released code for edges [n, n, K, K], by its own lines."""
     n, K = weights.shape[0], weights.shape[2]
     grid = weights.permute(0, 2, 1, 3).reshape(1, 1, n * K, n * K)
-    groups = F.unfold(grid, K, dilation=K - 1, stride=K, padding=(K - 1) ** 2).sum(dim=1)
-    groups = groups.view(n + K - 1, n + K - 1)
-    return groups.unfold(0, K, 1).unfold(1, K, 1)  # [n, n, K, K]
+    groups = F.unfold(grid, K, dilation=K - 1, stride=K, padding=(K - 1) ** 2)
+    sums = groups.sum(dim=1).view(n + K - 1, n + K - 1)
+    return sums.unfold(0, K, 1).unfold(1, K, 1)  # [n, n, K, K]
 
 
 @each_geometry
 def test_the_released_sums_are_those_of_its_index_arithmetic(geometry):
     """Where windows step by two, it adds up edges of different children."""
     size, kernel, stride = geometry
-    competition = convolutional(
-        (size, size), kernel, stride, 1, "released", torch.device("cpu")
-    )
+    device = torch.device("cpu")
+    competition = convolutional((size, size), kernel, stride, 1, "released", device)
     assert not competition.sums_to_one
     n = (size - kernel) // stride + 1
     weights = torch.rand(n, n, kernel, kernel)
@@ -198,9 +198,10 @@ def test_the_fast_path_is_the_definition(geometry, normalise):
     for options in (*VARIANTS, {"pose": "vector"}, {"routing": "dynamic"}):
         layer, *grid = build(geometry, normalise, **options)
         expected = outcome_on("eager", layer, *grid)
-        assert_close(outcome_on("fast", layer, *grid), expected, 1e-9, case=options)
-        with small_chunks(1):
-            assert_close(outcome_on("fast", layer, *grid), expected, 1e-9, case=options)
+        for chunks in (nullcontext(), small_chunks(1)):
+            with chunks:
+                result = outcome_on("fast", layer, *grid)
+            assert_close(result, expected, 1e-9, case=options)
 
 
 @needs_compiler
@@ -208,19 +209,20 @@ def test_the_compiled_path_is_the_definition():
     """``test_fast.py`` compiles the loop of EM routing, which takes longest."""
     options = {"routing": "dynamic", "iterations": 2}
     layer, *grid = build(GEOMETRIES["stride 1"], "released", **options)
-    assert_close(outcome_on("compiled", layer, *grid), outcome_on("eager", layer, *grid), 1e-9)
+    expected = outcome_on("eager", layer, *grid)
+    assert_close(outcome_on("compiled", layer, *grid), expected, 1e-9)
 
 
 @pytest.mark.parametrize("options", [*VARIANTS, {"normalise": "released"}], ids=str)
 def test_gradients_are_those_of_finite_differences(options):
     """In the released code a gradient goes through its maximum, too."""
-    layer, pose, activation = build((3, 2, 1), **options, iterations=2, variance_offset=1e-2)
-    layer.weight.data *= 3
+    options = {**options, "iterations": 2, "variance_offset": 1e-2}
+    layer, pose, activation = build((3, 2, 1), **options)
 
     def function(pose, activation, weight):
-        return torch.func.functional_call(layer, {"weight": weight}, (pose, activation))
+        return functional_call(layer, {"weight": weight}, (pose, activation))
 
-    tensors = pose[:1], activation[:1], layer.weight
+    tensors = pose[:1], activation[:1], 3 * layer.weight
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     torch.autograd.gradcheck(function, leaves, fast_mode=True)
 
@@ -228,14 +230,15 @@ def test_gradients_are_those_of_finite_differences(options):
 def test_class_capsules_share_their_matrices_and_add_coordinates():
     coordinates = field_centres((8, 8), [(3, 2), (2, 1)])
     rows = torch.tensor([[-0.02, -0.02], [0.0, 0.0]], dtype=torch.float32)
-    torch.testing.assert_close(coordinates, torch.stack([rows, rows.T], dim=-1))
+    expected = torch.stack([rows, rows.T], dim=-1)
+    torch.testing.assert_close(coordinates, expected)
     layer = ClassCapsules(3, 5, coordinates=coordinates)
-    pose = torch.randn(2, 2, 2, 3, 4, 4)
-    expected = pose[1, 1, 0, 2] @ layer.weight[2, 4]
-    expected[:2, 3] += coordinates[1, 0]
-    torch.testing.assert_close(layer.votes(pose)[1, 2 * 3 + 2, 4], expected.flatten())
-    activation = torch.rand(2, 2, 2, 3)
-    routed = layer.routing(layer.votes(pose), activation.flatten(1))
+    pose, activation = torch.randn(2, 2, 2, 3, 4, 4), torch.rand(2, 2, 2, 3)
+    vote = pose[1, 1, 0, 2] @ layer.weight[2, 4]
+    vote[:2, 3] += coordinates[1, 0]
+    votes = layer.votes(pose)
+    torch.testing.assert_close(votes[1, 2 * 3 + 2, 4], vote.flatten())
+    routed = layer.routing(votes, activation.flatten(1))
     torch.testing.assert_close(layer(pose, activation), routed)
 
 
@@ -243,7 +246,8 @@ def test_fields_share_children_with_their_neighbours():
     """Slots are ordered by row, column and type, as in a window that is cut out by hand."""
     layer, pose, activation = build(GEOMETRIES["stride 2, a row left over"])
     votes, children, _ = layer.fields(pose, activation)
-    field, slot = 2 * 2 + 1 * 2, (2 * 3 + 1) * TYPES + 1  # row 1, column 0 of the second image
-    expected = pose[1, 2 + 2, 0 + 1, 1] @ layer.weight[2, 1, 1, 2]
-    torch.testing.assert_close(votes.form()[field, slot, 2], expected.flatten())
+    field = 2 * 2 + 1 * 2  # row 1, column 0 of the second image
+    slot = (2 * 3 + 1) * TYPES + 1
+    vote = pose[1, 2 + 2, 0 + 1, 1] @ layer.weight[2, 1, 1, 2]
+    torch.testing.assert_close(votes.form()[field, slot, 2], vote.flatten())
     assert children[field, slot] == activation[1, 4, 1, 1]
