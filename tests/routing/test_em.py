@@ -46,9 +46,21 @@ def test_one_e_step_worked_by_hand(votes):
     """With λ = 0 every parent is half active, so that densities alone decide."""
     options = {"iterations": 2, "inverse_temperature": [0.0, 0.0]}
     coupling = em_routing(votes, torch.ones(2), *torch.zeros(2, 2), **options).coupling
-    parents = torch.distributions.Normal(torch.tensor([1.0, 5.0]), torch.tensor([1.0, 3.0]))
-    density = parents.log_prob(votes[..., 0]).exp()  # [I, J]
-    torch.testing.assert_close(coupling, density / density.sum(dim=1, keepdim=True))
+    mean, deviation = torch.tensor([[1.0, 5.0], [1.0, 3.0]])
+    density = torch.distributions.Normal(mean, deviation).log_prob(votes[..., 0]).exp()
+    expected = density / density.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(coupling, expected)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_the_unit_of_votes_changes_no_coupling(unit):
+    """A constant beside a determinant or a density would change them."""
+    votes, activation = draw(children=12, dim=10)
+    options = {"inverse_temperature": [0.0, 0.0, 0.0]}
+    betas = torch.zeros(2, 3)
+    expected = em_routing(votes, activation, *betas, **options).coupling
+    coupling = em_routing(unit * votes, activation, *betas, **options).coupling
+    torch.testing.assert_close(coupling, expected)
 
 
 def test_an_inactive_child_has_no_say():
@@ -63,9 +75,10 @@ def test_an_inactive_child_has_no_say():
 
 def test_there_is_a_temperature_for_each_iteration():
     assert inverse_temperatures(3) == pytest.approx((0.0005, 0.000975, 0.00142625))
-    for path, lamda in (("eager", []), ("fast", [0.1]), ("fast", [0.1] * 4)):
+    for path, count in (("eager", 0), ("fast", 1), ("fast", 4)):
+        options = {"inverse_temperature": [0.1] * count, "path": path}
         with pytest.raises(ValueError, match="3 iterations need as many"):
-            em_routing(*draw(), *torch.zeros(2, 3), inverse_temperature=lamda, path=path)
+            em_routing(*draw(), *torch.zeros(2, 3), **options)
 
 
 VARIANTS = [
@@ -85,7 +98,8 @@ def test_every_variant_is_what_the_loops_say_on_both_paths(options, bias):
         tensors = draw_kind(kind)
         expected = outcome_on("eager", routing, *tensors)
         with small_chunks():
-            assert_close(outcome_on("fast", routing, *tensors), expected, 1e-9, case=kind)
+            result = outcome_on("fast", routing, *tensors)
+        assert_close(result, expected, 1e-9, case=kind)
 
 
 def test_densities_that_no_number_holds_are_routed_all_the_same():
