@@ -16,18 +16,31 @@ def length(s: float) -> float:
     return s * abs(s) / (1 + s * s)
 
 
+VOTES = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
+"""Of one child for two parents."""
+
+
 @pytest.mark.parametrize("bias", [(0.0, 0.0), (3.0, -5.0)])
 def test_two_iterations_worked_by_hand(bias):
-    """Of one child, whose votes are 1 and 2; a bias enters before squash."""
     first = length(0.5 + bias[0]), length(1.0 + bias[1])  # both couplings are one half
     weights = math.exp(first[0] * 1), math.exp(first[1] * 2)  # agreements of pose and vote
-    coupling = [weight / sum(weights) for weight in weights]
-    poses = [length(coupling[0] * 1 + bias[0]), length(coupling[1] * 2 + bias[1])]
-    votes = torch.tensor([[[1.0], [2.0]]])
-    result = dynamic_routing(votes, iterations=2, bias=torch.tensor(bias)[:, None])
+    coupling = weights[0] / sum(weights), weights[1] / sum(weights)
+    poses = length(coupling[0] * 1 + bias[0]), length(coupling[1] * 2 + bias[1])
+    result = dynamic_routing(VOTES, iterations=2, bias=torch.tensor(bias)[:, None])
     assert result.coupling.flatten().tolist() == pytest.approx(coupling)
     assert result.pose.flatten().tolist() == pytest.approx(poses)
-    assert result.activation.tolist() == pytest.approx(list(map(abs, poses)))
+    lengths = abs(poses[0]), abs(poses[1])
+    assert result.activation.tolist() == pytest.approx(lengths)
+
+
+def test_a_bias_enters_before_squash_and_changes_the_agreement():
+    bias = torch.tensor([[3.0], [-5.0]])
+    pose = dynamic_routing(VOTES, iterations=1, bias=bias).pose
+    expected = [length(0.5 + 3), length(1.0 - 5)]
+    assert pose.flatten().tolist() == pytest.approx(expected)
+    without_bias = dynamic_routing(VOTES, iterations=2).coupling[0, 0]
+    coupling = dynamic_routing(VOTES, iterations=2, bias=bias).coupling[0, 0]
+    assert without_bias < 0.5 < coupling, "the second parent points away from its vote"
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
@@ -52,10 +65,11 @@ def test_squash_at_zero_is_zero_and_so_is_its_gradient():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_squash_keeps_long_vectors_of_half_precision(dtype):
     """The square of a length above 256 is no float16."""
-    x = torch.tensor([[1e-3, 0.0], [300.0, 0.0], [60_000.0, 0.0]], dtype=dtype)
-    result = squash(x)
+    lengths = torch.tensor([1e-3, 300.0, 60_000.0])
+    x = lengths.to(dtype)[:, None]
+    result, expected = squash(x), squash(x.double())
     assert result.dtype == dtype
-    torch.testing.assert_close(result.double(), squash(x.double()), rtol=0.01, atol=1e-7)
+    torch.testing.assert_close(result.double(), expected, rtol=0.01, atol=1e-7)
 
 
 def test_squash_refuses_integers():
