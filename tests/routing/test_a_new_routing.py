@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from copy import deepcopy
 from functools import partial
 from itertools import product
 
@@ -152,15 +153,15 @@ def test_its_couplings_sum_to_one_in_a_convolution(name):
 
 
 IMAGE = (1, 17, 17)
+SIZES = (4, 2, 2, 2)
 SMALL = {"depth": 3, "filters": 4, "kernel": 3, "primary_types": 2, "primary_kernel": 3}
+GRID = [(2, 5, 5, 3, 4, 4), (2, 5, 5, 3)]
+"""Poses and activations of a grid of matrix capsules."""
 USES = {
     "dense": (partial(DenseCapsules, 9, 3, 4, 5), [(2, 9, 4), (2, 9)]),
-    "conv": (partial(ConvCapsules, 3, 2), [(2, 5, 5, 3, 4, 4), (2, 5, 5, 3)]),
-    "class": (partial(ClassCapsules, 3, 4), [(2, 5, 5, 3, 4, 4), (2, 5, 5, 3)]),
-    "matrix_capsnet": (
-        partial(NETWORKS["matrix_capsnet"], IMAGE, 5, (4, 2, 2, 2)),
-        [(2, *IMAGE)],
-    ),
+    "conv": (partial(ConvCapsules, 3, 2), GRID),
+    "class": (partial(ClassCapsules, 3, 4), GRID),
+    "matrix_capsnet": (partial(NETWORKS["matrix_capsnet"], IMAGE, 5, SIZES), [(2, *IMAGE)]),
     "deep_capsnet": (partial(NETWORKS["deep_capsnet"], (1, 8, 8), **SMALL), [(2, 1, 8, 8)]),
     "sign": (partial(NETWORKS["sign"], 5), [(20,)]),
 }
@@ -183,7 +184,8 @@ def test_it_runs_in_every_layer_and_network_on_every_path(name, bias, make, shap
         gradients = torch.autograd.grad(loss, list(network.parameters()), **needed)
         outcomes.append([output, *gradients])
     eager, fast, compiled = outcomes
-    assert any(gradient.abs().max() > 0 for gradient in eager[1:])
+    largest = [gradient.abs().max() for gradient in eager[1:]]
+    assert max(largest) > 0
     torch.testing.assert_close(fast, eager)
     torch.testing.assert_close(compiled, eager)
 
@@ -212,10 +214,9 @@ def test_it_runs_in_an_experiment(name, stem, experiment):
     assert steps > 0 < flops
 
 
-def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
-    cases = pytest.importorskip(
-        "benchmarks.cases", reason="benchmarks/ stands beside the package in a checkout only"
-    )
+def test_it_runs_in_a_benchmark(name):
+    reason = "benchmarks/ stands beside the package in a checkout only"
+    cases = pytest.importorskip("benchmarks.cases", reason=reason)
     measuring = importlib.import_module("benchmarks.__main__")
     case = cases.Layer("a new one", name, (2, 6, 3, 4), paths=("eager", "fast"))
     for path in case.paths:
@@ -223,24 +224,28 @@ def test_it_runs_in_a_benchmark_and_has_a_colour_and_a_name_in_figures(name):
     row = {"kind": "layer", "name": case.name, "path": "fast", "milliseconds": 1.0}
     measuring.add_limits([row], {case.name: case}, rates={})
     assert "times_limit" not in row, "no textbook form says how many operations it needs"
-    assert plots.routing_color(name) not in map(plots.routing_color, ("dynamic", "em"))
+
+
+def test_it_has_a_colour_and_a_name_in_figures(name):
+    color = plots.routing_color(name)
+    assert color != plots.routing_color("dynamic")
+    assert color != plots.routing_color("em")
     assert plots.routing_name(name)
 
 
 def test_a_start_at_half_leaves_it_alone(name):
-    network = NETWORKS["matrix_capsnet"](IMAGE, 5, (4, 2, 2, 2), routing=name)
-    state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    network = NETWORKS["matrix_capsnet"](IMAGE, 5, SIZES, routing=name)
+    state = deepcopy(network.state_dict())
     network.start_at_half(torch.randn(4, *IMAGE))
-    torch.testing.assert_close(dict(network.state_dict()), state, rtol=0, atol=0)
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("routing", "reason"),
     [(Windows, "takes no competition"), (Attention, "normalises over the children")],
 )
-def test_where_parents_at_other_positions_cannot_compete_asking_for_it_is_an_error(
-    monkeypatch, routing, reason
-):
+def test_competition_that_a_routing_does_not_take_is_refused(monkeypatch, routing, reason):
+    """Each window then stands for itself."""
     monkeypatch.setitem(ROUTINGS, "mine", routing)
     assert_couplings_sum_to_one((6, 3, 1), "mine")
     message = f"'mine' {reason}, .* leave normalise='types.positions' out"
