@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from conformance import assert_close, build, draw, draw_kind, outcome_on, small_chunks
@@ -124,7 +126,7 @@ def test_the_slowest_path_of_several_routings_is_reported(monkeypatch):
 
 def test_a_start_that_fails_changes_nothing():
     routing, (votes, activation) = build("em", None), draw(2)
-    state = {key: tensor.clone() for key, tensor in routing.state_dict().items()}
+    state = deepcopy(routing.state_dict())
     with pytest.raises(RuntimeError):
         routing.start_at_half(votes, activation[:, :4])
-    torch.testing.assert_close(dict(routing.state_dict()), state, rtol=0, atol=0)
+    torch.testing.assert_close(routing.state_dict(), state, rtol=0, atol=0)
