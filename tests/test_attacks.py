@@ -27,7 +27,7 @@ from capslib.routing import ROUTINGS
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.0, 0.5], [-1.0, 1.0, 0.0, 0.25]])
 """Of two classes; both ignore the third pixel."""
-PIXELS = torch.tensor([[0.2, 0.1, 0.9, 0.4], [0.7, 0.8, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]])
+PIXELS = torch.tensor([[0.2, 0.1, 0.9, 0.4], [0.7, 0.8, 0.3, 0.6], [0.5] * 4])
 CLASSES = torch.tensor([0, 1, 0])
 BOUNDS = (0.0, 1.0)
 each_direction = pytest.mark.parametrize("targeted", [False, True])
@@ -57,8 +57,12 @@ class Capsules(nn.Module):
 def capsules(routing: str, dtype=torch.float64) -> tuple[Capsules, Loss, Tensor, Tensor]:
     """Return a network, its loss, five images and their classes."""
     network = Capsules(routing).eval().to(dtype)
-    images, classes = torch.rand(5, 1, 8, 8, dtype=dtype), torch.tensor([0, 1, 2, 0, 1])
-    return network, lambda x, target: margin_loss(network(x), target), images, classes
+    images = torch.rand(5, 1, 8, 8, dtype=dtype)
+
+    def of_network(x: Tensor, target: Tensor) -> Tensor:
+        return margin_loss(network(x), target)
+
+    return network, of_network, images, torch.tensor([0, 1, 2, 0, 1])
 
 
 def share(hits: Tensor) -> float:
@@ -68,13 +72,16 @@ def share(hits: Tensor) -> float:
 def test_a_linear_model_is_attacked_along_its_weights():
     """With two classes, ∇ₓ of the loss of class 0 is −p₁·(w₀ − w₁)."""
     difference = WEIGHT[1] - WEIGHT[0]
-    step = torch.stack([difference.sign(), -difference.sign(), difference.sign()])
-    torch.testing.assert_close(fgsm(loss, PIXELS, CLASSES, 0.25), PIXELS + 0.25 * step)
+    direction = torch.stack([difference, -difference, difference])
+    step = 0.25 * direction.sign()
+    attacked = fgsm(loss, PIXELS, CLASSES, 0.25)
+    torch.testing.assert_close(attacked, PIXELS + step)
     targeted = fgsm(loss, PIXELS, CLASSES, 0.25, targeted=True)
-    torch.testing.assert_close(targeted, PIXELS - 0.25 * step)
-    p_wrong = scores(PIXELS).softmax(dim=-1).gather(-1, 1 - CLASSES[:, None])
-    expected = p_wrong * step * difference.abs()
-    torch.testing.assert_close(input_gradient(loss, PIXELS, CLASSES), expected)
+    torch.testing.assert_close(targeted, PIXELS - step)
+    probabilities = scores(PIXELS).softmax(dim=-1)
+    p_wrong = probabilities.gather(-1, 1 - CLASSES[:, None])
+    gradient = input_gradient(loss, PIXELS, CLASSES)
+    torch.testing.assert_close(gradient, p_wrong * direction)
 
 
 def test_no_gradient_no_step():
@@ -93,18 +100,20 @@ def test_no_pixel_leaves_the_ball_or_the_bounds(steps, step_size):
     options = {"steps": steps, "step_size": step_size, "bounds": (low, high)}
     attacked = bim(loss, PIXELS, CLASSES, 0.3, **options)
     assert torch.equal(attacked, attacked.clamp(low, high))
-    assert ((attacked - PIXELS.clamp(low, high)).abs() <= 0.3 + 1e-6).all()
+    distance = attacked - PIXELS.clamp(low, high)
+    assert distance.abs().max() <= 0.3 + 1e-6
 
 
 @each_direction
 def test_one_step_of_the_iterative_method_is_fgsm(targeted):
     _, of_network, x, y = capsules("em")
     options = {"targeted": targeted, "bounds": BOUNDS}
-    once = fgsm(of_network, x, y, 0.1, **options)
-    assert torch.equal(once, once.clamp(0, 1))
-    assert torch.equal(bim(of_network, x, y, 0.1, steps=1, **options), once)
-    assert torch.equal(bim(of_network, x, y, 0.1, steps=1, step_size=0.1, **options), once)
-    assert not torch.equal(bim(of_network, x, y, 0.1, steps=4, **options), once)
+    expected = fgsm(of_network, x, y, 0.1, **options)
+    assert torch.equal(expected, expected.clamp(0, 1))
+    attack = partial(bim, of_network, x, y, 0.1, **options)
+    assert torch.equal(attack(steps=1), expected)
+    assert torch.equal(attack(steps=1, step_size=0.1), expected)
+    assert not torch.equal(attack(steps=4), expected)
 
 
 @each_routing
@@ -116,11 +125,14 @@ def test_an_example_has_its_own_gradient_whoever_is_in_its_batch(routing):
         pairs = zip(x.split(1), y.split(1), strict=True)
         return torch.stack([of_network(*pair) for pair in pairs])
 
-    together = input_gradient(of_network, x, y)
-    rows = [input_gradient(of_network, x[i : i + 1], y[i : i + 1]) for i in range(5)]
-    assert together.abs().max() > 0
-    torch.testing.assert_close(together, torch.cat(rows), rtol=1e-9, atol=0)
-    torch.testing.assert_close(together, input_gradient(losses, x, y), rtol=1e-9, atol=0)
+    gradient = input_gradient(of_network, x, y)
+    rows = []
+    for pair in zip(x.split(1), y.split(1), strict=True):
+        rows.append(input_gradient(of_network, *pair))
+    assert gradient.abs().max() > 0
+    torch.testing.assert_close(gradient, torch.cat(rows), rtol=1e-9, atol=0)
+    gradient_of_each = input_gradient(losses, x, y)
+    torch.testing.assert_close(gradient, gradient_of_each, rtol=1e-9, atol=0)
 
 
 @each_routing
@@ -145,13 +157,15 @@ def test_an_attack_leaves_nothing_behind_wherever_it_is_called(routing):
 def test_curves_are_their_points(steps, batch_size):
     network, of_network, x, y = capsules("dynamic")
     epsilons = [0.0, 0.1, 0.4]
-    options = {"steps": steps, "bounds": (x.flatten(1).amin(1).view(-1, 1, 1, 1), 1.0)}
+    darkest = x.amin(dim=(1, 2, 3), keepdim=True)
+    options = {"steps": steps, "bounds": (darkest, 1.0)}
     sized = {**options, "batch_size": batch_size}
     accuracy = robustness(network, of_network, x, y, epsilons, **sized)
     success = targeted_success(network, of_network, x, [0, 2], epsilons, **sized)
     for point, epsilon in enumerate(epsilons):
         attack = partial(bim, of_network, x, epsilon=epsilon, **options)
-        assert accuracy[point] == pytest.approx(share(network(attack(y)).argmax(-1) == y))
+        predicted = network(attack(y)).argmax(-1)
+        assert accuracy[point] == pytest.approx(share(predicted == y))
         hits = []
         for target in (0, 2):
             attacked = attack(torch.full((5,), target), targeted=True)
@@ -201,9 +215,9 @@ def test_the_adversarial_robustness_toolbox_makes_the_same_images(toolbox, targe
     network = nn.Sequential(*layers).eval()
     x, y = torch.rand(40, 1, 8, 8), torch.randint(3, (40,))
     sizes = {"input_shape": (1, 8, 8), "nb_classes": 3}
-    options = {"clip_values": BOUNDS, "device_type": "cpu", **sizes}
+    sizes |= {"clip_values": BOUNDS, "device_type": "cpu"}
     loss = nn.CrossEntropyLoss()
-    classifier = classification.PyTorchClassifier(network, loss, **options)
+    classifier = classification.PyTorchClassifier(network, loss, **sizes)
     once = evasion.FastGradientMethod(classifier, eps=0.1, targeted=targeted)
     steps = {"eps": 0.1, "eps_step": 0.03, "max_iter": 6, "verbose": False}
     iterated = evasion.BasicIterativeMethod(classifier, targeted=targeted, **steps)
