@@ -64,8 +64,8 @@ def matches(fields: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     True
     """
     for name, value in where.items():
-        wanted = list(value) if isinstance(value, tuple) else value
-        if name not in fields or fields[name] != wanted:
+        expected = list(value) if isinstance(value, tuple) else value
+        if name not in fields or fields[name] != expected:
             return False
     return True
 

@@ -229,11 +229,11 @@ class Recipe(BaseRecipe):
         for name in ("train", "test"):
             split = data.load(self.data, name, data_dir=context.data_dir)
             for part, mask in self.choose(split).items():
-                most = self.images
+                count = self.images
                 if part != "train" and context.max_steps is not None:
-                    most = 2 * self.batch_size
+                    count = 2 * self.batch_size
                 rows = np.arange(len(split)) if mask is None else mask.nonzero()[0]
-                rows = rows[subset(len(rows), most).numpy()]
+                rows = rows[subset(len(rows), count).numpy()]
                 parts[part] = self._examples(split, rows, context.device)
         return self.arrange(parts), [split.fingerprint]
 
@@ -297,11 +297,11 @@ class Recipe(BaseRecipe):
             to_float,
         )
 
-        whole = to_float(images)
+        pixels = to_float(images)
         if self.downsample > 1:
-            whole = downsample(whole, self.downsample)
+            pixels = downsample(pixels, self.downsample)
         jitters = generator is not None and self.jitter
-        seen = whole
+        seen = pixels
         if jitters and self.standardise == "crop":
             seen = jitter(seen, generator)
         if self.crop is not None and generator is None:
@@ -310,7 +310,7 @@ class Recipe(BaseRecipe):
             seen = random_crop(seen, self.crop, generator)
         if jitters and self.standardise == "image":
             seen = jitter(seen, generator)
-        return standardise(seen, of=whole if self.standardise == "image" else seen)
+        return standardise(seen, of=pixels if self.standardise == "image" else seen)
 
 
 class Objective:
@@ -421,14 +421,14 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
         return recipe.evaluate(model, splits)
 
     training = Training(recipe, seed)
-    own = _own_context(training, context)
-    if own.checkpoint is not None:
-        own.milestones = _milestones(training, objective, steps, own)
-    asked = time.perf_counter()
+    training_context = _own_context(training, context)
+    if training_context.checkpoint is not None:
+        training_context.milestones = _milestones(training, objective, steps, training_context)
+    request_time = time.perf_counter()
     try:
-        with _alone(own):
+        with _alone(training_context):
             # while another process trained it, which is counted below
-            context.seconds_before -= time.perf_counter() - asked
+            context.seconds_before -= time.perf_counter() - request_time
             history = fit(
                 network,
                 examples,
@@ -439,13 +439,13 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
                 evaluate=evaluate,
                 before_step=before_step,
                 patience=recipe.patience(),
-                context=own,
+                context=training_context,
                 **recipe.augmentation(),
             )
     except Timeout:
         raise Interrupted from None
-    context.resumed_from += own.resumed_from
-    context.seconds_before += own.seconds_before
+    context.resumed_from += training_context.resumed_from
+    context.seconds_before += training_context.seconds_before
     return Trained(network.eval(), history, splits, fingerprints)
 
 
@@ -455,7 +455,7 @@ def _own_context(training: Training, context: Context) -> Context:
     code = context.code
     if not code and context.code_of:
         code = context.code_of(type(recipe).__module__)
-    own = dataclasses.replace(
+    training_context = dataclasses.replace(
         context,
         seed=training.seed,
         code=code or _code(recipe),
@@ -465,8 +465,8 @@ def _own_context(training: Training, context: Context) -> Context:
     )
     if context.folder is not None and context.max_steps is None:
         context.folder.mkdir(parents=True, exist_ok=True)
-        own.checkpoint = training.path(context.folder)
-    return own
+        training_context.checkpoint = training.path(context.folder)
+    return training_context
 
 
 def _milestones(
