@@ -22,7 +22,8 @@ def bars(n: int) -> torch.Tensor:
 
 def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the weighted mean over each image."""
-    return (weights * values).sum(dim=(1, 2), keepdim=True) / weights.sum((1, 2), keepdim=True)
+    total = (weights * values).sum(dim=(1, 2), keepdim=True)
+    return total / weights.sum(dim=(1, 2), keepdim=True)
 
 
 ROWS, COLUMNS = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
@@ -30,9 +31,11 @@ ROWS, COLUMNS = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing=
 
 def test_digits_keep_their_ink_and_their_orientation():
     images = affine_variants(bars(200), 0, 40)[:, 0].double()
-    turn, shear, x, y = torch.tensor(np.random.RandomState(0).uniform(-1, 1, (200, 4)).T)
+    draws = np.random.RandomState(0).uniform(-1, 1, (200, 4))
+    turn, shear, x, y = torch.tensor(draws.T)
     ink = images.sum(dim=(1, 2)) / bars(1).sum()
-    torch.testing.assert_close(ink, (1 + 0.2 * x) * (1 + 0.2 * y), rtol=0.08, atol=0)
+    scale = (1 + 0.2 * x) * (1 + 0.2 * y)
+    torch.testing.assert_close(ink, scale, rtol=0.08, atol=0)
     lower_half = images * (mean(ROWS, images) < ROWS)
     foot_is_right = mean(COLUMNS, lower_half) > mean(COLUMNS, images)
     nearly_upright = (turn.abs() < 0.2) & (shear.abs() < 0.2)
@@ -42,7 +45,8 @@ def test_digits_keep_their_ink_and_their_orientation():
 def angles(images: torch.Tensor, sign: int) -> torch.Tensor:
     """Return the angles of the long axis of lying bars (sign 1) or of upright ones (−1)."""
     ink = affine_variants(images, 4, 40)[:, 0] / (255 * 40.0)
-    x, y = COLUMNS - mean(COLUMNS, ink), ROWS - mean(ROWS, ink)
+    x = COLUMNS - mean(COLUMNS, ink)
+    y = ROWS - mean(ROWS, ink)
     covariance = (ink * x * y).sum(dim=(1, 2))
     difference = (ink * (x * x - y * y)).sum(dim=(1, 2))
     return torch.atan2(2 * covariance, sign * difference) / 2
