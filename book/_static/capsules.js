@@ -110,6 +110,49 @@ for (const root of document.querySelectorAll(".microscope")) {
   draw();
 }
 
+/* A digit, routed. Numbers are thousandths. Without this script one image is shown. */
+for (const root of document.querySelectorAll(".digits")) {
+  const form = root.querySelector("form");
+  const data = JSON.parse(root.querySelector("script").textContent);
+  const put = (name, text) => (root.querySelector(`[data-put="${name}"]`).textContent = text);
+  const fill = (parent, values) => parent.querySelectorAll("rect").forEach((pixel, k) => pixel.setAttribute("fill-opacity", values[k] / 1000));
+  const draw = () => {
+    const image = form.elements.image.value, iterations = form.elements.iterations.value;
+    const [name, color, entries] = data.routings[form.elements.routing.value];
+    const [primary, classes, votes, steps] = entries[image];
+    const [activation, share, coupling, pose, reconstruction] = steps[iterations - 1];
+    root.style.setProperty("--routing", color);
+    fill(root.querySelector(".digit-image"), data.images[image]);
+    fill(root.querySelector(".digit-reconstruction"), reconstruction);
+    fill(root.querySelector(".digit-types"), primary);
+    root.querySelectorAll(".digit-bars li").forEach((bar, j) => {
+      bar.style.setProperty("--activation", activation[j] / 1000);
+      bar.classList.toggle("drawn", classes.includes(j));
+      bar.querySelector("b").textContent = (activation[j] / 1000).toFixed(2);
+    });
+    root.querySelectorAll(".digit-panels > div").forEach((panel, k) => {
+      put(`class${k}`, classes[k]);
+      panel.querySelectorAll(".child").forEach((child, i) => {
+        child.setAttribute("transform", `translate(${votes[k][i].map((x) => x / 1000)})`);
+        child.querySelector(".vote").setAttribute("r", 0.14 * Math.sqrt(coupling[k][i] / 1000));
+      });
+      const mark = panel.querySelector(".pose");
+      mark.setAttribute("transform", `translate(${pose[k].map((x) => x / 1000)})`);
+      mark.style.setProperty("--activation", activation[classes[k]] / 1000);
+    });
+    const [first, second] = [...activation.keys()].sort((a, b) => activation[b] - activation[a]);
+    const said = { name, iterations, label: data.labels[image], first, second, holder: first };
+    said.largest = (activation[first] / 1000).toFixed(2);
+    said.next = (activation[second] / 1000).toFixed(2);
+    said.share = (share[first] / 10).toFixed(0);
+    Object.entries(said).forEach(([of, text]) => put(of, text));
+  };
+  form.addEventListener("input", draw);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+  draw();
+}
+
 /* The scorecard's filter and sorting. Without this script every row is shown. */
 (() => {
   const form = document.querySelector("form.score-filter");

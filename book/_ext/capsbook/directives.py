@@ -168,7 +168,7 @@ class Benchmarks(BookDirective):
 
 
 class Microscope(BookDirective):
-    """``{microscope}``: a toy under all_lines routing that needs no training."""
+    """``{microscope}``: a toy under every routing that needs no training."""
 
     def run(self) -> list[nodes.Node]:
         from capsbook import microscope  # and torch, which no other page needs
@@ -178,6 +178,21 @@ class Microscope(BookDirective):
         for path in (*files, *package.glob("routing/*.py")):
             self.depend(path)
         return [nodes.raw("", microscope.draw(), format="html")]
+
+
+class DigitRouted(BookDirective):
+    """``{digit-routed}``: test images in two CapsNets, which are trained for it."""
+
+    def run(self) -> list[nodes.Node]:
+        from capsbook import digits  # and torch
+
+        package = Path(capslib.__file__).parent
+        names = ("layers.py", "losses.py", "registry.py", "training.py", "data/standins.py")
+        files = [package / name for name in (*names, "lab/plots.py")]
+        for path in (*files, *package.glob("routing/*.py")):
+            self.depend(path)
+        networks = {routing: digits.train(routing) for routing in digits.ROUTINGS}
+        return [nodes.raw("", digits.draw(networks), format="html")]
 
 
 class Start(BookDirective):
@@ -330,6 +345,7 @@ DIRECTIVES = dict.fromkeys(DRAWN, Drawn) | {
     "masthead": Masthead,
     "fold": Fold,
     "microscope": Microscope,
+    "digit-routed": DigitRouted,
     "start": Start,
     "bibtex": Bibtex,
     "live-source": LiveSource,
