@@ -75,19 +75,20 @@ addEventListener("load", () => {
   matchMedia("print").addEventListener("change", (media) => (media.matches ? print() : look()));
 })();
 
-/* The routing microscope. Every number was computed when the book was built; without this script one routing is shown at one place. */
+/* The routing microscope. Every number was computed when the book was built; without this script two routings are shown at one place. */
 for (const root of document.querySelectorAll(".microscope")) {
   const form = root.querySelector("form");
   const data = JSON.parse(root.querySelector("script").textContent);
-  const put = (name, text) => (root.querySelector(`[data-put="${name}"]`).textContent = text);
+  const put = (parent, name, text) => (parent.querySelector(`[data-put="${name}"]`).textContent = text);
   const set = (element, attributes) => Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
-  const draw = () => {
-    const { routing, iterations, place } = form.elements;
-    const [name, color, size, frames] = data.routings[routing.value];
-    const [pose, activation, coupling, share] = frames[iterations.value - 1][place.value];
-    const votes = data.moved[place.value];
-    root.style.setProperty("--routing", color);
-    root.querySelectorAll(".microscope-panels > div").forEach((panel, j) => {
+  const summaries = root.querySelectorAll(".microscope-summary");
+  const drawSide = (side, summary, routing, iterations, place) => {
+    const [name, color, size, frames] = data.routings[routing];
+    const [pose, activation, coupling, share] = frames[iterations - 1][place];
+    const votes = data.moved[place];
+    side.style.setProperty("--routing", color);
+    side.querySelector(".microscope-name").textContent = name;
+    side.querySelectorAll(".microscope-panels > div").forEach((panel, j) => {
       panel.querySelector("b").textContent = activation[j].toFixed(2);
       for (const dot of panel.querySelectorAll(".vote")) {
         const i = dot.dataset.child;
@@ -98,9 +99,16 @@ for (const root of document.querySelectorAll(".microscope")) {
       set(mark, { transform: `translate(${pose[j]})` });
       mark.style.setProperty("--activation", activation[j]);
     });
-    const largest = Math.max(...activation), where = data.places[place.value];
-    const said = { name, iterations: iterations.value, place: where, winner: activation.indexOf(largest) + 1 };
-    Object.entries({ ...said, largest: largest.toFixed(2), share: (100 * share).toFixed(0) }).forEach(([of, text]) => put(of, text));
+    const largest = Math.max(...activation);
+    const said = { name, winner: activation.indexOf(largest) + 1, largest: largest.toFixed(2), share: (100 * share).toFixed(0) };
+    Object.entries(said).forEach(([of, text]) => put(summary, of, text));
+  };
+  const draw = () => {
+    const { routing, iterations, place } = form.elements;
+    const where = data.places[place.value];
+    root.querySelectorAll(".microscope-side").forEach((side, k) => drawSide(side, summaries[k], routing[k].value, iterations.value, place.value));
+    put(root, "iterations", iterations.value);
+    put(root, "place", where);
     form.querySelector("output").textContent = where;
     place.setAttribute("aria-valuetext", where);
   };

@@ -54,13 +54,16 @@ def test_a_frame_is_what_the_routing_says(frames, name, iterations, step):
 def test_every_routing_is_there_or_depends_on_its_start_and_the_page_says_so(frames):
     page = BeautifulSoup(microscope.draw(), "html.parser")
     assert {"dynamic", "em", "dynamic_over_children", "similarity"} <= set(frames)
-    (note,) = page.select(".microscope-panels ~ p")
-    for name in ROUTINGS:
-        if name not in frames:
-            first = microscope.route(microscope.untrained(name, seed=0))
-            second = microscope.route(microscope.untrained(name, seed=1))
-            assert not microscope.agree(first, second)
-            assert routing_name(name) in note.text
+    (note,) = page.select(".microscope-note")
+    survey = microscope.survey()
+    assert survey.doubles == {"em_vector": "em"}
+    assert set(ROUTINGS) == {*frames, *survey.seed_dependent, *survey.doubles}
+    for name in survey.seed_dependent:
+        first = microscope.route(microscope.untrained(name, seed=0))
+        second = microscope.route(microscope.untrained(name, seed=1))
+        assert not microscope.agree(first, second)
+    for name in (*survey.seed_dependent, *survey.doubles):
+        assert routing_name(name) in note.text
 
 
 def test_a_new_routing_appears_by_itself(monkeypatch):
@@ -69,7 +72,7 @@ def test_a_new_routing_appears_by_itself(monkeypatch):
 
         def __init__(self, parents, dim, **options):
             super().__init__(parents, dim, **options)
-            self.scale = torch.nn.Parameter(1 + 0.1 * torch.randn(parents))
+            self.scale = torch.nn.Parameter(2 + 0.1 * torch.randn(parents))
 
         def forward(self, votes, *arguments, **options):
             return super().forward(votes * self.scale[:, None], *arguments, **options)
@@ -117,11 +120,12 @@ def test_it_is_small_and_says_what_it_shows(frames):
     data = page.find("script").text
     assert len(data) < 150_000
     assert set(json.loads(data)["routings"]) == set(frames)
-    frame = frames[SHOWN.routing][SHOWN.iterations - 1][SHOWN.position]
-    activations = [number.text for number in page.select(".microscope-panels p b")]
-    assert activations == [f"{activation:.2f}" for activation in frame.activation]
-    assert len(page.select("svg .vote")) == CHILDREN * PARENTS
-    assert len(page.select("svg .vote.group")) == GROUP * PARENTS
+    for name, side in zip(SHOWN.routings, page.select(".microscope-side"), strict=True):
+        frame = frames[name][SHOWN.iterations - 1][SHOWN.position]
+        activations = [number.text for number in side.select(".microscope-panels p b")]
+        assert activations == [f"{activation:.2f}" for activation in frame.activation]
+        assert len(side.select("svg .vote")) == CHILDREN * PARENTS
+        assert len(side.select("svg .vote.group")) == GROUP * PARENTS
 
 
 @pytest.mark.browser
@@ -130,7 +134,7 @@ def test_a_reader_moves_the_votes(browser, site, frames):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    assert page.locator(".microscope svg").count() == PARENTS
+    assert page.locator(".microscope svg").count() == 2 * PARENTS
     assert not page.locator(".microscope form").is_visible()
     summary = page.locator(".microscope > p").first.inner_text()
     context.close()
@@ -143,8 +147,10 @@ def test_a_reader_moves_the_votes(browser, site, frames):
     assert live.inner_text() == summary, "the script says what Python said"
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
-    def assert_shown(name: str, iterations: int, step: int) -> None:
-        activation = frames[name][iterations - 1][step].activation
+    def assert_shown(names: tuple[str, str], iterations: int, step: int) -> None:
+        activation = []
+        for name in names:
+            activation += frames[name][iterations - 1][step].activation
         numbers = page.locator(".microscope-panels p b").all_inner_texts()
         assert numbers == [f"{number:.2f}" for number in activation]
 
@@ -152,17 +158,17 @@ def test_a_reader_moves_the_votes(browser, site, frames):
     start = dot.get_attribute("cx")
     assert_shown(*SHOWN)
     page.locator("input[name=place]").focus()
-    for _ in range(SHOWN.position - ZERO):
-        page.keyboard.press("ArrowLeft")
-    assert page.locator("input[name=place]").get_attribute("aria-valuetext") == "+0.00"
-    assert_shown(SHOWN.routing, ITERATIONS, ZERO)
+    for _ in range(MEETING - SHOWN.position):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("input[name=place]").get_attribute("aria-valuetext") == "+0.60"
+    assert_shown(SHOWN.routings, ITERATIONS, MEETING)
     assert dot.get_attribute("cx") != start
-    page.select_option("select[name=routing]", "em")
-    page.get_by_label("2", exact=True).check()
-    assert_shown("em", 2, ZERO)
-    assert "EM, iterations: 2, place of the group: +0.00" in live.inner_text()
+    page.get_by_label("First routing").select_option("similarity")
+    page.locator(".microscope").get_by_label("2", exact=True).check()
+    assert_shown(("similarity", "em"), 2, MEETING)
+    assert "Iterations: 2, place of the group: +0.60. similarity: parent" in live.inner_text()
     page.emulate_media(media="print")
     assert not page.locator(".microscope form").is_visible()
-    assert_shown("em", 2, ZERO)
+    assert_shown(("similarity", "em"), 2, MEETING)
     assert not errors
     context.close()

@@ -30,13 +30,13 @@ ITERATIONS = 3
 class Shown(NamedTuple):
     """What the page shows."""
 
-    routing: str
+    routings: tuple[str, str]
     iterations: int
     position: int
 
 
-SHOWN = Shown("dynamic", iterations=3, position=15)
-"""At first: the group meets three votes that stay."""
+SHOWN = Shown(("dynamic", "em"), iterations=3, position=PLACES // 2)
+"""At first: the group passes zero, where RBA finds parent 1 weakest and EM strongest."""
 
 
 CONSTANTS = {
@@ -87,17 +87,38 @@ def untrained(name: str, seed: int, draws: int = 1000) -> Routing:
 
 @functools.cache
 def frames() -> dict[str, list[list[Frame]]]:
-    """Return the frames of every routing, by iterations and place.
-
-    A routing that depends on the seed of its start is not there: it routes as it has learned
-    to, and here it has learned nothing.
-    """
+    """Return the frames of every routing that is shown, by iterations and place."""
     frames_by_routing = {}
+    for name, results in survey().results.items():
+        frames_by_routing[name] = [frames_of(result) for result in results]
+    return frames_by_routing
+
+
+class Survey(NamedTuple):
+    """Which routings are shown, and which are not."""
+
+    results: dict[str, list[RoutingResult]]
+    # Routings whose results depend on the seed of the start: they route as they have learned
+    # to, and here they have learned nothing.
+    seed_dependent: list[str]
+    # Routings with the activations and couplings of another, and the other's name.
+    doubles: dict[str, str]
+
+
+def survey() -> Survey:
+    """Route the toy with every routing."""
+    results, seed_dependent, doubles = {}, [], {}
     for name in ROUTINGS:
         first, second = route(untrained(name, seed=0)), route(untrained(name, seed=1))
-        if agree(first, second):
-            frames_by_routing[name] = [frames_of(result) for result in first]
-    return frames_by_routing
+        if not agree(first, second):
+            seed_dependent.append(name)
+            continue
+        twins = [twin for twin, result in results.items() if agree(first, result, poses=False)]
+        if twins:
+            doubles[name] = twins[0]
+        else:
+            results[name] = first
+    return Survey(results, seed_dependent, doubles)
 
 
 def route(routing: Routing) -> list[RoutingResult]:
@@ -108,10 +129,16 @@ def route(routing: Routing) -> list[RoutingResult]:
         return [routing(votes, activation, iterations=t) for t in range(1, ITERATIONS + 1)]
 
 
-def agree(first: list[RoutingResult], second: list[RoutingResult]) -> bool:
-    """Say whether two routings differ nowhere by more than a hundredth."""
+def agree(
+    first: list[RoutingResult], second: list[RoutingResult], *, poses: bool = True
+) -> bool:
+    """Say whether two routings differ nowhere by more than a hundredth.
+
+    Without ``poses`` only activations and couplings count.
+    """
     for result_1, result_2 in zip(first, second, strict=True):
-        for a, b in zip(result_1, result_2, strict=True):  # pose, activation, coupling
+        for field in RoutingResult._fields if poses else ("activation", "coupling"):
+            a, b = getattr(result_1, field), getattr(result_2, field)
             if not torch.allclose(a, b, atol=0.01):
                 return False
     return True
@@ -135,42 +162,58 @@ def short(x: Tensor) -> list:
 
 def draw() -> str:
     """Return the microscope as HTML: drawn as ``SHOWN`` says, with all other numbers in it."""
-    routed, votes = frames(), toy()
-    first = routed[SHOWN.routing][SHOWN.iterations - 1][SHOWN.position]
+    routed, votes, routings = frames(), toy(), survey()
     names = {name: routing_name(name) for name in routed}
-    sizes = {name: dot_size(name) for name in routed}
     edge = round(float(votes.abs().max()) + 0.15, 2)
     distance = 2 * REACH / (PLACES - 1)
     places = [f"{step * distance - REACH:+.2f}".replace("-", "−") for step in range(PLACES)]
     data = {"places": places, "moved": short(votes[:, :GROUP, 0]), "routings": {}}
     for name, by_iterations in routed.items():
-        entry = [names[name], routing_color(name), sizes[name], by_iterations]
+        entry = [names[name], routing_color(name), dot_size(name), by_iterations]
         data["routings"][name] = entry
-    panels = []
-    for parent, coupling in enumerate(first.coupling):
-        dots = []
-        for child, (x, y) in enumerate(short(votes[SHOWN.position, :, parent])):
-            radius = sizes[SHOWN.routing] * coupling[child] ** 0.5
-            dots.append({"child": child, "x": x, "y": y, "r": radius})
-        panels.append(dots)
+    doubles = {routing_name(name): names[twin] for name, twin in routings.doubles.items()}
     return render.draw(
         "microscope",
         shown=SHOWN,
-        frame=first,
+        sides=[side(name, votes[SHOWN.position]) for name in SHOWN.routings],
         names=names,
-        color=routing_color(SHOWN.routing),
         iterations=ITERATIONS,
         place=places[SHOWN.position],
         last=PLACES - 1,
-        winner=first.activation.index(max(first.activation)) + 1,
         group=GROUP,
         edge=edge,
-        side=round(2 * edge, 2),
+        width=round(2 * edge, 2),
         line=short(votes[[0, -1], :GROUP, 0].mean(dim=1).flatten()),
-        panels=panels,
-        left_out=[routing_name(name) for name in ROUTINGS if name not in routed],
+        seed_dependent=[routing_name(name) for name in routings.seed_dependent],
+        doubles=doubles,
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
+
+
+class Side(NamedTuple):
+    """A routing as it is drawn at first."""
+
+    routing: str
+    name: str
+    color: str
+    frame: Frame
+    winner: int  # the number of a parent, from 1
+    panels: list[list[dict[str, float]]]  # the dots of each parent
+
+
+def side(routing: str, votes: Tensor) -> Side:
+    """Return what is drawn of a routing and votes [I, J, D] as ``SHOWN`` says."""
+    frame = frames()[routing][SHOWN.iterations - 1][SHOWN.position]
+    panels = []
+    for parent, coupling in enumerate(frame.coupling):
+        dots = []
+        for child, (x, y) in enumerate(short(votes[:, parent])):
+            radius = dot_size(routing) * coupling[child] ** 0.5
+            dots.append({"child": child, "x": x, "y": y, "r": radius})
+        panels.append(dots)
+    winner = frame.activation.index(max(frame.activation)) + 1
+    name, color = routing_name(routing), routing_color(routing)
+    return Side(routing, name, color, frame, winner, panels)
 
 
 def dot_size(routing: str) -> float:
