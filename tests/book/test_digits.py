@@ -9,7 +9,7 @@ import pytest
 import torch
 from bs4 import BeautifulSoup
 from capsbook import digits
-from capsbook.digits import CLASSES, ITERATIONS, SHOWN
+from capsbook.digits import CHILDREN, CLASSES, ITERATIONS, SHOWN
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,8 @@ def test_the_page_shows_what_the_network_computes(networks, page, test_set, rout
         assert data["labels"][number] == test_set.labels[row]
         with torch.no_grad():
             pose, child_activation = network.primary_capsules(image[None])
-            result, reconstruction = network(image[None])
+            result = network.classes(pose, child_activation)
+            reconstruction = network.decode(result.pose, result.activation.argmax(dim=-1))
             votes = network.classes.votes(pose)[0]
         activation, share, coupling, poses, pixels = steps[-1]
         assert_thousandths(primary, child_activation[0])
@@ -90,12 +91,26 @@ def test_one_sees_what_the_page_says_to_look_for(networks, test_set):
     assert activation == sorted(activation)
 
 
+@pytest.mark.parametrize(("routing", "low", "high"), [("dynamic", 0, 0.4), ("em", 0.8, 1)])
+def test_votes_for_the_strongest_class_are_closest_under_em_only(
+    networks, test_set, routing, low, high
+):
+    network = networks[routing]
+    with torch.no_grad():
+        pose, _ = network.primary_capsules(test_set.inputs)
+        spread = network.classes.votes(pose).var(dim=1).sum(dim=-1)  # [N, J]
+    activation = digits.route(network, test_set.inputs)[-1].activation
+    first, second = spread.gather(1, activation.topk(2).indices).unbind(dim=1)
+    assert low <= (first < second).float().mean() <= high
+
+
 def test_it_is_small_and_drawn_in_full_without_the_script(page, networks, test_set):
     assert len(page.find("script").text) < 300_000
     assert len(page.select(".digit-images input[type=radio]")) == 20
     assert len(page.select(".digit-image rect")) == 64
     assert len(page.select(".digit-reconstruction rect")) == 64
-    assert len(page.select(".digit-types rect")) == len(page.select(".child")) / 2 == 36
+    assert len(page.select(".digit-types rect")) == CHILDREN
+    assert len(page.select(".child")) == 2 * CHILDREN
     row = digits.chosen(test_set)[SHOWN.image]
     image = test_set.inputs[row][None]
     activation = digits.route(networks[SHOWN.routing], image)[-1].activation[0]
@@ -113,7 +128,7 @@ def test_a_reader_chooses_image_routing_and_iteration(browser, site):
     page = context.new_page()
     page.goto(path.as_uri())
     assert not page.locator(".digits form").is_visible()
-    assert page.locator(".digits .child").count() == 72
+    assert page.locator(".digits .child").count() == 2 * CHILDREN
     summary = page.locator(".digits > p").inner_text()
     context.close()
 

@@ -28,6 +28,7 @@ SIDE = 8
 TYPES = 4
 GRID = 3
 """Rows and columns of the primary capsules of a type."""
+CHILDREN = TYPES * GRID * GRID
 ITERATIONS = 3
 STRONGEST = 2
 """So many classes are drawn with their votes: the most active after the last iteration."""
@@ -57,35 +58,30 @@ SHOWN = Shown(image=8, routing="dynamic", iterations=3)
 
 
 class DigitCapsNet(nn.Module):
-    """A CapsNet for images [N, 1, 8, 8].
+    """A CapsNet for images [N, 1, 8, 8] with labels [N].
 
-    It returns what the class capsules make of them, and reconstructions [N, 64] from the pose
-    of one class: that of ``labels`` [N], else the most active.
+    It returns what the class capsules make of them, and reconstructions [N, 64] from the poses
+    of the labelled classes.
     """
 
     def __init__(self, routing: str, **options: object):
         super().__init__()
         self.conv = nn.Conv2d(1, 32, 3)  # 8 × 8 pixels become 6 × 6 features,
         self.primary = PrimaryCapsules(32, TYPES, 8, kernel=4, stride=1)  # and 3 × 3 capsules
-        children = TYPES * GRID * GRID
-        self.classes = DenseCapsules(
-            children, CLASSES, 8, 8, routing=routing, weight_std=0.3, **options
-        )
+        options |= dict(routing=routing, weight_std=0.3)
+        self.classes = DenseCapsules(CHILDREN, CLASSES, 8, 8, **options)
         self.decoder = dense_decoder(CLASSES * 8, (128,), (SIDE, SIDE))
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.primary(F.relu(self.conv(images)))
 
-    def decode(self, pose: Tensor, label: Tensor) -> Tensor:
-        mask = F.one_hot(label, CLASSES)[..., None]  # [N, J, 1]
+    def decode(self, pose: Tensor, labels: Tensor) -> Tensor:
+        mask = F.one_hot(labels, CLASSES)[..., None]  # [N, J, 1]
         return self.decoder((pose * mask).flatten(1))
 
-    def forward(
-        self, images: Tensor, labels: Tensor | None = None
-    ) -> tuple[RoutingResult, Tensor]:
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[RoutingResult, Tensor]:
         result = self.classes(*self.primary_capsules(images))
-        label = result.activation.argmax(dim=-1) if labels is None else labels
-        return result, self.decode(result.pose, label)
+        return result, self.decode(result.pose, labels)
 
 
 def examples(split: str) -> Examples:
