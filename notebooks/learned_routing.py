@@ -108,7 +108,7 @@ SIMILARITY = plots.routing_color("similarity")
 # Small networks on MNIST err on {measured}`variants:mnist/similarity/released_start:test_error` from the released start, and on {measured}`errors:mnist/similarity:test_error` from a steeper one.
 # The steep start differs in three ways, so we cannot say which of them matters.
 
-# %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling over the distance of a vote from the mean, for three starts; a line for each of five classes. Shaded: the middle nine tenths of distances in a new full-size network.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts, with the distances that votes have in a new network shaded. From the released and the wide start it hardly falls across that range, from the steep one it falls by a sixth."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How much less does a far vote count than a near one? Coupling over the distance of a vote from the mean, for three starts; a line for each of five classes. Shaded: the middle nine tenths of distances in a new full-size network.", "name": "fig-lr-start"}, "image": {"alt": "The coupling of a vote over its distance from the mean, relative to that of a near vote, for three starts. The distances that votes have in a new network are shaded. From the released and the wide start it hardly falls across that range, from the steep one it falls by a sixth."}} tags=["hide-input"]
 PRESETS = {"released": "released start", "spread": "wide start", "steep": "steep start"}
 near, far, *_ = start.sight("released")["classes"]
 distances = torch.linspace(0, 1.5, 200)
@@ -119,17 +119,19 @@ def relative_couplings(preset: str) -> torch.Tensor:
     """Return the coupling over the distance, relative to that of a near vote, [5, 200]."""
     with seeded(1):
         routing = make_routing("similarity", 5, 16, kernels=10, start=preset)
-    shape = torch.zeros(1, 5), routing.mixture, routing.width()
-    rise = kernel(distances.expand(1, 5, -1), *shape)
-    rise -= kernel(torch.full((1, 5, 1), near), *shape)
-    return (rise / routing.weights.abs().sum(dim=1, keepdim=True)).exp()
+    parents = torch.zeros(1, 5), routing.mixture, routing.width()
+    nearest = torch.full((1, 5, 1), near)
+    rise = kernel(distances.expand(1, 5, -1), *parents) - kernel(nearest, *parents)
+    total_weight = routing.weights.abs().sum(dim=1, keepdim=True)  # λ₁ + λ₂
+    return (rise / total_weight).exp()
 
 
 figure, axes = plots.panels(3, height=2.0, sharey=True)
 for axis, (preset, title) in zip(axes, PRESETS.items(), strict=True):
     axis.axvspan(near, far, color=INK, alpha=0.12, lw=0)
     axis.plot(distances, relative_couplings(preset).T, color=SIMILARITY, lw=1)
-    axis.set(title=title, xlabel="distance")
+    axis.set_title(title)
+    axis.set_xlabel("distance")
 axes[0].set_ylabel("relative coupling")
 plt.show()
 
@@ -189,8 +191,9 @@ sliders.forEach(s => s.addEventListener('input', draw)); draw();
 })();</script>
 """
 points, activation, _, width = toy.clusters(0)
+positions = points[:, 0].round(decimals=3)
 toy_data = {
-    "v": points[:, 0].round(decimals=3).tolist(),
+    "v": positions.tolist(),
     "a": activation.round(decimals=3).tolist(),
     "w": width[0].tolist(),
     "dense": toy.DENSE,
@@ -199,7 +202,7 @@ toy_data = {
 }
 plots.widget(WIDGET, toy_data)
 
-# %% mystnb={"figure": {"caption": "What do the two weights do? A disc is a vote, its area the coupling after ten iterations; the cross is their mean.", "name": "fig-lr-toy"}, "image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal; with a large second one those of the loose, active cluster are larger; with small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What do the two weights do? A disc is a vote, its area the coupling after ten iterations; the cross is their mean.", "name": "fig-lr-toy"}, "image": {"alt": "Four panels of votes as discs whose areas are couplings. With a large first weight all are equal. With a large second one those of the loose, active cluster are larger. With small weights the dense cluster has nearly all; with very small ones a few votes near the mean have."}} tags=["hide-input"]
 PAIRS = ((100.0, 0.1), (0.1, 100.0), (0.1, 0.1), (0.01, 0.01))
 x, y = points[:, 0].T
 figure, axes = plots.panels(4, height=1.9, sharex=True, sharey=True)
@@ -207,7 +210,8 @@ for axis, (lambda1, lambda2) in zip(axes, PAIRS, strict=True):
     coupling = toy.couplings(0, lambda1, lambda2, iterations=10)
     axis.scatter(x, y, s=900 * coupling, alpha=0.55, color=SIMILARITY, lw=0)
     axis.scatter(x, y, s=2, color=INK)
-    axis.plot(coupling @ x, coupling @ y, "+", color=INK, ms=11, mew=2.2)
+    mean_x, mean_y = coupling @ x, coupling @ y
+    axis.plot(mean_x, mean_y, "+", color=INK, ms=11, mew=2.2)
     axis.set(xticks=[], yticks=[])
     axis.set_title(f"λ₁ = {lambda1:g}, λ₂ = {lambda2:g}", fontsize=9.5)
 plt.show()
@@ -300,7 +304,7 @@ chapter.table("LR-W-3", names=names)
 #
 # ### The network
 
-# %% mystnb={"figure": {"caption": "What does an image pass? The network of Table 1 for smallNORB, with the shapes of its layers. Each capsule has a pose of 4 by 4 and an activation; any routing can stand where an arrow says so.", "name": "fig-lr-network"}, "image": {"alt": "The network from left to right: an image of 32 by 32 pixels, a convolution, primary capsules, two layers of conv capsules, and class capsules, with the shape of each."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does an image pass? The network of Table 1 for smallNORB, with the shapes of its layers. Each capsule has a pose of 4 by 4 and an activation; any routing can stand where an arrow says so.", "name": "fig-lr-network"}, "image": {"alt": "The network from left to right: an image of 32 by 32 pixels, a convolution, primary capsules, two layers of conv capsules, class capsules. Each has its shape."}} tags=["hide-input"]
 network = ConsensusCapsNet((1, 32, 32), routing="connectionist").eval()
 image = torch.zeros(1, 1, 32, 32)
 with torch.no_grad():
@@ -310,11 +314,15 @@ with torch.no_grad():
     for layer in (network.capsules1, network.capsules2, network.classes):
         pose, activation, _ = layer(pose, activation)
         sizes.append(activation.shape[1:])
-names = ["image", "feature maps", "primary capsules", *["conv capsules"] * 2, "class capsules"]
-first, second, *routed = [f"{k}×{k}, stride {stride}" for k, stride in network.WINDOWS]
-leads = [first, second, *(f"routing,\n{window}" for window in routed), "routing", ""]
 shapes = [" × ".join(map(str, size)) for size in sizes]
-plots.network(list(zip(names, shapes, leads, strict=True)), INK)
+capsules = ["primary capsules", "conv capsules", "conv capsules", "class capsules"]
+names = ["image", "feature maps", *capsules]
+windows = [f"{kernel}×{kernel}, stride {stride}" for kernel, stride in network.WINDOWS]
+first, second, *routed = windows
+routings = [f"routing,\n{window}" for window in routed]
+operations = [first, second, *routings, "routing", ""]
+layers = list(zip(names, shapes, operations, strict=True))
+plots.network(layers, INK)
 plt.show()
 
 # %% [markdown]
@@ -327,12 +335,13 @@ class SmallConsensusCapsNet(torch.nn.Module):
 
     def __init__(self, classes: int = 10, **routing: object):
         super().__init__()
-        shared = {"coordinates": True, **routing}
+        flat = {"coordinates": True, **routing}
+        convolutional = {"transform": "bounded", **flat}
         self.conv = torch.nn.Conv2d(1, 16, 5, stride=2)
         self.primary = MatrixPrimaryCapsules(16, 4)
-        self.capsules1 = ConvCapsules(4, 4, kernel=3, stride=2, transform="bounded", **shared)
-        self.capsules2 = ConvCapsules(4, 4, kernel=3, stride=1, transform="bounded", **shared)
-        self.classes = FlatCapsules(4, classes, **shared)
+        self.capsules1 = ConvCapsules(4, 4, kernel=3, stride=2, **convolutional)
+        self.capsules2 = ConvCapsules(4, 4, kernel=3, stride=1, **convolutional)
+        self.classes = FlatCapsules(4, classes, **flat)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         pose, activation = self.primary(self.conv(images).relu())
@@ -358,7 +367,8 @@ def losses(routing: str, **options: object) -> list[float]:
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     curve = []
     for batch in batches:
-        loss = spread_loss(network(images[batch]), labels[batch], margin=0.5)
+        activation = network(images[batch])
+        loss = spread_loss(activation, labels[batch], margin=0.5)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -372,13 +382,17 @@ curves = {
 }
 
 # %% mystnb={"figure": {"caption": "Do both routings learn? Spread loss of each batch of 16 small digits, one seed.", "name": "fig-lr-small"}, "image": {"alt": "Spread loss of each batch over 120 training steps of the small network. With the LSTM and with the kernel it stays where it starts for some fifty steps and then falls."}} tags=["hide-input"]
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
+figure, axis = plots.panels(1, height=2.2)
+steps = range(1, STEPS + 1)
 colors = {}
 for routing, curve in curves.items():
-    color = colors[NAMES[routing]] = plots.routing_color(routing)
-    axis.plot(range(1, STEPS + 1), curve, color=color, lw=1.2)
+    color = plots.routing_color(routing)
+    colors[NAMES[routing]] = color
+    axis.plot(steps, curve, color=color, lw=1.2)
 plots.key(axis, colors)
-axis.set(xlabel="step", ylabel="spread loss", ylim=(0, None))
+axis.set_xlabel("step")
+axis.set_ylabel("spread loss")
+axis.set_ylim(0, None)
 plt.show()
 
 # %% [markdown]
@@ -426,10 +440,11 @@ rows = {
     "EM, original authors": [NOT_PRINTED, "LR-T3-emorig-norb"],
     "similarity (kernel)": ["LR-T3-sim-mnist", "LR-T3-sim-norb"],
 }
-for routing, label in (("em", "EM, in our network"), ("dynamic", "RBA, in our network")):
+for routing in ("em", "dynamic"):
+    label = f"{NAMES[routing]}, in our network"
     rows[label] = [our_error(routing, data) for data in ("mnist", "smallnorb")]
-table = pd.DataFrame(rows, index=["MNIST", "smallNORB"]).T.rename_axis("routing")
-chapter.side_by_side(table, digits=2)
+table = pd.DataFrame(rows, index=["MNIST", "smallNORB"]).T
+chapter.side_by_side(table.rename_axis("routing"), digits=2)
 
 # %% mystnb={"figure": {"caption": "Which routing errs least? Our small networks: a dot a seed, the mean larger, its 95 % interval as a band. Open: the paper, at full size. A network has *learned* if it is right on nine of ten training images.", "name": "fig-lr-errors"}, "image": {"alt": "Test errors of the LSTM, the kernel, EM routing and RBA on two sets. On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on {measured}`errors:mnist/em:test_error`, the kernel on {measured}`errors:mnist/similarity:test_error` and RBA on {measured}`errors:mnist/dynamic:test_error`. On smallNORB all err on about a third, and none has learned."}} tags=["hide-input"]
 PRINTED = {
@@ -438,19 +453,29 @@ PRINTED = {
     ("smallnorb", "connectionist"): "LR-T3-conn-norb",
     ("smallnorb", "similarity"): "LR-T3-sim-norb",
 }
+
+
+def printed_error(data: str, routing: str) -> float | None:
+    """Return the paper's error of a routing that it trained."""
+    claim = PRINTED.get((data, routing))
+    return verdicts[claim].claim.value if claim else None
+
+
 figure, axes = plots.panels(len(sets), height=2.5, squeeze=False)
 for axis, data in zip(axes[0], sets, strict=True):
     rows = {}
     for routing, name in NAMES.items():
         networks = frames.select(trained_records, "errors", data=data, routing=routing)
-        test_errors = frames.values(networks, "test_error")
-        learned = f"{len(shown.learned(networks))} of {len(networks)} learned"
-        claim = PRINTED.get((data, routing))
-        printed = verdicts[claim].claim.value if claim else None
-        ends = interval(test_errors, (0, 100)) or ()
-        rows[f"{name}\n{learned}"] = plots.routing_color(routing), printed, test_errors, ends
+        learned = len(shown.learned(networks))
+        label = f"{name}\n{learned} of {len(networks)} learned"
+        color = plots.routing_color(routing)
+        seeds = frames.values(networks, "test_error")
+        ends = interval(seeds, (0, 100)) or ()
+        rows[label] = (color, printed_error(data, routing), seeds, ends)
     plots.rows(axis, rows)
-    axis.set(title=shown.SETS.get(data, data), xlabel="test error (%)", xlim=(0, None))
+    axis.set_title(shown.SETS.get(data, data))
+    axis.set_xlabel("test error (%)")
+    axis.set_xlim(0, None)
 plt.show()
 
 # %% tags=["remove-input"]
@@ -469,7 +494,7 @@ chapter.table("LR-W-1", names=names)
 # ```{fold} How the learning rates were chosen
 # ```
 #
-# Errors in percent on training images that were held out, for one seed, after a part of the steps of Table 3. ✓: the rate that the arm has in Table 3.
+# Errors in percent on training images that were held out, for one seed, after a part of the steps of Table 3. The rate with ✓ is that of Table 3.
 
 # %% tags=["remove-input"]
 pilot_records = frames.best([*committed, *pilot], "pilot")
@@ -483,9 +508,11 @@ for (data, name), held_out in shown.rates(pilot_records).items():
     lowest_rate = min(held_out, key=held_out.get)
     texts = {rate: f"{error:.1f}" for rate, error in held_out.items()}
     texts[lowest_rate] += " ✓"
-    share = f"{100 * shares[data]:.0f}"
-    rows[data, name] = [*(texts.get(rate, "") for rate in rates), share]
-columns = [*(f"rate {rate:g}" for rate in rates), "part of the steps (%)"]
+    cells = [texts.get(rate, "") for rate in rates]
+    cells.append(f"{100 * shares[data]:.0f}")
+    rows[data, name] = cells
+columns = [f"rate {rate:g}" for rate in rates]
+columns.append("part of the steps (%)")
 frames.table(rows, columns, "set", "routing")
 
 # %% [markdown]
@@ -493,7 +520,7 @@ frames.table(rows, columns, "set", "routing")
 #
 # Does a parent listen to votes that lie near its mean, or to active children? We sort its children by the distance of their votes, and compare the weights of the nearest tenth and the farthest tenth. Then we sort them by activation.
 
-# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Ratio of the weights of two tenths of its children, after the last iteration, by layer. A dot is a small network on MNIST, three seeds. Dotted: both weigh alike.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of weight ratios on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all; with RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing; with the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Whom does a parent listen to? Ratio of the weights of two tenths of its children, after the last iteration, by layer. A dot is a small network on MNIST, three seeds. Dotted: both weigh alike.", "name": "fig-lr-follow"}, "image": {"alt": "Two panels of weight ratios on a logarithmic scale, a row for each routing and layer. Left: near votes outweigh far ones with the kernel and EM routing in every network, and with the LSTM in nearly all. With RBA the ratio is near one. Right: active children outweigh inactive ones with the kernel and EM routing. With the LSTM the least active outweigh the most active in the first layer."}} tags=["hide-input"]
 ORDERS = {"distance": "nearest over farthest", "activation": "most over least active"}
 shown_set = "mnist" if "mnist" in sets else sets[0]
 networks = frames.select(trained_records, "errors", data=shown_set)
@@ -515,10 +542,13 @@ for axis, (order, title) in zip(axes, ORDERS.items(), strict=True):
     for routing, name in NAMES.items():
         for layer, layer_name in PLACES.items():
             ratios = weight_ratios(order, layer, routing)
-            rows[f"{name}, {layer_name}"] = plots.routing_color(routing), None, ratios, ()
+            color = plots.routing_color(routing)
+            rows[f"{name}, {layer_name}"] = (color, None, ratios, ())
     plots.rows(axis, rows, guessing=0)
     axis.axvline(1, color=INK, ls=":", lw=1)
-    axis.set(title=title, xscale="log", xlabel="ratio of weights")
+    axis.set_title(title)
+    axis.set_xscale("log")
+    axis.set_xlabel("ratio of weights")
 plt.show()
 
 # %% [markdown]
@@ -560,7 +590,7 @@ frames.styled(settings)
 #
 # ### The softmax over the wrong axis
 #
-# The softmax runs over the *children*. Over the parents, as in RBA and EM routing, it is silently another algorithm: the single parent of the toy takes all of every vote, whatever the weights.
+# The softmax runs over the *children*. Over the parents, as in RBA and EM routing, it is silently another algorithm. The single parent of the toy then takes all of every vote, whatever the weights.
 # `couplings_sum_to_one` holds each routing to the axis that it declares. We know of no public code with this mistake.
 
 
@@ -569,22 +599,28 @@ def dense_share(weight: float, over: str) -> float:
     """Return the share of the dense cluster of the toy when both weights have this value."""
     votes, activation, mixture, width = toy.clusters(0)
     weights = torch.tensor([weight, weight]).double()
+    prior = activation.log()
     axis = {"children": -1, "parents": -2}[over]
     mu = votes.mean(dim=0)[0]
     for _ in range(10):
         k = kernel(votes.permute(2, 1, 0), mu[:, None], mixture, width)  # [parents, children]
-        coupling = closed_form(k, activation.log(), *weights).softmax(dim=axis)[0]
+        logits = closed_form(k, prior, *weights)
+        coupling = logits.softmax(dim=axis)[0]
         mu = coupling @ votes[:, 0] / coupling.sum()
     return float(coupling[: toy.DENSE].sum() / coupling.sum())
 
 
 weights = torch.logspace(-1, 2, 40).tolist()
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
-axis.axhline(toy.DENSE / (toy.DENSE + toy.LOOSE), color=INK, lw=1, ls=":")
+share_of_votes = toy.DENSE / (toy.DENSE + toy.LOOSE)
+figure, axis = plots.panels(1, height=2.2)
+axis.axhline(share_of_votes, color=INK, lw=1, ls=":")
 for over, color in (("parents", MISTAKE), ("children", SIMILARITY)):
-    axis.plot(weights, [dense_share(weight, over) for weight in weights], color=color)
+    shares = [dense_share(weight, over) for weight in weights]
+    axis.semilogx(weights, shares, color=color)
 plots.key(axis, {"over children": SIMILARITY, "over parents": MISTAKE})
-axis.set(xscale="log", xlabel="λ₁ = λ₂", ylabel="share", ylim=(0, 1.03))
+axis.set_xlabel("λ₁ = λ₂")
+axis.set_ylabel("share")
+axis.set_ylim(0, 1.03)
 plt.show()
 
 # %% [markdown]
@@ -602,16 +638,19 @@ plt.show()
 
 # %% mystnb={"figure": {"caption": "Does a capsule act the same everywhere? Activation of one type of capsule in six columns that see exactly the same, in a new routing with the released start. The axis shows a small range.", "name": "fig-lr-columns"}, "image": {"alt": "Activation of one type of parent in six columns whose children are all alike. With theta by type it is the same everywhere, with theta by column it differs from column to column."}} tags=["hide-input"]
 with seeded(1):
-    votes = torch.randn(1, 18, 1, 16).expand(6, -1, -1, -1)
-    activation = torch.rand(18).expand(6, -1)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
+    votes = torch.randn(1, 18, 1, 16)
+    activation = torch.rand(18)
+votes = votes.expand(6, -1, -1, -1)  # six columns that see the same
+activation = activation.expand(6, -1)
+figure, axis = plots.panels(1, height=2.2)
 for columns, color in ((None, SIMILARITY), (6, RELEASED)):
     with seeded(0), torch.no_grad():
         routing = make_routing("similarity", 1, 16, start="released", columns=columns)
         parents = routing(votes, activation)
     axis.plot(range(1, 7), parents.activation[:, 0], "o-", color=color)
 plots.key(axis, {"θ of the type": SIMILARITY, "θ of the column, as released": RELEASED})
-axis.set(xlabel="column", ylabel="activation")
+axis.set_xlabel("column")
+axis.set_ylabel("activation")
 plt.show()
 
 # %% [markdown]
@@ -641,10 +680,12 @@ for axis, (data, routing) in zip(axes.flat, panels, strict=True):
     rows = {}
     for (*arm, change), (_, points) in changes.items():
         if arm == [data, NAMES[routing]] and change != shown.UNCHANGED:
-            rows[change] = (color, None, points, interval(points) or ())
+            ends = interval(points) or ()
+            rows[change] = (color, None, points, ends)
     axis.axvline(0, color=color, lw=1.4)
     plots.rows(axis, rows)
-    axis.set(title=f"{NAMES[routing]}, {data}", xlabel="more errors than in Table 3 (points)")
+    axis.set_title(f"{NAMES[routing]}, {data}")
+    axis.set_xlabel("more errors than in Table 3 (points)")
 plt.show()
 
 # %% [markdown]
@@ -671,28 +712,35 @@ frames.table(rows, columns)
 #
 # ### What does each routing cost?
 #
-# The LSTM brings by far the most parameters and operations of its own. Below, the full-size network: operations of a training step for one image, memory kept for its gradient, and the time of a step in steps of EM routing.
+# The LSTM brings by far the most parameters and operations of its own. The table has the full-size network. It gives operations and memory of a training step for one image, and the time of a step in steps of EM routing.
 
 # %%
 costs = session.run(STEM, "costs")
 
 # %% tags=["remove-input"]
 cost_records = frames.select(committed, "costs", "paper") or costs
-COLUMNS = {  # of a metric: its heading, its unit and its decimals
-    "parameters_of_routing": ("parameters of its own (1000)", 1e3, 1),
-    "flops_of_an_image": ("MFLOP", 1e6, 0),
-    "bytes_eager": ("MB kept", 1e6, 0),
-    "times_em_in_training": ("time, in EM steps", 1, 1),
-}
+
+
+def mean_cost(routing: str, metric: str) -> float:
+    """Return the mean of a cost over the records of a routing."""
+    records = frames.select(cost_records, "costs", routing=routing)
+    return statistics.fmean(frames.values(records, metric))
+
+
 rows = {}
 for routing, name in NAMES.items():
-    records = frames.select(cost_records, "costs", routing=routing)
-    rows[name] = []
-    for metric, (_, unit, decimals) in COLUMNS.items():
-        mean = statistics.fmean(frames.values(records, metric))
-        rows[name].append(f"{mean / unit:,.{decimals}f}")
-headings = [heading for heading, *_ in COLUMNS.values()]
-frames.table(rows, headings, "routing")
+    parameters = mean_cost(routing, "parameters_of_routing")
+    operations = mean_cost(routing, "flops_of_an_image")
+    memory = mean_cost(routing, "bytes_eager")
+    time = mean_cost(routing, "times_em_in_training")
+    rows[name] = [
+        f"{parameters / 1e3:,.1f}",
+        f"{operations / 1e6:,.0f}",
+        f"{memory / 1e6:,.0f}",
+        f"{time:,.1f}",
+    ]
+columns = ["parameters of its own (1000)", "MFLOP", "MB kept", "time, in EM steps"]
+frames.table(rows, columns, "routing")
 
 # %% tags=["remove-input"]
 names = {"LR-X-params": "Parameters of the smallNORB network without its routing"}
@@ -727,10 +775,12 @@ frames.say(
 
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 # the activations, divided by their sum; the floor of 0.1 is left out
-same_votes, prior = torch.ones(5), torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2])
-lambda1, lambda2 = torch.tensor(0.0), torch.tensor(0.5)
-coupling = closed_form(same_votes, prior.log(), lambda1, lambda2).softmax(0)
-[round(share, 3) for share in coupling.tolist()]
+same_votes = torch.ones(5)
+prior = torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2])
+lambda1, lambda2 = torch.tensor([0.0, 0.5])
+logits = closed_form(same_votes, prior.log(), lambda1, lambda2)
+couplings = logits.softmax(0).tolist()
+[round(coupling, 3) for coupling in couplings]
 
 # %% [markdown]
 # 2. Let all children be equally active. Show that one vote far away from all others gets a coupling that does not vanish, whatever its distance.
@@ -738,15 +788,25 @@ coupling = closed_form(same_votes, prior.log(), lambda1, lambda2).softmax(0)
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 # A kernel lies between 0 and 1, so no two logits differ by more than 1 / (λ₁ + λ₂).
 k = torch.tensor([1.0, 1.0, 1.0, 0.0])
-lambda1, lambda2 = torch.tensor(12.0), torch.tensor(1.0)
-coupling = closed_form(k, torch.zeros(4), lambda1, lambda2).softmax(0)
-[round(share, 3) for share in coupling.tolist()]
+lambda1, lambda2 = torch.tensor([12.0, 1.0])
+logits = closed_form(k, torch.zeros(4), lambda1, lambda2)
+couplings = logits.softmax(0).tolist()
+[round(coupling, 3) for coupling in couplings]
 
 # %% [markdown]
 # 3. How many parameters does the LSTM of a layer have, and how many would it have for vector capsules with 8 dimensions?
 
+
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
-{dim: 4 * (16 * (2 * dim + 2 + 16) + 16) for dim in (16, 8)}
+def lstm_parameters(dim: int, units: int = 16) -> int:
+    """Return the parameters of an LSTM that reads a mean, a vote, and two numbers."""
+    inputs = 2 * dim + 2
+    weights_of_a_gate = units * (inputs + units)
+    biases_of_a_gate = units
+    return 4 * (weights_of_a_gate + biases_of_a_gate)
+
+
+lstm_parameters(16), lstm_parameters(8)
 
 # %% [markdown]
 # ## All claims
