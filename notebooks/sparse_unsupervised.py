@@ -116,12 +116,12 @@ NAMES = {
 INK = plots.INK
 
 
-def key(axis: object, arms: tuple[str, ...]) -> None:
+def key(axis: plt.Axes, arms: tuple[str, ...]) -> None:
     """Name the colours of arms above a panel."""
     plots.key(axis, {NAMES[arm]: COLORS[arm] for arm in arms})
 
 
-def shade_band(axis: object) -> None:
+def shade_band(axis: plt.Axes) -> None:
     """Shade the band in which boosting keeps the share of first ranks."""
     axis.axhspan(*LifetimeBoost(16).band, color=INK, alpha=0.12, lw=0)
 
@@ -151,14 +151,22 @@ PRINTED = {
     ("dense", A): "SP-T1-affnist-unmasked-a",
     ("dense", B): "SP-T1-affnist-unmasked-b",
 }
+
+
+def accuracy_row(arm: str, metric: str) -> tuple:
+    """Return a row of the figure: colour, the paper's accuracy, and ours seed by seed."""
+    claim = PRINTED.get((arm, metric))
+    printed = verdicts[claim].claim.value if claim else None
+    color = COLORS.get(arm, INK)
+    return color, printed, percents(arm, metric), ()
+
+
 figure, axes = plots.panels(3, height=2.6, sharex=True, sharey=True)
 for axis, (title, metric) in zip(axes, PANELS.items(), strict=True):
     rows = {}
     for arm in ("cnn", "supcaps", "sparse", "dense", "pixels", "principal_components"):
-        claim = PRINTED.get((arm, metric))
-        printed = verdicts[claim].claim.value if claim else None
-        row = (COLORS.get(arm, INK), printed, percents(arm, metric), ())
-        rows[NAMES[arm].replace(" ", "\n")] = row
+        name = NAMES[arm].replace(" ", "\n")
+        rows[name] = accuracy_row(arm, metric)
     plots.rows(axis, rows)
     axis.set_title(title)
 small_titles(axes)
@@ -177,9 +185,13 @@ with seeded(3):
     support = 1 + 0.25 * torch.randn(16)
 mask = rank_mask(support[None])[0]
 figure, axes = plots.panels(3, height=2.4)
-axes[0].bar(range(16), support, color=INK, alpha=0.3)
-axes[0].plot(mask, "o", color=COLORS["sparse"], ms=5)
-axes[0].set(title="support and mask", xticks=[], xlabel="sixteen capsules", ylim=(-0.08, 1.75))
+support_axis, gain_axis, share_axis = axes
+support_axis.bar(range(16), support, color=INK, alpha=0.3)
+support_axis.plot(mask, "o", color=COLORS["sparse"], ms=5)
+support_axis.set_title("support and mask")
+support_axis.set_xticks([])
+support_axis.set_xlabel("sixteen capsules")
+support_axis.set_ylim(-0.08, 1.75)
 boost = LifetimeBoost(16).train()
 gains = []
 shares = []
@@ -190,11 +202,13 @@ with seeded(0):
         boost(batch)
         gains.append(float(boost.gain[5]))
         shares.append(float(boost.frequency[5]))
-axes[1].plot(gains, color=COLORS["sparse"])
-axes[1].set(title="gain of a weak capsule", xlabel="batches")
-shade_band(axes[2])
-axes[2].plot(shares, color=COLORS["sparse"])
-axes[2].set(title="its share of first ranks", xlabel="batches")
+gain_axis.plot(gains, color=COLORS["sparse"])
+gain_axis.set_title("gain of a weak capsule")
+gain_axis.set_xlabel("batches")
+shade_band(share_axis)
+share_axis.plot(shares, color=COLORS["sparse"])
+share_axis.set_title("its share of first ranks")
+share_axis.set_xlabel("batches")
 small_titles(axes)
 plt.show()
 
@@ -272,12 +286,16 @@ class SmallSparseCapsNet(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         pose, activation = self.primary(self.conv(images).relu())
         pose, _, coupling = self.latent(pose, activation)
-        mask = rank_mask(self.boost(routing_support(coupling, types=8)))
-        return self.decoder((pose * mask[..., None]).flatten(1))  # [N, pixels]
+        support = routing_support(coupling, types=8)
+        mask = rank_mask(self.boost(support))
+        masked = pose * mask[..., None]
+        return self.decoder(masked.flatten(1))  # [N, pixels]
 
 
 def squared_error(network: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
-    return (network(images) - images.flatten(1)).square().sum(dim=1).mean()
+    """Return the squared error, summed over pixels, as a mean over images."""
+    differences = network(images) - images.flatten(1)
+    return differences.square().sum(dim=1).mean()
 
 
 # %%
@@ -297,11 +315,14 @@ for batch in batches:
     curve.append(loss.item())
 
 # %% mystnb={"figure": {"caption": "Does so small a network learn to draw? Squared error of each batch of 32 digits of 8 by 8 pixels, one seed. Dotted: the error of the mean image.", "name": "fig-sp-small"}, "image": {"alt": "Squared error of a batch over 300 training steps of the small network. It falls fast to that of the mean image, and then slowly below it."}} tags=["hide-input"]
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
+figure, axis = plots.panels(1, height=2.2)
 axis.plot(range(1, STEPS + 1), curve, color=COLORS["sparse"], lw=1.2)
-mean_image_error = (small - small.mean(dim=0)).square().sum(dim=(1, 2, 3)).mean()
+differences = small - small.mean(dim=0)
+mean_image_error = differences.square().sum(dim=(1, 2, 3)).mean()
 axis.axhline(mean_image_error, color=INK, ls=":", lw=1)
-axis.set(xlabel="step", ylabel="squared error", ylim=(0, None))
+axis.set_xlabel("step")
+axis.set_ylabel("squared error")
+axis.set_ylim(0, None)
 plt.show()
 
 # %% [markdown]
@@ -340,10 +361,10 @@ ALGORITHMS = {
     "unmasked-a": "unmasked (dense) + SVM (a)",
     "unmasked-b": "unmasked (dense) + SVM (b)",
 }
-columns = {}
-for title, name in (("MNIST", "mnist"), ("affNIST", "affnist")):
-    columns[title] = [f"SP-T1-{name}-{algorithm}" for algorithm in ALGORITHMS]
-table = pd.DataFrame(columns, index=list(ALGORITHMS.values()))
+rows = {}
+for algorithm, name in ALGORITHMS.items():
+    rows[name] = [f"SP-T1-mnist-{algorithm}", f"SP-T1-affnist-{algorithm}"]
+table = pd.DataFrame.from_dict(rows, orient="index", columns=["MNIST", "affNIST"])
 chapter.side_by_side(table, digits=2)
 
 # %% tags=["remove-input"]
@@ -398,13 +419,16 @@ rows = {NAMES[arm]: networks(arm) for arm in DRAWING}
 percent_table(rows)
 
 # %% mystnb={"figure": {"caption": "Do they learn to draw? Squared error of a test digit in the middle of the frame, by epoch. A line is a seed of the small networks.", "name": "fig-sp-curves"}, "image": {"alt": "Squared error of reconstructions of test digits by epoch, one line a seed, for sparse and dense capsules, sparse ones without boosting, and SUPCAPS."}} tags=["hide-input"]
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
+figure, axis = plots.panels(1, height=2.4)
 for arm in DRAWING:
     for record in networks(arm):
         errors = record.series["test_error"]
-        axis.plot(range(1, len(errors) + 1), errors, color=COLORS[arm], lw=1)
+        epochs = range(1, len(errors) + 1)
+        axis.plot(epochs, errors, color=COLORS[arm], lw=1)
 key(axis, DRAWING)
-axis.set(xlabel="epoch", ylabel="squared error", ylim=(0, None))
+axis.set_xlabel("epoch")
+axis.set_ylabel("squared error")
+axis.set_ylim(0, None)
 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 plt.show()
 
@@ -416,7 +440,7 @@ plt.show()
 
 # %% tags=["remove-input"]
 masked = {metric.replace("raw", "masked"): title for metric, title in FITTED.items()}
-percent_table({NAMES[arm]: networks(arm) for arm in DRAWING}, masked)
+percent_table(rows, masked)
 
 # %% [markdown]
 # The first seed, and the same with twice the epochs. What the classifier makes of raw encodings hardly changes. Ranks and errors do: support of sparse capsules falls off further, and all four errors fall by more than a tenth.
@@ -435,8 +459,10 @@ def of_first_seed(arm: str) -> list:
 rows = {}
 for arm in DRAWING:
     for record in of_first_seed(arm):
-        rows[f"{NAMES[arm]}, {record.config['epochs']} epochs"] = [record]
-percent_table(rows, {**ACTIVE, B: "affNIST (b) (%)", "affnist_a_masked": "masked (a) (%)"})
+        epochs = record.config["epochs"]
+        rows[f"{NAMES[arm]}, {epochs} epochs"] = [record]
+columns = {**ACTIVE, B: "affNIST (b) (%)", "affnist_a_masked": "masked (a) (%)"}
+percent_table(rows, columns)
 
 # %% [markdown]
 # ### Table 2: what others had
@@ -444,15 +470,16 @@ percent_table(rows, {**ACTIVE, B: "affNIST (b) (%)", "affnist_a_masked": "masked
 # The paper quotes these from other work; only the last row is its own. Ours stands below it, from small networks with classifier (a).
 
 # %% tags=["remove-input"]
-REFERENCES = {
-    "zhao": ("Zhao et al. 2017", "yes"),
-    "chang": ("Chang et al. 2017", "scale and translation"),
-    "asano": ("Asano 2018", "yes"),
-    "convnet": ("CNN in Sabour et al. 2017", "no"),
-    "sparsecaps": ("SPARSECAPS", "no"),
-}
+REFERENCES = """
+zhao | Zhao et al. 2017 | yes
+chang | Chang et al. 2017 | scale and translation
+asano | Asano 2018 | yes
+convnet | CNN in Sabour et al. 2017 | no
+sparsecaps | SPARSECAPS | no
+"""
 rows = []
-for reference, (name, trained) in REFERENCES.items():
+for line in REFERENCES.strip().splitlines():
+    reference, name, trained = line.split(" | ")
     rows.append((name, f"SP-T2-mnist-{reference}", trained, f"SP-T2-affnist-{reference}"))
 columns = ["reference", "MNIST", "trained on affNIST", "affNIST"]
 chapter.side_by_side(pd.DataFrame(rows, columns=columns), digits=2)
@@ -477,7 +504,8 @@ def picture_row(record: object) -> np.ndarray:
     """Return the digit, its reconstruction, and those by one and without one capsule."""
     by_all = pictures(record, "picture_of_all")
     without_each = pictures(record, "picture_without_each")
-    changes = ((without_each - by_all) ** 2).sum(axis=(1, 2))
+    differences = without_each - by_all
+    changes = np.square(differences).sum(axis=(1, 2))
     largest = np.argsort(-changes)[:3]
     by_each = pictures(record, "picture_of_each")
     digit = pictures(record, "picture")
@@ -488,7 +516,8 @@ DRAWN = ("dense", "no_boosting", "sparse")
 TITLES = ("digit", "all", "one alone", "", "", "without it", "", "")
 figure, axes = plots.panels(8, rows=len(DRAWN), height=1.05)
 for row, arm in zip(axes, DRAWN, strict=True):
-    for axis, picture in zip(row, picture_row(networks(arm)[0]), strict=True):
+    first, *_ = networks(arm)
+    for axis, picture in zip(row, picture_row(first), strict=True):
         axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
@@ -513,16 +542,20 @@ chapter.table("SP-W-1", "SP-X-")
 # %% mystnb={"figure": {"caption": "Is support flat, and does every capsule win? Left: mean support by rank, as a share of rank 0. Right: share of affNIST images in which a capsule ranks first, sorted; shaded: the band. A line is a seed.", "name": "fig-sp-support"}, "image": {"alt": "Left: mean routing support by rank as a share of the first, for dense, sparse, unboosted and supervised capsules. Right: how often each of sixteen capsules ranks first, with and without boosting, sorted."}} tags=["hide-input"]
 def rank_shares(record: object) -> np.ndarray:
     """Return how often each capsule has each rank on affNIST, [capsules, ranks]."""
-    return np.reshape(record.series["rank_shares"], (len(record.series["ranks"]), -1))
+    capsules = len(record.series["ranks"])
+    return np.reshape(record.series["rank_shares"], (capsules, -1))
 
 
-def draw_first_ranks(axis: object, records: list, color: str) -> None:
+def draw_first_ranks(axis: plt.Axes, records: list, color: str) -> None:
     """Draw the sorted shares of first ranks, a line a record."""
     for record in records:
-        shares = np.sort(rank_shares(record)[:, 0])[::-1]
-        axis.plot(range(1, len(shares) + 1), shares, ".-", color=color, lw=1)
-    axis.set(xlabel="capsule, sorted", ylabel="share of first ranks", ylim=(0, None))
+        first_shares = rank_shares(record)[:, 0]
+        falling = np.sort(first_shares)[::-1]
+        axis.plot(range(1, len(falling) + 1), falling, ".-", color=color, lw=1)
+    axis.set_xlabel("capsule, sorted")
     axis.set_xticks(range(1, 17, 5))
+    axis.set_ylabel("share of first ranks")
+    axis.set_ylim(0, None)
 
 
 figure, axes = plots.panels(2, height=2.3)
@@ -530,7 +563,8 @@ for arm in DRAWING:
     for record in networks(arm):
         axes[0].plot(record.series["ranked_support"], color=COLORS[arm], lw=1)
 key(axes[0], DRAWING)
-axes[0].set(ylabel="support (share of rank 0)", ylim=(0, 1.05))
+axes[0].set_ylabel("support (share of rank 0)")
+axes[0].set_ylim(0, 1.05)
 axes[0].set_xlabel("rank")
 axes[0].set_xticks(range(0, 16, 5))
 shade_band(axes[1])
@@ -563,15 +597,20 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 boosted = of_first_seed("sparse") or networks("sparse")
 longest = boosted[-1]
 smallest, largest = longest.series["smallest_gain"], longest.series["largest_gain"]
-steps = np.linspace(0, longest.series["steps"][-1], len(largest) + 1)[1:]
+last_step = longest.series["steps"][-1]
+steps = np.linspace(0, last_step, len(largest) + 1)[1:]
+SPARSE = COLORS["sparse"]
 figure, axes = plots.panels(2, height=2.1)
-axes[0].fill_between(steps, smallest, largest, color=COLORS["sparse"], alpha=0.25, lw=0)
-axes[0].plot(steps, smallest, color=COLORS["sparse"], lw=1.2)
-axes[0].plot(steps, largest, color=COLORS["sparse"], lw=1.2)
-axes[0].set(title="gains, smallest to largest", ylim=(0, None))
-shade_band(axes[1])
-axes[1].plot(steps, longest.series["largest_share"], color=COLORS["sparse"])
-axes[1].set(title="largest share of first ranks", ylim=(0, 1))
+gain_axis, share_axis = axes
+gain_axis.fill_between(steps, smallest, largest, color=SPARSE, alpha=0.25, lw=0)
+gain_axis.plot(steps, smallest, color=SPARSE, lw=1.2)
+gain_axis.plot(steps, largest, color=SPARSE, lw=1.2)
+gain_axis.set_title("gains, smallest to largest")
+gain_axis.set_ylim(0, None)
+shade_band(share_axis)
+share_axis.plot(steps, longest.series["largest_share"], color=SPARSE)
+share_axis.set_title("largest share of first ranks")
+share_axis.set_ylim(0, 1)
 small_titles(axes)
 for axis in axes:
     axis.xaxis.set_major_locator(MaxNLocator(3))
@@ -652,7 +691,8 @@ child = torch.arange(TYPES * SIDE**2)
 groups = {"printed": child % SIDE**2, "released": child // TYPES}
 figure, axes = plots.panels(2, height=2.5)
 for axis, (role, group) in zip(axes, groups.items(), strict=True):
-    shades = (group * 7 % SIDE**2).reshape(2, 2, SIDE, SIDE).float()
+    shades = group * 7 % SIDE**2  # neighbouring groups get shades far apart
+    shades = shades.reshape(2, 2, SIDE, SIDE).float()
     padded = torch.nn.functional.pad(shades, (0, 1, 0, 1), value=np.nan)
     sheet = padded.transpose(1, 2).reshape(2 * SIDE + 2, 2 * SIDE + 2)
     axis.imshow(sheet[:-1, :-1], cmap="viridis")
@@ -708,13 +748,14 @@ def first_rank_shares(update_in_evaluation: bool) -> list[float]:
 
 # %% mystnb={"figure": {"caption": "Does a test set change what boosting believes? Share of first ranks of one capsule: 600 batches of training, then 300 test batches without the digit that it draws. Shaded: the band.", "name": "fig-sp-evaluation"}, "image": {"alt": "Share of first ranks of a capsule over batches. In training it stays within the band. In evaluation it stays as it was; with the mistake it falls to zero."}} tags=["hide-input"]
 MISTAKE = plots.ROLE_COLORS["mistake"]
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
+figure, axis = plots.panels(1, height=2.2)
 shade_band(axis)
 axis.plot(first_rank_shares(update_in_evaluation=True), color=MISTAKE)
 axis.plot(first_rank_shares(update_in_evaluation=False), color=COLORS["sparse"])
 axis.axvline(600, color=INK, lw=1, ls=":")
 plots.key(axis, {"statistics stay": COLORS["sparse"], "test batches update them": MISTAKE})
-axis.set(xlabel="batches (dotted: training ends)", ylabel="share of first ranks")
+axis.set_xlabel("batches (dotted: training ends)")
+axis.set_ylabel("share of first ranks")
 axis.set_ylim(0, None)
 plt.show()
 
@@ -758,7 +799,9 @@ rows = {}
 for arm in ("sparse", "dense"):
     deeper = frames.select(variants, "beyond", arm=f"{arm}/one_layer_more")
     with_em = frames.select(variants, "beyond", arm=f"{arm}/em")
-    rows |= {arm: networks(arm), f"{arm}, one layer more": deeper, f"{arm}, EM": with_em}
+    rows[arm] = networks(arm)
+    rows[f"{arm}, one layer more"] = deeper
+    rows[f"{arm}, EM"] = with_em
 percent_table(rows, ACTIVE)
 
 # %% [markdown]
@@ -774,18 +817,21 @@ percent_table(rows, ACTIVE)
 # %% mystnb={"figure": {"caption": "Do steps that are shares of the gain keep the band? Left: share of affNIST images in which a capsule ranks first, sorted. Right: the largest share of first ranks in training, for these steps. Shaded: the band. A line is a seed.", "name": "fig-sp-relative"}, "image": {"alt": "Left: share of affNIST images in which a capsule ranks first, sorted. With printed steps one capsule has {measured}`encodings:sparse:largest_first_share` on average, with steps that are shares of the gain none has a fifth. Right: the largest share of first ranks in training, by epoch, for the latter; it ends at the upper end of the band."}} tags=["hide-input"]
 relative = frames.select(variants, "beyond", arm="shares_of_the_gain")
 RELATIVE = COLORS["shares_of_the_gain"]
-figure, axes = plots.panels(2, height=2.2)
-for axis in axes:
-    shade_band(axis)
-draw_first_ranks(axes[0], networks("sparse"), COLORS["sparse"])
-draw_first_ranks(axes[0], relative, RELATIVE)
-plots.key(axes[0], {"as printed": COLORS["sparse"], "shares of the gain": RELATIVE})
+figure, (rank_axis, share_axis) = plots.panels(2, height=2.2)
+shade_band(rank_axis)
+draw_first_ranks(rank_axis, networks("sparse"), SPARSE)
+draw_first_ranks(rank_axis, relative, RELATIVE)
+plots.key(rank_axis, {"as printed": SPARSE, "shares of the gain": RELATIVE})
+rank_axis.set_ylim(0, 1.02)
+shade_band(share_axis)
 for record in relative:
     shares = record.series["largest_share"]
-    axes[1].plot(range(1, len(shares) + 1), shares, color=RELATIVE, lw=1)
-axes[1].set(xlabel="epoch", ylabel="largest share")
-axes[1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
-plt.setp(axes, ylim=(0, 1.02))
+    epochs = range(1, len(shares) + 1)
+    share_axis.plot(epochs, shares, color=RELATIVE, lw=1)
+share_axis.set_xlabel("epoch")
+share_axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+share_axis.set_ylabel("largest share")
+share_axis.set_ylim(0, 1.02)
 plt.show()
 
 # %% [markdown]
@@ -817,16 +863,18 @@ percent_table(rows)
 # %%
 attacks = session.run(STEM, "attacks")
 
-# %% mystnb={"figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images, the first 2,000 test digits, over epsilon, the largest change of a pixel. CNN: its own classes; the others: a linear classifier of masked encodings. A line is a seed.", "name": "fig-sp-attacks"}, "image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between; at 0.2 all are near zero."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images, the first 2,000 test digits, over epsilon, the largest change of a pixel. CNN: its own classes; the others: a linear classifier of masked encodings. A line is a seed.", "name": "fig-sp-attacks"}, "image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between. At 0.2 all are near zero."}} tags=["hide-input"]
 attacked = frames.best([*records, *attacks], "attacks")
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.4))
+figure, axis = plots.panels(1, height=2.4)
 for record in attacked:
     epsilons = record.series["epsilons"]
     accuracies = 100 * np.array(record.series["accuracy_left"])
     axis.plot(epsilons, accuracies, ".-", color=COLORS[record.config["arm"]], lw=1)
 key(axis, ("sparse", "dense", "supcaps", "cnn"))
-axis.set(xlabel="ε", ylabel="accuracy (%)", ylim=(0, 102))
+axis.set_xlabel("ε")
 axis.set_xticks(epsilons)
+axis.set_ylabel("accuracy (%)")
+axis.set_ylim(0, 102)
 plt.show()
 
 # %% [markdown]
@@ -839,12 +887,6 @@ plt.show()
 # ```
 #
 # If you have the publisher's `test.mat`, put it into `DATA/affnist/`, and it is taken instead. {doc}`/book/costs` says what the paper's size takes, {doc}`/book/rerun` the rest and how to send a record.
-#
-# ```{fold} What the committed records took
-# ```
-
-# %% tags=["remove-input"]
-frames.costs(records or encodings).pipe(frames.styled, digits=1)
 
 # %% [markdown]
 # ## Exercises
@@ -858,7 +900,8 @@ frames.costs(records or encodings).pipe(frames.styled, digits=1)
 supports = -torch.arange(16.0)
 three = []
 for gamma in range(12, 40):
-    if (rank_mask(supports, float(gamma)) > 0).sum() == 3:
+    mask = rank_mask(supports, float(gamma))
+    if (mask > 0).sum() == 3:
         three.append(gamma)
 three
 
@@ -867,7 +910,8 @@ three
 
 # %% mystnb={"code_prompt_hide": "Solution", "code_prompt_show": "Solution"} tags=["hide-cell"]
 equal = torch.ones(1, 4)
-ranks(equal).tolist(), [round(float(weight), 3) for weight in rank_mask(equal)[0]]
+mask = rank_mask(equal)[0].tolist()
+ranks(equal).tolist(), [round(weight, 3) for weight in mask]
 
 # %% [markdown]
 # ## All claims
