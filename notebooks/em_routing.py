@@ -127,7 +127,7 @@ def lines(table: str) -> list[list[str]]:
 def draw_errors(rows: dict[str, tuple]) -> plt.Axes:
     """Draw test errors, a row for each name, and say what the marks mean."""
     height = 0.75 + 0.25 * len(rows)
-    _, axis = plt.subplots(figsize=(plots.WIDTH, height))
+    _, axis = plots.panels(1, height=height)
     plots.errors(axis, rows)
     plots.key(axis, {"○ paper   ● ours   · one seed   ┊ chance": INK})
     return axis
@@ -220,7 +220,7 @@ plt.show()
 #
 # ### The network
 
-# %% mystnb={"figure": {"caption": "Which layers route? The paper's main network on a stereo pair: grid, and number of filters or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}, "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules and class capsules, with the grid and the number of capsule types of each. Three layers route."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Which layers route? The paper's main network on a stereo pair: grid, and number of filters or of capsule types (orange). Above each arrow: the window and its stride. Layers between capsules route by EM, in three iterations.", "name": "fig-em-network"}, "image": {"alt": "The network of matrix capsules from left to right: image, convolution, primary capsules, two convolutional layers of capsules, class capsules. Each has its grid and its number of capsule types. Three layers route."}} tags=["hide-input"]
 network = MatrixCapsNet((2, 32, 32))
 pair = torch.zeros(1, 2, 32, 32)
 with torch.no_grad():
@@ -374,7 +374,7 @@ frames.say(f"Spread loss: {loss:.3f} before the step, {lowered:.3f} after it.")
 # smallNORB {cite:p}`lecun2004` has stereo pairs of fifty toys from 18 azimuths and 9 elevations, under 6 lightings; the toys of the test set are new.
 # Our runs saw all its pairs, in a copy that had been compressed as JPEG. The set is free for research only, so this page draws our own stand-in, {doc}`toys </book/data>`, which has the same factors.
 
-# %% mystnb={"figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in: left and right camera, four turns, the highest elevation, and another lighting.", "name": "fig-em-toys"}, "image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, the next four turn the toy, and the last two show it from above and under another lighting."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What does a network see of a toy? One toy of each category of the stand-in: left and right camera, four turns, the highest elevation, and another lighting.", "name": "fig-em-toys"}, "image": {"alt": "A sheet of rendered grey toys in five rows: animal, human, airplane, truck and car. The first two columns are a stereo pair, and the next four turn the toy. The last two show it from above and under another lighting."}} tags=["hide-input"]
 FRONT = dict(camera=0, elevation=2, azimuth=4, lighting=3)
 VIEWS = {  # what differs from the front view
     "left": {},
@@ -482,7 +482,7 @@ for y, records in enumerate(longer):
 plt.show()
 
 
-# %% mystnb={"figure": {"caption": "Have they finished learning? Training and test error of small networks (48-pixel images), three seeds each. Dotted: an order counts below this training error.", "name": "fig-em-learning"}, "image": {"alt": "Error of the batches in training by step, and on test images by epoch, of capsules with one and with three iterations and of the CNN of their size. Capsules with three iterations stay above one error in ten training images; those with one fall below it."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Have they finished learning? Training and test error of small networks (48-pixel images), three seeds each. Dotted: an order counts below this training error.", "name": "fig-em-learning"}, "image": {"alt": "Training and test error over the epochs, of capsules with one and with three iterations and of the CNN of their size. Capsules with three iterations stay above one error in ten training images; those with one fall below it."}} tags=["hide-input"]
 def draw_learning(axis: plt.Axes, record: object, color: str) -> None:
     """Draw the errors of a training over its epochs: of its batches, and of test images."""
     series = record.series
@@ -542,15 +542,16 @@ draw_errors(rows)
 plt.show()
 
 # %% tags=["hide-input"]
-orders = {
-    "EM-W-10": "Errors: 3 iterations < 2 < 1, and 3 < 5",
-    "EM-W-11": "Errors: spread loss < margin loss < cross entropy",
-    "EM-W-12": "Errors: with coordinates < without",
-    "EM-W-13": "Errors: matrix pose < vector pose",
-    "EM-W-14": "Errors: capsules < CNN of the same size",
-    "EM-W-15": "Errors: the paper's activation < mixing proportions",
-}
-chapter.table(*orders, names=orders)
+ORDERS = """
+EM-W-10 | Errors: 3 iterations < 2 < 1, and 3 < 5
+EM-W-11 | Errors: spread loss < margin loss < cross entropy
+EM-W-12 | Errors: with coordinates < without
+EM-W-13 | Errors: matrix pose < vector pose
+EM-W-14 | Errors: capsules < CNN of the same size
+EM-W-15 | Errors: the paper's activation < mixing proportions
+"""
+names = dict(lines(ORDERS))
+chapter.table(*names, names=names)
 
 # %% [markdown]
 # ### Other crops, other data, and how many parameters? (§5)
@@ -565,21 +566,22 @@ chapter.table(*orders, names=orders)
 sizes = session.run(STEM, "sizes")
 
 # %% tags=["hide-input"]
-in_text = {
-    "EM-W-17": "Errors: several crops < the centre crop",
-    "EM-X-multi-crop": "Error with several crops",
-    "EM-X-reduction": "Fewer errors than the best network before",
-    "EM-X-mixing": "Error with mixing proportions as activations",
-    "EM-X-mnist": "Error on MNIST (ours: a small network, four epochs)",
-    "EM-X-cifar10": "Error on CIFAR-10",
-    "EM-X-small-68k": "Error of the paper's small network",
-    "EM-X-params-main": "Parameters of the main network",
-    "EM-X-params-small": "Parameters of the paper's small network",
-    "EM-X-params-cnn": "Parameters of the CNN",
-    "EM-X-param-ratio-cnn": "Parameters of the CNN over those of capsules",
-    "EM-W-7": "Stored: the 4×4 matrices and two biases a capsule type",
-}
-chapter.table(*in_text, names=in_text)
+IN_TEXT = """
+EM-W-17 | Errors: several crops < the centre crop
+EM-X-multi-crop | Error with several crops
+EM-X-reduction | Fewer errors than the best network before
+EM-X-mixing | Error with mixing proportions as activations
+EM-X-mnist | Error on MNIST (ours: a small network, four epochs)
+EM-X-cifar10 | Error on CIFAR-10
+EM-X-small-68k | Error of the paper's small network
+EM-X-params-main | Parameters of the main network
+EM-X-params-small | Parameters of the paper's small network
+EM-X-params-cnn | Parameters of the CNN
+EM-X-param-ratio-cnn | Parameters of the CNN over those of capsules
+EM-W-7 | Stored: the 4×4 matrices and two biases a capsule type
+"""
+names = dict(lines(IN_TEXT))
+chapter.table(*names, names=names)
 
 # %% [markdown]
 # ### Viewpoints that were never seen (Table 2)
@@ -706,20 +708,21 @@ plt.setp(axes[:, 0], ylabel="lead (points)")
 plt.show()
 
 # %% [markdown]
-# Without an attack the CNN makes fewer errors. So the claims compare two things, at ε = 0.1 and at ε = 0.2: the accuracy, and the share of it that a network keeps. Three seeds clear no bound.
+# Without an attack the CNN makes fewer errors. So the claims compare two things, at two steps: the accuracy, and the share of it that a network keeps. Three seeds clear no bound.
 # Under the basic iterative method and on images of another CNN, capsules do keep a larger share, with every seed.
 #
 # FGSM never took the paper's capsules below chance, one fifth. Here the gradient of their own loss takes them to {ours}`EM-X-adv-chance` <span id="at-EM-X-adv-chance">{claim}`EM-X-adv-chance`</span>.
 # At ε = 0.2 the paper's CNN is clearly below chance, on a scale of ε that it does not give. Ours is right on {measured}`attacks:capsules_and_cnn:cnn_fgsm_accuracy_at_0.2` of the images if small, and on {measured}`attacks@paper:cnn:cnn_fgsm_accuracy_at_0.2` at full size <span id="at-EM-X-adv-cnn-eps">{claim}`EM-X-adv-cnn-eps`</span>.
 
 # %% tags=["hide-input"]
-resisting = {
-    "EM-W-2": "FGSM harms the CNN much more than capsules",
-    "EM-W-3": "So does the basic iterative method",
-    "EM-W-4": "Fewer gradients of capsules than of the CNN are exactly zero",
-    "EM-W-5": "Images of another CNN harm both alike",
-}
-chapter.table(*resisting, names=resisting)
+RESISTING = """
+EM-W-2 | FGSM harms the CNN much more than capsules
+EM-W-3 | So does the basic iterative method
+EM-W-4 | Fewer gradients of capsules than of the CNN are exactly zero
+EM-W-5 | Images of another CNN harm both alike
+"""
+names = dict(lines(RESISTING))
+chapter.table(*names, names=names)
 
 # %% [markdown]
 # ### One free energy? (Appendix A)
@@ -825,7 +828,7 @@ disturbed = em_routing(votes, activations, zeros, zeros).pose
 shift = (disturbed - undisturbed).norm(dim=-1).mean(dim=-1)
 # with the mistake every activation has cancelled: the child is always present
 shift_with_mistake = shift[-1:].expand(41)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.2))
+figure, axis = plots.panels(1, height=2.2)
 axis.plot(strengths, shift, color=ROLES["printed"])
 axis.plot(strengths, shift_with_mistake, color=ROLES["mistake"])
 axis.set_xlabel("activation of the stray child")
@@ -916,7 +919,7 @@ frames.styled(table.rename_axis("competition"))
 # {numref}`fig-em-children` counts them in untrained networks by $1 / \sum_i q_{ij}^2$, where $q_{ij} = c_{ij} a_i / m_j$ are the shares of a parent's mass. With *one type only*, no type takes a child from another.
 
 
-# %% mystnb={"figure": {"caption": "How many children does a parent keep? Effective number in the first capsule layer of an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children.", "name": "fig-em-children"}, "image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three; with competition inside one window it falls more slowly; with one competition per type it falls by half and stays there. As released it falls to about one."}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "How many children does a parent keep? Effective number in the first capsule layer of an untrained network, by iteration: median over the parents of 16 images. A window holds 72 children.", "name": "fig-em-children"}, "image": {"alt": "Median effective number of children of a parent over the routing iterations. As printed it falls at once from dozens to fewer than ten, and then to about three. Inside one window it falls more slowly; with one type only it halves and stays there. As released it falls to about one."}} tags=["hide-input"]
 def children_per_parent(normalise: str, examples: Examples) -> list[float]:
     """Return the median number of children of a parent in the first layer, by iterations."""
     recipe = EMRecipe(data="toys", sizes=(32, 8, 8, 8), normalise=normalise)
@@ -938,7 +941,7 @@ def children_per_parent(normalise: str, examples: Examples) -> list[float]:
 
 toy_images = torch.tensor(toys.images[chosen])
 examples = Examples(toy_images, labels)
-figure, axis = plt.subplots(figsize=(plots.WIDTH, 2.6))
+figure, axis = plots.panels(1, height=2.6)
 for normalise, (_, color) in RULES.items():
     children = children_per_parent(normalise, examples)
     axis.plot(range(1, 6), children, "o-", color=color)
