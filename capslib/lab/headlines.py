@@ -193,7 +193,11 @@ def _listed(verdicts: Sequence[Verdict]) -> str:
     if total == 1:
         (verdict,) = verdicts
         return tally(verdict.parts) if verdict.status in IN_PART else verdict.word
-    noun = "numbers " if _are_numbers(verdicts) else ""
+    noun = ""
+    if all(verdict.name for verdict in verdicts):
+        noun = "parts "
+    elif _are_numbers(verdicts):
+        noun = "numbers "
     counts = Counter(verdict.status for verdict in verdicts).most_common()
     first, number = counts[0]
     if number == total:

@@ -167,7 +167,9 @@ def tally(parts: Sequence[Verdict]) -> str:
     failed = number_failing(parts)
     waiting = number_of(GROUPS[NOT_RUN], parts)
     if held == total:
-        return "its only part holds" if total == 1 else f"all {total} parts hold"
+        if total == 1:
+            return "its only part holds"
+        return "both parts hold" if total == 2 else f"all {total} parts hold"
     counts_and_verbs = (
         (held, "holds", "hold"),
         (failed, "fails", "fail"),

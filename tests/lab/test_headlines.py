@@ -51,6 +51,9 @@ WORDS = {
     f"{NO_TEST} In a reduced setting: 1 of 2 parts holds, 1 is undecided.": [
         verdict("holds in part", parts=PARTS, scale="cpu")
     ],
+    f"{NO_TEST} In a reduced setting: both parts undecided.": [
+        verdict("undecided", name=side, scale="cpu") for side in ("left", "right")
+    ],
     "By a test: both hold.": [verdict("holds", exact=True)] * 2,
     "Its baseline at full size: inconclusive.": [verdict("inconclusive", baseline=True)],
     "At full size, on data that are a part of the paper's or stand in for them: same order.": [

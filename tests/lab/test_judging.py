@@ -638,7 +638,7 @@ def test_a_claim_of_several_parts_tallies_them():
     assert our_value(verdict) == ""
     assert verdict.reason.startswith("1 of 2 parts is undecided, 1 is not run;")
     verdict = order(parts(YES, YES), both_arms())
-    assert our_value(verdict) == "all 2 parts hold"
+    assert our_value(verdict) == "both parts hold"
 
 
 def test_what_the_paper_itself_contradicts_decides_nothing_and_is_listed():
