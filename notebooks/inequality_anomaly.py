@@ -378,7 +378,7 @@ plt.show()
 # In every table the paper's AUROC stands over ours, a mean over three seeds and, on images, over ten classes.
 # A tint marks cells that differ by at most 0.02, or by half the distance to 1 where that is less. The square is the verdict and links to its interval.
 
-# %%
+# %% tags=["remove-cell"]
 detection = session.run(STEM, "detection")
 
 
@@ -547,7 +547,7 @@ chapter.table("INQ-W-8")
 #
 # Setup A tells malignant from benign lesions, B melanoma from benign ones, C malignant lesions from moles, and D melanoma from moles. All networks are small and see images of half the width.
 
-# %%
+# %% tags=["remove-cell"]
 lesions = session.run(STEM, "lesions")
 
 # %% tags=["remove-input"]
@@ -574,7 +574,7 @@ chapter.table("INQ-T1-")
 # A pair of guide and site is no image. Does inequality tell the sites that Cas9 cuts from those that it leaves alone?
 # These networks have full size and ten seeds, but the paper's negatives could not be had. Ours are candidate sites of DeepCRISPR, so no value is decided.
 
-# %%
+# %% tags=["remove-cell"]
 guides = session.run(STEM, "off_targets")
 
 # %% tags=["remove-input"]
@@ -829,7 +829,7 @@ frames.table(rows, columns)
 # Does inequality detect anomalies when parents compete, as in routing by agreement (RBA) and in EM routing? The authors conjecture it.
 # We ask how far the AUROC of Gini lies from 0.5, for an inverted score detects anomalies, too.
 
-# %%
+# %% tags=["remove-cell"]
 routings = session.run(STEM, "routings")
 
 
@@ -909,7 +909,7 @@ in_numbers(against_first([*records, *routings], "routings", ROUTED), ROUTED)
 # The released code stops by the loss of the test set. It can leak only through networks that stop early: on KMNIST some small ones do, and on CRISPR, at full size, all do.
 # There the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released, and {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. A tenth fewer examples is part of that.
 
-# %%
+# %% tags=["remove-cell"]
 repairs = session.run(STEM, "repairs")
 
 # %% [markdown]
@@ -932,7 +932,7 @@ in_numbers(against_first([*records, *repairs], "repairs", RULES), RULES)
 #
 # With the fewest diverse outliers a network of MNIST sees five to seven anomalies. Networks that are the same at the start get five draws of them. How far does the draw change a score, compared with the class?
 
-# %%
+# %% tags=["remove-cell"]
 draws = session.run(STEM, "draws")
 
 # %% tags=["remove-input"]

@@ -216,7 +216,7 @@ for axis, (lambda1, lambda2) in zip(axes, PAIRS, strict=True):
     axis.set_title(f"λ₁ = {lambda1:g}, λ₂ = {lambda2:g}", fontsize=9.5)
 plt.show()
 
-# %%
+# %% tags=["remove-cell"]
 toys = session.run(STEM, "toys")
 
 # %% tags=["remove-input"]
@@ -412,7 +412,7 @@ plt.show()
 # Does a learned routing err less than EM routing? The paper compares with errors that others measured in other networks.
 # Here EM routing and RBA stand in the same network as the LSTM and the kernel.
 
-# %%
+# %% tags=["remove-cell"]
 errors = session.run(STEM, "errors")
 pilot = session.run(STEM, "pilot")
 
@@ -666,7 +666,7 @@ plt.show()
 #
 # Does it matter for the error? Each variant differs from its row of Table 3 in one thing; they are small networks on MNIST.
 
-# %%
+# %% tags=["remove-cell"]
 variants = session.run(STEM, "variants")
 
 # %% mystnb={"figure": {"caption": "Which difference between code and paper matters? Test error minus that of the same seed in Table 3, in points. Left of the line: fewer errors. Small: seeds; large: their mean, with its 95 % interval.", "name": "fig-lr-variants"}, "image": {"alt": "Two panels with a row for each change. With the LSTM all marks lie near the line, those of cross entropy left of it. With the kernel the released start, which errs on {measured}`variants:mnist/similarity/released_start:test_error`, and wide kernels, on {measured}`variants:mnist/similarity/wide_kernels:test_error`, lie far right of it in every seed. Raw poses, on {measured}`variants:mnist/similarity/raw_poses:test_error`, lie left of it in every seed."}} tags=["hide-input"]
@@ -696,7 +696,7 @@ plt.show()
 # {doc}`RBA and EM routing without a bias cannot </book/papers/negation_limitation>`. A kernel sees distances only, so similarity routing cannot either; an LSTM reads the votes themselves, and can.
 # We route random votes $v$, then $-v$, in a single layer. Two zeros say that a routing cannot tell them apart.
 
-# %%
+# %% tags=["remove-cell"]
 negation = session.run(STEM, "negation")
 
 # %% tags=["remove-input"]
@@ -714,7 +714,7 @@ frames.table(rows, columns)
 #
 # The LSTM brings by far the most parameters and operations of its own. The table has the full-size network. It gives operations and memory of a training step for one image, and the time of a step in steps of EM routing.
 
-# %%
+# %% tags=["remove-cell"]
 costs = session.run(STEM, "costs")
 
 # %% tags=["remove-input"]

@@ -281,20 +281,8 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 #
 # ### EM routing
 #
-# In EM routing {cite:p}`hinton2018` a parent is a Gaussian cluster of votes. The activation $a_i$ of a child is the weight of its votes. With
-# $m_j = \sum_i c_{ij} a_i$ the M-step is
-#
-# ```{math}
-# :label: eq-em
-# \begin{aligned}
-# \boldsymbol\mu_j &= \frac{1}{m_j} \sum_i c_{ij} a_i\, \hat{\mathbf u}_{j|i}, \\
-# (\sigma_j^h)^2 &= \frac{1}{m_j} \sum_i c_{ij} a_i\, (\hat u_{j|i}^h - \mu_j^h)^2, \\
-# a_j &= \operatorname{logistic}\Bigl(\lambda \bigl(\beta_a - \sum_h (\beta_u + \ln \sigma_j^h)\, m_j\bigr)\Bigr).
-# \end{aligned}
-# ```
-#
-# The E-step sets $c_{ij} \propto a_j\, \mathcal N(\hat{\mathbf u}_{j|i}; \boldsymbol\mu_j, \operatorname{diag} \boldsymbol\sigma_j^2)$, normalised over
-# the parents $j$. The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
+# In EM routing {cite:p}`hinton2018` a parent is a Gaussian cluster of votes, with mean $\boldsymbol\mu_j$ and variances $(\sigma_j^h)^2$. Its M-step and E-step are equations {eq}`eq-m-step` and {eq}`eq-e-step` of {doc}`that chapter </book/papers/em_routing>`.
+# The bias is added to the votes: $\hat{\mathbf u}_{j|i} = \mathbf W_{ij}\mathbf u_i + \mathbf B_j$.
 # The authors' capsules are vectors, and so are ours: a parent returns $a_j\, \boldsymbol\mu_j / \lVert \boldsymbol\mu_j \rVert$.
 #
 # ```{fold} The lines that compute EM routing
@@ -318,7 +306,7 @@ frames.say(f"Margin loss of 16 digits: {loss:.3f} before the step, {loss_after:.
 #
 # We test all three in random stacks, in double precision.
 
-# %%
+# %% tags=["remove-cell"]
 symmetry_runs = session.run(STEM, "symmetry")
 
 
@@ -374,7 +362,7 @@ chapter.table(*names, names=names)
 # Can a network of three tiny layers learn the sign of a number? It has one input capsule, twenty hidden capsules and two class capsules, each with a single number as its pose.
 # It trains on a symmetric grid and is tested on the same points.
 
-# %%
+# %% tags=["remove-cell"]
 sign_runs = session.run(STEM, "sign")
 
 # %% [markdown]
@@ -425,7 +413,7 @@ plt.show()
 #
 # Does the symmetry stop deep networks? The network is a CapsNet with $n$ capsule layers, the primary and the class layer included.
 
-# %%
+# %% tags=["remove-cell"]
 depth_runs = session.run(STEM, "depth")
 
 # %% [markdown]
@@ -787,7 +775,7 @@ frames.styled(table.rename_axis("start"))
 # So we give every image of MNIST a partner: its negative, with the label $(y + 5) \bmod 10$. An odd front end (no bias, tanh instead of ReLU) passes the partner on as a negative.
 # Without a bias, a network can then be right on at most one image of a pair.
 
-# %%
+# %% tags=["remove-cell"]
 negated_runs = session.run(STEM, "negated")
 
 # %% [markdown]

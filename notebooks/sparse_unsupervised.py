@@ -349,7 +349,7 @@ plt.show()
 # We generate affNIST from the MNIST test digits by the published ranges, and train one network for both columns.
 # In each cell the paper's accuracy in percent stands over that of our small networks. The first two rows are quoted by the paper.
 
-# %%
+# %% tags=["remove-cell"]
 encodings = session.run(STEM, "encodings")
 
 # %% tags=["remove-input"]
@@ -572,7 +572,7 @@ for arm in ("no_boosting", "sparse"):
     draw_first_ranks(axes[1], networks(arm), COLORS[arm])
 plt.show()
 
-# %%
+# %% tags=["remove-cell"]
 sizes = session.run(STEM, "sizes")
 
 # %% tags=["remove-input"]
@@ -682,7 +682,7 @@ plots.widget(WIDGET, {"side": side, "grey": grey})
 # The two supports can rank capsules differently, and the rank is all that the method uses.
 # With the released support the first capsule leads for {measured}`options:released_support:largest_first_share` of the affNIST images, with the paper's for {measured}`encodings:sparse:largest_first_share`. In (a) its encodings get {measured}`options:released_support:affnist_a_raw` instead of {measured}`encodings:sparse:affnist_a_raw`.
 
-# %%
+# %% tags=["remove-cell"]
 options = session.run(STEM, "options")
 
 # %% mystnb={"figure": {"caption": "Whose best coupling counts? Four types on six by six positions; children of one group share a shade.", "name": "fig-sp-groups"}, "image": {"alt": "Two drawings of four types of capsules on a grid of six by six positions. In the first the children whose best coupling counts are the four types at one position. In the second they are four neighbouring positions of a single type."}} tags=["hide-input"]
@@ -779,7 +779,7 @@ plt.show()
 # The authors conjecture that sparse training allows deeper networks, and that EM routing without labels collapses too, only less.
 # Does a hidden layer of 32 capsules cost sparse encodings less than dense ones? Does EM routing in the place of RBA share support out more evenly?
 
-# %%
+# %% tags=["remove-cell"]
 beyond = session.run(STEM, "beyond")
 
 # %% tags=["remove-input"]
@@ -841,7 +841,7 @@ plt.show()
 # The classifier does better on raw pixels than on sparse encodings, and worse on equally many principal components. So a high number in (a) need not come from the encoder.
 # The autoencoder has no convolution, and the classifier does not standardise its inputs, so its kernel suits some of these codes better than others.
 
-# %%
+# %% tags=["remove-cell"]
 controls = session.run(STEM, "controls")
 
 # %% tags=["remove-input"]
@@ -860,7 +860,7 @@ percent_table(rows)
 # FGSM attacks the encoder through a linear classifier of its masked encodings. No gradient passes through the ranks of a mask, so an attack may be partly blind.
 # At the smallest step sparse encodings keep {measured}`attacks:sparse:attacked_0.02`, dense ones {measured}`attacks:dense:attacked_0.02`, and the CNN {measured}`attacks:cnn:attacked_0.02`. At the largest step all networks are near zero.
 
-# %%
+# %% tags=["remove-cell"]
 attacks = session.run(STEM, "attacks")
 
 # %% mystnb={"figure": {"caption": "Are sparse encodings harder to fool? Accuracy on attacked images, the first 2,000 test digits, over epsilon, the largest change of a pixel. CNN: its own classes; the others: a linear classifier of masked encodings. A line is a seed.", "name": "fig-sp-attacks"}, "image": {"alt": "Accuracy on MNIST under FGSM over epsilon. Dense capsules fall to nearly zero at the smallest step. At steps of 0.02 and 0.05 the CNN is highest, and SUPCAPS and sparse capsules lie between. At 0.2 all are near zero."}} tags=["hide-input"]
