@@ -128,7 +128,8 @@ class TinyBook:
         notebook = "# %% [markdown]\n# # Negation\n\n# %%\n1 + 1\n"
         self.write("notebooks/negation_limitation.py", notebook)
         (root / "results").mkdir()
-        (root / "book" / "_static").symlink_to(ROOT / "book" / "_static")
+        for name in ("_static", "_templates"):
+            (root / "book" / name).symlink_to(ROOT / "book" / name)
         for name in ("book/references.bib", "CITATION.cff"):
             shutil.copy(ROOT / name, root)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -211,7 +212,12 @@ class Start(BookDirective):
 
 
 class Bibtex(BookDirective):
-    """``{bibtex}``: how to cite the book, from ``CITATION.cff``."""
+    """``{bibtex}``: how to cite the book, from ``CITATION.cff``.
+
+    The entries of the index have the search find it by words that it does not contain.
+    """
+
+    SEARCHED = ("BibTeX", "citation")
 
     def run(self) -> list[nodes.Node]:
         path = self.book.root / "CITATION.cff"
@@ -227,7 +233,9 @@ class Bibtex(BookDirective):
         }
         lines = [f"  {name:7} = {{{value}}}" for name, value in fields.items()]
         text = ",\n".join(["@software{capsules_reproduced", *lines]) + "\n}"
-        return [nodes.literal_block(text, text, language="bibtex")]
+        entries = [("single", word, self.name, "main", None) for word in self.SEARCHED]
+        block = nodes.literal_block(text, text, language="bibtex", ids=[self.name])
+        return [addnodes.index(entries=entries), block]
 
 
 class LiveSource(BookDirective):

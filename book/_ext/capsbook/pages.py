@@ -58,6 +58,7 @@ def finish_page(
     """Finish the HTML of a page."""
     body = context.get("body", "")
     body = for_screen_readers(body)
+    body = for_search(body)
     body = LISTING.sub(wrapped, body)
     if chapter_of(page) in app.env.capsbook.chapters:
         body = for_phones(app, page, context, body)
@@ -71,6 +72,13 @@ def for_screen_readers(body: str) -> str:
     if 'role="doc-biblioentry"' in body:
         body = re.sub(r' role="(?:list|doc-biblioentry)"', "", body)
     return body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+
+
+def for_search(body: str) -> str:
+    """Keep folded code out of the excerpts that the search shows, and words of neighbouring
+    cells apart in them."""
+    body = body.replace(' hide above-input"', ' hide above-input headerlink"')
+    return re.sub("(</t[dh]>)<", r"\1\n<", body)
 
 
 def wrapped(listing: re.Match) -> str:
