@@ -409,6 +409,18 @@ def test_the_five_papers_stand_on_one_screen(page, site):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_the_bar_above_the_scorecard_is_as_wide_as_its_table(page, site, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    _open(page, site, "book/scorecard.html")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    table = page.locator("#scorecard-table").bounding_box()
+    bar = page.locator(".bd-header-article").bounding_box()
+    assert bar["x"] <= table["x"]
+    assert table["x"] + table["width"] <= bar["x"] + bar["width"]
+
+
+@pytest.mark.browser
 def test_squares_speak_to_the_keyboard(page, site):
     _open(page, site, "book/scorecard.html")
     page.keyboard.press("Tab")  # from here on the browser shows where the focus is
