@@ -12,9 +12,10 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
+from helpers import contrast
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from capslib.lab import claims
+from capslib.lab import claims, plots
 from capslib.lab.ledger import ledger
 from capslib.lab.words import BASELINES, CAPSULES, EXACT, GROUPS
 from capslib.papers import PAPERS
@@ -437,6 +438,28 @@ def test_squares_speak_to_the_keyboard(page, site):
     assert square.get_attribute("tabindex") == "-1", "and the strip stays one stop"
     strip = square.locator("..")
     assert strip.evaluate("strip => strip.getBoundingClientRect().right <= innerWidth")
+
+
+SHEET = """picture => {
+  for (let element = picture; element; element = element.parentElement) {
+    const color = getComputedStyle(element).backgroundColor;
+    if (color !== "rgba(0, 0, 0, 0)") return color;
+  }
+}"""
+"""What lies under a picture that is transparent: the nearest colour of a background."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_ink_of_a_picture_can_be_read(page, site, scheme):
+    page.emulate_media(color_scheme=scheme)
+    _open(page, site, "book/papers/em_routing.html")
+    pictures = page.locator(".cell_output img[src$='.png']").all()
+    assert pictures
+    for picture in pictures:
+        parts = re.findall(r"\d+", picture.evaluate(SHEET))
+        sheet = "#" + "".join(f"{int(part):02x}" for part in parts)
+        assert contrast(plots.INK, sheet) >= 4.5
 
 
 CONTRAST = """() => {

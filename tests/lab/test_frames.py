@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import contrast
 from matplotlib.colors import to_hex, to_rgb
 
 from capslib.lab import frames, plots
@@ -152,18 +153,6 @@ COLORS = (
     *plots.ROLE_COLORS.values(),
     *plots.ARM_COLORS,
 )
-
-
-def luminance(color: str) -> float:
-    """Return the relative luminance of a colour, as WCAG 2 defines it."""
-    parts = np.array(to_rgb(color))
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return linear @ (0.2126, 0.7152, 0.0722)
-
-
-def contrast(first: str, second: str) -> float:
-    low, high = sorted([luminance(first), luminance(second)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def inverted(color: str) -> str:
