@@ -49,6 +49,6 @@ def test_no_verdict_moves_unseen():
 if __name__ == "__main__":
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *today()])
-    from tests.test_readme import write_tables
+    from tests.test_readme import write_table
 
-    write_tables()
+    write_table()
