@@ -190,7 +190,9 @@ class DenseCapsules(nn.Module):
     """A layer where every child votes for every parent, û_{j|i} = W_{ij} u_i.
 
     Poses [N, I, d] and activations [N, I] become a :class:`RoutingResult`. W [I, J, D, d]
-    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``.
+    starts from N(0, ``weight_std``²). ``options`` are keywords of the ``routing``. EM and
+    similarity routing need a start for the scale of the votes before they train:
+    :func:`capslib.routing.start_on_first_batch`.
 
     >>> layer = DenseCapsules(1152, 10, 8, 16, routing="dynamic", iterations=2)
     >>> layer(torch.randn(2, 1152, 8), torch.rand(2, 1152)).pose.shape
@@ -259,7 +261,8 @@ class ConvCapsules(nn.Module):
 
     A grid of ``types`` capsules becomes one of ``parents``, H' = ⌊(H − kernel)/stride⌋ + 1. All
     positions share W and the routing's parameters (Hinton et al. 2018, §4). Couplings are
-    [N, H', W', kernel, kernel, types, parents].
+    [N, H', W', kernel, kernel, types, parents]. For the start of EM and similarity routing see
+    :func:`capslib.routing.start_on_first_batch`.
 
     ``normalise`` says which parents compete for a child; by default all that see it do. A
     routing whose couplings sum to one over the children, or whose ``forward`` takes no
@@ -370,7 +373,8 @@ class ClassCapsules(nn.Module):
 
     ``coordinates`` [H, W, 2] (see :func:`field_centres`) are added to the first two entries of
     the right-hand column of a vote (coordinate addition; Hinton et al. 2018, §4). Returns poses
-    [N, classes, 16], activations [N, classes] and couplings [N, H·W·types, classes].
+    [N, classes, 16], activations [N, classes] and couplings [N, H·W·types, classes]. For the
+    start of EM and similarity routing see :func:`capslib.routing.start_on_first_batch`.
 
     >>> layer = ClassCapsules(16, 5, routing="em")
     >>> layer(torch.randn(2, 4, 4, 16, 4, 4), torch.rand(2, 4, 4, 16)).activation.shape

@@ -59,6 +59,7 @@ ROUTINGS = Registry(
 NETWORKS = Registry(
     "network",
     {
+        "capsnet": "capslib.networks.capsnet:CapsNet",
         "matrix_capsnet": "capslib.networks.em_routing:MatrixCapsNet",
         "cnn": "capslib.networks.em_routing:BaselineCNN",
         "deep_capsnet": "capslib.networks.negation_limitation:DeepCapsNet",

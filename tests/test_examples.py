@@ -17,7 +17,15 @@ MODULES = [
     if not module.name.startswith("capslib.lab") and module.name != "capslib.__main__"
 ]
 FACE = {
-    "capslib.routing": ["dynamic_routing", "em_routing", "make_routing", "squash", "use_path"],
+    "capslib.routing": [
+        "dynamic_routing",
+        "em_routing",
+        "make_routing",
+        "routing_options",
+        "squash",
+        "start_on_first_batch",
+        "use_path",
+    ],
     "capslib.layers": [
         "PrimaryCapsules",
         "DenseCapsules",
@@ -36,6 +44,8 @@ FACE = {
         "zero_share",
     ],
     "capslib.inequality": ["gini", "palma", "theil", "atkinson", "hoover"],
+    "capslib.networks": ["create_network"],
+    "capslib.networks.capsnet": ["CapsNet"],
     "capslib.networks.inequality_anomaly": ["AnomalyCapsNet"],
     "capslib.networks.em_routing": ["MatrixCapsNet", "BaselineCNN"],
     "capslib.networks.negation_limitation": ["CapsuleStack", "DeepCapsNet", "SignNetwork"],

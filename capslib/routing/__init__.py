@@ -12,6 +12,24 @@ The files, from the top of the room to its bottom. Each imports only from files 
     competition              the parents that compete for a child
     base                     the result of a routing; squash
 
+With the margin loss, each routing by its name alone learns the digits of scikit-learn in a
+network of :func:`capslib.networks.create_network`; a test of the conformance suite holds this.
+In a network of your own layers, call :func:`start_on_first_batch`:
+
+======================  ====================  ==================  ==========================
+routing                 activation            loss of its paper   start on the first batch
+======================  ====================  ==================  ==========================
+dynamic                 length, below one     margin              none; W from N(0, 0.1²)
+dynamic_over_children   length, below one     margin              none; its paper: N(0, 1)
+em                      logistic, of a cost   spread              β and λ: half are active
+em_vector               logistic, of a cost   margin              β and λ: else it is 0.5
+similarity              logistic, of kernels  spread              widths and θ: else flat
+connectionist           logistic, of an LSTM  spread              none
+======================  ====================  ==================  ==========================
+
+"em" and "em_vector" multiply votes by the activations of children, so primary activations
+should not all be zero. A learning rate of 0.001 for Adam suits all of them.
+
 CONTRIBUTING.md says how to add a routing.
 """
 
@@ -26,7 +44,7 @@ from capslib.routing.competition import Competition, Normalise, convolutional
 from capslib.routing.dynamic import DynamicRouting, dynamic_routing
 from capslib.routing.em import EMRouting, em_routing
 from capslib.routing.fast import LazyVotes, routing_function
-from capslib.routing.module import Routing, use_path
+from capslib.routing.module import Routing, start_on_first_batch, use_path
 
 dynamic_routing.core = dynamic_fast.CORE
 em_routing.core = em_fast.CORE
@@ -41,14 +59,19 @@ def make_routing(name: str, parents: int, dim: int, **options: object) -> Routin
     EMRouting(iterations=2, bias=False)
     """
     make = ROUTINGS[name]
-    valid = _option_names(make)
+    valid = routing_options(name)
     for option in options:
         check_name(f"option of {name!r} routing", option, valid)
     return make(parents, dim, **options)
 
 
-def _option_names(make: Callable[..., Routing]) -> list[str]:
-    """Return the keywords of a routing, also those that it passes on to its base classes."""
+def routing_options(name: str) -> list[str]:
+    """Return the keywords of a routing, also those that it passes on to its base classes.
+
+    >>> routing_options("dynamic")
+    ['iterations', 'bias']
+    """
+    make: Callable[..., Routing] = ROUTINGS[name]
     functions = [make]
     if isinstance(make, type):
         functions = [vars(cls)["__init__"] for cls in make.__mro__ if "__init__" in vars(cls)]
@@ -75,6 +98,8 @@ __all__ = [
     "em_routing",
     "make_routing",
     "routing_function",
+    "routing_options",
     "squash",
+    "start_on_first_batch",
     "use_path",
 ]

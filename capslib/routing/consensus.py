@@ -22,6 +22,7 @@ from capslib.routing.module import Routing
 from capslib.shapes import check_shapes, values_can_be_read
 
 __all__ = [
+    "RELATIVE_WIDTHS",
     "SMALLEST",
     "ConnectionistRouting",
     "Layers",
@@ -39,6 +40,8 @@ __all__ = [
 
 SMALLEST = 1e-4
 """The least width of a kernel, far below any distance between votes that matters."""
+RELATIVE_WIDTHS = (0.3, 2.0)
+"""The narrowest and the widest kernel for votes at a mean distance of one from their mean."""
 Layers = Sequence[tuple[Tensor, Tensor]]
 """The weight [out, in] and bias [out] of each layer of a perceptron."""
 
@@ -190,6 +193,43 @@ class SimilarityRouting(Routing):
         self.raw_width = nn.Parameter(raw_width)
         self.weights = nn.Parameter(weights)
         self.theta = nn.Parameter(theta)
+
+    @torch.no_grad()
+    def start_from(self, votes: Tensor, activation: Tensor, competition: object = None) -> None:
+        """Set widths, λ₁ and θ so that activations show the agreement of votes [N, I, J, D].
+
+        Widths become ``RELATIVE_WIDTHS`` times the distance of a vote from the mean of all
+        votes for its parent, λ₁ = 1, and θ such that the logits of a parent have mean zero and
+        a standard deviation of 0.25, as in EM routing. The starts "released" and "steep", and
+        one with ``columns``, stay as they are.
+        """
+        if self.start != "spread" or self.columns is not None:
+            return
+        by_child = rearrange(votes, "n i j d -> d n j i")
+        distance = (by_child - by_child.mean(dim=-1, keepdim=True)).square().sum(dim=0)
+        scale = distance.mean(dim=(0, 2)).sqrt().clamp_min(SMALLEST)  # [J]
+        kernels = self.raw_width.shape[1]
+        relative = torch.linspace(*map(math.log, RELATIVE_WIDTHS), kernels).exp()
+        width = scale[:, None] * relative.to(scale)
+        self.raw_width.copy_(width + (-torch.expm1(-width)).log())  # before softplus
+        self.weights[:, 0] = 1
+        self.theta[:, 0] = 1
+        self.theta[:, 1] = 0
+        logit = similarity_routing(
+            votes,
+            activation,
+            self.mixture,
+            self.width(),
+            self.weights,
+            self.theta,
+            iterations=self.iterations,
+            bias=self.bias,
+            **(self.options | {"logistic": False}),
+        ).activation  # [N, J]
+        steepness = 0.25 / logit.std(dim=0, correction=0).clamp_min(SMALLEST)
+        self.theta[:, 0] = steepness
+        self.theta[:, 2] *= steepness
+        self.theta[:, 1] = -steepness * logit.mean(dim=0)
 
     def width(self) -> Tensor:
         """Return ℓ [J, Q], the widths of the kernels."""

@@ -152,7 +152,9 @@ class EMRouting(Routing):
     """:func:`em_routing` with its bias, and with β_u and β_a [J], which it learns.
 
     They start from ``beta`` and noise of N(0, ``beta_std``²). ``beta_scale`` multiplies them,
-    which sets how fast an optimiser moves them; then ``beta_u_offset`` is added to β_u.
+    which sets how fast an optimiser moves them; then ``beta_u_offset`` is added to β_u. With
+    the paper's λ activations hardly differ, so a network learns well only after
+    :func:`capslib.routing.start_on_first_batch`, :meth:`start_at_half` of every layer.
     ``inverse_temperature`` is the limit of λ. Offset, scales and λ are plain numbers that
     :meth:`start_at_half` sets; casting the module to half precision leaves them as they are.
     """
@@ -282,6 +284,12 @@ class EMRouting(Routing):
         self.beta_scale = unit / (D * float(mass.mean().clamp_min(MASS_FLOOR))), unit
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
+
+    def start_from(
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None
+    ) -> None:
+        """Start at half, by :meth:`start_at_half`."""
+        self.start_at_half(votes, activation, competition)
 
 
 class VectorEMRouting(EMRouting):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from capslib.errors import check_name
 from capslib.routing.base import PATHS, Path, RoutingResult
 from capslib.routing.competition import Competition
+from capslib.routing.fast import LazyVotes
 from capslib.shapes import check_positive
 
-__all__ = ["Routing", "use_path"]
+__all__ = ["FIRST_VOTES", "Routing", "start_on_first_batch", "use_path"]
+
+_Network = TypeVar("_Network", bound=nn.Module)
+FIRST_VOTES = 2**24
+"""Numbers of the votes, of one layer, that a start looks at: 64 MiB."""
 
 
 class Routing(nn.Module):
@@ -64,6 +69,15 @@ class Routing(nn.Module):
         """
         raise NotImplementedError
 
+    def start_from(
+        self, votes: Tensor, activation: Tensor, competition: Competition | None = None
+    ) -> None:
+        """Set what the routing learns for votes [N, I, J, D] of a first batch: here nothing.
+
+        A routing whose activations say nothing at the wrong scale of votes sets itself here.
+        :func:`start_on_first_batch` calls it.
+        """
+
     def reference(self, votes: Tensor, activation: Tensor) -> RoutingResult:
         """Route one example, votes [I, J, D] and activations [I], by the loops of the paper.
 
@@ -100,6 +114,64 @@ def use_path(network: nn.Module, path: Path) -> Path:
     for routing in routings:
         routing.path = routing.possible_path(path, device)
     return min((routing.path for routing in routings), key=PATHS.index, default="fast")
+
+
+def start_on_first_batch(network: _Network) -> _Network:
+    """Have every routing in ``network`` start from the first batch that it trains on.
+
+    At its first forward pass in training mode, each :class:`Routing` sets itself for the votes
+    that it gets (:meth:`Routing.start_from`), once. Loading weights takes the place of that
+    start. Returns the network. Networks of :func:`capslib.networks.create_network` have it;
+    call it for a network of your own layers, before the first batch.
+
+    Under ``torch.compile``, and before the network is copied to several processes, do one
+    forward pass in training mode first.
+
+    >>> from capslib.layers import DenseCapsules
+    >>> layer = start_on_first_batch(DenseCapsules(50, 10, 8, 16, routing="em_vector"))
+    >>> activation = layer(torch.randn(32, 50, 8), torch.rand(32, 50)).activation
+    >>> bool(activation.std() > 0.01)  # without: 0.0001
+    True
+    """
+    for routing in network.modules():
+        if isinstance(routing, Routing) and not hasattr(routing, "first_batch"):
+            routing.first_batch = routing.register_forward_pre_hook(_start, with_kwargs=True)
+            routing.register_load_state_dict_post_hook(_is_started)
+    return network
+
+
+def _start(routing: Routing, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Start a routing that trains, from the votes of its first batch."""
+    if routing.training and 0 not in args[0].shape and not args[1].is_meta:
+        _start_from(routing, *args, **options)
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def _start_from(
+    routing: Routing,
+    votes: Tensor | LazyVotes,
+    activation: Tensor,
+    competition: Competition | None = None,
+    **_: object,
+) -> None:
+    """Start a routing from as many examples of a batch as ``FIRST_VOTES`` allows."""
+    I, J, D = votes.shape[-3:]
+    positions = 1 if competition is None else competition.positions
+    rows = positions * max(1, FIRST_VOTES // (positions * I * J * D))
+    with torch.autocast(activation.device.type, enabled=False):
+        if isinstance(votes, LazyVotes):
+            first = LazyVotes(votes.weight, votes.pose[:rows]).form()
+        else:
+            first = votes.reshape(-1, I, J, D)[:rows]
+        wide = torch.promote_types(first.dtype, torch.float32)
+        children = activation.reshape(-1, I)[:rows]
+        routing.start_from(first.to(wide), children.to(wide), competition)
+    _is_started(routing)
+
+
+def _is_started(routing: Routing, _: object = None) -> None:
+    routing.first_batch.remove()
 
 
 @functools.cache

@@ -1,0 +1,122 @@
+"""Networks by name, for images of any shape."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from capslib.errors import UserError, check_name, unknown
+from capslib.registry import NETWORKS
+from capslib.routing import routing_options, start_on_first_batch
+
+__all__ = ["SMALL", "Size", "create_network"]
+
+Size = Literal["small", "paper"]
+"""Sizes of a network: one that trains on a laptop in minutes, or the one of its paper."""
+
+
+def _dense(kernel: int) -> dict[str, Any]:
+    """Return the options that networks of dense capsules share."""
+    return {"filters": 32, "kernel": kernel, "primary_types": 8, "decoder": (128, 256)}
+
+
+def _grid(_: int) -> dict[str, Any]:
+    """Return the options of a network of convolutional capsules."""
+    return {"sizes": (16, 4, 8, 8)}
+
+
+SMALL: dict[str, Callable[[int], dict[str, Any]]] = {
+    "capsnet": _dense,
+    "matrix_capsnet": _grid,
+    "consensus_capsnet": _grid,
+    "cnn": lambda _: {"sizes": (16, 32, 128)},
+    "deep_capsnet": lambda kernel: {
+        "depth": 3,
+        "primary_kernel": kernel,
+        "hidden": (16, 8),
+        **_dense(kernel),
+    },
+    "sparse_capsnet": lambda kernel: {"primary_kernel": kernel, **_dense(kernel)},
+    "anomaly_capsnet": lambda kernel: {"primary_dim": 8, **_dense(kernel)},
+    "autoencoder": lambda _: {"decoder": (128, 256)},
+}
+"""Options of small networks, by name, for a kernel that suits the image."""
+_DEPTH: dict[str, dict[str, Any]] = {"deep_capsnet": {"depth": 3}}
+"""Options without a default in the papers' networks: of several depths the smallest."""
+_CLASSES = {"sparse_capsnet": "capsules", "autoencoder": "capsules"}
+"""What a network calls its number of classes, where it learns without labels."""
+
+
+def create_network(
+    name: str,
+    shape: tuple[int, int, int],
+    classes: int,
+    size: Size = "small",
+    **options: Any,
+) -> nn.Module:
+    """Return the network ``name`` of ``NETWORKS`` for images of a ``shape`` (C, H, W).
+
+    ``size`` is "small", which trains on a laptop in minutes, or "paper", the size of its paper.
+    ``options`` are keywords of the network's class, and take precedence: ``routing`` names a
+    routing of ``ROUTINGS``, and keywords of that routing are options, too. Routings start from
+    the first batch (:func:`capslib.routing.start_on_first_batch`).
+
+    ``network(images)`` returns activations [N, classes], or a named tuple that has them as
+    ``activation``. ``sparse_capsnet`` and ``autoencoder`` learn without labels: ``classes`` are
+    their latent capsules. ``anomaly_capsnet`` has two classes, normal and anomalous.
+
+    Raises UserError for an unknown name or option, with the nearest valid one, for a network
+    that takes no images or not so many classes, and for a shape that is too small, with the
+    smallest that works.
+
+    >>> import torch
+    >>> network = create_network("capsnet", (3, 40, 28), classes=4, routing="em")
+    >>> network(torch.rand(2, 3, 40, 28)).activation.shape
+    torch.Size([2, 4])
+    >>> create_network("matrix_capsnet", (1, 8, 8), classes=10)
+    Traceback (most recent call last):
+        ...
+    capslib.errors.UserError: matrix_capsnet: images of 8 × 8 are too small for the layers: \
+17 × 17 is the least
+    """
+    make = NETWORKS[name]
+    check_name("size", size, get_args(Size))
+    if len(shape) != 3 or min(shape) < 1:
+        raise UserError(f"{name} takes images of a shape (C, H, W), not {tuple(shape)}")
+    parameters = inspect.signature(make).parameters
+    if "shape" not in parameters and "image_shape" not in parameters:
+        raise UserError(f"{name} takes no images: build {make.__module__}.{make.__name__}")
+    _check_options(name, options)
+    given = dict(_DEPTH.get(name, {}))
+    if size == "small" and name in SMALL:
+        kernel = min(9, max(3, min(shape[1:]) // 3))
+        given = SMALL[name](kernel)
+    count = _CLASSES.get(name, "classes")
+    if count in parameters:
+        given[count] = classes
+    elif classes != 2:
+        raise UserError(f"{name} has two classes, normal and anomalous, not {classes}")
+    try:
+        network = make(tuple(shape), **given | options)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+    return start_on_first_batch(network)
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    """Raise UserError for an option that neither the network nor its routing takes."""
+    parameters = inspect.signature(NETWORKS[name]).parameters
+    valid = [key for key in parameters if key not in ("shape", "image_shape", "classes", "_")]
+    if "routing" in options and "routing" not in valid and "options" not in valid:
+        raise UserError(f"{name} has no routing")
+    if "options" in valid:
+        valid.remove("options")
+        default = getattr(parameters.get("routing"), "default", "dynamic")
+        names = ["routing", *valid, *routing_options(options.get("routing", default))]
+        valid = list(dict.fromkeys(names))
+    for option in options:
+        if option not in valid:
+            raise unknown(f"option of {name}", option, valid)

@@ -1,0 +1,123 @@
+"""A routing starts from its first batch once: in training, unless weights are loaded."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from capslib.layers import ConvCapsules, DenseCapsules
+from capslib.networks import create_network
+from capslib.routing import ROUTINGS, module, start_on_first_batch
+
+IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+STARTS = ("em", "em_vector", "similarity")
+each_start = pytest.mark.parametrize("name", STARTS)
+
+
+def network_of(name: str):
+    torch.manual_seed(0)
+    return create_network("capsnet", (1, 8, 8), 3, routing=name)
+
+
+def state(network) -> list:
+    values = network.classes.routing.state_dict().values()
+    return [value.clone() for value in values]
+
+
+def moved(network, before: list) -> bool:
+    pairs = zip(state(network), before, strict=True)
+    return not all(torch.equal(*pair) for pair in pairs)
+
+
+@each_start
+def test_it_starts_at_the_first_batch_of_a_training_and_only_then(name):
+    network = network_of(name)
+    before = state(network)
+    network.eval()(IMAGES)
+    assert not moved(network, before)
+    network.train()(IMAGES)
+    assert moved(network, before)
+    started = state(network)
+    network(0.1 * IMAGES)
+    assert not moved(network, started)
+
+
+@each_start
+def test_activations_tell_examples_apart_after_the_start(name):
+    network = network_of(name)
+    activation = network(IMAGES).activation
+    assert activation.std(dim=0).mean() > 0.03
+    assert 0.2 < activation.mean() < 0.8
+
+
+@pytest.mark.parametrize("name", sorted(set(ROUTINGS) - set(STARTS)))
+def test_other_routings_stay_as_they_are_drawn(name):
+    network = network_of(name)
+    before = state(network)
+    network(IMAGES)
+    assert not moved(network, before)
+
+
+@each_start
+def test_loaded_weights_take_the_place_of_the_start(name):
+    network, loaded = network_of(name), network_of(name)
+    network(IMAGES)
+    loaded.load_state_dict(network.state_dict())
+    before = state(loaded)
+    loaded.train()(0.1 * IMAGES)
+    assert not moved(loaded, before)
+
+
+@each_start
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_starts_by_itself(name, copied):
+    network = network_of(name)
+    twin, before = copied(network), state(network)
+    twin(IMAGES)
+    assert moved(twin, before)
+    assert not moved(network, before)
+    network(IMAGES)
+    assert not moved(network, state(twin))
+
+
+def test_the_start_is_that_of_the_layer():
+    torch.manual_seed(0)
+    layer = DenseCapsules(6, 3, 4, 5, routing="em")
+    twin = copy.deepcopy(layer)
+    pose, activation = torch.randn(9, 6, 4), torch.rand(9, 6)
+    layer.routing.start_at_half(layer.votes(pose), activation)
+    result = start_on_first_batch(start_on_first_batch(twin))(pose, activation)
+    torch.testing.assert_close(tuple(result), tuple(layer(pose, activation)))
+
+
+@pytest.mark.parametrize("name", ["em", "similarity"])
+def test_windows_start_too_and_from_as_many_examples_as_memory_allows(name, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_VOTES", 1)
+    layer = start_on_first_batch(ConvCapsules(2, 3, kernel=3, routing=name))
+    pose, activation = torch.randn(4, 5, 5, 2, 4, 4), torch.rand(4, 5, 5, 2)
+    assert layer(pose, activation).activation.isfinite().all()
+
+
+def test_without_gradients_the_start_is_the_same():
+    network, twin = network_of("em"), network_of("em")
+    network(IMAGES)
+    with torch.no_grad():
+        twin(IMAGES)
+    assert not moved(twin, state(network))
+
+
+def test_a_start_that_is_asked_for_stays():
+    network = create_network("capsnet", (1, 8, 8), 3, routing="similarity", start="steep")
+    before = state(network)
+    network(IMAGES)
+    assert not moved(network, before)
+
+
+def test_equal_votes_give_finite_starts():
+    for name in STARTS:
+        layer = start_on_first_batch(DenseCapsules(4, 2, 3, 5, routing=name))
+        result = layer(torch.zeros(6, 4, 3), torch.zeros(6, 4))
+        assert all(tensor.isfinite().all() for tensor in result), name
