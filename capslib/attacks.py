@@ -1,6 +1,7 @@
 """Attacks on a network through the gradient of its input, and the accuracy that they leave.
 
-The attacks are FGSM and the basic iterative method. ``loss(x, target)`` combines a network, in
+The attacks are FGSM, the basic iterative method, and PGD, which starts anywhere in the ball.
+``loss(x, target)`` combines a network, in
 ``eval`` mode, and its loss: it takes inputs [N, …] and classes [N], and returns one loss for
 each example, [N], or their mean. Gradients are those of the sum, so the size of a batch does
 not matter.
@@ -25,6 +26,7 @@ __all__ = [
     "bim",
     "fgsm",
     "input_gradient",
+    "pgd",
     "robustness",
     "targeted_success",
     "zero_share",
@@ -102,10 +104,67 @@ def bim(
     >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
+    _check_steps(steps)
+    step_size = 1.25 * epsilon / steps if step_size is None else step_size
+    options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
+    return _ascend(loss, x, x, target, epsilon, **options)
+
+
+def pgd(
+    loss: Loss,
+    x: Tensor,
+    target: Tensor,
+    epsilon: float,
+    *,
+    steps: int = 40,
+    step_size: float | None = None,
+    generator: torch.Generator | None = None,
+    random_start: bool = True,
+    targeted: bool = False,
+    bounds: Bounds | None = None,
+) -> Tensor:
+    """Return ``x`` after projected gradient descent in the ∞-norm (Madry et al. 2018).
+
+    It is :func:`bim` from a point drawn uniformly within ε of ``x``, and within ``bounds``. The
+    ``generator``, on the device of ``x``, makes the draw; None is torch's own. Several draws
+    attack harder than one. ``step_size`` is 2.5·ε/``steps`` by default, so that every point
+    of the ball can be reached. Raises ValueError if ``steps`` is below 1.
+
+    >>> valley = lambda x, target: -(x - 1.2).square().sum()  # its maximum is within reach
+    >>> seed = torch.Generator().manual_seed(0)
+    >>> attacked = pgd(valley, torch.ones(1, 1), torch.tensor([0]), 0.4, generator=seed)
+    >>> bool((attacked - 1.2).abs() < 0.03)  # a step is 0.025
+    True
+    """
+    _check_steps(steps)
+    step_size = 2.5 * epsilon / steps if step_size is None else step_size
+    start = x
+    if random_start:
+        share = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        start = _clip(x + epsilon * (2 * share - 1), bounds)
+    options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
+    return _ascend(loss, start, x, target, epsilon, **options)
+
+
+def _check_steps(steps: int) -> None:
     if steps < 1:
         raise ValueError(f"an attack needs at least one step, not {steps}")
-    step_size = 1.25 * epsilon / steps if step_size is None else step_size
-    attacked = x
+
+
+def _ascend(
+    loss: Loss,
+    start: Tensor,
+    x: Tensor,
+    target: Tensor,
+    epsilon: float,
+    *,
+    steps: int,
+    step_size: float,
+    targeted: bool,
+    bounds: Bounds | None,
+) -> Tensor:
+    """Return ``start`` after steps of signs, each brought back to within ε of ``x``."""
+    attacked = start
     for _ in range(steps):
         attacked = attacked + step_size * _direction(loss, attacked, target, targeted)
         attacked = _clip(attacked.clamp(x - epsilon, x + epsilon), bounds)

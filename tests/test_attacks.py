@@ -17,6 +17,7 @@ from capslib.attacks import (
     bim,
     fgsm,
     input_gradient,
+    pgd,
     robustness,
     targeted_success,
     zero_share,
@@ -114,6 +115,40 @@ def test_one_step_of_the_iterative_method_is_fgsm(targeted):
     assert torch.equal(attack(steps=1), expected)
     assert torch.equal(attack(steps=1, step_size=0.1), expected)
     assert not torch.equal(attack(steps=4), expected)
+
+
+@each_direction
+def test_pgd_without_a_random_start_is_the_iterative_method(targeted):
+    _, of_network, x, y = capsules("em")
+    options = {"steps": 4, "step_size": 0.04, "targeted": targeted, "bounds": BOUNDS}
+    expected = bim(of_network, x, y, 0.1, **options)
+    assert torch.equal(pgd(of_network, x, y, 0.1, random_start=False, **options), expected)
+    assert not torch.equal(pgd(of_network, x, y, 0.1, **options), expected)
+
+
+def test_pgd_starts_anywhere_within_the_ball_and_the_bounds():
+    """Without a gradient it stays where it starts."""
+
+    def constant(x: Tensor, target: Tensor) -> Tensor:
+        return 0 * x.sum()
+
+    def start(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return pgd(constant, x, y, 0.2, steps=2, generator=generator, bounds=BOUNDS)
+
+    x, y = torch.linspace(0, 1, 4000).view(1000, 4), torch.zeros(1000).long()
+    torch.manual_seed(0)
+    assert torch.equal(start(3), start(3))
+    assert not torch.equal(start(3), start(4))
+    distance = start(3) - x
+    assert start(3).min() >= 0
+    assert start(3).max() <= 1
+    assert distance.abs().max() <= 0.2 + 1e-6
+    inside = distance[(x > 0.2) & (x < 0.8)]
+    assert abs(inside.mean()) < 0.01
+    assert inside.std() == pytest.approx(0.4 / 12**0.5, rel=0.03)
+    with pytest.raises(ValueError, match="at least one step"):
+        pgd(constant, x, y, 0.2, steps=0)
 
 
 @each_routing
@@ -232,3 +267,20 @@ def test_the_adversarial_robustness_toolbox_makes_the_same_images(toolbox, targe
         expected = torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
         torch.testing.assert_close(images, expected)
     assert (smaller - single).abs().max() > 0.05
+    # With a random start, which the toolbox draws elsewhere, both gain as much.
+    drawn = evasion.ProjectedGradientDescent(classifier, targeted=targeted, **steps)
+    restarted = evasion.ProjectedGradientDescent(
+        classifier, targeted=targeted, num_random_init=1, **steps
+    )
+    plain = {**options, "steps": 6, "step_size": 0.03}
+    images = pgd(of_network, x, y, 0.1, random_start=False, **plain)
+    torch.testing.assert_close(images, torch.from_numpy(drawn.generate(x.numpy(), y.numpy())))
+    losses = []
+    for images in (
+        pgd(of_network, x, y, 0.1, **plain),
+        torch.from_numpy(restarted.generate(x.numpy(), y.numpy())),
+    ):
+        assert (images - x).abs().max() <= 0.1 + 1e-6
+        losses.append(of_network(images, y).item())
+    before = of_network(x, y).item()
+    assert losses[0] - before == pytest.approx(losses[1] - before, rel=0.1)
