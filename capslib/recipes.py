@@ -377,10 +377,18 @@ def new_network(
         return recipe.build(shape, recipe.number_of_classes(labels))
 
 
-def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
+def train(
+    recipe: BaseRecipe,
+    seed: int = 0,
+    context: Context | None = None,
+    *,
+    progress: bool = True,
+) -> Trained:
     """Train the network of a recipe.
 
-    A training that was killed goes on from its checkpoint in ``context.folder``, and one that
+    ``context`` says where and how; by default on the CPU, without a folder. With ``progress`` a
+    bar on stderr shows steps and loss, unless the context reports its progress itself. A
+    training that was killed goes on from its checkpoint in ``context.folder``, and one that
     has ended is read from there. Where another process runs the same training, this waits for
     it.
 
@@ -393,16 +401,17 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
 
     Raise what :func:`capslib.training.fit` raises, and UserError for data that are missing.
 
-    >>> from capslib.training import Context
     >>> recipe = Recipe(data="digits", network="cnn", loss="cross_entropy", epochs=2)
-    >>> trained = train(recipe, 0, Context(seed=0))
+    >>> trained = train(recipe, progress=False)
     >>> sorted(trained.splits), sorted(trained.history.terms), list(trained.history.epochs)
     (['test', 'train'], ['accuracy', 'loss'], ['test_accuracy'])
     """
     from filelock import Timeout
 
-    from capslib.training import fit
+    from capslib.training import Context, ProgressBar, fit
 
+    if context is None:
+        context = Context(seed=seed)
     splits, fingerprints = recipe.splits(dataclasses.replace(context, seed=seed))
     examples = splits["train"]
     shape = tuple(recipe.seen(examples.inputs[:1]).shape[1:])
@@ -426,9 +435,11 @@ def train(recipe: BaseRecipe, seed: int, context: Context) -> Trained:
         training_context.milestones = _milestones(training, objective, steps, training_context)
     request_time = time.perf_counter()
     try:
-        with _alone(training_context):
+        with _alone(training_context), contextlib.ExitStack() as closing:
             # while another process trained it, which is counted below
             context.seconds_before -= time.perf_counter() - request_time
+            if progress and training_context.progress is None:
+                training_context.progress = closing.enter_context(ProgressBar())
             history = fit(
                 network,
                 examples,

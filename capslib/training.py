@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from tqdm import tqdm
 
 from capslib.checkpoints import Run
 from capslib.errors import Interrupted, NotFinite, notify
@@ -32,6 +33,7 @@ __all__ = [
     "History",
     "Loss",
     "Patience",
+    "ProgressBar",
     "accuracy",
     "augmentation",
     "blame",
@@ -117,6 +119,33 @@ class History:
     terms: dict[str, list[float]]
     epochs: dict[str, list[float]] = field(default_factory=dict)
     routing_path: str = "fast"
+
+
+class ProgressBar:
+    """A bar on stderr of the steps of a training, for :attr:`Context.progress`.
+
+    It is a context manager, which ends its line.
+
+    >>> with ProgressBar() as bar:
+    ...     context = Context(seed=0, progress=bar)
+    """
+
+    def __init__(self) -> None:
+        self.bar: tqdm | None = None
+
+    def __call__(self, step: int, steps: int, note: str) -> None:
+        if self.bar is None:
+            self.bar = tqdm(unit=" steps", dynamic_ncols=True, leave=True)
+        self.bar.total = steps
+        self.bar.set_postfix_str(note, refresh=False)
+        self.bar.update(step - self.bar.n)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
 
 
 class Patience(NamedTuple):

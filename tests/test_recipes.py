@@ -211,6 +211,18 @@ def test_a_training_is_run_once_and_then_read(tmp_path, fits):
     assert fits == [12, 0, 12]
 
 
+def test_a_training_shows_its_progress_unless_its_context_does_or_nobody_wants_it(capsys):
+    train(SIGN)
+    shown = capsys.readouterr().err
+    assert "100%" in shown
+    assert "loss" in shown
+    train(SIGN, progress=False)
+    reports = []
+    train(SIGN, 0, Context(seed=0, progress=lambda *report: reports.append(report)))
+    assert capsys.readouterr().err == ""
+    assert reports
+
+
 def test_weights_of_another_code_are_set_aside_if_the_code_has_a_name(tmp_path, fits):
     for code in ("one", "one", "two"):
         train(SIGN, 0, Context(seed=0, folder=tmp_path, code=code))
