@@ -1,4 +1,6 @@
-"""Gini, Palma and other measures of how unequally a quantity is spread.
+"""Gini, Palma and other measures of how unequally a quantity is spread; anomaly scores.
+
+:func:`scores` measures the couplings of a capsule network as Kirillov & Panov (2022) do.
 
 Every measure takes values of at least zero along a dimension ``dim``, and returns a tensor
 without that dimension. Multiplying all values by a positive number changes nothing, and neither
@@ -9,17 +11,90 @@ values raises ValueError. See Cowell (2011), *Measuring Inequality*, chapters 2 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable
 
-__all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "theil"]
+import torch
+from torch import Tensor, nn
+
+from capslib.errors import check_name
+from capslib.shapes import check_shapes
+
+__all__ = ["MEASURES", "atkinson", "gini", "hoover", "palma", "scores", "theil"]
+
+
+@torch.no_grad()
+def scores(
+    network: nn.Module,
+    images: Tensor,
+    *,
+    measures: Iterable[str] = ("gini", "palma"),
+    capsule: int = 1,
+    batch_size: int = 250,
+) -> dict[str, Tensor]:
+    """Return anomaly scores [N] of ``images`` by measure; larger is more anomalous (§3.3).
+
+    A score is the inequality of the couplings c_ij of all children i with the one parent j =
+    ``capsule``: that of the class "anomalous", which is class 1 of ``anomaly_capsnet``. The
+    more unequal they are, the more anomalous is the image. ``measures`` are names of
+    ``MEASURES``.
+
+    ``network(images)`` has to return an output with the last couplings [N, I, J] as
+    ``coupling``, and has to be trained with examples of both classes. The network is put into
+    ``eval`` mode for the call.
+
+    Raises UserError for an unknown measure; ValueError for an output without couplings, and for
+    couplings that do not sum to one over the children, as those of "dynamic" and EM routing:
+    the paper's scores are not defined for them. ``routing="dynamic_over_children"`` is the
+    paper's.
+
+    >>> from capslib.networks import create_network
+    >>> network = create_network("anomaly_capsnet", (1, 12, 12), classes=2)
+    >>> anomaly_scores = scores(network, torch.rand(5, 1, 12, 12))
+    >>> sorted(anomaly_scores), anomaly_scores["gini"].shape
+    (['gini', 'palma'], torch.Size([5]))
+    """
+    measures = list(measures)
+    for name in measures:
+        check_name("measure", name, MEASURES)
+    parts: dict[str, list[Tensor]] = {name: [] for name in measures}
+    was_training = network.training
+    network.eval()
+    try:
+        for batch in images.split(batch_size):
+            coupling = _couplings_over_children(network(batch), capsule)  # [n, I]
+            for name in measures:
+                parts[name].append(MEASURES[name](coupling, dim=-1))
+    finally:
+        network.train(was_training)
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def _couplings_over_children(output: object, capsule: int) -> Tensor:
+    """Return the couplings [N, I] of all children with one capsule, which sum to one."""
+    coupling = getattr(output, "coupling", None)
+    if coupling is None:
+        raise ValueError("the network returns no output with couplings as `coupling`")
+    check_shapes(coupling=(coupling, "N I J"))
+    parents = coupling.shape[-1]
+    if not 0 <= capsule < parents:
+        raise ValueError(f"the capsule {capsule} is none of {parents}")
+    column = coupling[..., capsule]
+    total = column.float().sum(dim=-1)
+    if not torch.allclose(total, torch.ones_like(total), atol=0.02):
+        raise ValueError(
+            "the couplings do not sum to one over the children, so their inequality is no "
+            'anomaly score: take routing="dynamic_over_children"'
+        )
+    return column
 
 
 def gini(x: Tensor, dim: int = -1) -> Tensor:
     """Return the Gini coefficient, in [0, (n−1)/n]: half the mean difference, over the mean.
 
     G = Σ_i Σ_j |x_i − x_j| / (2n² x̄), computed as Σ_k (2k − n − 1) x_(k) / (n Σ x) from sorted
-    values (Kirillov & Panov 2022, eq. 3, which leaves out the sorting).
+    values (Kirillov & Panov 2022, eq. 3, which leaves out the sorting). For couplings [N, I, J]
+    the paper's measure is that of one parent over the children, ``gini(coupling[..., j])`` or
+    ``dim=1``; over the parents, ``dim=-1``, it says something else. See :func:`scores`.
 
     >>> gini(torch.tensor([0.0, 0.0, 0.0, 1.0])), gini(torch.tensor([5.0, 5.0]))
     (tensor(0.7500), tensor(0.))
@@ -38,6 +113,8 @@ def palma(x: Tensor, dim: int = -1) -> Tensor:
     Q_0.9/Q_0.4 with quantiles interpolated linearly, as in the released code of Kirillov &
     Panov (2022); economists divide the shares of the upper tenth and the lower four (Palma
     2011). Where the fourth decile is zero and the ninth is not, the ratio is infinite.
+    Couplings [N, I, J] are measured over the children, ``palma(coupling[..., j])``, or
+    ``dim=1``; see :func:`scores`.
 
     >>> palma(torch.arange(11.0))
     tensor(2.2500)

@@ -44,7 +44,7 @@ FACE = {
         "targeted_success",
         "zero_share",
     ],
-    "capslib.inequality": ["gini", "palma", "theil", "atkinson", "hoover"],
+    "capslib.inequality": ["gini", "palma", "theil", "atkinson", "hoover", "scores"],
     "capslib.networks": ["create_network"],
     "capslib.networks.capsnet": ["CapsNet"],
     "capslib.networks.inequality_anomaly": ["AnomalyCapsNet"],

@@ -7,9 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from capslib.inequality import MEASURES, atkinson, gini, hoover, palma, theil
+from capslib import data
+from capslib.errors import UserError
+from capslib.inequality import MEASURES, atkinson, gini, hoover, palma, scores, theil
+from capslib.losses import margin_loss
+from capslib.networks import create_network
+from capslib.training import permutation
 
 each_measure = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 each_length = pytest.mark.parametrize("n", [1, 2, 7, 60])
@@ -131,3 +137,56 @@ def test_float32_is_enough_for_the_children_of_the_largest_network(measure, spre
 def test_rounding_of_equal_values_is_not_below_zero(measure):
     x = 1 + 1e-9 * torch.rand(64, 1152, dtype=torch.float64)
     assert measure(x).min() == 0
+
+
+# ------------------------------------------------------------------------- anomaly scores
+
+
+def anomaly_network(**options):
+    torch.manual_seed(0)
+    return create_network("anomaly_capsnet", (1, 8, 8), classes=2, **options)
+
+
+def test_scores_are_the_measures_of_the_couplings_of_the_anomaly_capsule_over_children():
+    network, images = anomaly_network(), torch.rand(7, 1, 8, 8)
+    result = scores(network, images, measures=MEASURES, batch_size=3)
+    assert network.training
+    coupling = network.eval()(images).coupling
+    assert list(result) == list(MEASURES)
+    for name, measure in MEASURES.items():
+        torch.testing.assert_close(result[name], measure(coupling, dim=1)[:, 1])
+    normal = scores(network, images, capsule=0)["gini"]
+    torch.testing.assert_close(normal, gini(coupling[..., 0]))
+    assert not network.training
+
+
+def test_anomalies_have_the_larger_scores():
+    """Threes among digits, of which a tenth of the training images are."""
+    train, test = (data.load("digits", split) for split in ("train", "test"))
+    images, labels = torch.tensor(train.images) / 255, torch.tensor(train.labels == 3).long()
+    network = anomaly_network()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    for step in range(200):
+        rows = permutation(len(images), 0, step)[:64]
+        optimizer.zero_grad()
+        margin_loss(network(images[rows]).activation, labels[rows]).backward()
+        optimizer.step()
+    result = scores(network, torch.tensor(test.images) / 255)
+    for name, score in result.items():
+        assert roc_auc_score(test.labels == 3, score) > 0.95, name
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_couplings_over_parents_are_refused_with_the_routing_to_take(routing):
+    with pytest.raises(ValueError, match="dynamic_over_children"):
+        scores(anomaly_network(routing=routing), torch.rand(2, 1, 8, 8))
+
+
+def test_what_has_no_couplings_or_no_such_measure_is_refused():
+    network, images = anomaly_network(), torch.rand(2, 1, 8, 8)
+    with pytest.raises(ValueError, match="as `coupling`"):
+        scores(create_network("cnn", (1, 8, 8), 2), images)
+    with pytest.raises(UserError, match="Did you mean 'gini'"):
+        scores(network, images, measures=["ginni"])
+    with pytest.raises(ValueError, match="none of 2"):
+        scores(network, images, capsule=2)
