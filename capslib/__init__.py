@@ -1,7 +1,27 @@
-"""Capsule networks for the executable book, in three wings.
+"""Capsule networks in PyTorch: layers, routings, networks, losses and attacks.
 
-The plan, from the top down. A module imports only from below its own place: from lower lines,
-or from its left on its line::
+    >>> import torch
+    >>> from capslib.networks import create_network
+    >>> network = create_network("capsnet", (3, 40, 28), classes=4, routing="em")
+    >>> network(torch.rand(2, 3, 40, 28)).activation.shape
+    torch.Size([2, 4])
+
+============================  =================================================================
+capslib.networks              create_network: a network by name, for images of any shape
+capslib.layers                capsule layers that take any routing
+capslib.routing               routings as functions and as modules, by name; squash
+capslib.losses                margin_loss, spread_loss
+capslib.training              fit: the training loop; accuracy
+capslib.recipes               train: a network, its data and its loss, all by name
+capslib.attacks               fgsm, bim, pgd; accuracy under attack
+capslib.inequality            gini, palma; scores: anomalies by their couplings
+capslib.data                  load: named data sets as memory-mapped arrays
+============================  =================================================================
+
+The page "Use the library" of the book begins with an installation and a first network.
+
+The package has three wings. Their plan, from the top down. A module imports only from below its
+own place: from lower lines, or from its left on its line::
 
     the lab      cli                                    the command line, thin
                  notebooks  chapter                     execute chapters; claims on a page

@@ -18,7 +18,11 @@ class UserError(Exception):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
-    """Return the error for a name that is not ``valid``; it suggests the nearest valid name."""
+    """Return the error for a name that is not ``valid``; it suggests the nearest valid name.
+
+    >>> print(unknown("colour", "gren", ["green", "blue"]))
+    Unknown colour 'gren'. Did you mean 'green'? Valid: green, blue.
+    """
     valid = list(valid)
     nearest = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -26,7 +30,10 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
 
 
 def check_name(kind: str, name: str, valid: Iterable[str]) -> None:
-    """Raise the UserError of :func:`unknown` unless the name is one of ``valid``."""
+    """Raise the UserError of :func:`unknown` unless the name is one of ``valid``.
+
+    >>> check_name("colour", "green", ["green", "blue"])
+    """
     if name not in valid:
         raise unknown(kind, name, valid)
 

@@ -105,17 +105,29 @@ def bounded_votes(weight: Tensor, pose: Tensor) -> LazyVotes:
 
     A transposed vote Mᵀ Wᵀ/‖W‖ is a product in the order of lazy votes; :func:`turned`
     transposes the parents back.
+
+    >>> bounded_votes(torch.randn(5, 3, 4, 4), torch.randn(7, 5, 4, 4)).form().shape
+    torch.Size([7, 5, 3, 16])
     """
     return LazyVotes(bounded(weight).mT, pose.mT)
 
 
 def turned(result: RoutingResult) -> RoutingResult:
-    """Return the result with its poses [..., J, 16], matrices by rows, transposed."""
+    """Return the result with its poses [..., J, 16], matrices by rows, transposed.
+
+    >>> result = RoutingResult(torch.arange(16.0)[None], torch.ones(1), torch.ones(5, 1))
+    >>> turned(result).pose[0, :4]
+    tensor([ 0.,  4.,  8., 12.])
+    """
     return result._replace(pose=result.pose.unflatten(-1, (4, 4)).mT.flatten(-2))
 
 
 def near_identity(*shape: int) -> Tensor:
-    """Return initial weights [*shape, 4, 4] of bounded votes: near the identity."""
+    """Return initial weights [*shape, 4, 4] of bounded votes: near the identity.
+
+    >>> bool((near_identity(5, 3) - torch.eye(4)).abs().max() <= 0.1)
+    True
+    """
     return torch.eye(4) + torch.empty(*shape, 4, 4).uniform_(-0.1, 0.1)
 
 
@@ -419,7 +431,11 @@ class ClassCapsules(nn.Module):
 
 
 def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -> nn.Sequential:
-    """Return dense layers with ReLU from ``numbers`` to the pixels of a ``shape``, in 0…1."""
+    """Return dense layers with ReLU from ``numbers`` to the pixels of a ``shape``, in 0…1.
+
+    >>> dense_decoder(10 * 16, (64, 128), (1, 8, 8))(torch.randn(5, 160)).shape
+    torch.Size([5, 64])
+    """
     widths = [numbers, *hidden]
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):

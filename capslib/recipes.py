@@ -370,6 +370,10 @@ def new_network(
 
     It is the same for the same seed. ``shape`` is that of an input. The classes are those of
     the data set, or, where the recipe names none, those of the ``labels`` [N].
+
+    >>> network = new_network(Recipe(data="digits", network="cnn"), (1, 8, 8), seed=0)
+    >>> network.classes.out_features
+    10
     """
     from capslib.training import seeded
 

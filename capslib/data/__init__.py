@@ -140,7 +140,10 @@ def load(
 def require(
     name: str, data_dir: str | Path | None = None, *, download: bool | None = None
 ) -> None:
-    """Raise UserError unless :func:`load` will give every split of a set."""
+    """Raise UserError unless :func:`load` will give every split of a set.
+
+    >>> require("digits")
+    """
     for split in SETS[name].splits:
         if not SETS[name].stand_in:
             load(name, split, data_dir=data_dir, download=download)
@@ -172,6 +175,9 @@ def verify(name: str, data_dir: str | Path | None = None) -> list[str]:
 
     A manifest that calls a set complete is compared with the one that is known. Returns one
     line for each problem. Raises UserError if the set is missing.
+
+    >>> verify("digits")
+    []
     """
     spec = SETS[name]
     return [] if spec.stand_in else prepared.problems(_folder(spec, data_dir, download=False))
@@ -181,6 +187,9 @@ def describe(data_dir: str | Path | None = None) -> list[Row]:
     """Return a row for every set, reading headers only.
 
     It hashes publishers' files that are not prepared yet.
+
+    >>> print(*(row.name for row in describe() if row.kind == "stand-in"))
+    digits toys tints moles guides
     """
     return [_row(spec, _root(data_dir)) for spec in SETS.values()]
 

@@ -187,6 +187,11 @@ def convolutional(
 
     Slots are ordered by row in the kernel, column and type. Returns None for
     "types-per-position", where each field is a layer of its own.
+
+    >>> options = dict(types=2, normalise="types+positions", device=torch.device("cpu"))
+    >>> competition = convolutional((4, 4), 3, 1, **options)
+    >>> competition.positions, competition.seen[0].view(3, 3)[1, 1].item()  # the middle
+    (4, 4)
     """
     if normalise == "types-per-position":
         return None

@@ -112,6 +112,14 @@ def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., 
     at least float32, autocast or not, and the result has the dtype of the votes.
     ``routing.core`` is the :class:`Core`, or None. A call whose options learn takes the
     definition, so that autograd finds them.
+
+    >>> @routing_function
+    ... def mean_routing(votes: Tensor) -> RoutingResult:
+    ...     coupling = torch.full_like(votes[..., 0], 1 / votes.shape[-2])
+    ...     pose = (coupling[..., None] * votes).sum(dim=-3)
+    ...     return RoutingResult(pose, pose.norm(dim=-1), coupling)
+    >>> mean_routing(torch.randn(7, 5, 3, 4), path="fast").pose.shape
+    torch.Size([7, 3, 4])
     """
     signature = inspect.signature(definition)
     patterns, choices = _annotations(definition)
