@@ -68,8 +68,9 @@ class DigitCapsNet(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(1, 32, 3)  # 8 × 8 pixels become 6 × 6 features,
         self.primary = PrimaryCapsules(32, TYPES, 8, kernel=4, stride=1)  # and 3 × 3 capsules
-        options |= dict(routing=routing, weight_std=0.3)
-        self.classes = DenseCapsules(CHILDREN, CLASSES, 8, 8, **options)
+        self.classes = DenseCapsules(
+            CHILDREN, CLASSES, 8, 8, routing=routing, weight_std=0.3, **options
+        )
         self.decoder = dense_decoder(CLASSES * 8, (128,), (SIDE, SIDE))
 
     def primary_capsules(self, images: Tensor) -> tuple[Tensor, Tensor]:
