@@ -160,16 +160,12 @@ def number_of(words: Sequence[Status], verdicts: Iterable[Verdict]) -> int:
 def tally(parts: Sequence[Verdict]) -> str:
     """Return how many parts of a claim hold, fail, are open and are not run.
 
-    For example ``2 of 4 parts hold, 1 fails, 1 is undecided``.
+    For example ``2 of 4 parts hold, 1 fails, 1 is undecided``, or ``both parts hold``.
     """
     total = len(parts)
     held = number_of(HELD, parts)
     failed = number_failing(parts)
     waiting = number_of(GROUPS[NOT_RUN], parts)
-    if held == total:
-        if total == 1:
-            return "its only part holds"
-        return "both parts hold" if total == 2 else f"all {total} parts hold"
     counts_and_verbs = (
         (held, "holds", "hold"),
         (failed, "fails", "fail"),
@@ -178,9 +174,13 @@ def tally(parts: Sequence[Verdict]) -> str:
     )
     phrases = []
     for count, singular, plural in counts_and_verbs:
-        if count:
+        if not count:
+            continue
+        if count == total:
+            subject = {1: "its only part", 2: "both parts"}.get(total, f"all {total} parts")
+        else:
             subject = f"{count}" if phrases else f"{count} of {total} parts"
-            phrases.append(f"{subject} {singular if count == 1 else plural}")
+        phrases.append(f"{subject} {singular if count == 1 else plural}")
     return ", ".join(phrases)
 
 

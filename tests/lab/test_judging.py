@@ -639,6 +639,8 @@ def test_a_claim_of_several_parts_tallies_them():
     assert verdict.reason.startswith("1 of 2 parts is undecided, 1 is not run;")
     verdict = order(parts(YES, YES), both_arms())
     assert our_value(verdict) == "both parts hold"
+    verdict = order(parts(NO, NO, NO), both_arms())
+    assert our_value(verdict) == "all 3 parts fail"
 
 
 def test_what_the_paper_itself_contradicts_decides_nothing_and_is_listed():
