@@ -14,6 +14,9 @@ pytestmark = pytest.mark.browser
 WORDS = {
     "citation": ("Capsules, reproduced", "@software{"),
     "BibTeX": ("Capsules, reproduced", "@software{"),
+    "API": ("Capsules, reproduced", "API"),
+    "bug": ("Capsules, reproduced", "Report a bug"),
+    "licence": ("Licence", "MIT"),
     "GPU": ("Rerun it yourself", "GPU"),
     "iterations": ("Matrix capsules with EM routing", "iterations"),
     "smallNORB": ("Data", "smallnorb"),
