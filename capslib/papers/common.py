@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.papers.experiment import Metric, Outcome, Scale
+from capslib.papers.experiment import Metric, Outcome
 from capslib.recipes import Objective
 
 if TYPE_CHECKING:
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from capslib.recipes import Recipe, Trained
     from capslib.training import History
-
-
-SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2))
-"""The seeds of an experiment whose paper does not say how often it ran."""
 
 
 class Spread(Objective):

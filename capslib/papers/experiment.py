@@ -90,12 +90,6 @@ class Outcome:
     routing_path: str = "none"
 
 
-class NoOptions(Config):
-    """The options of an experiment that has none."""
-
-
-NO_OPTIONS = NoOptions()
-
 TWICE = "/twice"
 """How the name of an arm with twice the budget ends."""
 
@@ -106,9 +100,9 @@ class Arm:
 
     name: str
     recipe: BaseRecipe | None = None
-    options: Config = NO_OPTIONS
+    options: Config = Config()  # noqa: RUF009  it is frozen
     paper_size: Arm | None = None
-    """The arm of the paper's size that this one is a smaller copy of."""
+    """The arm of the paper's size that this one is a copy of."""
 
     @property
     def parts(self) -> list[Config]:
@@ -156,44 +150,35 @@ class Arm:
             check_name("field", name, fields)
         return matches(fields, where)
 
+    def with_values(self, values: Mapping[str, Any]) -> Arm:
+        """Return a copy with these values, and defaults where they name no field.
+
+        Raise what pydantic raises for an unknown field or a value out of range.
+        """
+        options, others = {}, {}
+        for name, value in values.items():
+            has_name = name in type(self.options).model_fields or self.recipe is None
+            (options if has_name else others)[name] = value
+        recipe = None if self.recipe is None else type(self.recipe).model_validate(others)
+        return replace(self, recipe=recipe, options=type(self.options).model_validate(options))
+
     def changed(self, changes: Mapping[str, Any]) -> Arm:
-        """Return a copy with other values of some fields.
+        """Return a copy with other values of some fields. Raise as :meth:`with_values` does."""
+        return self.with_values({**self.values(), **changes})
 
-        Raise what pydantic raises for a value that is out of range.
-        """
-        parts = []
-        for part in self.parts:
-            own = {
-                name: value
-                for name, value in changes.items()
-                if name in type(part).model_fields
-            }
-            parts.append(type(part).model_validate({**part.model_dump(), **own}))
-        return self._with_parts(parts)
 
-    def _with_parts(self, parts: Sequence[Config]) -> Arm:
-        """Return a copy with other parts, as many as it has."""
-        return replace(self, recipe=parts[0] if self.recipe else None, options=parts[-1])
-
-    def as_in_paper(self) -> Arm:
-        """Return the arm of the paper's size.
-
-        An arm that no scale names any more falls back to the defaults, but for required fields.
-        """
-        if self.paper_size is not None:
-            return self.paper_size
-        if self.name:
-            return self
-        parts = []
-        for part in self.parts:
-            required = [n for n, info in type(part).model_fields.items() if info.is_required()]
-            parts.append(type(part)(**part.model_dump(include=set(required))))
-        return self._with_parts(parts)
+SEEDS: dict[Scale, tuple[int, ...]] = dict(smoke=(0,), cpu=(0, 1, 2), paper=(0, 1, 2))
+"""The seeds of an experiment whose paper does not say how often it ran."""
 
 
 def own_training(arm: Arm, seed: int) -> list[Training]:
     """Return the training of an arm's own recipe; none where the arm has no recipe."""
     return [] if arm.recipe is None else [Training(arm.recipe, seed)]
+
+
+def no_training(arm: Arm, seed: int) -> list[Training]:
+    """Return no training, where a recipe only says which examples there are."""
+    return []
 
 
 def all_seeds(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
@@ -218,7 +203,7 @@ class Experiment:
     paper: str
     arms: Callable[[Scale], Iterable[Arm]]
     run: Callable[[Arm, Context], Outcome]
-    seeds: Mapping[Scale, Sequence[int]]
+    seeds: Mapping[Scale, Sequence[int]] = field(default_factory=SEEDS.copy)
     revision: int = 1
     reduce: Callable[[Scale, Arm], Arm] = same_size
     trainings: Callable[[Arm, int], list[Training]] = own_training
@@ -246,13 +231,9 @@ class Experiment:
         """All arms, those with twice the budget too, by scale and hash of their fields."""
         arms: dict[tuple[Scale, str], Arm] = {}
         for scale in SCALES:
-            for arm in self.at(scale).values():
-                arms[scale, hash_of(arm.differences())] = arm
-        for scale in SCALES:
-            for arm in self.at(scale).values():
-                double = self.twice(arm)
-                if double is not None:
-                    arms.setdefault((scale, hash_of(double.differences())), double)
+            named = self.at(scale).values()
+            for arm in [*named, *filter(None, map(self.twice, named))]:
+                arms.setdefault((scale, hash_of(arm.differences())), arm)
         return arms
 
     def at(self, scale: Scale) -> dict[str, Arm]:
@@ -261,56 +242,55 @@ class Experiment:
 
     @property
     def _first(self) -> Arm:
-        return next(iter(self.at("smoke").values()))
-
-    @property
-    def kind(self) -> tuple[type[Config], ...]:
-        """The classes of recipe and options, which experiments that can be compared share."""
-        return tuple(type(part) for part in self._first.parts)
+        """The first arm of the paper's scale."""
+        return next(iter(self.at("paper").values()))
 
     @property
     def fields(self) -> list[str]:
         """The names of the fields of an arm."""
         return [*self._first.fields()]
 
-    @property
+    @functools.cached_property
     def varied(self) -> set[str]:
         """The fields in which the arms of a scale differ, in the paper's size."""
         varied: set[str] = set()
         for scale in SCALES:
-            settings = [arm.as_in_paper().values() for arm in self.at(scale).values()]
-            for values in settings[1:]:
-                first = settings[0]
+            first, *others = [arm.paper_size.values() for arm in self.at(scale).values()]
+            for values in others:
                 varied |= {name for name, value in values.items() if value != first[name]}
         return varied
 
     def twice(self, arm: Arm) -> Arm | None:
-        """Return the arm with twice the budget; None where it has no field that sets one."""
+        """Return the arm with twice the budget; None where it has no field that sets one.
+
+        A training that goes through shorter ones is a point of a learning curve, and the paper
+        gives it no length.
+        """
         values = arm.values()
         if not all(name in values for name in self.budget_fields):
             return None
         double = arm.changed({name: 2 * values[name] for name in self.budget_fields})
-        return replace(double, name=f"{arm.name}{TWICE}")
+        is_on_curve = bool(double.recipe and double.recipe.shorter())
+        return replace(
+            double,
+            name=f"{arm.name}{TWICE}",
+            paper_size=double if is_on_curve else arm.paper_size,
+        )
 
     def arm(self, scale: Scale, config: Mapping[str, Any]) -> Arm:
         """Return the arm with these fields, as a trial of this scale has them.
 
-        It has no name where the scale has no such arm. Raise what pydantic raises where the
-        experiment knows no such configuration today.
+        One that the scale does not know has no name; in the paper's size, it differs from other
+        arms as they differ from each other. Raise what pydantic raises where the experiment
+        knows no such configuration today.
         """
         arm = self._arm_of_config.get((scale, hash_of(config)))
         if arm is not None:
             return arm
         first = self._first
-        unknown = config.keys() - first.values().keys()
-        parts = []
-        for part in first.parts:
-            fields = set(type(part).model_fields)
-            if part is first.parts[0]:
-                fields |= unknown  # which it refuses
-            values = {name: value for name, value in config.items() if name in fields}
-            parts.append(type(part).model_validate(values))
-        return replace(first._with_parts(parts), name="", paper_size=None)
+        arm = first.with_values(config)
+        own = {name: value for name, value in arm.values().items() if name in self.varied}
+        return replace(arm, name="", paper_size=first.changed(own))
 
     def budget(self, trial: Trial) -> int:
         """Return 1 for a trial of a named arm and seed at the current revision.

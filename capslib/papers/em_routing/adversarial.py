@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from capslib.config import Config
 from capslib.data.registry import SETS
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, fields_at, networks_beside
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
@@ -185,7 +185,6 @@ ATTACKS = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
     revision=2,
     trainings=trainings,
 )

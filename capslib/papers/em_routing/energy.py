@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import SEEDS, abscissa, in_unit
+from capslib.papers.common import abscissa, in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -115,5 +115,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
 
 
 FREE_ENERGY = Experiment(
-    name="free_energy", paper="em_routing", arms=arms, run=run, seeds=SEEDS
+    name="free_energy",
+    paper="em_routing",
+    arms=arms,
+    run=run,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capslib.data.registry import SETS
-from capslib.papers.common import SEEDS, abscissa, in_unit, outcome
+from capslib.papers.common import abscissa, in_unit, outcome
 from capslib.papers.em_routing.recipe import (
     FAMILIAR,
     SMALLER,
@@ -108,7 +108,6 @@ VIEWPOINT = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
     revision=2,
     trainings=trainings,
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from capslib.config import Config
-from capslib.papers.common import SEEDS
 from capslib.papers.em_routing.recipe import SMALL
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 
@@ -66,4 +65,4 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(network, options=SizesOptions(network=network))
 
 
-SIZES = Experiment(name="sizes", paper="em_routing", arms=arms, run=run, seeds=SEEDS)
+SIZES = Experiment(name="sizes", paper="em_routing", arms=arms, run=run)

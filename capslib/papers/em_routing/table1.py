@@ -13,7 +13,7 @@ from pydantic import Field
 
 from capslib.config import Config
 from capslib.data.registry import SETS
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.em_routing.recipe import (
     RELEASED_EPOCHS,
     SMALL,
@@ -280,14 +280,6 @@ def small_networks() -> dict[str, dict[str, Any]]:
     return networks
 
 
-class CurveArm(Arm):
-    """A point of a learning curve, whose length is its own: the paper gives no other."""
-
-    def as_in_paper(self) -> Arm:
-        """Return the arm itself."""
-        return self
-
-
 def variations(scale: Scale) -> dict[str, dict[str, Any]]:
     """Return the names of a scale's arms, and what they change in the main network."""
     if scale == "smoke":
@@ -308,8 +300,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
     for name, changes in variations(scale).items():
         recipe = EMRecipe(**fields_at(scale, **changes))
         options = ErrorOptions(multi_crop=images if name in MULTI_CROPPED else 0)
-        kind = CurveArm if recipe.schedule == "steps" else Arm
-        yield kind(name, recipe, options)
+        yield Arm(name, recipe, options)
 
 
 def reduce(scale: Scale, arm: Arm) -> Arm:
@@ -333,7 +324,6 @@ TEST_ERROR = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
     revision=2,
     replicates=replicates,
 )

@@ -15,7 +15,7 @@ from pydantic import Field
 from capslib.config import Config
 from capslib.errors import Interrupted
 from capslib.papers.common import in_unit
-from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale, no_training
 from capslib.papers.inequality_anomaly import detection
 from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
 
@@ -249,7 +249,7 @@ BASELINES = Experiment(
     reduce=reduce,
     run=run,
     seeds=detection.TEN_SEEDS,
-    trainings=lambda arm, seed: [],
+    trainings=no_training,
     replicates=detection.replicates,
     budget_fields=("abc_epochs", "nl_epochs"),
 )

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from capslib.data.anomalies import DIVERSE
-from capslib.papers.common import SEEDS, in_unit, outcome
-from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
+from capslib.papers.common import in_unit, outcome
+from capslib.papers.experiment import SEEDS, Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.inequality_anomaly.recipe import paper_recipe, reduce
 from capslib.recipes import train
 
@@ -218,7 +218,6 @@ DETECTION = Experiment(
     arms=network_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 LESIONS = Experiment(
     name="lesions",
@@ -251,7 +250,6 @@ ROUTINGS = Experiment(
     arms=routing_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 DRAWS = Experiment(
     name="draws",
@@ -259,5 +257,4 @@ DRAWS = Experiment(
     arms=draw_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.common import in_unit
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import flops, new_network
@@ -146,6 +146,5 @@ COSTS = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
     revision=2,
 )

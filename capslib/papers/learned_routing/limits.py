@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.common import in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -131,12 +131,10 @@ TOYS = Experiment(
     arms=toy_arms,
     reduce=reduce_toys,
     run=run,
-    seeds=SEEDS,
 )
 NEGATION = Experiment(
     name="negation",
     paper="learned_routing",
     arms=negation_arms,
     run=negate,
-    seeds=SEEDS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, paper_recipe
 from capslib.recipes import train
@@ -307,7 +307,6 @@ ERRORS = Experiment(
     arms=error_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 VARIANTS = Experiment(
     name="variants",
@@ -315,7 +314,6 @@ VARIANTS = Experiment(
     arms=variant_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 PILOT = Experiment(
     name="pilot",
@@ -323,5 +321,4 @@ PILOT = Experiment(
     arms=pilot_arms,
     reduce=reduce_pilot,
     run=rehearse,
-    seeds=SEEDS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.negation_limitation.recipe import CapsNetRecipe, hidden_dim, reduce
 from capslib.recipes import train
@@ -111,7 +111,6 @@ DEPTH = Experiment(
     arms=depth_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 NEGATED = Experiment(
     name="negated",
@@ -119,5 +118,4 @@ NEGATED = Experiment(
     arms=negated_arms,
     reduce=reduce_negated,
     run=run,
-    seeds=SEEDS,
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from capslib.config import NetworkName, RoutingName
-from capslib.papers.common import SEEDS, in_unit, outcome
-from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
+from capslib.papers.common import in_unit, outcome
+from capslib.papers.experiment import SEEDS, Arm, Experiment, Outcome, Scale
 from capslib.recipes import BaseRecipe, Objective, train
 from capslib.registry import NETWORKS
 

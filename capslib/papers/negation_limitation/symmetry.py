@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import SEEDS, abscissa, in_unit
+from capslib.papers.common import abscissa, in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -114,6 +114,5 @@ SYMMETRY = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
     revision=2,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.papers.sparse_unsupervised.encodings import Digits, digits, encode
 from capslib.papers.sparse_unsupervised.recipe import (
@@ -108,5 +108,4 @@ ATTACKS = Experiment(
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )

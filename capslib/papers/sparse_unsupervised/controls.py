@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from capslib.papers.common import SEEDS, in_unit
-from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
+from capslib.papers.common import in_unit
+from capslib.papers.experiment import Arm, Experiment, Outcome, Scale, no_training
 from capslib.papers.sparse_unsupervised.encodings import ClassifierOptions, classified, digits
 from capslib.papers.sparse_unsupervised.recipe import SMALLER, SparseRecipe, full_recipe
-from capslib.recipes import Training
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,17 +85,11 @@ def reduce(scale: Scale, arm: Arm) -> Arm:
     return arm.changed({name: smaller[name] for name in fields if name in smaller})
 
 
-def trainings(arm: Arm, seed: int) -> list[Training]:
-    """Return no training: the recipe says which digits there are and how they stand."""
-    return []
-
-
 CONTROLS = Experiment(
     name="controls",
     paper="sparse_unsupervised",
     arms=arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
-    trainings=trainings,
+    trainings=no_training,
 )

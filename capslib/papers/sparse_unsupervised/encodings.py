@@ -13,7 +13,7 @@ from pydantic import Field
 
 from capslib.config import Config
 from capslib.errors import Interrupted
-from capslib.papers.common import SEEDS, in_unit, outcome
+from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.sparse_unsupervised.recipe import (
     TABLE_1,
@@ -404,7 +404,6 @@ ENCODINGS = Experiment(
     arms=encodings_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 OPTIONS = Experiment(
     name="options",
@@ -412,7 +411,6 @@ OPTIONS = Experiment(
     arms=options_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )
 BEYOND = Experiment(
     name="beyond",
@@ -420,5 +418,4 @@ BEYOND = Experiment(
     arms=beyond_arms,
     reduce=reduce,
     run=run,
-    seeds=SEEDS,
 )

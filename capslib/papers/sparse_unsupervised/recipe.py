@@ -281,4 +281,6 @@ SMALLER: dict[Scale, dict[str, Any]] = {
 
 def reduce(scale: Scale, arm: Arm) -> Arm:
     """Return a smaller copy of an arm."""
-    return arm.changed(SMALLER[scale])
+    fields = arm.values()
+    smaller = {name: value for name, value in SMALLER[scale].items() if name in fields}
+    return arm.changed(smaller)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import SEEDS, in_unit
+from capslib.papers.common import in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -52,4 +52,4 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(f"side_{side}", options=SizeOptions(side=side))
 
 
-SIZES = Experiment(name="sizes", paper="sparse_unsupervised", arms=arms, run=run, seeds=SEEDS)
+SIZES = Experiment(name="sizes", paper="sparse_unsupervised", arms=arms, run=run)

@@ -57,7 +57,7 @@ SMALLER = "budget of this scale"
 
 def _of_size(arm: Arm) -> list[Deviation]:
     """Return the fields in which an arm differs from its like of the paper's size."""
-    paper = arm.as_in_paper().values()
+    paper = (arm.paper_size or arm).values()
     deviations = []
     for name, value in arm.values().items():
         if value != paper[name]:
