@@ -21,7 +21,7 @@ from capslib.lab.samples import (
 )
 from capslib.lab.statistics import Interval
 from capslib.lab.words import OTHER_DATA, REDUCED, WORDS, Group, Status, Verdict
-from capslib.papers.check import Check, Derived
+from capslib.papers.check import Check, Quantity
 from capslib.papers.experiment import Scale
 
 WIDEST = 6
@@ -155,7 +155,7 @@ def _unrest(sample: Sample, doubled: Sample) -> str:
 
 
 def _means(
-    metric: str | Derived, pairs: Sequence[tuple[Run, Run]]
+    metric: str | Quantity, pairs: Sequence[tuple[Run, Run]]
 ) -> tuple[float | None, float | None]:
     """Return the mean metric of the first and the second runs, over pairs that have both."""
     first, second = [], []

@@ -41,7 +41,7 @@ from capslib.lab.words import (
     number_of,
     tally,
 )
-from capslib.papers.check import AnyCheck, AtLeast, Check, Derived, Erratum, leaves
+from capslib.papers.check import AnyCheck, AtLeast, Check, Erratum, Quantity, leaves
 from capslib.papers.experiment import Scale
 
 FEWEST_SEEDS = 3
@@ -60,7 +60,7 @@ def judge(claim: Claim, check: AnyCheck | None, records: Iterable[Record] | Runs
     if claim.not_run:
         return Verdict(claim, "quoted" if claim.quoted else "not to be had", claim.not_run)
     if isinstance(check, Erratum):
-        return Verdict(claim, "erratum", check.why)
+        return Verdict(claim, "erratum", check.reason)
     if check is None:
         return Verdict(claim, "waiting", "No experiment of the chapter measures this yet.")
     runs = records if isinstance(records, Runs) else Runs(records)
@@ -196,7 +196,7 @@ def _decided(verdict: Verdict, sample: Sample, runs: Runs, unit: Unit) -> Verdic
             status = WORDS[verdict.setting]["open"]
         reason += confirmation.reason
         records += confirmation.records
-    if isinstance(check.metric, Derived):
+    if isinstance(check.metric, Quantity):
         reason += check.metric.note([r for run in sample.paired for r in run.records])
     return replace(verdict, status=status, reason=f"{reason}.", records=records)
 

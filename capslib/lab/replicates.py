@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from capslib.lab.records import Exit, Record
-from capslib.papers.check import Derived, Select, read, stopped_itself
+from capslib.papers.check import Quantity, Select, read, stopped_itself
 from capslib.papers.experiment import TWICE, Metric, Scale
 
 FAILED: tuple[Exit, ...] = ("nan", "oom", "error")
@@ -112,7 +112,7 @@ class Run:
         """Return what tells a record from the others of the run: ``, arm mnist/bias``."""
         return f", arm {arm_of(record)}" if len(self.records) > 1 else ""
 
-    def read(self, quantity: str | Derived) -> Metric | None:
+    def read(self, quantity: str | Quantity) -> Metric | None:
         """Return the mean of a quantity over its records; None where one of them lacks it."""
         metrics: Sequence[Metric | None] = [read(quantity, r) for r in self.records]
         if None in metrics:

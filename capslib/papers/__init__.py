@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import ModuleType
@@ -159,8 +158,7 @@ def arm(trial: Trial) -> Arm:
 
     Raise what pydantic does where its experiment knows no such configuration today.
     """
-    experiment = experiments(trial.paper)[trial.experiment]
-    return _arm(experiment, trial.scale, json.dumps(trial.config, sort_keys=True))
+    return experiments(trial.paper)[trial.experiment].arm(trial.scale, trial.config)
 
 
 def known(trial: Trial) -> bool:
@@ -177,34 +175,24 @@ def known(trial: Trial) -> bool:
 
 def fields(trial: Trial) -> dict[str, Any]:
     """Return every field of its arm, as JSON has them. Raise as :func:`arm` does."""
-    experiment = experiments(trial.paper)[trial.experiment]
-    return dict(_fields(experiment, trial.scale, json.dumps(trial.config, sort_keys=True)))
-
-
-@functools.lru_cache(maxsize=65_536)
-def _arm(experiment: Experiment, scale: Scale, config: str) -> Arm:
-    return experiment.arm(scale, json.loads(config))
-
-
-@functools.lru_cache(maxsize=65_536)
-def _fields(experiment: Experiment, scale: Scale, config: str) -> dict[str, Any]:
-    return _arm(experiment, scale, config).fields()
+    return arm(trial).fields()
 
 
 def budget(trial: Trial) -> int:
-    """Return 1 for a trial of a named arm, 2 for one with twice that budget, 0 for any other.
+    """Return how many times the budget of its arm a trial has: 1 or 2.
 
-    Trials of another revision, or of an experiment that is not there, are others.
+    Return 0 for a trial of another revision, and for one that no arm of today has.
     """
     experiment = experiment_of(trial)
     return experiment.budget(trial) if experiment else 0
 
 
 def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
-    """Return the trials that each claim of a paper is judged by at a scale. Claims share
-    trials.
+    """Return the trials that each claim of a paper is judged by at a scale.
+
+    Claims share trials.
     """
-    return _asked(stem, scale, selects)
+    return _selected(stem, scale, selects)
 
 
 Seed = list[tuple["Trial", "Trial"]]
@@ -216,76 +204,68 @@ def longer(stem: str, scale: Scale) -> dict[str, list[Seed]]:
 
     One seed of all arms is enough to decide a claim about the end of training.
     """
-    at_rest = _asked(stem, scale, functools.partial(selects_at_rest, scale=scale))
-    longer = {}
+    at_rest = _selected(stem, scale, functools.partial(selects_at_rest, scale=scale))
+    pairs = {}
     for claim, trials in at_rest.items():
         seeds: dict[int, Seed] = {}
         for trial in trials:
             experiment = experiments(stem)[trial.experiment]
-            twice = experiment.twice(arm(trial))
-            if twice is not None:
-                pair = trial, experiment.trial(scale, twice, trial.seed)
+            double = experiment.twice(arm(trial))
+            if double is not None:
+                pair = trial, experiment.trial(scale, double, trial.seed)
                 seeds.setdefault(trial.seed, []).append(pair)
         # a seed that lacks an arm compares nothing
         largest = max(map(len, seeds.values()), default=0)
-        longer[claim] = [seed for seed in seeds.values() if len(seed) == largest]
-    return longer
+        pairs[claim] = [seed for seed in seeds.values() if len(seed) == largest]
+    return pairs
 
 
 class Waits(NamedTuple):
-    """The trials that a claim waits for at a scale: those of its arms, and of twice their
-    budget.
-    """
+    """The trials that a claim waits for at a scale: of its arms, and of twice their budget."""
 
-    own: list[Trial]
-    twice: list[Trial]
+    trials: list[Trial]
+    doubles: list[Trial]
 
 
 def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale, Waits]]:
     """Return what each claim waits for at the scales that judge it.
 
     ``done`` has the keys of the trials that have a record, and ``stopped`` those of trainings
-    that stopped themselves: such a one is its own with twice the budget. Of the others with
-    twice the budget a claim waits for those of the seed that lacks the fewest.
+    that stopped themselves: more budget would change nothing. Of the others with twice the
+    budget a claim waits for those of the seed that lacks the fewest.
     """
     waits: dict[str, dict[Scale, Waits]] = {}
     scales: tuple[Scale, ...] = ("paper", "cpu")
     for scale in scales:
-        own = needs(stem, scale)
+        trials = needs(stem, scale)
         for claim, seeds in longer(stem, scale).items():
-            missing = [_missing_of(seed, done, stopped) for seed in seeds]
+            missing = []
+            for seed in seeds:
+                doubles = [double for trial, double in seed if trial.key not in stopped]
+                missing.append([double for double in doubles if double.key not in done])
             waits.setdefault(claim, {})[scale] = Waits(
-                [trial for trial in own[claim] if trial.key not in done],
+                [trial for trial in trials[claim] if trial.key not in done],
                 min(missing, key=len, default=[]),
             )
     return waits
 
 
-def _missing_of(seed: Seed, done: Set[str], stopped: Set[str]) -> list[Trial]:
-    """Return the trials with twice the budget that a seed lacks."""
-    missing = []
-    for trial, twice in seed:
-        if twice.key not in done and trial.key not in stopped:
-            missing.append(twice)
-    return missing
-
-
-def _asked(
+def _selected(
     stem: str, scale: Scale, selects_of: Callable[[AnyCheck], Iterable[Select]]
 ) -> dict[str, list[Trial]]:
     """Return the trials of a scale that the selections of each claim take, in their order."""
-    arms: dict[tuple[str, str], list[int]] = {}
     trials: list[Trial] = []
+    numbers_of_arm: dict[tuple[str, str], list[int]] = {}
     for experiment in experiments(stem).values():
         for trial in experiment.trials(scale):
-            place = trial.experiment, fields(trial)["arm"]
-            arms.setdefault(place, []).append(len(trials))
+            name = experiment.name, arm(trial).name
+            numbers_of_arm.setdefault(name, []).append(len(trials))
             trials.append(trial)
-    asked = {}
+    selected = {}
     for claim, check in checks_of(stem).items():
         numbers: set[int] = set()
         for select in selects_of(check):
             for arm_name in select.at(scale).arms:
-                numbers.update(arms.get((select.experiment, arm_name), ()))
-        asked[claim] = [trials[number] for number in sorted(numbers)]
-    return asked
+                numbers.update(numbers_of_arm.get((select.experiment, arm_name), ()))
+        selected[claim] = [trials[number] for number in sorted(numbers)]
+    return selected

@@ -39,36 +39,31 @@ class Measured(Protocol):
 # ----------------------------------------------------------------------- quantities of a record
 
 
-def no_note(records: Sequence[Measured]) -> str:
-    """Return that there is nothing to add."""
-    return ""
-
-
 @dataclass(frozen=True)
-class Derived:
-    """A quantity that is computed from a record, by ``of``."""
+class Quantity:
+    """A number that is computed from a record, by ``measure``."""
 
     name: str
-    of: Callable[[Measured], Metric]
-    metrics: tuple[str | Derived, ...] = ()
+    measure: Callable[[Measured], Metric]
+    sides: tuple[str | Quantity, ...] = ()
     """The two quantities that it is the difference of, where it is one."""
-    note: Callable[[Sequence[Measured]], str] = no_note
+    note: Callable[[Sequence[Measured]], str] = lambda records: ""
     """What a reader has to know of records beside the number: that a score is inverted."""
 
     def __str__(self) -> str:
         return self.name
 
 
-def at_the_end(curve: str) -> Derived:
+def at_the_end(curve: str) -> Quantity:
     """Return the last point of a curve, where the metric of its name is of another moment."""
 
     def last(record: Measured) -> Metric:
         return record.metrics[curve].model_copy(update={"value": record.series[curve][-1]})
 
-    return Derived(f"{curve} at the end", last)
+    return Quantity(f"{curve} at the end", last)
 
 
-def difference(first: str, second: str, size: bool = False) -> Derived:
+def difference(first: str, second: str, name: str = "", size: bool = False) -> Quantity:
     """Return by how much one metric of a record lies above another.
 
     With ``size`` it is how far they lie apart.
@@ -77,27 +72,21 @@ def difference(first: str, second: str, size: bool = False) -> Derived:
     def lead(record: Measured) -> Metric:
         minuend, subtrahend = record.metrics[first], record.metrics[second]
         value = minuend.value - subtrahend.value
-        return Metric(
-            value=abs(value) if size else value, n=minuend.n, unit="difference of fractions"
-        )
+        unit = DIFFERENCES.get(minuend.unit, minuend.unit)
+        return Metric(value=abs(value) if size else value, n=minuend.n, unit=unit)
 
     verb = "apart from" if size else "minus"
-    return Derived(f"{first} {verb} {second}", lead, (first, second))
+    return Quantity(name or f"{first} {verb} {second}", lead, (first, second))
 
 
-def recorded_difference(name: str, first: str, second: str) -> Derived:
-    """Return a metric that is the difference of two others of the same record."""
-    return Derived(name, lambda record: record.metrics[name], (first, second))
-
-
-def read(quantity: str | Derived, record: Measured) -> Metric | None:
+def read(quantity: str | Quantity, record: Measured) -> Metric | None:
     """Return a quantity of a record; None where it lacks that.
 
     ``parameters`` is the record's own field.
     """
-    if isinstance(quantity, Derived):
+    if isinstance(quantity, Quantity):
         try:
-            return quantity.of(record)
+            return quantity.measure(record)
         except (LookupError, ValueError, ArithmeticError):
             # no such curve, no such point on it, or a share of nothing
             return None
@@ -164,11 +153,11 @@ class Select:
         """Return what it selects at a scale."""
         return replace(self, arm=self.cpu, cpu="") if scale == "cpu" and self.cpu else self
 
-    def apart_from(self, other: Select) -> str:
+    def apart_from(self, rival: Select) -> str:
         """Return what tells it from another selection; nothing if they have the same arms."""
-        if self.arms != other.arms:
+        if self.arms != rival.arms:
             return self.label
-        return self.experiment if self.experiment != other.experiment else ""
+        return self.experiment if self.experiment != rival.experiment else ""
 
     def unfit(self, record: Measured, *, decides: bool = True) -> list[str]:
         """Return why a record decides nothing; if nothing is to be decided, why it counts for
@@ -212,7 +201,7 @@ class Check:
     """
 
     arms: Select | tuple[Select, ...]
-    metric: str | Derived
+    metric: str | Quantity
     op: Op = "≈"
     bound: float = 0.0
     margin: float = 0.0
@@ -256,9 +245,9 @@ class Check:
         return len(self.selects) > 1
 
     @property
-    def compared(self) -> tuple[str | Derived, ...]:
+    def compared(self) -> tuple[str | Quantity, ...]:
         """The metrics that have to be at rest: both sides of a difference, else the metric."""
-        sides = self.metric.metrics if isinstance(self.metric, Derived) else ()
+        sides = self.metric.sides if isinstance(self.metric, Quantity) else ()
         return sides or (self.metric,)
 
     def has_to_rest(self, scale: Scale) -> bool:
@@ -303,37 +292,34 @@ class Check:
 
         ``factor`` takes the metric's unit to the one that is shown.
         """
-        return f"{'below' if self._asks_below else 'above'} {self._edge(factor):.4g}"
+        side = "above" if self._direction > 0 else "below"
+        return f"{side} {self._edge * factor:.4g}"
 
     def decide(self, low: float, high: float, factor: float = 1) -> Side:
-        """Return on which side of the bound an interval lies. Between bound and margin is
-        open.
+        """Return on which side of the bound an interval lies.
+
+        Between bound and margin is open.
         """
-        edge, refuting = self._edge(factor), self._refuting(factor)
-        if self._asks_below:
-            edge, low, high = -edge, -high, -low
-            refuting = None if refuting is None else -refuting
-        if low > edge or (low == edge and self.op in ("≥", "≤")):
+        direction = self._direction
+        nearest, farthest = (low, high) if direction > 0 else (high, low)
+        lead = direction * (nearest - self._edge * factor)
+        if lead > 0 or (lead == 0 and self.op in ("≥", "≤")):
             return "for"
-        return "against" if refuting is not None and high < refuting else "open"
+        limit = self.refuted_at
+        if limit == "bound":
+            limit = self._edge if self.margin < 0 else self.bound
+        is_refuted = limit is not None and direction * (farthest - limit * factor) < 0
+        return "against" if is_refuted else "open"
 
     @property
-    def _asks_below(self) -> bool:
-        """Whether the mean has to lie below the bound. A lead has to lie above it."""
-        return self.op in ("<", "≤") and not self.compares_arms
+    def _direction(self) -> int:
+        """−1 where the mean has to lie below the bound, else 1. A lead has to lie above it."""
+        return -1 if self.op in ("<", "≤") and not self.compares_arms else 1
 
-    def _edge(self, factor: float) -> float:
-        """Return the bound with its margin."""
-        margin = -self.margin if self._asks_below else self.margin
-        return (self.bound + margin) * factor
-
-    def _refuting(self, factor: float) -> float | None:
-        """Return what an interval against the claim lies beyond; None where none is."""
-        if self.refuted_at is None:
-            return None
-        if self.refuted_at != "bound":
-            return self.refuted_at * factor
-        return self._edge(factor) if self.margin < 0 else self.bound * factor
+    @property
+    def _edge(self) -> float:
+        """The bound with its margin."""
+        return self.bound + self._direction * self.margin
 
 
 @dataclass(frozen=True)
@@ -355,7 +341,7 @@ class AtLeast:
 class Erratum:
     """A claim that the paper's own numbers contradict, and how. No run decides it."""
 
-    why: str
+    reason: str
 
 
 AnyCheck = Check | AtLeast | Erratum
@@ -379,6 +365,6 @@ def selects(check: AnyCheck) -> Iterator[Select]:
 def selects_at_rest(check: AnyCheck, scale: Scale) -> Iterator[Select]:
     """Yield the arms that need a run of twice the budget for a decision at a scale."""
     for leaf in leaves(check):
-        asked = scale == "paper" or not leaf.paper_scale_only
-        if asked and not leaf.test and leaf.has_to_rest(scale):
+        is_judged = not leaf.test and (scale == "paper" or not leaf.paper_scale_only)
+        if is_judged and leaf.has_to_rest(scale):
             yield from leaf.selects

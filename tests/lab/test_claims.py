@@ -138,7 +138,7 @@ def test_a_reduced_order_waits_for_one_seed_of_twice_the_budget_too():
         done = {trial.key for trial in trials}
         ended = {trial.key for trial in stopped}
         waiting = papers.waits(stem, done, ended)[claim]["cpu"]
-        return len(waiting.own), len(waiting.twice)
+        return len(waiting.trials), len(waiting.doubles)
 
     count = len(first)
     assert waits() == (len(single), count)

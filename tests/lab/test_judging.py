@@ -45,8 +45,8 @@ from capslib.papers.check import (
     BOTH_SCALES,
     AtLeast,
     Check,
-    Derived,
     Erratum,
+    Quantity,
     Select,
     difference,
 )
@@ -165,7 +165,7 @@ def test_an_incomparable_value_is_shown_and_decides_nothing():
 
 
 def test_a_quantity_may_be_computed_from_the_curves_of_a_record():
-    end = Derived("the end", lambda run: metric(1 / run.series["batch_accuracy"][-1]))
+    end = Quantity("the end", lambda run: metric(1 / run.series["batch_accuracy"][-1]))
     check = Check(A, end)
     verdict = value(125, records(GOOD, learned=0.8), check)
     assert verdict.ours == pytest.approx(125)

@@ -8,7 +8,7 @@ import pytest
 
 from capslib.lab.ledger import ledger
 from capslib.papers import STEMS, checks_of
-from capslib.papers.check import AtLeast, Check, Derived, Erratum, Select
+from capslib.papers.check import AtLeast, Check, Erratum, Quantity, Select
 from capslib.papers.learned_routing.checks import table_arm
 
 PERCENT = 0.01
@@ -18,10 +18,10 @@ def place(select: Select, metric: str) -> tuple:
     return select.experiment, select.arms, metric
 
 
-def names(metric: str | Derived) -> tuple[str, ...]:
+def names(metric: str | Quantity) -> tuple[str, ...]:
     """Return the metrics behind one: ``a or b`` is the one of both that a record has."""
-    if isinstance(metric, Derived):
-        return metric.metrics or tuple(metric.name.split(" or "))
+    if isinstance(metric, Quantity):
+        return metric.sides or tuple(metric.name.split(" or "))
     return (metric,)
 
 
@@ -43,7 +43,7 @@ def printed(stem: str) -> dict[tuple, float]:
 def printed_metric(check: Check, select: Select, numbers: dict[tuple, float]) -> float | None:
     """Return the metric of an arm from printed numbers; None where the paper prints too few."""
     values = [numbers.get(place(select, metric)) for metric in names(check.metric)]
-    if isinstance(check.metric, Derived) and check.metric.metrics:
+    if isinstance(check.metric, Quantity) and check.metric.sides:
         if None in values:
             return None
         gap = values[0] - values[1]

@@ -10,13 +10,13 @@ from capslib.papers.check import (
     AnyCheck,
     AtLeast,
     Check,
-    Derived,
     Erratum,
     Measured,
     Op,
+    Quantity,
     Select,
     at_the_end,
-    recorded_difference,
+    difference,
 )
 from capslib.papers.em_routing.energy import SHAPES, SPREADS, arm_name
 from capslib.papers.em_routing.recipe import FAMILIAR
@@ -62,7 +62,7 @@ def copied(name: str, copy: str = "") -> Select:
     return Select("test_error", arm=name, cpu=COPY + (copy or name), learned=LEARNED)
 
 
-def value(arm: Select, metric: str | Derived = "test_error", **options: Any) -> Check:
+def value(arm: Select, metric: str | Quantity = "test_error", **options: Any) -> Check:
     """Ask for a number of the paper, which does not say how long it trains."""
     return Check(arm, metric, at_rest=BOTH_SCALES, **options)
 
@@ -109,22 +109,22 @@ def least_accuracy(record: Measured) -> Metric:
     return in_images(record, min(record.series["fgsm_spread_capsules"]), "fraction")
 
 
-LEAST_ACCURACY = Derived(
+LEAST_ACCURACY = Quantity(
     "least accuracy of the capsules, attacked by the gradient of their own loss",
     least_accuracy,
 )
 
 
-def cnn_accuracy(epsilon: float) -> Derived:
+def cnn_accuracy(epsilon: float) -> Quantity:
     """Return the accuracy of the CNN under FGSM."""
 
     def accuracy(record: Measured) -> Metric:
         return in_images(record, point(record, "fgsm_cnn", epsilon), "fraction")
 
-    return Derived(f"accuracy of the CNN at {epsilon}", accuracy)
+    return Quantity(f"accuracy of the CNN at {epsilon}", accuracy)
 
 
-def side(attack: str, network: str, epsilon: float, share: bool) -> Derived:
+def side(attack: str, network: str, epsilon: float, share: bool) -> Quantity:
     """Return the accuracy of a network under an attack, or the share of it that is kept.
 
     Of an attack with a target it is the share of targets that are met.
@@ -137,24 +137,24 @@ def side(attack: str, network: str, epsilon: float, share: bool) -> Derived:
             value /= record.series[curve][0]
         return in_images(record, value, "fraction")
 
-    return Derived(f"{attack} of the {network} at {epsilon}", accuracy)
+    return Quantity(f"{attack} of the {network} at {epsilon}", accuracy)
 
 
-def harm(attack: str, epsilon: float, share: bool) -> Derived:
+def harm(attack: str, epsilon: float, share: bool) -> Quantity:
     """Return how much more an attack harms the CNN than the capsules."""
     cnn = side(attack, "cnn", epsilon, share)
     capsules = side(attack, "capsules", epsilon, share)
 
     def gap(record: Measured) -> Metric:
-        lead = capsules.of(record).value - cnn.of(record).value
+        lead = capsules.measure(record).value - cnn.measure(record).value
         if attack == "targeted":
             lead = -lead
         return in_images(record, lead, "difference of fractions")
 
-    return Derived(f"{attack} gap at {epsilon}", gap, (cnn, capsules))
+    return Quantity(f"{attack} gap at {epsilon}", gap, (cnn, capsules))
 
 
-def attacked(metric: str | Derived, op: Op, **options: Any) -> Check:
+def attacked(metric: str | Quantity, op: Op, **options: Any) -> Check:
     """Ask of networks that are attacked how a metric compares with a bound."""
     return Check(ATTACKED, metric, op, at_rest=BOTH_SCALES, **options)
 
@@ -356,7 +356,7 @@ def novel_viewpoints() -> AtLeast:
     for factor in FAMILIAR:
         parts[f"novel {factor}s"] = Check(
             viewpoint(factor, capsules_familiar=MATCHED_BELOW),
-            recorded_difference("novel_gap", "cnn_novel", "capsules_novel"),
+            difference("cnn_novel", "capsules_novel", "novel_gap"),
             ">",
             at_rest=(),
         )
@@ -383,9 +383,7 @@ CHECKS: dict[str, AnyCheck] = {
         {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, ">", margin=MUCH
     ),
     "EM-W-3": each_step({"bim": "BIM"}, ">", margin=MUCH),
-    "EM-W-4": attacked(
-        recorded_difference("zero_gap", "zero_share_cnn", "zero_share_capsules"), ">"
-    ),
+    "EM-W-4": attacked(difference("zero_share_cnn", "zero_share_capsules", "zero_gap"), ">"),
     "EM-W-5": each_step(
         {"transfer": "images of another CNN"}, "<", bound=NOTICEABLY, refuted_at=None
     ),
@@ -397,7 +395,7 @@ CHECKS: dict[str, AnyCheck] = {
     "EM-W-16": novel_viewpoints(),
     "EM-W-17": Check(
         copied("main"),
-        recorded_difference("multi_crop_gain", "multi_crop_error", "same_images_error"),
+        difference("same_images_error", "multi_crop_error", "multi_crop_gain"),
         ">",
         at_rest=BOTH_SCALES,
     ),

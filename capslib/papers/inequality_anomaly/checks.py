@@ -11,9 +11,9 @@ from capslib.papers.check import (
     AnyCheck,
     AtLeast,
     Check,
-    Derived,
     Erratum,
     Measured,
+    Quantity,
     Select,
     difference,
 )
@@ -117,7 +117,7 @@ def arm_with(score: str, column: Column) -> Select:
     return Select(column.experiment, arm=column.arms, at_most=LEARNED)
 
 
-def one_of(*metrics: str) -> Derived:
+def one_of(*metrics: str) -> Quantity:
     """Return the one of these metrics that a record has.
 
     Capsules and baselines have records of their own.
@@ -127,7 +127,7 @@ def one_of(*metrics: str) -> Derived:
         (name,) = (name for name in metrics if name in record.metrics)
         return record.metrics[name]
 
-    return Derived(" or ".join(metrics), read)
+    return Quantity(" or ".join(metrics), read)
 
 
 def ahead(
@@ -299,10 +299,10 @@ def inverted(records: Sequence[Measured]) -> str:
     return f"; inverted: the AUROC is {mean:.3f}, so anomalies have the lower coefficient"
 
 
-TELLS = Derived(
+TELLS = Quantity(
     "distance of Gini's AUROC from one half, either way round", telling, note=inverted
 )
-TELLS_MORE = Derived(
+TELLS_MORE = Quantity(
     "distance from one half beyond the normal capsule's",
     telling_more,
     ("auroc_gini", "auroc_gini_normal"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capslib.papers.check import AnyCheck, AtLeast, Check, Derived, Measured, Select
+from capslib.papers.check import AnyCheck, AtLeast, Check, Measured, Quantity, Select
 from capslib.papers.experiment import Metric
 from capslib.papers.negation_limitation.depth import EM_DEPTHS, RBA_DEPTHS
 
@@ -161,7 +161,7 @@ def start_of_learning(record: Measured) -> Metric:
     return Metric(value=share, n=steps.n, unit="share of the run")
 
 
-START = Derived("start of learning", start_of_learning)
+START = Quantity("start of learning", start_of_learning)
 
 
 def table_1() -> dict[str, AnyCheck]:

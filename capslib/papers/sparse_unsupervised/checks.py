@@ -6,8 +6,8 @@ from capslib.papers.check import (
     AnyCheck,
     AtLeast,
     Check,
-    Derived,
     Measured,
+    Quantity,
     Select,
     difference,
 )
@@ -73,7 +73,7 @@ def accuracy_on_mnist(record: Measured) -> Metric:
     return share.model_copy(update={"value": 100 * share.value, "unit": "percent"})
 
 
-ACCURACY_ON_MNIST = Derived("accuracy on MNIST", accuracy_on_mnist)
+ACCURACY_ON_MNIST = Quantity("accuracy on MNIST", accuracy_on_mnist)
 
 
 def table_1() -> dict[str, AnyCheck]:
