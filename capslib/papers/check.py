@@ -44,7 +44,7 @@ class Quantity:
     """A number that is computed from a record, by ``measure``."""
 
     name: str
-    measure: Callable[[Measured], Metric]
+    measure: Callable[[Measured], Metric | None]
     sides: tuple[str | Quantity, ...] = ()
     """The two quantities that it is the difference of, where it is one."""
     note: Callable[[Sequence[Measured]], str] = lambda records: ""
@@ -63,14 +63,18 @@ def at_the_end(curve: str) -> Quantity:
     return Quantity(f"{curve} at the end", last)
 
 
-def difference(first: str, second: str, name: str = "", size: bool = False) -> Quantity:
-    """Return by how much one metric of a record lies above another.
+def difference(
+    first: str | Quantity, second: str | Quantity, name: str = "", size: bool = False
+) -> Quantity:
+    """Return by how much one quantity of a record lies above another.
 
     With ``size`` it is how far they lie apart.
     """
 
-    def lead(record: Measured) -> Metric:
-        minuend, subtrahend = record.metrics[first], record.metrics[second]
+    def lead(record: Measured) -> Metric | None:
+        minuend, subtrahend = read(first, record), read(second, record)
+        if minuend is None or subtrahend is None:
+            return None
         value = minuend.value - subtrahend.value
         unit = DIFFERENCES.get(minuend.unit, minuend.unit)
         return Metric(value=abs(value) if size else value, n=minuend.n, unit=unit)

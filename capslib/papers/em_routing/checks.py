@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from capslib.papers.check import (
@@ -19,7 +20,6 @@ from capslib.papers.check import (
     difference,
 )
 from capslib.papers.em_routing.energy import SHAPES, SPREADS, arm_name
-from capslib.papers.em_routing.recipe import FAMILIAR
 from capslib.papers.em_routing.table1 import COPY
 from capslib.papers.experiment import Metric
 
@@ -62,6 +62,63 @@ def copied(name: str, copy: str = "") -> Select:
     return Select("test_error", arm=name, cpu=COPY + (copy or name), learned=LEARNED)
 
 
+MAIN = table_arm("main")
+ITERATIONS_1, ITERATIONS_2 = copied("iterations_1"), copied("iterations_2")
+ITERATIONS_3 = copied("main")
+ATTACKED = Select("attacks", arm="capsules_and_cnn", learned=LEARNED)
+"""Capsules and a CNN that are attacked."""
+ATTACKED_CNN = Select("attacks", arm="cnn", cpu="capsules_and_cnn", learned=LEARNED)
+"""The CNN: alone, or at cpu scale the one beside the capsules."""
+
+ERRORS = {
+    "EM-T1-iter1": ITERATIONS_1,
+    "EM-T1-iter2": ITERATIONS_2,
+    "EM-T1-iter3": ITERATIONS_3,
+    "EM-T1-iter5": table_arm("iterations_5"),
+    "EM-T1-vector": table_arm("vector_pose"),
+    "EM-T1-nocoord": table_arm("no_coordinates"),
+    "EM-T1-vector-nocoord": table_arm("vector_pose_no_coordinates"),
+    "EM-T1-margin": table_arm("margin_loss"),
+    "EM-T1-crossent": table_arm("cross_entropy"),
+    "EM-T1-cnn": copied("cnn"),
+    "EM-X-center-crop": ITERATIONS_3,
+    "EM-X-small-68k": table_arm("small/iterations_3"),
+    "EM-X-mixing": table_arm("mixing_proportions"),
+    "EM-X-mnist": table_arm("mnist"),
+    "EM-X-cifar10": table_arm("cifar10"),
+}
+"""The networks whose test error the paper prints, by claim."""
+ORDERS = {
+    "EM-W-10": {
+        "two iterations beat one": (ITERATIONS_2, ITERATIONS_1),
+        "three beat one": (ITERATIONS_3, ITERATIONS_1),
+        "three beat two": (ITERATIONS_3, ITERATIONS_2),
+        "three beat five": (MAIN, table_arm("iterations_5")),
+    },
+    "EM-W-11": {
+        "spread loss beats margin loss": (MAIN, table_arm("margin_loss")),
+        "margin loss beats cross entropy": (
+            table_arm("margin_loss"),
+            table_arm("cross_entropy"),
+        ),
+    },
+    "EM-W-12": {
+        "matrix pose": (MAIN, table_arm("no_coordinates")),
+        "vector pose": (table_arm("vector_pose"), table_arm("vector_pose_no_coordinates")),
+    },
+    "EM-W-13": {
+        "with coordinates": (MAIN, table_arm("vector_pose")),
+        "without": (table_arm("no_coordinates"), table_arm("vector_pose_no_coordinates")),
+    },
+}
+"""Which network makes fewer errors than which, by claim and part."""
+ON_GRID = {
+    "EM-W-12": "on its last grid of 2 × 2 places a coordinate has two values, "
+    "and in the paper's network four"
+}
+"""The claims that a reduced network cannot answer, and why."""
+
+
 def value(arm: Select, metric: str | Quantity = "test_error", **options: Any) -> Check:
     """Ask for a number of the paper, which does not say how long it trains."""
     return Check(arm, metric, at_rest=BOTH_SCALES, **options)
@@ -72,146 +129,41 @@ def fewer_errors(better: Select, worse: Select, **options: Any) -> Check:
     return Check((better, worse), "test_error", "<", at_rest=BOTH_SCALES, **options)
 
 
-def viewpoint(factor: str, **limits: float) -> Select:
-    """Return capsules and a CNN, compared on a factor of viewpoint."""
-    name = f"{factor}/capsules_and_cnn"
-    return Select("viewpoint", arm=name, learned=LEARNED, at_most=limits)
-
-
-def viewpoint_cnn(factor: str) -> Select:
-    """Return the CNN: alone, or at cpu scale the one beside the capsules."""
-    together = f"{factor}/capsules_and_cnn"
-    return Select("viewpoint", arm=f"{factor}/cnn", cpu=together, learned=LEARNED)
-
-
-ATTACKED = Select("attacks", arm="capsules_and_cnn", learned=LEARNED)
-"""Capsules and a CNN that are attacked."""
-ATTACKED_CNN = Select("attacks", arm="cnn", cpu="capsules_and_cnn", learned=LEARNED)
-"""The CNN: alone, or at cpu scale the one beside the capsules."""
-
-
-def point(record: Measured, curve: str, epsilon: float) -> float:
-    """Return the point of a curve of the attacks at a step."""
-    return record.series[curve][record.series["epsilons"].index(epsilon)]
-
-
-def in_images(record: Measured, value: float, unit: str) -> Metric:
-    """Return a metric of the images that are attacked."""
-    return Metric(value=value, n=record.metrics["zero_share_cnn"].n, unit=unit)
-
-
-def least_accuracy(record: Measured) -> Metric:
-    """Return the least accuracy of capsules under the gradient of the spread loss.
-
-    The paper trains with that. Accuracy under the gradient of the cross entropy is shown beside
-    it.
-    """
-    return in_images(record, min(record.series["fgsm_spread_capsules"]), "fraction")
-
-
-LEAST_ACCURACY = Quantity(
-    "least accuracy of the capsules, attacked by the gradient of their own loss",
-    least_accuracy,
-)
-
-
-def cnn_accuracy(epsilon: float) -> Quantity:
-    """Return the accuracy of the CNN under FGSM."""
-
-    def accuracy(record: Measured) -> Metric:
-        return in_images(record, point(record, "fgsm_cnn", epsilon), "fraction")
-
-    return Quantity(f"accuracy of the CNN at {epsilon}", accuracy)
-
-
-def side(attack: str, network: str, epsilon: float, share: bool) -> Quantity:
-    """Return the accuracy of a network under an attack, or the share of it that is kept.
-
-    Of an attack with a target it is the share of targets that are met.
-    """
-
-    def accuracy(record: Measured) -> Metric:
-        curve = f"{attack}_{network}"
-        value = point(record, curve, epsilon)
-        if share:
-            value /= record.series[curve][0]
-        return in_images(record, value, "fraction")
-
-    return Quantity(f"{attack} of the {network} at {epsilon}", accuracy)
-
-
-def harm(attack: str, epsilon: float, share: bool) -> Quantity:
-    """Return how much more an attack harms the CNN than the capsules."""
-    cnn = side(attack, "cnn", epsilon, share)
-    capsules = side(attack, "capsules", epsilon, share)
-
-    def gap(record: Measured) -> Metric:
-        lead = capsules.measure(record).value - cnn.measure(record).value
-        if attack == "targeted":
-            lead = -lead
-        return in_images(record, lead, "difference of fractions")
-
-    return Quantity(f"{attack} gap at {epsilon}", gap, (cnn, capsules))
-
-
-def attacked(metric: str | Quantity, op: Op, **options: Any) -> Check:
-    """Ask of networks that are attacked how a metric compares with a bound."""
-    return Check(ATTACKED, metric, op, at_rest=BOTH_SCALES, **options)
-
-
-def each_step(attacks: dict[str, str], op: Op, **options: Any) -> AtLeast:
-    """Ask of every step, by the accuracy and by the share of it that is kept.
-
-    An order that turns with the metric is none.
-    """
-    parts: dict[str, AnyCheck] = {}
-    for attack, name in attacks.items():
-        for epsilon in EPSILONS:
-            accuracy = harm(attack, epsilon, share=False)
-            part = f"{name}, ε = {epsilon}, accuracy"
-            parts[part] = attacked(accuracy, op, **options)
-            if attack == "targeted":
-                continue  # a target in five is met without an attack: there is nothing to keep
-            share = harm(attack, epsilon, share=True)
-            part = f"{name}, ε = {epsilon}, share of the accuracy that is kept"
-            parts[part] = attacked(share, op, **options)
-    return AtLeast("all", parts)
-
-
-def table_1() -> dict[str, AnyCheck]:
-    """Return the checks of Table 1."""
-    checks: dict[str, AnyCheck] = {}
-    for number in (1, 2, 3):
-        name = "main" if number == 3 else f"iterations_{number}"
-        checks[f"EM-T1-iter{number}"] = value(copied(name))
-    return checks | {
-        "EM-T1-iter5": value(table_arm("iterations_5")),
-        "EM-T1-vector": value(table_arm("vector_pose")),
-        "EM-T1-nocoord": value(table_arm("no_coordinates")),
-        "EM-T1-vector-nocoord": value(table_arm("vector_pose_no_coordinates")),
-        "EM-T1-margin": value(table_arm("margin_loss")),
-        "EM-T1-crossent": value(table_arm("cross_entropy")),
-        "EM-T1-cnn": value(copied("cnn")),
-        "EM-T1-best": value(copied("main"), "multi_crop_error"),
-    }
-
-
-def table_2() -> dict[str, AnyCheck]:
-    """Return the checks of Table 2."""
-    checks: dict[str, AnyCheck] = {}
-    for factor, short in SHORT_NAMES.items():
-        for view in ("novel", "familiar"):
-            checks[f"EM-T2-{short}-{view}-cnn"] = value(
-                viewpoint_cnn(factor),
-                at_the_end(f"cnn_{view}"),
-                better_counts=view == "novel",
-            )
-            checks[f"EM-T2-{short}-{view}-caps"] = Check(
-                viewpoint(factor),
-                f"capsules_{view}",
-                better_counts=view == "novel",
-            )
+def errors() -> dict[str, AnyCheck]:
+    """Return the checks of test errors, and of their orders."""
+    checks: dict[str, AnyCheck] = {claim: value(arm) for claim, arm in ERRORS.items()}
+    for claim, orders in ORDERS.items():
+        reason = ON_GRID.get(claim, "")
+        parts = {
+            part: fewer_errors(*arms, paper_scale_only=reason) for part, arms in orders.items()
+        }
+        checks[claim] = AtLeast("all", parts)
     return checks
+
+
+def viewpoints() -> dict[str, AnyCheck]:
+    """Return the checks of both factors of viewpoint: Table 2, and EM-W-16.
+
+    The CNN is the one alone, or at cpu scale the one beside the capsules.
+    """
+    checks: dict[str, AnyCheck] = {}
+    parts = {}
+    for factor, short_name in SHORT_NAMES.items():
+        name = f"{factor}/capsules_and_cnn"
+        capsules = Select("viewpoint", arm=name, learned=LEARNED)
+        cnn = Select("viewpoint", arm=f"{factor}/cnn", cpu=name, learned=LEARNED)
+        for view in ("novel", "familiar"):
+            claim = f"EM-T2-{short_name}-{view}"
+            counts = view == "novel"
+            end = at_the_end(f"cnn_{view}")
+            checks[f"{claim}-cnn"] = value(cnn, end, better_counts=counts)
+            checks[f"{claim}-caps"] = Check(capsules, f"capsules_{view}", better_counts=counts)
+        reduction = Check(capsules, "reduction", is_share=False)
+        checks[f"EM-X-viewpoint-reduction-{short_name}"] = reduction
+        matched = replace(capsules, at_most={"capsules_familiar": MATCHED_BELOW})
+        gap = difference("cnn_novel", "capsules_novel", "novel_gap")
+        parts[f"novel {factor}s"] = Check(matched, gap, ">", at_rest=())
+    return checks | {"EM-W-16": AtLeast("all", parts)}
 
 
 def sizes() -> dict[str, AnyCheck]:
@@ -235,45 +187,119 @@ def sizes() -> dict[str, AnyCheck]:
     }
 
 
-def viewpoint_reductions() -> dict[str, AnyCheck]:
-    """Return the checks of by how much capsules reduce the errors on novel viewpoints."""
-    checks: dict[str, AnyCheck] = {}
-    for factor, short in SHORT_NAMES.items():
-        checks[f"EM-X-viewpoint-reduction-{short}"] = Check(
-            viewpoint(factor), "reduction", is_share=False
-        )
-    return checks
+def accuracy(attack: str, network: str, epsilon: float, share: bool = False) -> Quantity:
+    """Return the accuracy of a network under an attack, or the share of it that is kept.
+
+    Of an attack with a target it is the share of targets that are met.
+    """
+    curve = f"{attack}_{network}"
+
+    def point(record: Measured) -> Metric:
+        accuracies = record.series[curve]
+        value = accuracies[record.series["epsilons"].index(epsilon)]
+        if share:
+            value /= accuracies[0]
+        return of_images(record, value)
+
+    return Quantity(f"accuracy of the {network} at {epsilon} under {attack}", point)
 
 
-def fooled_cnn() -> AtLeast:
-    """Return the check of the step that takes the CNN below chance, by both readings."""
-    parts: dict[str, AnyCheck] = {}
+def least_accuracy(record: Measured) -> Metric:
+    """Return the least accuracy of capsules under the gradient of the spread loss.
+
+    The paper trains with that. Accuracy under the gradient of the cross entropy is shown beside
+    it.
+    """
+    return of_images(record, min(record.series["fgsm_spread_capsules"]))
+
+
+def of_images(record: Measured, share: float) -> Metric:
+    """Return a share of the images that are attacked as a metric."""
+    return Metric(value=share, n=record.metrics["zero_share_cnn"].n, unit="fraction")
+
+
+LEAST_ACCURACY = Quantity(
+    "least accuracy of the capsules, attacked by the gradient of their own loss",
+    least_accuracy,
+)
+
+
+def attacked(metric: str | Quantity, op: Op, **options: Any) -> Check:
+    """Ask of networks that are attacked how a metric compares with a bound."""
+    return Check(ATTACKED, metric, op, at_rest=BOTH_SCALES, **options)
+
+
+def harm(attack: str, epsilon: float, share: bool = False) -> Quantity:
+    """Return how much more an attack harms the CNN than the capsules."""
+    capsules = accuracy(attack, "capsules", epsilon, share)
+    cnn = accuracy(attack, "cnn", epsilon, share)
+    name = f"{attack} gap at {epsilon}"
+    if attack == "targeted":
+        return difference(cnn, capsules, name)
+    return difference(capsules, cnn, name)
+
+
+def each_step(attacks: dict[str, str], op: Op, **options: Any) -> AtLeast:
+    """Ask of every step, by the accuracy and by the share of it that is kept.
+
+    An order that turns with the metric is none.
+    """
+    parts = {}
+    for attack, name in attacks.items():
+        for epsilon in EPSILONS:
+            step = f"{name}, ε = {epsilon}"
+            parts[f"{step}, accuracy"] = attacked(harm(attack, epsilon), op, **options)
+            if attack == "targeted":
+                continue  # a target in five is met without an attack: there is nothing to keep
+            kept_share = harm(attack, epsilon, share=True)
+            part = f"{step}, share of the accuracy that is kept"
+            parts[part] = attacked(kept_share, op, **options)
+    return AtLeast("all", parts)
+
+
+def attacks() -> dict[str, AnyCheck]:
+    """Return the checks of adversarial images.
+
+    The step that takes the CNN below chance has two readings.
+    """
+    fooled = {}
     for epsilon, reading in READINGS.items():
-        parts[f"a step of {epsilon} standard deviations{reading}"] = Check(
+        fooled[f"a step of {epsilon} standard deviations{reading}"] = Check(
             ATTACKED_CNN,
-            cnn_accuracy(epsilon),
+            accuracy("fgsm", "cnn", epsilon),
             "<",
             0.2,
             NOTICEABLY,
             at_rest=BOTH_SCALES,
         )
-    return AtLeast(1, parts)
+    fgsm = {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}
+    transfer = {"transfer": "images of another CNN"}
+    zero_gap = difference("zero_share_cnn", "zero_share_capsules", "zero_gap")
+    return {
+        "EM-X-adv-chance": attacked(LEAST_ACCURACY, "≥", bound=0.2),
+        "EM-X-adv-cnn-eps": AtLeast(1, fooled),
+        "EM-X-adv-gradorders": value(ATTACKED, "gradient_orders"),
+        "EM-W-2": each_step(fgsm, ">", margin=MUCH),
+        "EM-W-3": each_step({"bim": "BIM"}, ">", margin=MUCH),
+        "EM-W-4": attacked(zero_gap, ">"),
+        "EM-W-5": each_step(transfer, "<", bound=NOTICEABLY, refuted_at=None),
+    }
+
+
+CLOSE_VOTES = {
+    "after one iteration wrong classes have close votes too": ("close_wrong_1", 0.01),
+    "after two almost all close votes are the right class's": ("right_share_of_close_2", 0.9),
+    "and after three": ("right_share_of_close", 0.9),
+}
+"""What lies above a bound if votes gather at the right class."""
 
 
 def close_votes() -> AtLeast:
     """Return the check of whether votes gather at the right class (EM-W-1)."""
-    parts: dict[str, AnyCheck] = {}
-    for name, metric, bound in (
-        ("after one iteration wrong classes have close votes too", "close_wrong_1", 0.01),
-        (
-            "after two almost all close votes are the right class's",
-            "right_share_of_close_2",
-            0.9,
-        ),
-        ("and after three", "right_share_of_close", 0.9),
-    ):
+    parts = {}
+    for name, (metric, bound) in CLOSE_VOTES.items():
         parts[name] = Check(
-            table_arm("main"),
+            MAIN,
             metric,
             ">",
             bound,
@@ -299,104 +325,19 @@ def energy_falls() -> Check:
     )
 
 
-def orders_of_table_1() -> dict[str, AnyCheck]:
-    """Return the checks of which networks of Table 1 make fewer errors than which."""
-    main = table_arm("main")
-    vector = table_arm("vector_pose")
-    bare = table_arm("no_coordinates")
-    bare_vector = table_arm("vector_pose_no_coordinates")
-    margin_loss = table_arm("margin_loss")
-    iterations_1, iterations_2 = copied("iterations_1"), copied("iterations_2")
-    iterations_3 = copied("main")
-    on_grid = (
-        "on its last grid of 2 × 2 places a coordinate has two values, "
-        "and in the paper's network four"
-    )
-    return {
-        "EM-W-10": AtLeast(
-            "all",
-            {
-                "two iterations beat one": fewer_errors(iterations_2, iterations_1),
-                "three beat one": fewer_errors(iterations_3, iterations_1),
-                "three beat two": fewer_errors(iterations_3, iterations_2),
-                "three beat five": fewer_errors(main, table_arm("iterations_5")),
-            },
-        ),
-        "EM-W-11": AtLeast(
-            "all",
-            {
-                "spread loss beats margin loss": fewer_errors(main, margin_loss),
-                "margin loss beats cross entropy": fewer_errors(
-                    margin_loss, table_arm("cross_entropy")
-                ),
-            },
-        ),
-        "EM-W-12": AtLeast(
-            "all",
-            {
-                "matrix pose": fewer_errors(main, bare, paper_scale_only=on_grid),
-                "vector pose": fewer_errors(vector, bare_vector, paper_scale_only=on_grid),
-            },
-        ),
-        "EM-W-13": AtLeast(
-            "all",
-            {
-                "with coordinates": fewer_errors(main, vector),
-                "without": fewer_errors(bare, bare_vector),
-            },
-        ),
-        "EM-W-14": fewer_errors(iterations_3, copied("cnn", "small_cnn")),
-        "EM-W-15": fewer_errors(main, table_arm("mixing_proportions")),
-    }
-
-
-def novel_viewpoints() -> AtLeast:
-    """Return the check of errors on novel viewpoints, at equal ones on familiar (EM-W-16)."""
-    parts: dict[str, AnyCheck] = {}
-    for factor in FAMILIAR:
-        parts[f"novel {factor}s"] = Check(
-            viewpoint(factor, capsules_familiar=MATCHED_BELOW),
-            difference("cnn_novel", "capsules_novel", "novel_gap"),
-            ">",
-            at_rest=(),
-        )
-    return AtLeast("all", parts)
-
-
+MULTI_CROP_GAIN = difference("same_images_error", "multi_crop_error", "multi_crop_gain")
 CHECKS: dict[str, AnyCheck] = {
-    **table_1(),
-    **table_2(),
-    "EM-X-center-crop": value(copied("main")),
-    "EM-X-multi-crop": value(copied("main"), "multi_crop_error"),
-    "EM-X-small-68k": value(table_arm("small/iterations_3")),
+    **errors(),
+    "EM-T1-best": value(ITERATIONS_3, "multi_crop_error"),
+    "EM-X-multi-crop": value(ITERATIONS_3, "multi_crop_error"),
+    "EM-X-reduction": value(ITERATIONS_3, "fewer_errors_than_2.56", is_share=False),
+    **viewpoints(),
     **sizes(),
-    "EM-X-mixing": value(table_arm("mixing_proportions")),
-    "EM-X-mnist": value(table_arm("mnist")),
-    "EM-X-cifar10": value(table_arm("cifar10")),
-    "EM-X-reduction": value(copied("main"), "fewer_errors_than_2.56", is_share=False),
-    **viewpoint_reductions(),
-    "EM-X-adv-chance": attacked(LEAST_ACCURACY, "≥", bound=0.2),
-    "EM-X-adv-cnn-eps": fooled_cnn(),
-    "EM-X-adv-gradorders": value(ATTACKED, "gradient_orders"),
+    **attacks(),
     "EM-W-1": close_votes(),
-    "EM-W-2": each_step(
-        {"fgsm": "untargeted FGSM", "targeted": "targeted FGSM"}, ">", margin=MUCH
-    ),
-    "EM-W-3": each_step({"bim": "BIM"}, ">", margin=MUCH),
-    "EM-W-4": attacked(difference("zero_share_cnn", "zero_share_capsules", "zero_gap"), ">"),
-    "EM-W-5": each_step(
-        {"transfer": "images of another CNN"}, "<", bound=NOTICEABLY, refuted_at=None
-    ),
-    "EM-W-6": Check(
-        (table_arm("main"), table_arm("fixed_margin")), "dead", "<", at_rest=BOTH_SCALES
-    ),
+    "EM-W-6": Check((MAIN, table_arm("fixed_margin")), "dead", "<", at_rest=BOTH_SCALES),
     "EM-W-8": energy_falls(),
-    **orders_of_table_1(),
-    "EM-W-16": novel_viewpoints(),
-    "EM-W-17": Check(
-        copied("main"),
-        difference("same_images_error", "multi_crop_error", "multi_crop_gain"),
-        ">",
-        at_rest=BOTH_SCALES,
-    ),
+    "EM-W-14": fewer_errors(ITERATIONS_3, copied("cnn", "small_cnn")),
+    "EM-W-15": fewer_errors(MAIN, table_arm("mixing_proportions")),
+    "EM-W-17": Check(ITERATIONS_3, MULTI_CROP_GAIN, ">", at_rest=BOTH_SCALES),
 }
