@@ -36,6 +36,11 @@ class Spread(Objective):
         return spread_loss(scores, labels, self.margin)
 
 
+def bias_name(bias: bool) -> str:
+    """Return how the name of an arm says whether there is a bias."""
+    return "bias" if bias else "no_bias"
+
+
 def abscissa(n: int) -> list[float]:
     """Return 1, 2, … n as a series: epochs or steps."""
     return [float(number) for number in range(1, n + 1)]

@@ -186,17 +186,17 @@ def all_seeds(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
     return seeds
 
 
-def same_size(scale: Scale, arm: Arm) -> Arm:
-    """Return an arm that has the same size at every scale."""
-    return arm
+def same_size(scale: Scale, arm: Arm) -> Mapping[str, Any]:
+    """Return no changes: an arm has the same size at every scale."""
+    return {}
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """An experiment of a paper: named arms, and what is measured of each.
 
-    ``arms(scale)`` yields the arms of a scale in the paper's size, and ``reduce(scale, arm)``
-    makes one smaller. ``run(arm, context)`` trains and measures.
+    ``arms(scale)`` yields the arms of a scale in the paper's size, and ``smaller(scale, arm)``
+    returns the fields that the scale makes smaller. ``run(arm, context)`` trains and measures.
     """
 
     name: str
@@ -205,7 +205,7 @@ class Experiment:
     run: Callable[[Arm, Context], Outcome]
     seeds: Mapping[Scale, Sequence[int]] = field(default_factory=SEEDS.copy)
     revision: int = 1
-    reduce: Callable[[Scale, Arm], Arm] = same_size
+    smaller: Callable[[Scale, Arm], Mapping[str, Any]] = same_size
     trainings: Callable[[Arm, int], list[Training]] = own_training
     """What a trial trains. Experiments that name the same training share it."""
     replicates: Callable[[Arm, Sequence[int]], Sequence[int]] = all_seeds
@@ -222,7 +222,8 @@ class Experiment:
             for arm in self.arms(scale):
                 if arm.name in arms:
                     raise ValueError(f"{self.name} has two arms {arm.name!r} at scale {scale}")
-                arms[arm.name] = replace(self.reduce(scale, arm), paper_size=arm)
+                reduced = arm.changed(self.smaller(scale, arm))
+                arms[arm.name] = replace(reduced, paper_size=arm)
             scales[scale] = arms
         return scales
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
@@ -174,16 +174,16 @@ FEWER = {
 """What makes the attacks of a scale fewer than ours at paper scale."""
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm, which fewer attacks try."""
-    return arm.changed({**SMALLER[scale], **FEWER[scale]})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields that a scale makes smaller, of networks and of attacks."""
+    return SMALLER[scale] | FEWER[scale]
 
 
 ATTACKS = Experiment(
     name="attacks",
     paper="em_routing",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     revision=2,
     trainings=trainings,

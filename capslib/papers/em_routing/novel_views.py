@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -97,16 +97,16 @@ def arms(scale: Scale) -> Iterator[Arm]:
             yield Arm(f"{factor}/{name}", recipe)
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm."""
-    return arm.changed({**SMALLER[scale], "epochs": EPOCHS[scale]})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields that a scale makes smaller."""
+    return SMALLER[scale] | {"epochs": EPOCHS[scale]}
 
 
 VIEWPOINT = Experiment(
     name="viewpoint",
     paper="em_routing",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     revision=2,
     trainings=trainings,

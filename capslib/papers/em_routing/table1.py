@@ -303,14 +303,13 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(name, recipe, options)
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm."""
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields that a scale makes smaller."""
     if arm.name.startswith(COPY):
-        return arm.changed({**SMALLER_COPY, **SMALLER_CNNS.get(arm.name, {})})
-    smaller = dict(SMALLER[scale])
+        return SMALLER_COPY | SMALLER_CNNS.get(arm.name, {})
     if scale == "cpu" and arm.data == "mnist":
-        smaller |= dict(resize=28, crop=24, epochs=4, batch_size=64)
-    return arm.changed(smaller)
+        return SMALLER[scale] | dict(resize=28, crop=24, epochs=4, batch_size=64)
+    return SMALLER[scale]
 
 
 def replicates(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
@@ -322,7 +321,7 @@ TEST_ERROR = Experiment(
     name="test_error",
     paper="em_routing",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     revision=2,
     replicates=replicates,

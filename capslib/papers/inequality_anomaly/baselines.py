@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -16,8 +16,8 @@ from capslib.config import Config
 from capslib.errors import Interrupted
 from capslib.papers.common import in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale, no_training
-from capslib.papers.inequality_anomaly import detection
-from capslib.papers.inequality_anomaly.recipe import REDUCED, AnomalyRecipe
+from capslib.papers.inequality_anomaly import detection, recipe
+from capslib.papers.inequality_anomaly.recipe import AnomalyRecipe
 
 if TYPE_CHECKING:
     import torch
@@ -233,20 +233,18 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(network.name, AnomalyRecipe(**fields), BaselineOptions())
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm."""
-    if scale == "paper":
-        return arm
-    smaller = REDUCED[scale][arm.recipe.data]
-    changes = {name: value for name, value in smaller.items() if name in SHARED}
-    return arm.changed({**changes, **REDUCED_OPTIONS[scale]})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields that a scale makes smaller."""
+    fields = recipe.smaller(scale, arm)
+    shared = {name: value for name, value in fields.items() if name in SHARED}
+    return shared | REDUCED_OPTIONS.get(scale, {})
 
 
 BASELINES = Experiment(
     name="baselines",
     paper="inequality_anomaly",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     seeds=detection.TEN_SEEDS,
     trainings=no_training,

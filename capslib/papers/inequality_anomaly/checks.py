@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from capslib.data.anomalies import DIVERSE
@@ -37,7 +39,18 @@ CLEARLY = 0.01
 MUCH = 0.1
 """In the paper Palma and Gini gain at least 0.12 from 0.1 to 10 percent of diverse outliers."""
 
+LESION_NAMES = {
+    "melanoma": "mel",
+    "bcc": "bcc",
+    "dermatofibroma": "df",
+    "nevus": "nv",
+    "vascular": "vasc",
+    "bkl": "bkl",
+    "akiec": "akiec",
+}
+"""The classes of Table 1, as the claims and as the data name them."""
 DATA = {"mnist": "mnist", "fmnist": "fashion_mnist", "kmnist": "kmnist", "cifar10": "cifar10"}
+SHORT_NAMES = {data: name for name, data in DATA.items()}
 SETS = {
     "mnist": "MNIST",
     "fashion_mnist": "Fashion-MNIST",
@@ -76,38 +89,70 @@ class Column:
     """That of the capsule networks. The baselines beside them have the same names."""
     arms: tuple[str, ...]
     """One replicate is the mean over these."""
+    data: str = ""
+    setup: str = ""
+    percent: float = 0.0
 
 
 def diverse(data: str, setup: str, percent: float) -> Column:
     """Return a column of Table 2 or 3: a mean over ten classes."""
     title = f"{SETS[data]} {setup} {percent:g} %"
-    names = [arm_name(data, setup, percent, kind) for kind in range(CLASSES)]
-    return Column(title, "detection", tuple(names))
+    arms = tuple(arm_name(data, setup, percent, kind) for kind in range(CLASSES))
+    return Column(title, "detection", arms, data, setup, percent)
 
 
 LESIONS = {
     setup: Column(f"skin lesions {setup}", "lesions", (f"setup_{setup}",)) for setup in "ABCD"
 }
 OFF_TARGETS = Column("CRISPR off-targets", "off_targets", ("as_prepared",))
-Place = tuple[str, str, float]
-"""Data set, setup and percentage of a column of Table 2 or 3."""
+COLUMNS = [
+    diverse(data, setup, percent)
+    for setup, data, percent in itertools.product(DIVERSE, DATA.values(), PERCENTS)
+]
+"""The columns of Tables 2 and 3."""
+OUTLIERS = [column for column in COLUMNS if column.setup == "outliers"]
+INLIERS = [column for column in COLUMNS if column.setup == "inliers"]
 
 
-def places() -> list[Place]:
-    """Return the places of all columns of Tables 2 and 3."""
-    every_place = []
-    for setup in DIVERSE:
-        for data in DATA.values():
-            for percent in PERCENTS:
-                every_place.append((data, setup, percent))
-    return every_place
+def columns() -> Iterator[tuple[str, str, Column]]:
+    """Yield how the claims of a column begin, its area, and the column, for all tables."""
+    for table, area, setup_columns in (
+        ("T2", "auroc", OUTLIERS),
+        ("T3", "auroc", INLIERS),
+        ("S1", "ap", OUTLIERS),
+        ("S2", "ap", INLIERS),
+    ):
+        for column in setup_columns:
+            yield f"{table}-{SHORT_NAMES[column.data]}-{column.percent:g}pct", area, column
+    for table, area in (("T4", "auroc"), ("S3", "ap")):
+        for setup, column in LESIONS.items():
+            yield f"{table}-{setup}", area, column
+    for area in AREAS:
+        yield f"C-{area}", area, OFF_TARGETS
 
 
-PLACES = places()
-RICHER = [place for place in PLACES if place[1] == "outliers" and place[2] > PERCENTS[0]]
-COLUMNS = [diverse(*place) for place in PLACES]
-ALL = [*COLUMNS, *LESIONS.values()]
-MOST = len(ALL) * 9 // 10
+def table_values() -> dict[str, AnyCheck]:
+    """Return the checks of the numbers of all tables."""
+    checks = {}
+    for table, area, column in columns():
+        reason = OTHER_SHARE if table == "C-ap" else ""
+        for score in SCORES:
+            arm = arm_with(score, column)
+            checks[f"INQ-{table}-{score}"] = Check(arm, f"{area}_{score}", incomparable=reason)
+    return checks
+
+
+def counts() -> dict[str, AnyCheck]:
+    """Return the checks of Table 1, and of the anomalies of CRISPR."""
+    names = {"C-n-anomal": ("crispr", "anomalous")}
+    for name, short_name in LESION_NAMES.items():
+        names[f"T1-{name}"] = ("ham10000", short_name)
+    checks = {}
+    for claim, (data, name) in names.items():
+        arm = Select("counts", arm=data)
+        test = f"{TESTS}::test_the_counts_of_the_paper"
+        checks[f"INQ-{claim}"] = Check(arm, f"off_{name}", "≤", test=test)
+    return checks
 
 
 def arm_with(score: str, column: Column) -> Select:
@@ -150,86 +195,16 @@ def each_ahead(
     scores: Iterable[str],
     rivals: Sequence[str],
     verb: str = "beats",
-    **how: Any,
+    **options: Any,
 ) -> dict[str, AnyCheck]:
-    """Ask whether each of these scores beats each rival; ``how`` is as in :func:`ahead`."""
-    parts: dict[str, AnyCheck] = {}
+    """Ask whether each of these scores beats each rival; ``options`` are of :func:`ahead`."""
+    parts = {}
     for score in scores:
         for rival in rivals:
             if score != rival:
                 name = f"{SCORES[score]} {verb} {SCORES[rival]}"
-                parts[name] = ahead(column, score, rival, **how)
+                parts[name] = ahead(column, score, rival, **options)
     return parts
-
-
-def table_value(column: Column, score: str, area: str, incomparable: str = "") -> Check:
-    """Ask for a number of a table."""
-    return Check(arm_with(score, column), f"{area}_{score}", incomparable=incomparable)
-
-
-def tables_2_and_3() -> dict[str, AnyCheck]:
-    """Return the checks of Tables 2 and 3, and of their average precisions.
-
-    The mean over the ten classes of a seed is one replicate.
-    """
-    tables = {
-        "T2": ("outliers", "auroc"),
-        "T3": ("inliers", "auroc"),
-        "S1": ("outliers", "ap"),
-        "S2": ("inliers", "ap"),
-    }
-    checks: dict[str, AnyCheck] = {}
-    for table, (setup, area) in tables.items():
-        for short, data in DATA.items():
-            for percent in PERCENTS:
-                column = diverse(data, setup, percent)
-                for score in SCORES:
-                    name = f"INQ-{table}-{short}-{percent:g}pct-{score}"
-                    checks[name] = table_value(column, score, area)
-    return checks
-
-
-def table_4() -> dict[str, AnyCheck]:
-    """Return the checks of Table 4, and of its average precisions."""
-    checks: dict[str, AnyCheck] = {}
-    for table, area in (("T4", "auroc"), ("S3", "ap")):
-        for setup, column in LESIONS.items():
-            for score in SCORES:
-                checks[f"INQ-{table}-{setup}-{score}"] = table_value(column, score, area)
-    return checks
-
-
-def crispr() -> dict[str, AnyCheck]:
-    """Return the checks of the numbers on CRISPR."""
-    checks: dict[str, AnyCheck] = {}
-    for area, incomparable in (("auroc", ""), ("ap", OTHER_SHARE)):
-        for score in SCORES:
-            check = table_value(OFF_TARGETS, score, area, incomparable)
-            checks[f"INQ-C-{area}-{score}"] = check
-    return checks
-
-
-def count_of(data: str, name: str) -> Check:
-    """Ask whether a set has as many examples of a name as the paper counts."""
-    test = f"{TESTS}::test_the_counts_of_the_paper"
-    return Check(Select("counts", arm=data), f"off_{name}", "≤", test=test)
-
-
-def counts() -> dict[str, AnyCheck]:
-    """Return the checks of Table 1, and of the anomalies of CRISPR."""
-    lesions = dict(
-        melanoma="mel",
-        bcc="bcc",
-        dermatofibroma="df",
-        nevus="nv",
-        vascular="vasc",
-        bkl="bkl",
-        akiec="akiec",
-    )
-    checks: dict[str, AnyCheck] = {}
-    for name, short in lesions.items():
-        checks[f"INQ-T1-{name}"] = count_of("ham10000", short)
-    return checks | {"INQ-C-n-anomal": count_of("crispr", "anomalous")}
 
 
 def moves(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, AnyCheck]:
@@ -237,13 +212,13 @@ def moves(score: str, margin: float = 0.0, falls: bool = False) -> dict[str, Any
 
     With ``falls``, whether it falls.
     """
-    parts: dict[str, AnyCheck] = {}
+    verb, op = ("falls", "<") if falls else ("rises", ">")
+    parts = {}
     for data in DATA.values():
-        name = f"{SCORES[score]} {'falls' if falls else 'rises'} on {SETS[data]}"
-        most = arm_with("gini", diverse(data, "outliers", 10.0))
-        fewest = arm_with("gini", diverse(data, "outliers", 0.1))
-        op = "<" if falls else ">"
-        parts[name] = Check((most, fewest), f"auroc_{score}", op, margin=margin)
+        columns = diverse(data, "outliers", 10.0), diverse(data, "outliers", 0.1)
+        arms = tuple(arm_with("gini", column) for column in columns)
+        name = f"{SCORES[score]} {verb} on {SETS[data]}"
+        parts[name] = Check(arms, f"auroc_{score}", op, margin=margin)
     return parts
 
 
@@ -254,25 +229,24 @@ def leads(column: Column, score: str, area: str) -> AtLeast:
 
 
 def winners(
-    places: Iterable[Place], won_by_npp: set[tuple[str, float]], area: str = "auroc"
+    columns: Iterable[Column], won_by_npp: set[tuple[str, float]], area: str = "auroc"
 ) -> dict[str, AnyCheck]:
-    """Ask of each place whether Palma or Gini leads, but where Npp does."""
-    parts: dict[str, AnyCheck] = {}
-    for data, setup, percent in places:
-        column = diverse(data, setup, percent)
-        winning = ("npp",) if (data, percent) in won_by_npp else INEQUALITY
+    """Ask of each column whether Palma or Gini leads, but where Npp does."""
+    parts = {}
+    for column in columns:
+        winning = ("npp",) if (column.data, column.percent) in won_by_npp else INEQUALITY
         best = {SCORES[score]: leads(column, score, area) for score in winning}
         name = f"{column.title}: {' or '.join(best)} is best, {AREAS[area]}"
         parts[name] = AtLeast(1, best)
     return parts
 
 
-def from_chance(metric: Metric) -> float:
-    """Return how far an AUROC lies from one half.
+def from_chance(record: Measured, score: str) -> float:
+    """Return how far the AUROC of a score lies from one half.
 
     A score that ranks anomalies lowest finds them, too, inverted.
     """
-    return abs(metric.value - 0.5)
+    return abs(record.metrics[f"auroc_{score}"].value - 0.5)
 
 
 def telling(record: Measured) -> Metric:
@@ -280,20 +254,24 @@ def telling(record: Measured) -> Metric:
 
     Either way round counts.
     """
-    anomaly = record.metrics["auroc_gini"]
-    return Metric(value=from_chance(anomaly), n=anomaly.n, unit="difference of fractions")
+    return of_images(record, from_chance(record, "gini"))
 
 
 def telling_more(record: Measured) -> Metric:
     """Return how much further from chance it tells them than the normal capsule's Gini does."""
-    anomaly, normal = record.metrics["auroc_gini"], record.metrics["auroc_gini_normal"]
-    value = from_chance(anomaly) - from_chance(normal)
-    return Metric(value=value, n=anomaly.n, unit="difference of fractions")
+    lead = from_chance(record, "gini") - from_chance(record, "gini_normal")
+    return of_images(record, lead)
+
+
+def of_images(record: Measured, gap: float) -> Metric:
+    """Return a difference of areas of the test images as a metric."""
+    images = record.metrics["auroc_gini"].n
+    return Metric(value=gap, n=images, unit="difference of fractions")
 
 
 def inverted(records: Sequence[Measured]) -> str:
     """Return a note where Gini ranks anomalies lower than normal inputs, else nothing."""
-    mean = sum(record.metrics["auroc_gini"].value for record in records) / len(records)
+    mean = fmean(record.metrics["auroc_gini"].value for record in records)
     if mean >= 0.5:
         return ""
     return f"; inverted: the AUROC is {mean:.3f}, so anomalies have the lower coefficient"
@@ -314,18 +292,14 @@ APART = difference("auroc_palma", "auroc_gini", size=True)
 def best_for_outliers() -> AtLeast:
     """Return the check of who is best for diverse outliers (INQ-W-1)."""
     won_by_npp = {("kmnist", 1.0), ("cifar10", 1.0)}
-    return AtLeast(
-        "all",
-        {
-            **winners([("cifar10", "outliers", 0.1), *RICHER], won_by_npp),
-            **winners(RICHER, won_by_npp, "ap"),
-        },
-    )
+    richer = [column for column in OUTLIERS if column.percent > PERCENTS[0]]
+    columns = [diverse("cifar10", "outliers", 0.1), *richer]
+    return AtLeast("all", winners(columns, won_by_npp) | winners(richer, won_by_npp, "ap"))
 
 
 def best_with_fewest_outliers() -> AtLeast:
     """Return the check of who beats inequality with the fewest outliers (INQ-W-2)."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for data in ("mnist", "fashion_mnist", "kmnist"):
         column = diverse(data, "outliers", 0.1)
         orders = each_ahead(column, ("a", "npp", "nre"), INEQUALITY, margin=CLEARLY)
@@ -348,25 +322,26 @@ def more_outliers() -> AtLeast:
 
 def best_for_inliers() -> AtLeast:
     """Return the check of who is best for diverse inliers (INQ-W-4)."""
-    inliers = [place for place in PLACES if place[1] == "inliers"]
     won_by_npp = {("cifar10", 0.1), ("cifar10", 1.0), ("kmnist", 0.1)}
-    return AtLeast("all", winners(inliers, won_by_npp))
+    return AtLeast("all", winners(INLIERS, won_by_npp))
 
 
 def measures_agree() -> AtLeast:
     """Return the check of Palma, Gini and plain in nine of ten columns (INQ-W-5)."""
-    agree: dict[str, AnyCheck] = {}
-    clear: dict[str, AnyCheck] = {}
-    for column in ALL:
+    agree = {}
+    clear = {}
+    columns = [*COLUMNS, *LESIONS.values()]
+    for column in columns:
         agree[column.title] = Check(
             arm_with("gini", column), APART, "<", ALIKE, refuted_at=None
         )
         clear[column.title] = ahead(column, "gini", "plain", ALIKE)
+    number = len(columns) * 9 // 10
     return AtLeast(
         "all",
         {
-            "Palma and Gini agree in nine of ten cells": AtLeast(MOST, agree),
-            "plain output lies clearly below Gini in nine of ten cells": AtLeast(MOST, clear),
+            "Palma and Gini agree in nine of ten cells": AtLeast(number, agree),
+            "plain output lies clearly below Gini in nine of ten cells": AtLeast(number, clear),
         },
     )
 
@@ -374,7 +349,7 @@ def measures_agree() -> AtLeast:
 def best_on_lesions() -> AtLeast:
     """Return the check of Table 4 (INQ-W-6): inequality leads by far, and Npp comes next."""
     behind_npp = [score for score in RIVALS if score != "npp"]
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for setup, column in LESIONS.items():
         orders = {
             **each_ahead(column, INEQUALITY, behind_npp, "is far ahead of", margin=2 * ALIKE),
@@ -404,10 +379,9 @@ def best_on_crispr() -> AtLeast:
 
 def normal_capsule_hardly_changes() -> AtLeast:
     """Return the check of whose couplings tell anomalies apart (INQ-W-8)."""
-    parts: dict[str, AnyCheck] = {}
-    for data, setup, percent in PLACES:
-        if percent == 10.0:
-            column = diverse(data, setup, percent)
+    parts = {}
+    for column in COLUMNS:
+        if column.percent == 10.0:
             arm = arm_with("gini", column)
             parts[column.title] = Check(arm, TELLS_MORE, ">", margin=MUCH)
     return AtLeast("all", parts)
@@ -415,7 +389,7 @@ def normal_capsule_hardly_changes() -> AtLeast:
 
 def other_routings() -> AtLeast:
     """Return the check of routings in which the parents compete (INQ-W-10)."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for short, routing in (("rba", "RBA"), ("em", "EM")):
         for data in ("mnist", "fashion_mnist"):
             for setup in DIVERSE:
@@ -428,9 +402,7 @@ def other_routings() -> AtLeast:
 
 
 CHECKS: dict[str, AnyCheck] = {
-    **tables_2_and_3(),
-    **table_4(),
-    **crispr(),
+    **table_values(),
     **counts(),
     "INQ-W-1": best_for_outliers(),
     "INQ-W-2": best_with_fewest_outliers(),

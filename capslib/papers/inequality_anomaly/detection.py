@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capslib.data.anomalies import DIVERSE
 from capslib.papers.common import in_unit, outcome
 from capslib.papers.experiment import SEEDS, Arm, Experiment, Metric, Outcome, Scale
-from capslib.papers.inequality_anomaly.recipe import paper_recipe, reduce
+from capslib.papers.inequality_anomaly.recipe import paper_recipe, smaller
 from capslib.recipes import train
 
 if TYPE_CHECKING:
@@ -216,14 +216,14 @@ DETECTION = Experiment(
     name="detection",
     paper="inequality_anomaly",
     arms=network_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 LESIONS = Experiment(
     name="lesions",
     paper="inequality_anomaly",
     arms=lesion_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     seeds=TEN_SEEDS,
 )
@@ -231,7 +231,7 @@ OFF_TARGETS = Experiment(
     name="off_targets",
     paper="inequality_anomaly",
     arms=off_target_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     seeds=TEN_SEEDS,
 )
@@ -239,7 +239,7 @@ REPAIRS = Experiment(
     name="repairs",
     paper="inequality_anomaly",
     arms=repair_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     seeds=TEN_SEEDS,
     replicates=replicates,
@@ -248,13 +248,13 @@ ROUTINGS = Experiment(
     name="routings",
     paper="inequality_anomaly",
     arms=routing_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 DRAWS = Experiment(
     name="draws",
     paper="inequality_anomaly",
     arms=draw_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )

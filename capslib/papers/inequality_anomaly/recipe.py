@@ -294,6 +294,6 @@ REDUCED: dict[Scale, dict[str, dict[str, Any]]] = {
 """What each scale changes for each of its sets."""
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm."""
-    return arm if scale == "paper" else arm.changed(REDUCED[scale][arm.recipe.data])
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields that a scale makes smaller for a set."""
+    return {} if scale == "paper" else REDUCED[scale][arm.data]

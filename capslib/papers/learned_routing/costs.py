@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -135,16 +135,16 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(routing, options=CostsOptions(routing=routing))
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return an arm in the network of a scale."""
-    return arm.changed({"size": scale})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the scale, whose network it is."""
+    return {"size": scale}
 
 
 COSTS = Experiment(
     name="costs",
     paper="learned_routing",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     revision=2,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import in_unit
+from capslib.papers.common import bias_name, in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def toy_arms(scale: Scale) -> Iterator[Arm]:
     yield Arm("two_clusters", options=ToyOptions())
 
 
-def reduce_toys(scale: Scale, arm: Arm) -> Arm:
-    """Return an arm with fewer draws at smoke scale."""
-    return arm.changed({"draws": 2}) if scale == "smoke" else arm
+def smaller_toys(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return fewer draws at smoke scale."""
+    return {"draws": 2} if scale == "smoke" else {}
 
 
 class NegationOptions(Config):
@@ -121,15 +121,15 @@ def negation_arms(scale: Scale) -> Iterator[Arm]:
     """Yield each routing without and with a bias: ``em/no_bias``."""
     for routing in ("similarity", "connectionist", "em", "dynamic"):
         for bias in (False, True):
-            name = f"{routing}/{'bias' if bias else 'no_bias'}"
-            yield Arm(name, options=NegationOptions(routing=routing, bias=bias))
+            options = NegationOptions(routing=routing, bias=bias)
+            yield Arm(f"{routing}/{bias_name(bias)}", options=options)
 
 
 TOYS = Experiment(
     name="toys",
     paper="learned_routing",
     arms=toy_arms,
-    reduce=reduce_toys,
+    smaller=smaller_toys,
     run=run,
 )
 NEGATION = Experiment(

@@ -259,16 +259,16 @@ def variant_arms(scale: Scale) -> Iterator[Arm]:
             yield Arm(f"{data}/{name}", paper_recipe(data, **fields))
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm, with the learning rate that the pilot chose for it."""
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return what a scale makes smaller, with the learning rate that the pilot chose."""
     recipe = arm.recipe
-    smaller = dict(REDUCED[scale][recipe.data])
+    fields = REDUCED[scale][recipe.data]
     name = f"{recipe.data}/{recipe.routing}"
     if not recipe.trained:
         name += "/frozen"
     if scale == "cpu" and name in HIGHER_RATE:
-        smaller["learning_rate"] = RATES["higher_rate"]
-    return arm.changed(smaller)
+        return fields | {"learning_rate": RATES["higher_rate"]}
+    return fields
 
 
 def pilot_arms(scale: Scale) -> Iterator[Arm]:
@@ -293,32 +293,31 @@ PILOT_BUDGET: dict[Scale, dict[str, dict[str, Any]]] = {
 """The part of the budget that the pilot has."""
 
 
-def reduce_pilot(scale: Scale, arm: Arm) -> Arm:
-    """Return a copy with a part of the budget of its scale, at the rate in the arm's name."""
-    data = arm.recipe.data
+def smaller_pilot(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return a part of the budget of a scale, and the rate in the arm's name."""
     _, _, rate = arm.name.rpartition("/")
-    smaller = REDUCED[scale][data] | PILOT_BUDGET[scale][data]
-    return arm.changed({**smaller, "learning_rate": RATES[rate]})
+    budget = REDUCED[scale][arm.data] | PILOT_BUDGET[scale][arm.data]
+    return budget | {"learning_rate": RATES[rate]}
 
 
 ERRORS = Experiment(
     name="errors",
     paper="learned_routing",
     arms=error_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 VARIANTS = Experiment(
     name="variants",
     paper="learned_routing",
     arms=variant_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 PILOT = Experiment(
     name="pilot",
     paper="learned_routing",
     arms=pilot_arms,
-    reduce=reduce_pilot,
+    smaller=smaller_pilot,
     run=rehearse,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from capslib.papers.check import AnyCheck, AtLeast, Check, Measured, Quantity, Select
+from capslib.papers.common import bias_name
 from capslib.papers.experiment import Metric
 from capslib.papers.negation_limitation.depth import EM_DEPTHS, RBA_DEPTHS
 
@@ -37,6 +39,8 @@ DEEPEST = {"dynamic": 3, "em_vector": 7}
 """The deepest networks that train without a bias in the paper, degraded ones included."""
 ZERO, NOT_ZERO = 1e-12, 1e-6
 """Bounds of numbers of order one in double precision."""
+ROUTINGS = {"dynamic": RBA_DEPTHS, "em_vector": EM_DEPTHS}
+"""The routings of the paper, and the depths of Tables 2 and 3."""
 SHORT_NAMES = {
     "mnist": "mnist",
     "fashion_mnist": "fashion",
@@ -45,9 +49,47 @@ SHORT_NAMES = {
 }
 
 
-def bias_name(bias: bool) -> str:
-    """Return how the name of an arm ends."""
-    return "bias" if bias else "no_bias"
+FIRST = "test_theorem_1_dynamic_routing_is_odd"
+SECOND = "test_theorem_2_em_routing_is_odd"
+BROKEN = "test_a_bias_breaks_both_symmetries"
+SINGLE_LAYER = "test_em_activations_ignore_a_bias_of_their_own_layer"
+THEOREMS = {
+    "NEG-W-1": {
+        "poses are odd": ("dynamic/no_bias", "odd_violation", FIRST),
+        "activations are even": ("dynamic/no_bias", "even_violation", FIRST),
+    },
+    "NEG-W-2": {
+        "poses are odd, matrix form": ("em/no_bias", "odd_violation", SECOND),
+        "activations are even, matrix form": ("em/no_bias", "even_violation", SECOND),
+        "poses are odd, vector form": ("em_vector/no_bias", "odd_violation", SECOND),
+        "activations are even, vector form": ("em_vector/no_bias", "even_violation", SECOND),
+    },
+    "NEG-W-3": {
+        "RBA: poses are no longer odd": ("dynamic/bias", "least_odd_violation", BROKEN),
+        "RBA: activations are no longer even, one layer": (
+            "dynamic/bias",
+            "least_even_violation_one_layer",
+            BROKEN,
+        ),
+        "EM: poses are no longer odd": ("em_vector/bias", "least_odd_violation", BROKEN),
+        "EM: activations are no longer even, two layers and more": (
+            "em_vector/bias",
+            "least_even_violation_deeper",
+            BROKEN,
+        ),
+        "EM: activations are no longer even, one layer": (
+            "em_vector/bias",
+            "least_even_violation_one_layer",
+            SINGLE_LAYER,
+        ),
+        "EM: β alone leaves both": ("em_vector/no_bias", "odd_violation", SECOND),
+    },
+}
+"""The parts of Theorems 1 and 2, and of what a bias does to them.
+
+Each has the arm of random stacks, its metric, and the test that holds code and theorem
+together.
+"""
 
 
 def depth_arm(routing: str, depth: int, bias: bool, data: str = "mnist") -> Select:
@@ -60,37 +102,11 @@ def with_and_without(routing: str, depth: int) -> tuple[Select, Select]:
     return depth_arm(routing, depth, True), depth_arm(routing, depth, False)
 
 
-def negated_arm(routing: str, front: str, bias: bool) -> Select:
-    """Return a network that learns images and their negatives."""
-    floor = LEARNED["mnist"] if bias else 0.0
-    return Select("negated", arm=f"{routing}/{front}/{bias_name(bias)}", learned=floor)
-
-
 def negated_with_and_without(routing: str, front: str) -> tuple[Select, Select]:
-    """Return such a network with a bias, and one without."""
-    return negated_arm(routing, front, True), negated_arm(routing, front, False)
-
-
-def symmetry(routing: str, bias: bool, metric: str, test: str, violated: bool = False) -> Check:
-    """Ask whether a symmetry holds in every random stack, or is violated in every one."""
-    arm = Select("symmetry", arm=f"{routing}/{bias_name(bias)}")
-    test = f"{TESTS}::{test}"
-    if violated:
-        return Check(arm, metric, "≥", NOT_ZERO, test=test)
-    return Check(arm, metric, "≤", ZERO, test=test)
-
-
-def table_cell(routing: str, depth: int, bias: bool, data: str) -> Check:
-    """Ask for a cell of Table 2 or 3: the accuracy after so many epochs, improving or not.
-
-    Where the paper's network trains, seeds that stay at chance are left out of the mean.
-    """
-    trains = bias or depth <= DEEPEST[routing]
-    floor = LEARNED[data] if trains else 0.0
-    if not bias and depth == DEEPEST["em_vector"]:
-        floor = WORST
-    arm = replace(depth_arm(routing, depth, bias, data), learned=floor)
-    return Check(arm, "test_accuracy", better_counts=trains)
+    """Return networks that learn images and their negatives, with a bias and without."""
+    name = f"{routing}/{front}"
+    with_bias = Select("negated", arm=f"{name}/bias", learned=LEARNED["mnist"])
+    return with_bias, Select("negated", arm=f"{name}/no_bias")
 
 
 def trains(arm: Select) -> Check:
@@ -101,23 +117,6 @@ def trains(arm: Select) -> Check:
 def does_not_train(arm: Select) -> Check:
     """Ask whether a network does not train, however long."""
     return Check(arm, "test_accuracy", "<", TRAINS, refuted_at=WORKS)
-
-
-def depths_that_train(deepest: int, routing: str, depths: Sequence[int], data: str) -> AtLeast:
-    """Ask whether every depth trains with a bias, and those up to ``deepest`` without one.
-
-    Deeper ones must not train without a bias. Seven layers of EM routing, which the paper calls
-    degraded, are asked with a bias only.
-    """
-    parts: dict[str, AnyCheck] = {}
-    for depth in depths:
-        without = depth_arm(routing, depth, False, data)
-        if depth <= deepest:
-            parts[f"{depth} layers without bias train"] = trains(without)
-        elif depth > DEEPEST[routing]:
-            parts[f"{depth} layers without bias do not train"] = does_not_train(without)
-        parts[f"{depth} layers with bias train"] = trains(depth_arm(routing, depth, True, data))
-    return AtLeast("all", parts)
 
 
 def sooner(*arms: Select, level: int = 50) -> Check:
@@ -132,7 +131,7 @@ def sooner_with_bias(
     routing: str, depths: Sequence[int], prefix: str = ""
 ) -> dict[str, AnyCheck]:
     """Ask of each depth whether it learns sooner with a bias."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for depth in depths:
         name = f"{prefix}{depth} layers: learns sooner with bias"
         parts[name] = sooner(*with_and_without(routing, depth))
@@ -164,92 +163,55 @@ def start_of_learning(record: Measured) -> Metric:
 START = Quantity("start of learning", start_of_learning)
 
 
+def theorems() -> dict[str, AnyCheck]:
+    """Return the checks of the theorems.
+
+    A symmetry holds in every random stack, or is violated in every one, even the least.
+    """
+    checks = {}
+    for claim, parts in THEOREMS.items():
+        symmetries = {}
+        for part, (arm, metric, test) in parts.items():
+            op, bound = ("≥", NOT_ZERO) if metric.startswith("least") else ("≤", ZERO)
+            select = Select("symmetry", arm=arm)
+            symmetries[part] = Check(select, metric, op, bound, test=f"{TESTS}::{test}")
+        checks[claim] = AtLeast("all", symmetries)
+    return checks
+
+
 def table_1() -> dict[str, AnyCheck]:
     """Return the checks of Table 1."""
-    checks: dict[str, AnyCheck] = {}
-    for routing in ("dynamic", "em_vector"):
-        for bias in (False, True):
-            arm = Select("sign", arm=f"{routing}/{bias_name(bias)}")
-            name = f"NEG-T1-{SHORT_NAMES[routing]}-{'bias' if bias else 'nobias'}"
-            checks[name] = Check(arm, "train_accuracy", better_counts=bias)
+    checks = {}
+    for routing, bias in itertools.product(ROUTINGS, (False, True)):
+        arm = Select("sign", arm=f"{routing}/{bias_name(bias)}")
+        claim = f"NEG-T1-{SHORT_NAMES[routing]}-{'bias' if bias else 'nobias'}"
+        checks[claim] = Check(arm, "train_accuracy", better_counts=bias)
     return checks
 
 
 def tables_2_and_3() -> dict[str, AnyCheck]:
-    """Return the checks of Tables 2 and 3.
+    """Return the checks of Tables 2 and 3: the accuracy after so many epochs.
 
-    The tables say nothing of where training would end.
+    The tables say nothing of where training would end. Where the paper's network trains, seeds
+    that stay at chance are left out of the mean.
     """
-    checks: dict[str, AnyCheck] = {}
-    for table, routing, depths in ((2, "dynamic", RBA_DEPTHS), (3, "em_vector", EM_DEPTHS)):
-        for data in ("mnist", "fashion_mnist"):
-            for bias in (False, True):
-                for depth in depths:
-                    ending = f"{'bias' if bias else 'nobias'}-{depth}"
-                    name = f"NEG-T{table}-{SHORT_NAMES[data]}-{ending}"
-                    checks[name] = table_cell(routing, depth, bias, data)
+    checks = {}
+    for table, (routing, depths) in enumerate(ROUTINGS.items(), start=2):
+        for data, bias, depth in itertools.product(LEARNED, (False, True), depths):
+            trains = bias or depth <= DEEPEST[routing]
+            floor = LEARNED[data] if trains else 0.0
+            if not bias and depth == DEEPEST["em_vector"]:
+                floor = WORST
+            arm = replace(depth_arm(routing, depth, bias, data), learned=floor)
+            ending = f"{'bias' if bias else 'nobias'}-{depth}"
+            claim = f"NEG-T{table}-{SHORT_NAMES[data]}-{ending}"
+            checks[claim] = Check(arm, "test_accuracy", better_counts=trains)
     return checks
-
-
-def theorems() -> dict[str, AnyCheck]:
-    """Return the checks of Theorems 1 and 2, and of what a bias does to them."""
-    first = "test_theorem_1_dynamic_routing_is_odd"
-    second = "test_theorem_2_em_routing_is_odd"
-    broken = "test_a_bias_breaks_both_symmetries"
-    own_layer = "test_em_activations_ignore_a_bias_of_their_own_layer"
-    one_layer = "least_even_violation_one_layer"
-    return {
-        "NEG-W-1": AtLeast(
-            "all",
-            {
-                "poses are odd": symmetry("dynamic", False, "odd_violation", first),
-                "activations are even": symmetry("dynamic", False, "even_violation", first),
-            },
-        ),
-        "NEG-W-2": AtLeast(
-            "all",
-            {
-                "poses are odd, matrix form": symmetry("em", False, "odd_violation", second),
-                "activations are even, matrix form": symmetry(
-                    "em", False, "even_violation", second
-                ),
-                "poses are odd, vector form": symmetry(
-                    "em_vector", False, "odd_violation", second
-                ),
-                "activations are even, vector form": symmetry(
-                    "em_vector", False, "even_violation", second
-                ),
-            },
-        ),
-        "NEG-W-3": AtLeast(
-            "all",
-            {
-                "RBA: poses are no longer odd": symmetry(
-                    "dynamic", True, "least_odd_violation", broken, violated=True
-                ),
-                "RBA: activations are no longer even, one layer": symmetry(
-                    "dynamic", True, one_layer, broken, violated=True
-                ),
-                "EM: poses are no longer odd": symmetry(
-                    "em_vector", True, "least_odd_violation", broken, violated=True
-                ),
-                "EM: activations are no longer even, two layers and more": symmetry(
-                    "em_vector", True, "least_even_violation_deeper", broken, violated=True
-                ),
-                "EM: activations are no longer even, one layer": symmetry(
-                    "em_vector", True, one_layer, own_layer, violated=True
-                ),
-                "EM: β alone leaves both": symmetry(
-                    "em_vector", False, "odd_violation", second
-                ),
-            },
-        ),
-    }
 
 
 def where_bias_matters() -> AtLeast:
     """Return the check of the depths at which a bias helps, and of the reason (NEG-W-4)."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for depth in (2, 3):
         name = f"RBA, {depth} layers: at most 1 point worse without a bias"
         parts[name] = as_good(*with_and_without("dynamic", depth))
@@ -268,42 +230,47 @@ def where_bias_matters() -> AtLeast:
 
 
 def which_depths_train() -> dict[str, AnyCheck]:
-    """Return the checks of which depths train (NEG-W-5)."""
-    checks: dict[str, AnyCheck] = {}
-    together: dict[str, AnyCheck] = {}
-    for routing, depths, deepest in (("dynamic", RBA_DEPTHS, 3), ("em_vector", EM_DEPTHS, 6)):
+    """Return the checks of which depths train (NEG-W-5).
+
+    Every depth has to train with a bias, and only shallow ones without one. Seven layers of EM
+    routing, which the paper calls degraded, are asked with a bias only.
+    """
+    checks = {}
+    together = {}
+    for (routing, depths), deepest in zip(ROUTINGS.items(), (3, 6), strict=True):
         for data, label in (("mnist", "MNIST"), ("fashion_mnist", "Fashion-MNIST")):
-            check = depths_that_train(deepest, routing, depths, data)
-            short = SHORT_NAMES[routing]
-            checks[f"NEG-W-5-{short}-{SHORT_NAMES[data]}"] = check
-            together[f"{short.upper()} on {label}"] = check
+            parts = {}
+            for depth in depths:
+                without = depth_arm(routing, depth, False, data)
+                if depth <= deepest:
+                    parts[f"{depth} layers without bias train"] = trains(without)
+                elif depth > DEEPEST[routing]:
+                    name = f"{depth} layers without bias do not train"
+                    parts[name] = does_not_train(without)
+                with_bias = depth_arm(routing, depth, True, data)
+                parts[f"{depth} layers with bias train"] = trains(with_bias)
+            short_name = SHORT_NAMES[routing]
+            check = AtLeast("all", parts)
+            checks[f"NEG-W-5-{short_name}-{SHORT_NAMES[data]}"] = check
+            together[f"{short_name.upper()} on {label}"] = check
     return checks | {"NEG-W-5": AtLeast("all", together)}
 
 
-def starts_at_once() -> AtLeast:
-    """Return the check of how soon EM networks learn with a bias (NEG-W-6)."""
-    parts: dict[str, AnyCheck] = {}
+def when_em_starts() -> dict[str, AnyCheck]:
+    """Return the checks of when EM networks start: with a bias (NEG-W-6), without (NEG-W-7)."""
+    at_once = {}
     for depth in EM_DEPTHS:
-        parts[f"{depth} layers: starts at once with bias"] = Check(
-            depth_arm("em_vector", depth, True),
-            START,
-            "<",
-            AT_ONCE,
-            refuted_at=None,
-            at_rest=(),
+        arm = depth_arm("em_vector", depth, True)
+        at_once[f"{depth} layers: starts at once with bias"] = Check(
+            arm, START, "<", AT_ONCE, refuted_at=None, at_rest=()
         )
-    return AtLeast("all", parts | sooner_with_bias("em_vector", EM_DEPTHS))
-
-
-def starts_later() -> AtLeast:
-    """Return the check of when EM networks start without a bias (NEG-W-7)."""
-    parts: dict[str, AnyCheck] = {}
+    later = {}
     for depth in (5, 6):
         shallow = depth_arm("em_vector", depth, False)
         deep = depth_arm("em_vector", depth + 1, False)
-        parts[f"{depth} layers start before {depth + 1}"] = sooner(shallow, deep, level=20)
+        later[f"{depth} layers start before {depth + 1}"] = sooner(shallow, deep, level=20)
     for depth in (8, 9):
-        parts[f"{depth} layers never start"] = Check(
+        later[f"{depth} layers never start"] = Check(
             depth_arm("em_vector", depth, False),
             "best_test_accuracy",
             "<",
@@ -311,17 +278,19 @@ def starts_later() -> AtLeast:
             refuted_at=None,
             paper_scale_only="it speaks of 50 epochs",
         )
-    return AtLeast("all", parts)
+    return {
+        "NEG-W-6": AtLeast("all", at_once | sooner_with_bias("em_vector", EM_DEPTHS)),
+        "NEG-W-7": AtLeast("all", later),
+    }
 
 
 def pairs_widen_the_delay() -> AtLeast:
     """Return the check of images with their negatives (NEG-W-10)."""
-    parts: dict[str, AnyCheck] = {}
-    for name, routing in (("RBA", "dynamic"), ("EM", "em_vector")):
+    parts = {}
+    for routing in ROUTINGS:
         pairs = negated_with_and_without(routing, "relu")
-        parts[f"{name}: pairs widen the delay without a bias"] = sooner(
-            *pairs, *with_and_without(routing, 3)
-        )
+        name = f"{SHORT_NAMES[routing].upper()}: pairs widen the delay without a bias"
+        parts[name] = sooner(*pairs, *with_and_without(routing, 3))
     return AtLeast("all", parts)
 
 
@@ -339,8 +308,7 @@ CHECKS: dict[str, AnyCheck] = {
     **theorems(),
     "NEG-W-4": where_bias_matters(),
     **which_depths_train(),
-    "NEG-W-6": starts_at_once(),
-    "NEG-W-7": starts_later(),
+    **when_em_starts(),
     "NEG-W-8": AtLeast(
         "all",
         {

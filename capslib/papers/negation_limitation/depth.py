@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import bias_name, in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
-from capslib.papers.negation_limitation.recipe import CapsNetRecipe, hidden_dim, reduce
+from capslib.papers.negation_limitation.recipe import paper_recipe, smaller
 from capslib.recipes import train
 
 if TYPE_CHECKING:
@@ -47,36 +47,23 @@ def depth_arms(scale: Scale) -> Iterator[Arm]:
                 if controlled and depth in CONTROLLED_DEPTHS[routing]:
                     variations |= CONTROLS
                 for name, changes in variations.items():
-                    recipe = CapsNetRecipe(
-                        data=data,
-                        routing=routing,
-                        depth=depth,
-                        hidden_dim=hidden_dim(routing),
-                        **changes,
-                    )
+                    recipe = paper_recipe(data, routing, depth=depth, **changes)
                     yield Arm(f"{data}/{routing}/{depth}/{name}", recipe)
 
 
 def negated_arms(scale: Scale) -> Iterator[Arm]:
     """Yield networks of a depth that trains without a bias: ``dynamic/odd/no_bias``."""
+    data = "digits" if scale == "smoke" else "mnist"
     for routing in ("dynamic", "em_vector"):
         for front in ("relu", "odd"):
             for bias in (False, True):
-                recipe = CapsNetRecipe(
-                    data="digits" if scale == "smoke" else "mnist",
-                    routing=routing,
-                    depth=3,
-                    bias=bias,
-                    hidden_dim=hidden_dim(routing),
-                    front=front,
-                )
-                yield Arm(f"{routing}/{front}/{'bias' if bias else 'no_bias'}", recipe)
+                recipe = paper_recipe(data, routing, depth=3, bias=bias, front=front)
+                yield Arm(f"{routing}/{front}/{bias_name(bias)}", recipe)
 
 
-def reduce_negated(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy with half the epochs: there are two images for one."""
-    epochs = {"smoke": 1, "cpu": 2, "paper": 25}[scale]
-    return reduce(scale, arm).changed({"epochs": epochs})
+def smaller_negated(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the same with half the epochs: there are two images for one."""
+    return smaller(scale, arm) | {"epochs": {"smoke": 1, "cpu": 2, "paper": 25}[scale]}
 
 
 def run(arm: Arm, context: Context) -> Outcome:
@@ -109,13 +96,13 @@ DEPTH = Experiment(
     name="depth",
     paper="negation_limitation",
     arms=depth_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 NEGATED = Experiment(
     name="negated",
     paper="negation_limitation",
     arms=negated_arms,
-    reduce=reduce_negated,
+    smaller=smaller_negated,
     run=run,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from capslib.config import NetworkName, RoutingName
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import bias_name, in_unit, outcome
 from capslib.papers.experiment import SEEDS, Arm, Experiment, Outcome, Scale
 from capslib.recipes import BaseRecipe, Objective, train
 from capslib.registry import NETWORKS
@@ -91,17 +91,15 @@ def arms(scale: Scale) -> Iterator[Arm]:
     """Yield the four networks of Table 1, and one that asks whether the offset matters."""
     for routing in ("dynamic", "em_vector"):
         for bias in (False, True):
-            name = f"{routing}/{'bias' if bias else 'no_bias'}"
-            yield Arm(name, SignRecipe(routing=routing, bias=bias))
+            recipe = SignRecipe(routing=routing, bias=bias)
+            yield Arm(f"{routing}/{bias_name(bias)}", recipe)
     recipe = SignRecipe(routing="em_vector", bias=True, length_offset=0)
     yield Arm("em_vector/bias/no_offset", recipe)
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return an arm with fewer points and epochs at smoke scale."""
-    if scale != "smoke":
-        return arm
-    return arm.changed({"points": 2_000, "epochs": 15})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return fewer points and epochs at smoke scale."""
+    return dict(points=2_000, epochs=15) if scale == "smoke" else {}
 
 
 def run(arm: Arm, context: Context) -> Outcome:
@@ -117,7 +115,7 @@ SIGN = Experiment(
     name="sign",
     paper="negation_limitation",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     seeds=SEEDS | {"paper": (0, 1, 2, 3, 4)},
 )

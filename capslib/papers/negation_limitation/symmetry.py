@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import abscissa, in_unit
+from capslib.papers.common import abscissa, bias_name, in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
@@ -97,22 +97,20 @@ def arms(scale: Scale) -> Iterator[Arm]:
     """Yield stacks of each routing, with and without a bias."""
     for routing in ("dynamic", "em", "em_vector"):
         for bias in (False, True):
-            name = f"{routing}/{'bias' if bias else 'no_bias'}"
-            yield Arm(name, options=SymmetryOptions(routing=routing, bias=bias))
+            options = SymmetryOptions(routing=routing, bias=bias)
+            yield Arm(f"{routing}/{bias_name(bias)}", options=options)
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return an arm with fewer iterations and inputs at smoke scale."""
-    if scale != "smoke":
-        return arm
-    return arm.changed({"max_iterations": 3, "inputs": 16})
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return fewer iterations and inputs at smoke scale."""
+    return dict(max_iterations=3, inputs=16) if scale == "smoke" else {}
 
 
 SYMMETRY = Experiment(
     name="symmetry",
     paper="negation_limitation",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     revision=2,
 )

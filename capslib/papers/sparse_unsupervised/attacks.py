@@ -15,7 +15,7 @@ from capslib.papers.sparse_unsupervised.recipe import (
     TABLE_1,
     SparseRecipe,
     full_recipe,
-    reduce,
+    smaller,
 )
 from capslib.recipes import train
 
@@ -106,6 +106,6 @@ ATTACKS = Experiment(
     name="attacks",
     paper="sparse_unsupervised",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from capslib.papers.common import in_unit
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale, no_training
@@ -75,21 +75,20 @@ def arms(scale: Scale) -> Iterator[Arm]:
     yield Arm("pixels", full_recipe(scale), CodeOptions(code="pixels"))
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy.
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return what a scale makes smaller.
 
     The size of a network means nothing here, nor how long it trains.
     """
-    fields = ("shift", "downsample", "dim", "batch_size", "svm_fit", "svm_test")
-    smaller = SMALLER[scale]
-    return arm.changed({name: smaller[name] for name in fields if name in smaller})
+    names = ("shift", "downsample", "dim", "batch_size", "svm_fit", "svm_test")
+    return {name: value for name, value in SMALLER[scale].items() if name in names}
 
 
 CONTROLS = Experiment(
     name="controls",
     paper="sparse_unsupervised",
     arms=arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
     trainings=no_training,
 )

@@ -19,7 +19,7 @@ from capslib.papers.sparse_unsupervised.recipe import (
     TABLE_1,
     SparseRecipe,
     full_recipe,
-    reduce,
+    smaller,
     squared_error,
 )
 from capslib.recipes import train
@@ -402,20 +402,20 @@ ENCODINGS = Experiment(
     name="encodings",
     paper="sparse_unsupervised",
     arms=encodings_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 OPTIONS = Experiment(
     name="options",
     paper="sparse_unsupervised",
     arms=options_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )
 BEYOND = Experiment(
     name="beyond",
     paper="sparse_unsupervised",
     arms=beyond_arms,
-    reduce=reduce,
+    smaller=smaller,
     run=run,
 )

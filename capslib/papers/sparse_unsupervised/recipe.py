@@ -279,8 +279,7 @@ SMALLER: dict[Scale, dict[str, Any]] = {
 """The fields of recipes and options that each scale makes smaller."""
 
 
-def reduce(scale: Scale, arm: Arm) -> Arm:
-    """Return a smaller copy of an arm."""
+def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
+    """Return the fields of an arm that a scale makes smaller."""
     fields = arm.values()
-    smaller = {name: value for name, value in SMALLER[scale].items() if name in fields}
-    return arm.changed(smaller)
+    return {name: value for name, value in SMALLER[scale].items() if name in fields}
