@@ -10,10 +10,10 @@ from capslib.recipes import Objective
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from capslib.recipes import Recipe, Trained
-    from capslib.training import History
+    from capslib.training import Examples, History
 
 
 class Spread(Objective):
@@ -44,6 +44,19 @@ def bias_name(bias: bool) -> str:
 def abscissa(n: int) -> list[float]:
     """Return 1, 2, … n as a series: epochs or steps."""
     return [float(number) for number in range(1, n + 1)]
+
+
+def number_of_parameters(module: nn.Module) -> int:
+    """Return how many parameters a module has."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def start_at_half(recipe: Recipe, network: nn.Module, train: Examples, seed: int) -> None:
+    """Set β and λ of EM routing so that half of the capsules are active on 16 images."""
+    from capslib.training import permutation
+
+    rows = permutation(len(train.inputs), seed, 0)[: min(16, recipe.batch_size)]
+    network.start_at_half(recipe.seen(train.inputs[rows.to(train.inputs.device)]))
 
 
 def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]:
@@ -82,7 +95,7 @@ def outcome(
         metrics=dict(metrics),
         series=all_series,
         data=list(trained.data),
-        parameters=sum(p.numel() for p in trained.network.parameters()),
+        parameters=number_of_parameters(trained.network),
         routing_path=history.routing_path if routed else "none",
     )
 

@@ -19,6 +19,9 @@ ROUNDING = 1e-9
 """A larger rise, in nats, is not one of rounding."""
 
 
+ITERATIONS = 10
+
+
 class EnergyOptions(Config):
     """Random votes, and the free energy that is followed on them."""
 
@@ -31,7 +34,6 @@ class EnergyOptions(Config):
     dim: int = Field(2, ge=1, title="dimension of a vote")
     spread: float = Field(1.0, gt=0, title="standard deviation of the votes")
     draws: int = Field(200, ge=1, title="draws")
-    iterations: int = Field(10, ge=1, title="iterations")
 
 
 def run(arm: Arm, context: Context) -> Outcome:
@@ -50,7 +52,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     activation = torch.rand(shape[:2], **double)
     betas = torch.tensor([0.1, 0.0], dtype=torch.float64)
     trajectory = em_trajectory(votes, activation, *betas, e_step=options.e_step)
-    states = list(itertools.islice(trajectory, 3 * options.iterations))
+    states = list(itertools.islice(trajectory, 3 * ITERATIONS))
     energies = [
         free_energy(state, votes, activation, *betas, form=options.form) for state in states
     ]

@@ -11,7 +11,7 @@ from pydantic import Field
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.errors import check_name
-from capslib.papers.common import Spread
+from capslib.papers.common import Spread, start_at_half
 from capslib.papers.experiment import Scale
 from capslib.recipes import Objective, Recipe
 
@@ -42,6 +42,10 @@ AFTER_EPOCH = 5000
 """Test images for the error after every epoch; the final error is that of all images."""
 IMPROVING = 0.02
 """A training whose error changes by as much over the last quarter still improves."""
+
+
+NETWORK_FIELDS = ("sizes", "routing", "iterations", "pose", "coordinates")
+"""The fields that are keywords of the constructor of capsules under any routing."""
 
 
 class EMRecipe(Recipe):
@@ -124,13 +128,7 @@ class EMRecipe(Recipe):
         """Return the keywords of the network's constructor."""
         if self.network == "cnn":
             return dict(sizes=self.cnn)
-        options = dict(
-            sizes=self.sizes,
-            routing=self.routing,
-            iterations=self.iterations,
-            pose=self.pose,
-            coordinates=self.coordinates,
-        )
+        options = self.model_dump(include=set(NETWORK_FIELDS))
         if self.routing == "em":
             options |= dict(
                 normalise=self.normalise,
@@ -140,17 +138,9 @@ class EMRecipe(Recipe):
         return options
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """Set β and λ so that half of the capsules are active on 16 training images.
-
-        Only the preset ``calibrated`` does so.
-        """
-        from capslib.training import permutation
-
-        if self.network == "cnn" or self.preset != "calibrated":
-            return
-        rows = permutation(len(train.inputs), seed, 0)[: min(16, self.batch_size)]
-        images = train.inputs[rows.to(train.inputs.device)]
-        network.start_at_half(self.seen(images))
+        """Set β and λ on training images, with the preset ``calibrated`` alone."""
+        if self.network != "cnn" and self.preset == "calibrated":
+            start_at_half(self, network, train, seed)
 
     def objective(self, device: torch.device) -> Objective:
         """Return the loss of a batch. The CNN's is always the cross entropy of its logits."""

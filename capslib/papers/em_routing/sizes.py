@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from capslib.config import Config
+from capslib.papers.common import number_of_parameters
 from capslib.papers.em_routing.recipe import SMALL
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 
@@ -31,12 +32,13 @@ def run(arm: Arm, context: Context) -> Outcome:
     shape = (2, 32, 32)
     main = MatrixCapsNet(shape)
     if arm.options.network == "cnn":
-        size = count(BaselineCNN(shape))
-        metrics = {"times_main": Metric(value=size / count(main), n=1, unit="ratio")}
+        size = number_of_parameters(BaselineCNN(shape))
+        ratio = size / number_of_parameters(main)
+        metrics = {"times_main": Metric(value=ratio, n=1, unit="ratio")}
     else:
         is_main = arm.options.network == "main"
         network = main if is_main else MatrixCapsNet(shape, sizes=SMALL)
-        size = count(network)
+        size = number_of_parameters(network)
         layers = [network.capsules1, network.capsules2, network.classes]
         metrics = {
             "ciresan_times": Metric(value=BEST_BEFORE / size, n=1, unit="ratio"),
@@ -48,15 +50,10 @@ def run(arm: Arm, context: Context) -> Outcome:
     return Outcome(metrics=metrics, parameters=size, routing_path="none")
 
 
-def count(module: nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def surplus(layer: nn.Module) -> int:
     """Return by how many parameters a layer differs from matrices and two for each parent."""
     parents = layer.weight.shape[-3]
-    return abs(count(layer) - layer.weight.numel() - 2 * parents)
+    return abs(number_of_parameters(layer) - layer.weight.numel() - 2 * parents)
 
 
 def arms(scale: Scale) -> Iterator[Arm]:

@@ -6,7 +6,8 @@ See §4, Tables 2 to 4 and Figure 2.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -28,47 +29,39 @@ FEW_CLASSES = 4
 """The classes of experiments of ours."""
 TEN_SEEDS = SEEDS | {"paper": tuple(range(10))}
 
-Cell = tuple[str, str, float, int]
-"""Data set, setup, percentage of anomalies, and class."""
-
 
 def arm_name(data: str, setup: str, percent: float, kind: int) -> str:
     """Return the name of a network of Table 2 or 3: ``mnist/outliers/1_percent/kind_3``."""
     return f"{data}/{setup}/{percent:g}_percent/kind_{kind}"
 
 
-def cells(
+def network_arms(
     scale: Scale,
     data: Sequence[str] = LIKE_MNIST,
     setups: Sequence[str] = DIVERSE,
     percents: Sequence[float] = PERCENTS,
     classes: int = CLASSES,
-) -> Iterator[Cell]:
-    """Yield set, setup, percentage and class of the networks of Tables 2 and 3.
+) -> Iterator[Arm]:
+    """Yield the networks of Tables 2 and 3, or of some of their cells.
 
     At smoke scale there is one class of as many stand-ins, with ten percent of anomalies.
     """
     if scale == "smoke":
         data, percents, classes = ["digits", "tints"][: len(data)], (10.0,), 1
-    yield from itertools.product(data, setups, percents, range(classes))
-
-
-def network_arms(scale: Scale) -> Iterator[Arm]:
-    """Yield the networks of Tables 2 and 3: ``mnist/outliers/1_percent/kind_3``."""
-    for data, setup, percent, kind in cells(scale):
-        recipe = paper_recipe(data, setup, percent=percent, kind=kind)
-        yield Arm(arm_name(data, setup, percent, kind), recipe)
+    for cell in itertools.product(data, setups, percents, range(classes)):
+        data_name, setup, percent, kind = cell
+        recipe = paper_recipe(data_name, setup, percent=percent, kind=kind)
+        yield Arm(arm_name(*cell), recipe)
 
 
 def variations(
-    cells: Iterator[Cell], changes_by_name: Mapping[str, Mapping[str, Any]]
+    networks: Iterable[Arm], changes_by_name: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Arm]:
-    """Yield networks of these cells in some variations: ``…/kind_3/held_out``."""
-    every_cell = list(cells)
+    """Yield networks in some variations: ``…/kind_3/held_out``."""
+    networks = list(networks)
     for name, changes in changes_by_name.items():
-        for data, setup, percent, kind in every_cell:
-            recipe = paper_recipe(data, setup, percent=percent, kind=kind, **changes)
-            yield Arm(f"{arm_name(data, setup, percent, kind)}/{name}", recipe)
+        for network in networks:
+            yield replace(network.changed(changes), name=f"{network.name}/{name}")
 
 
 def lesion_arms(scale: Scale) -> Iterator[Arm]:
@@ -113,10 +106,10 @@ def repair_arms(scale: Scale) -> Iterator[Arm]:
     They are of one set in both setups, and of outliers in KMNIST, where reduced networks do
     stop early. At the paper's size there is one beside off-targets, which a CPU can train.
     """
-    fashion = cells(scale, data=["fashion_mnist"], percents=[1.0], classes=FEW_CLASSES)
+    fashion = network_arms(scale, data=["fashion_mnist"], percents=[1.0], classes=FEW_CLASSES)
     yield from variations(fashion, RULES)
     if scale != "smoke":
-        kmnist = cells(
+        kmnist = network_arms(
             scale,
             data=["kmnist"],
             setups=["outliers"],
@@ -143,13 +136,15 @@ ROUTED: dict[str, dict[str, Any]] = {
 def routing_arms(scale: Scale) -> Iterator[Arm]:
     """Yield networks that ask whether other routings' couplings tell anomalies apart, too."""
     data = ["mnist", "fashion_mnist"]
-    yield from variations(cells(scale, data, percents=[10.0], classes=FEW_CLASSES), ROUTED)
+    yield from variations(
+        network_arms(scale, data, percents=[10.0], classes=FEW_CLASSES), ROUTED
+    )
 
 
 def draw_arms(scale: Scale) -> Iterator[Arm]:
     """Yield networks with other draws of the six outliers, which are the same at the start."""
     draws = {f"draw_{draw}": {"draw": draw} for draw in range(2 if scale == "smoke" else 5)}
-    few_outliers = cells(scale, ["mnist"], ["outliers"], [0.1], FEW_CLASSES)
+    few_outliers = network_arms(scale, ["mnist"], ["outliers"], [0.1], FEW_CLASSES)
     yield from variations(few_outliers, draws)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from capslib.config import Config, RoutingName
-from capslib.papers.common import in_unit
+from capslib.papers.common import in_unit, number_of_parameters
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe
 from capslib.recipes import flops, new_network
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 
+KEPT_IMAGES = 8
+"""The images of the batch of which the definition keeps all."""
+
+
 class CostsOptions(Config):
     """A routing in the network of a scale, tried on a batch of its training."""
 
     routing: RoutingName
     size: Scale = Field("paper", title="scale whose network it is")
-    images: int = Field(8, ge=1, title="images of the batch of which the definition keeps all")
 
 
 def run(arm: Arm, context: Context) -> Outcome:
@@ -48,7 +51,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     shape = recipe.input_shape
     network = new_network(recipe, shape, context.seed)
     em_network = new_network(em_recipe, shape, context.seed)
-    parameters = sum(p.numel() for p in network.parameters())
+    parameters = number_of_parameters(network)
     parameters_of_routing = network.of_routing()
     counts = {
         "parameters": parameters,
@@ -60,7 +63,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     metrics["flops_of_an_image"] = Metric(value=flops(recipe) / n, n=n, unit="operations")
     generator = torch.Generator().manual_seed(context.seed)
     images = torch.randn(n, *shape, generator=generator)
-    for path, batch in (("eager", images[: options.images]), ("fast", images)):
+    for path, batch in (("eager", images[:KEPT_IMAGES]), ("fast", images)):
         use_path(network, path)
         size = kept_bytes(network, batch) / len(batch)
         metrics[f"bytes_{path}"] = Metric(value=size, n=len(batch), unit="bytes of an image")

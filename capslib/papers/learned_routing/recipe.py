@@ -9,7 +9,7 @@ from pydantic import Field
 
 from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
-from capslib.papers.common import Spread
+from capslib.papers.common import Spread, start_at_half
 from capslib.papers.experiment import Scale
 from capslib.recipes import Objective, Recipe
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 AFTER_EPOCH = 2000
 """Test images for the error after every epoch; the final error is that of all images."""
+
+
+NETWORK_FIELDS = ("sizes", "routing", "iterations", "coordinates", "raw_poses", "trained")
+"""The fields that are keywords of the network's constructor."""
 
 
 class ConsensusRecipe(Recipe):
@@ -147,15 +151,8 @@ class ConsensusRecipe(Recipe):
 
     def options(self) -> dict[str, Any]:
         """Return the keywords of the network's constructor."""
-        options = dict(
-            sizes=self.sizes,
-            routing=self.routing,
-            iterations=self.iterations,
-            coordinates=self.coordinates,
-            raw_poses=self.raw_poses,
-            trained=self.trained,
-            logits=self.loss == "cross_entropy",
-        )
+        options = self.model_dump(include=set(NETWORK_FIELDS))
+        options["logits"] = self.loss == "cross_entropy"
         if self.routing == "similarity":
             options |= dict(start=self.similarity_start, theta=self.theta)
         elif self.routing == "connectionist":
@@ -163,12 +160,8 @@ class ConsensusRecipe(Recipe):
         return options
 
     def start(self, network: nn.Module, train: Examples, seed: int) -> None:
-        """For EM routing, set β and λ so that half of the capsules are active on 16 images."""
-        from capslib.training import permutation
-
-        order = permutation(len(train.inputs), seed, 0)
-        first = order[: min(16, self.batch_size)].to(train.inputs.device)
-        network.start_at_half(self.seen(train.inputs[first]))
+        """Set β and λ on training images, for EM routing alone."""
+        start_at_half(self, network, train, seed)
 
     def objective(self, device: torch.device) -> Objective:
         """Return the spread loss with the margin of the release, or the loss of that name."""

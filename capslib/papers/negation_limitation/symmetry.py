@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from capslib.training import Context
 
 
+CAPSULES, DIM = 6, 8
+"""The capsules of a layer, and the dimension of each."""
+
+
 class SymmetryOptions(Config):
     """Random stacks of capsule layers, of every depth and number of iterations."""
 
@@ -24,8 +28,6 @@ class SymmetryOptions(Config):
     bias: bool
     max_depth: int = Field(9, ge=1, le=32, title="layers at most")
     max_iterations: int = Field(5, ge=1, le=20, title="routing iterations at most")
-    capsules: int = Field(6, ge=1, title="capsules of a layer")
-    dim: int = Field(8, ge=1, title="dimension of a capsule")
     inputs: int = Field(64, ge=1, title="random inputs")
 
 
@@ -37,7 +39,7 @@ def random_stack(options: SymmetryOptions, depth: int, iterations: int) -> nn.Mo
 
     betas = {"beta_std": 1.0} if options.routing in ("em", "em_vector") else {}
     stack = CapsuleStack(
-        [(options.capsules, options.dim)] * (depth + 1),
+        [(CAPSULES, DIM)] * (depth + 1),
         routing=options.routing,
         iterations=iterations,
         bias=0.0 if options.bias else None,
@@ -65,7 +67,7 @@ def run(arm: Arm, context: Context) -> Outcome:
         for depth in range(1, options.max_depth + 1):
             for iterations in range(1, options.max_iterations + 1):
                 stack = random_stack(options, depth, iterations)
-                shape = (options.inputs, options.capsules, options.dim)
+                shape = (options.inputs, CAPSULES, DIM)
                 x = torch.randn(shape, dtype=torch.float64)
                 pose, activation = stack(x)
                 negated_pose, negated_activation = stack(-x)

@@ -59,7 +59,7 @@ def components(recipe: SparseRecipe, images: Tensor, seed: int) -> tuple[Tensor,
 
     from capslib.training import augmentation
 
-    digits = torch.nn.functional.pad(images, [-recipe.edge] * 4)
+    digits = torch.nn.functional.pad(images, [-recipe.shift] * 4)
     generator = augmentation(seed, 0, images.device)
     batches = [recipe.prepare(batch, generator).flatten(1) for batch in digits.split(5000)]
     pixels = torch.cat(batches).double()

@@ -78,7 +78,7 @@ def digits(recipe: SparseRecipe, context: Context) -> tuple[dict[str, Digits], D
     for part in ("train", "test"):
         split = data.load(recipe.data, part, data_dir=context.data_dir)
         images = torch.tensor(np.asarray(split.images))
-        images = torch.nn.functional.pad(images, [recipe.edge] * 4)
+        images = torch.nn.functional.pad(images, [recipe.shift] * 4)
         labels = torch.tensor(np.asarray(split.labels))
         sets[part] = Digits(images, labels, torch.arange(len(images)))
     count = 7 * len(sets["test"].images)

@@ -19,6 +19,27 @@ if TYPE_CHECKING:
     from capslib.training import Examples
 
 
+NETWORK_FIELDS = (
+    "capsules",
+    "dim",
+    "filters",
+    "kernel",
+    "primary_types",
+    "primary_dim",
+    "primary_kernel",
+    "decoder",
+    "mask",
+    "gamma",
+    "boost",
+    "band",
+    "relative_boost",
+    "grouping",
+    "routing",
+    "iterations",
+)
+"""The fields that are keywords of the constructor of networks that reconstruct."""
+
+
 class SparseRecipe(Recipe):
     """Digits at random places in a frame. Defaults are the paper's SPARSECAPS for affNIST (§2).
 
@@ -46,11 +67,6 @@ class SparseRecipe(Recipe):
     them."""
     gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
     shift: int = Field(6, ge=0, title="largest shift of a training digit in pixels")
-    border: int | None = Field(
-        None, ge=0, title="pixels of border around a digit (none: as many as the largest shift)"
-    )
-    """The paper's network for MNIST alone sees 28 × 28 pixels: ``border=0``, shifts of up to
-    two."""
     distinct: int = Field(0, ge=0, title="different digits in a batch (0: all)")
     """The released training set has all shifts of a digit in a row, so that a batch mixes about
     30 digits."""
@@ -96,14 +112,9 @@ class SparseRecipe(Recipe):
         """Every batch is prepared anew."""
         return True
 
-    @property
-    def edge(self) -> int:
-        """The number of pixels between a digit in the middle of the frame and each edge."""
-        return self.shift if self.border is None else self.border
-
     def frame(self) -> int:
         """Return the side of the frame in pixels."""
-        return SETS[self.data].train[2] + 2 * self.edge
+        return SETS[self.data].train[2] + 2 * self.shift
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -122,11 +133,11 @@ class SparseRecipe(Recipe):
 
         pad = torch.nn.functional.pad
         if generator is None:
-            return self.framed(pad(images, [self.edge] * 4))
+            return self.framed(pad(images, [self.shift] * 4))
         if self.distinct:
             distinct = min(self.distinct, len(images))
             images = images[torch.arange(len(images)) * distinct // len(images)]
-        surrounded = pad(images, [self.edge + self.shift] * 4)
+        surrounded = pad(images, [2 * self.shift] * 4)
         return self.framed(random_crop(surrounded, self.frame(), generator))
 
     def framed(self, images: Tensor) -> Tensor:
@@ -137,25 +148,8 @@ class SparseRecipe(Recipe):
 
     def options(self) -> dict[str, Any]:
         """Return the keywords of the constructor of networks that reconstruct."""
-        return dict(
-            capsules=self.capsules,
-            dim=self.dim,
-            filters=self.filters,
-            kernel=self.kernel,
-            primary_types=self.primary_types,
-            primary_dim=self.primary_dim,
-            primary_kernel=self.primary_kernel,
-            hidden=[(count, self.primary_dim) for count in self.hidden],
-            decoder=self.decoder,
-            mask=self.mask,
-            gamma=self.gamma,
-            boost=self.boost,
-            band=self.band,
-            relative_boost=self.relative_boost,
-            grouping=self.grouping,
-            routing=self.routing,
-            iterations=self.iterations,
-        )
+        hidden = [(count, self.primary_dim) for count in self.hidden]
+        return {**self.model_dump(include=set(NETWORK_FIELDS)), "hidden": hidden}
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network with random weights."""

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import in_unit
+from capslib.papers.common import in_unit, number_of_parameters
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 
 if TYPE_CHECKING:
     from capslib.training import Context
 
 
+CAPSULES = 16
+"""The latent capsules."""
+
+
 class SizeOptions(Config):
-    """A mask over so many latent capsules, and the network for images of this side."""
+    """The network for images of this side, and its mask."""
 
     side: int = Field(ge=28, title="side of the images")
-    capsules: int = Field(16, ge=2, title="latent capsules")
-    gamma: float = Field(12.0, gt=0, title="steepness of the rank mask")
 
 
 def run(arm: Arm, context: Context) -> Outcome:
@@ -32,17 +34,17 @@ def run(arm: Arm, context: Context) -> Outcome:
 
     from capslib.networks.sparse_unsupervised import SparseCapsNet, rank_mask
 
-    options: SizeOptions = arm.options
-    mask = rank_mask(-torch.arange(float(options.capsules)), options.gamma)
+    side = arm.options.side
+    with torch.device("meta"):
+        network = SparseCapsNet((1, side, side), capsules=CAPSULES)
+    mask = rank_mask(-torch.arange(float(CAPSULES)))
     first = int((mask > 0.5).sum())
     second = int((mask > 0.1).sum()) - first
-    with torch.device("meta"):
-        network = SparseCapsNet((1, options.side, options.side), capsules=options.capsules)
     off = abs(first - 1) + abs(second - 2)
     return Outcome(
-        metrics=in_unit({"off_one_and_two": off}, options.capsules, "count"),
+        metrics=in_unit({"off_one_and_two": off}, CAPSULES, "count"),
         series={"mask": mask.tolist()},
-        parameters=sum(p.numel() for p in network.parameters()),
+        parameters=number_of_parameters(network),
     )
 
 
