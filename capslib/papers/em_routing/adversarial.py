@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from capslib.config import Config
 from capslib.data.registry import SETS
 from capslib.papers.common import in_unit, outcome
-from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, fields_at, networks_beside
+from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, recipes_beside, trainings_beside
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
 
@@ -53,14 +53,10 @@ def trainings(arm: Arm, seed: int) -> list[Training]:
 
     A CNN alone has no black box.
     """
-    cnn = arm.recipe.as_cnn()
-    if arm.recipe.network == "cnn":
-        return [Training(cnn, seed)]
-    return [
-        Training(cnn, seed),
-        Training(cnn, seed + SOURCE_SEED),
-        Training(arm.recipe, seed),
-    ]
+    cnn, *capsules = trainings_beside(arm, seed)
+    if not capsules:
+        return [cnn]
+    return [cnn, cnn._replace(seed=seed + SOURCE_SEED), *capsules]
 
 
 def cross_entropy(network: nn.Module) -> Loss:
@@ -161,8 +157,7 @@ def run(arm: Arm, context: Context) -> Outcome:
 
 def arms(scale: Scale) -> Iterator[Arm]:
     """Yield the networks that are attacked."""
-    for name, network in networks_beside(scale).items():
-        recipe = EMRecipe(**fields_at(scale, network=network))
+    for name, recipe in recipes_beside(scale).items():
         yield Arm(name, recipe, AttackOptions())
 
 

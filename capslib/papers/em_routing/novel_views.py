@@ -12,12 +12,11 @@ from capslib.papers.common import abscissa, in_unit, outcome
 from capslib.papers.em_routing.recipe import (
     FAMILIAR,
     SMALLER,
-    EMRecipe,
-    fields_at,
-    networks_beside,
+    recipes_beside,
+    trainings_beside,
 )
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
-from capslib.recipes import Training, train
+from capslib.recipes import train
 
 if TYPE_CHECKING:
     from capslib.training import Context
@@ -26,18 +25,14 @@ EPOCHS = {"smoke": 3, "cpu": 16, "paper": 100}
 """More than elsewhere at a reduced scale, for only a third of the images are trained on."""
 
 
-def trainings(arm: Arm, seed: int) -> list[Training]:
-    """Return those of the CNN and of the capsules, or of the CNN alone."""
-    cnn = Training(arm.recipe.as_cnn(), seed)
-    return [cnn] if arm.recipe.network == "cnn" else [cnn, Training(arm.recipe, seed)]
-
-
 def run(arm: Arm, context: Context) -> Outcome:
     """Train on familiar viewpoints, and compare the errors on novel ones.
 
     Both networks are compared at an equal error on familiar viewpoints.
     """
-    cnn, *capsules = [train(*training, context) for training in trainings(arm, context.seed)]
+    cnn, *capsules = [
+        train(*training, context) for training in trainings_beside(arm, context.seed)
+    ]
     networks = {"cnn": cnn}
     if capsules:
         networks["capsules"] = capsules[0]
@@ -91,9 +86,8 @@ def first_at(target: float, errors: Sequence[float]) -> float:
 
 def arms(scale: Scale) -> Iterator[Arm]:
     """Yield the networks that are compared, for each factor."""
-    for name, network in networks_beside(scale).items():
-        for factor in FAMILIAR:
-            recipe = EMRecipe(**fields_at(scale, network=network, factor=factor))
+    for factor in FAMILIAR:
+        for name, recipe in recipes_beside(scale, factor=factor).items():
             yield Arm(f"{factor}/{name}", recipe)
 
 
@@ -109,5 +103,5 @@ VIEWPOINT = Experiment(
     smaller=smaller,
     run=run,
     revision=2,
-    trainings=trainings,
+    trainings=trainings_beside,
 )

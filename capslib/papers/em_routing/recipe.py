@@ -12,8 +12,8 @@ from capslib.config import DataName, LossName, NetworkName, RoutingName
 from capslib.data.registry import SETS
 from capslib.errors import check_name
 from capslib.papers.common import Spread, start_at_half
-from capslib.papers.experiment import Scale
-from capslib.recipes import Objective, Recipe
+from capslib.papers.experiment import Arm, Scale
+from capslib.recipes import Objective, Recipe, Training
 
 if TYPE_CHECKING:
     import torch
@@ -297,20 +297,24 @@ SMALLER: dict[Scale, dict[str, Any]] = {
 """What makes an arm of a scale smaller than the paper's."""
 
 
-def networks_beside(scale: Scale) -> dict[str, str]:
+def paper_recipe(scale: Scale, **changes: Any) -> EMRecipe:
+    """Return a recipe of the paper's size, with some changes. Nobody competes in a CNN."""
+    recipe = EMRecipe(**{**SETTINGS[scale], **changes})
+    return recipe.as_cnn() if recipe.network == "cnn" else recipe
+
+
+def recipes_beside(scale: Scale, **changes: Any) -> dict[str, EMRecipe]:
     """Return what is compared: capsules and a CNN; at paper scale the CNN alone, too.
 
     Alone it takes a hundredth of the time.
     """
-    networks = {"capsules_and_cnn": "matrix_capsnet"}
-    if scale == "paper":
-        networks["cnn"] = "cnn"
-    return networks
+    recipe = paper_recipe(scale, **changes)
+    if scale != "paper":
+        return {"capsules_and_cnn": recipe}
+    return {"capsules_and_cnn": recipe, "cnn": recipe.as_cnn()}
 
 
-def fields_at(scale: Scale, **changes: Any) -> dict[str, Any]:
-    """Return the fields of a recipe of the paper's size. Nobody competes in a CNN."""
-    fields = {**SETTINGS[scale], **changes}
-    if fields.get("network") == "cnn":
-        fields["normalise"] = ONE_TYPE
-    return fields
+def trainings_beside(arm: Arm, seed: int) -> list[Training]:
+    """Return the trainings of the CNN and of the capsules, or of the CNN alone."""
+    cnn = Training(arm.recipe.as_cnn(), seed)
+    return [cnn] if arm.recipe.network == "cnn" else [cnn, Training(arm.recipe, seed)]

@@ -19,7 +19,7 @@ from capslib.papers.em_routing.recipe import (
     SMALL,
     SMALLER,
     EMRecipe,
-    fields_at,
+    paper_recipe,
 )
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import train
@@ -298,7 +298,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
     """Yield the networks of Table 1, and arms of our own."""
     images = 30 if scale == "smoke" else MULTI_CROP
     for name, changes in variations(scale).items():
-        recipe = EMRecipe(**fields_at(scale, **changes))
+        recipe = paper_recipe(scale, **changes)
         options = ErrorOptions(multi_crop=images if name in MULTI_CROPPED else 0)
         yield Arm(name, recipe, options)
 

@@ -14,6 +14,7 @@ These are the book's tolerances of an error below 3 percent, and of one above.
 """
 ORIGINAL = 2.2
 """The error in percent that the authors of EM routing report, of pairs of images."""
+DENSE = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
 SETS = {"mnist": "MNIST", "smallnorb": "smallNORB"}
 
 
@@ -44,7 +45,7 @@ def table_3() -> dict[str, AnyCheck]:
 
     At the paper's size the end of training is where the paper stops, after 100 epochs.
     """
-    checks: dict[str, AnyCheck] = {}
+    checks = {}
     for short_name, routing in (("conn", "connectionist"), ("sim", "similarity")):
         for data in SETS:
             name = f"LR-T3-{short_name}-{data.removeprefix('small')}"
@@ -54,7 +55,7 @@ def table_3() -> dict[str, AnyCheck]:
 
 def against_em_routing() -> AtLeast:
     """Return the check of the LSTM and of the kernel against EM routing (LR-W-1)."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for data, label in SETS.items():
         name = f"the LSTM is no worse than EM routing on {label}"
         parts[name] = fewer_errors("connectionist", "em", data, margin=-AS_GOOD[data])
@@ -66,7 +67,7 @@ def against_em_routing() -> AtLeast:
 
 def on_pairs() -> AtLeast:
     """Return the check of networks that see pairs against the original's error (LR-W-2)."""
-    parts: dict[str, AnyCheck] = {}
+    parts = {}
     for routing in ("connectionist", "similarity"):
         parts[f"{routing}, on pairs of images, stays above {ORIGINAL} percent"] = Check(
             table_arm("smallnorb", f"{routing}/pairs"),
@@ -80,32 +81,23 @@ def on_pairs() -> AtLeast:
     return AtLeast("all", parts)
 
 
-def limits_of_the_weights() -> AtLeast:
-    """Return the check of what λ₁ and λ₂ do on the toy data (LR-W-3)."""
-    uniform = "test_a_large_first_weight_makes_couplings_uniform"
-    active = "test_a_large_second_weight_makes_couplings_follow_the_activations"
-    dense = "test_small_weights_gather_the_couplings_on_the_dense_cluster"
-    return AtLeast(
-        "all",
-        {
-            "a large first weight makes couplings uniform": toy("off_uniform", 1e-4, uniform),
-            "a large second one makes them follow the activations": toy(
-                "off_activation", 1e-4, active
-            ),
-            "the dense cluster gains while both fall": toy(
-                "largest_fall_of_share", 1e-6, dense
-            ),
-            "and has most of the couplings in the end": toy(
-                "least_dense_share", 0.8, dense, "≥"
-            ),
-        },
-    )
-
-
+LIMITS = {
+    "a large first weight makes couplings uniform": toy(
+        "off_uniform", 1e-4, "test_a_large_first_weight_makes_couplings_uniform"
+    ),
+    "a large second one makes them follow the activations": toy(
+        "off_activation",
+        1e-4,
+        "test_a_large_second_weight_makes_couplings_follow_the_activations",
+    ),
+    "the dense cluster gains while both fall": toy("largest_fall_of_share", 1e-6, DENSE),
+    "and has most of the couplings in the end": toy("least_dense_share", 0.8, DENSE, "≥"),
+}
+"""What λ₁ and λ₂ do on the toy data."""
 CHECKS: dict[str, AnyCheck] = {
     **table_3(),
     "LR-X-params": Check(Select("costs", arm="connectionist"), "parameters_without_routing"),
     "LR-W-1": against_em_routing(),
     "LR-W-2": on_pairs(),
-    "LR-W-3": limits_of_the_weights(),
+    "LR-W-3": AtLeast("all", LIMITS),
 }

@@ -81,7 +81,7 @@ def table_1() -> dict[str, AnyCheck]:
 
     The released result files have the encodings without their mask.
     """
-    checks: dict[str, AnyCheck] = {}
+    checks = {}
     for prefix, arm in (("", SPARSE), ("unmasked-", DENSE)):
         for protocol in ("a", "b"):
             checks[f"SP-T1-mnist-{prefix}{protocol}"] = Check(arm, "mnist_raw")
@@ -89,9 +89,14 @@ def table_1() -> dict[str, AnyCheck]:
     return checks
 
 
-def who_draws() -> AtLeast:
-    """Return the check of how many capsules an image needs (SP-W-1)."""
-    return AtLeast(
+CHECKS: dict[str, AnyCheck] = {
+    **table_1(),
+    "SP-T2-mnist-sparsecaps": Check(SPARSE, "mnist_raw"),
+    "SP-T2-affnist-sparsecaps": Check(SPARSE, "affnist_a_raw"),
+    "SP-X-recon-mnist": Check(SPARSE, "error_mnist"),
+    "SP-X-recon-affnist": Check(SPARSE, "error_affnist"),
+    # how many capsules an image needs
+    "SP-W-1": AtLeast(
         "all",
         {
             "dense capsules reconstruct better": Check((DENSE, SPARSE), "error_mnist", "<"),
@@ -101,12 +106,9 @@ def who_draws() -> AtLeast:
             "no single one holds a quarter of it": below(DENSE, "largest_change", 0.25),
             "sparse ones contribute less": more(DENSE, SPARSE, metric="contributing", margin=2),
         },
-    )
-
-
-def support_by_rank() -> AtLeast:
-    """Return the check of how far support falls off (SP-W-2)."""
-    return AtLeast(
+    ),
+    # how far support falls off
+    "SP-W-2": AtLeast(
         "all",
         {
             "sparse capsules fall off more than dense ones": more(
@@ -116,51 +118,45 @@ def support_by_rank() -> AtLeast:
                 DENSE, SUPCAPS, metric="support_left"
             ),
         },
-    )
-
-
-def boosting() -> dict[str, AnyCheck]:
-    """Return the checks of who wins with boosting and without it."""
-    return {
-        "SP-W-4": AtLeast(
-            "all",
-            {
-                "without boosting at most four capsules win": below(
-                    NO_BOOSTING, "winners", 4.5
-                ),
-                "with boosting more do": more(SPARSE, NO_BOOSTING, metric="winners", margin=2),
-            },
-        ),
-        "SP-W-5": AtLeast(
-            "all",
-            {
-                "every capsule wins at least half as often as the band asks": above(
-                    SPARSE, "smallest_first_share", 0.02
-                ),
-                "none wins more than twice as often": below(SPARSE, "largest_first_share", 0.2),
-            },
-        ),
-    }
-
-
-def classifiers() -> AtLeast:
-    """Return the check of what the classifier is fitted to (SP-W-7)."""
-    lead = difference("affnist_a_raw", "affnist_b_raw")
-    return AtLeast(
+    ),
+    "SP-W-3": Check(
+        Select("sizes", arm="side_40"),
+        "off_one_and_two",
+        "≤",
+        test="tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
+    ),
+    # who wins without boosting, and with it
+    "SP-W-4": AtLeast(
+        "all",
+        {
+            "without boosting at most four capsules win": below(NO_BOOSTING, "winners", 4.5),
+            "with boosting more do": more(SPARSE, NO_BOOSTING, metric="winners", margin=2),
+        },
+    ),
+    "SP-W-5": AtLeast(
+        "all",
+        {
+            "every capsule wins at least half as often as the band asks": above(
+                SPARSE, "smallest_first_share", 0.02
+            ),
+            "none wins more than twice as often": below(SPARSE, "largest_first_share", 0.2),
+        },
+    ),
+    # what the classifier is fitted to
+    "SP-W-7": AtLeast(
         "all",
         {
             "fitted to affNIST the classifier is far better": Check(
-                SPARSE, lead, ">", margin=3 * MUCH
+                SPARSE, difference("affnist_a_raw", "affnist_b_raw"), ">", margin=3 * MUCH
             ),
             "fitted to MNIST it is near chance": below(SPARSE, "affnist_b_raw", 0.3),
         },
-    )
-
-
-def conjectures() -> AtLeast:
-    """Return the check of deeper networks, and of EM routing (SP-W-9)."""
-    dense_em = beyond("dense/em")
-    return AtLeast(
+    ),
+    "SP-W-8": Check(
+        (SPARSE, SUPCAPS), ACCURACY_ON_MNIST, ">", margin=-ONE_POINT, refuted_at=None
+    ),
+    # deeper networks, and EM routing
+    "SP-W-9": AtLeast(
         "all",
         {
             "a deeper network costs sparse encodings less than dense ones": more(
@@ -170,30 +166,12 @@ def conjectures() -> AtLeast:
                 DENSE,
                 metric="affnist_a_raw",
             ),
-            "EM: dense capsules are nearly flat too": above(dense_em, "support_left", FLAT),
-            "EM: but less flat than RBA": more(DENSE, dense_em, metric="support_left"),
+            "EM: dense capsules are nearly flat too": above(
+                beyond("dense/em"), "support_left", FLAT
+            ),
+            "EM: but less flat than RBA": more(
+                DENSE, beyond("dense/em"), metric="support_left"
+            ),
         },
-    )
-
-
-CHECKS: dict[str, AnyCheck] = {
-    **table_1(),
-    "SP-T2-mnist-sparsecaps": Check(SPARSE, "mnist_raw"),
-    "SP-T2-affnist-sparsecaps": Check(SPARSE, "affnist_a_raw"),
-    "SP-X-recon-mnist": Check(SPARSE, "error_mnist"),
-    "SP-X-recon-affnist": Check(SPARSE, "error_affnist"),
-    "SP-W-1": who_draws(),
-    "SP-W-2": support_by_rank(),
-    "SP-W-3": Check(
-        Select("sizes", arm="side_40"),
-        "off_one_and_two",
-        "≤",
-        test="tests/networks/test_sparse_capsnet.py::test_the_mask_of_sixteen_capsules_by_hand",
     ),
-    **boosting(),
-    "SP-W-7": classifiers(),
-    "SP-W-8": Check(
-        (SPARSE, SUPCAPS), ACCURACY_ON_MNIST, ">", margin=-ONE_POINT, refuted_at=None
-    ),
-    "SP-W-9": conjectures(),
 }

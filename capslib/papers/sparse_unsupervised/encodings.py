@@ -181,23 +181,18 @@ def errors(
     return metrics | in_unit({"unexplained": share}, len(images), unit)
 
 
-class Tested(NamedTuple):
-    """A test of a classifier: its name, the part that it is from, and the rows of that part."""
-
-    name: str
-    part: str
-    rows: np.ndarray
+Rows = tuple[str, np.ndarray]
+"""A part of the digits, and rows of it."""
 
 
-class Fitted(NamedTuple):
-    """What a classifier learns from, a part and its rows, and what it is tested on."""
+class Protocol(NamedTuple):
+    """What a classifier learns from, and what it is tested on, by the name of the test."""
 
-    part: str
-    rows: np.ndarray
-    tests: list[Tested]
+    fitted: Rows
+    tests: dict[str, Rows]
 
 
-def protocols(sets: Mapping[str, Digits]) -> list[Fitted]:
+def protocols(sets: Mapping[str, Digits]) -> list[Protocol]:
     """Return what is fitted and tested (§3.2).
 
     A classifier of MNIST is tested on MNIST and on affNIST (b), one of affNIST on other
@@ -206,22 +201,18 @@ def protocols(sets: Mapping[str, Digits]) -> list[Fitted]:
     digit = sets["affnist"].digit.cpu().numpy()
     rows = np.arange(len(digit))
     is_seventh = rows >= len(digit) * 6 // 7
-    is_other_digit = digit >= (digit.max() + 1) * 6 // 7
-    seventh = rows[is_seventh]
-    other_digits = rows[is_other_digit]
-    train = np.arange(len(sets["train"].labels))
-    test = np.arange(len(sets["test"].labels))
+    is_new_digit = digit >= (digit.max() + 1) * 6 // 7
+    seventh = "affnist", rows[is_seventh]
+    mnist = "test", np.arange(len(sets["test"].labels))
     return [
-        Fitted(
-            "train",
-            train,
-            [Tested("mnist", "test", test), Tested("affnist_b", "affnist", seventh)],
+        Protocol(
+            ("train", np.arange(len(sets["train"].labels))),
+            {"mnist": mnist, "affnist_b": seventh},
         ),
-        Fitted("affnist", rows[~is_seventh], [Tested("affnist_a", "affnist", seventh)]),
-        Fitted(
-            "affnist",
-            rows[~is_other_digit],
-            [Tested("affnist_by_digit", "affnist", other_digits)],
+        Protocol(("affnist", rows[~is_seventh]), {"affnist_a": seventh}),
+        Protocol(
+            ("affnist", rows[~is_new_digit]),
+            {"affnist_by_digit": ("affnist", rows[is_new_digit])},
         ),
     ]
 
@@ -242,16 +233,21 @@ def classified(
     """Return the accuracies of classifiers of encodings; their names end with a suffix."""
     labels = {name: split.labels.cpu().numpy() for name, split in sets.items()}
     metrics: dict[str, Metric] = {}
-    for part, fitted, tests in protocols(sets):
-        rows = spread(fitted, options.svm_fit)
+
+    def examples(part: str, rows: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = spread(rows, limit)
+        return codes[part][rows], labels[part][rows]
+
+    for fitted, tests in protocols(sets):
+        code, label = examples(*fitted, options.svm_fit)
         if context.progress is not None:
-            text = f"trained; a classifier learns from {len(rows):,} encodings of {part}"
+            text = f"trained; a classifier learns from {len(code):,} encodings of {fitted[0]}"
             context.progress(1, 1, text)
-        machine = classifier().fit(codes[part][rows], labels[part][rows])
-        for test in tests:
-            rows = spread(test.rows, options.svm_test)
-            share = float(machine.score(codes[test.part][rows], labels[test.part][rows]))
-            metrics[f"{test.name}{suffix}"] = Metric(value=share, n=len(rows), unit="fraction")
+        machine = classifier().fit(code, label)
+        for name, tested in tests.items():
+            code, label = examples(*tested, options.svm_test)
+            share = {f"{name}{suffix}": float(machine.score(code, label))}
+            metrics |= in_unit(share, len(code), "fraction")
         if context.stop():
             raise Interrupted
     return metrics
