@@ -67,7 +67,7 @@ def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]
 def outcome(
     trained: Trained,
     metrics: Mapping[str, Metric],
-    series: Mapping[str, Sequence[float]] | None = None,
+    series: Mapping[str, Sequence[float]] = {},
     curves: Collection[str] = (),
     rival: Trained | None = None,
 ) -> Outcome:
@@ -80,13 +80,10 @@ def outcome(
     from capslib.routing import Routing
 
     history = trained.history
-    all_series: dict[str, list[float]] = {}
+    all_series = {name: history.epochs[name] for name in curves}
     if curves:
-        all_series["epochs"] = abscissa(len(history.epochs[next(iter(curves))]))
-    for name in curves:
-        all_series[name] = history.epochs[name]
-    for name, curve in (series or {}).items():
-        all_series[name] = list(curve)
+        all_series["epochs"] = abscissa(max(map(len, all_series.values())))
+    all_series |= {name: list(curve) for name, curve in series.items()}
     all_series |= thinned(history)
     if rival is not None:
         all_series["batch_accuracy_beside"] = thinned(rival.history)["batch_accuracy"]

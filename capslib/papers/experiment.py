@@ -155,12 +155,13 @@ class Arm:
 
         Raise what pydantic raises for an unknown field or a value out of range.
         """
-        options, others = {}, {}
+        of_options, of_recipe = {}, {}
         for name, value in values.items():
-            has_name = name in type(self.options).model_fields or self.recipe is None
-            (options if has_name else others)[name] = value
-        recipe = None if self.recipe is None else type(self.recipe).model_validate(others)
-        return replace(self, recipe=recipe, options=type(self.options).model_validate(options))
+            is_option = self.recipe is None or name in type(self.options).model_fields
+            (of_options if is_option else of_recipe)[name] = value
+        recipe = self.recipe and type(self.recipe).model_validate(of_recipe)
+        options = type(self.options).model_validate(of_options)
+        return replace(self, recipe=recipe, options=options)
 
     def changed(self, changes: Mapping[str, Any]) -> Arm:
         """Return a copy with other values of some fields. Raise as :meth:`with_values` does."""
@@ -232,8 +233,9 @@ class Experiment:
         """All arms, those with twice the budget too, by scale and hash of their fields."""
         arms: dict[tuple[Scale, str], Arm] = {}
         for scale in SCALES:
-            named = self.at(scale).values()
-            for arm in [*named, *filter(None, map(self.twice, named))]:
+            arms_of_scale = self.at(scale).values()
+            doubles = filter(None, map(self.twice, arms_of_scale))
+            for arm in [*arms_of_scale, *doubles]:
                 arms.setdefault((scale, hash_of(arm.differences())), arm)
         return arms
 
@@ -256,8 +258,8 @@ class Experiment:
         """The fields in which the arms of a scale differ, in the paper's size."""
         varied: set[str] = set()
         for scale in SCALES:
-            first, *others = [arm.paper_size.values() for arm in self.at(scale).values()]
-            for values in others:
+            first, *settings = [arm.paper_size.values() for arm in self.at(scale).values()]
+            for values in settings:
                 varied |= {name for name, value in values.items() if value != first[name]}
         return varied
 
@@ -290,13 +292,14 @@ class Experiment:
             return arm
         first = self._first
         arm = first.with_values(config)
-        own = {name: value for name, value in arm.values().items() if name in self.varied}
-        return replace(arm, name="", paper_size=first.changed(own))
+        values = arm.values()
+        varied = {name: values[name] for name in self.varied}
+        return replace(arm, name="", paper_size=first.paper_size.changed(varied))
 
     def budget(self, trial: Trial) -> int:
-        """Return 1 for a trial of a named arm and seed at the current revision.
+        """Return how many times the budget of its arm a trial has: 1 or 2.
 
-        Return 2 for one with twice that budget, and 0 for any other.
+        Return 0 for a trial of another revision, arm or seed than those of its scale.
         """
         if trial.revision != self.revision:
             return 0
