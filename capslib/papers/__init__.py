@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from capslib.papers.check import selects, selects_at_rest
 from capslib.registry import Registry
 
 if TYPE_CHECKING:
-    from capslib.papers.check import AnyCheck, Select
+    from capslib.papers.check import AnyCheck
     from capslib.papers.experiment import Arm, Experiment, Scale, Trial
 
 
@@ -192,7 +192,7 @@ def needs(stem: str, scale: Scale) -> dict[str, list[Trial]]:
 
     Claims share trials.
     """
-    return _selected(stem, scale, selects)
+    return _selected(stem, scale)
 
 
 Seed = list[tuple["Trial", "Trial"]]
@@ -204,7 +204,7 @@ def longer(stem: str, scale: Scale) -> dict[str, list[Seed]]:
 
     One seed of all arms is enough to decide a claim about the end of training.
     """
-    at_rest = _selected(stem, scale, functools.partial(selects_at_rest, scale=scale))
+    at_rest = _selected(stem, scale, at_rest=True)
     pairs = {}
     for claim, trials in at_rest.items():
         seeds: dict[int, Seed] = {}
@@ -250,10 +250,11 @@ def waits(stem: str, done: Set[str], stopped: Set[str]) -> dict[str, dict[Scale,
     return waits
 
 
-def _selected(
-    stem: str, scale: Scale, selects_of: Callable[[AnyCheck], Iterable[Select]]
-) -> dict[str, list[Trial]]:
-    """Return the trials of a scale that the selections of each claim take, in their order."""
+def _selected(stem: str, scale: Scale, at_rest: bool = False) -> dict[str, list[Trial]]:
+    """Return the trials of a scale that each claim is judged by, in their order.
+
+    With ``at_rest``, only those of which it needs a run with twice the budget.
+    """
     trials: list[Trial] = []
     numbers_of_arm: dict[tuple[str, str], list[int]] = {}
     for experiment in experiments(stem).values():
@@ -264,7 +265,7 @@ def _selected(
     selected = {}
     for claim, check in checks_of(stem).items():
         numbers: set[int] = set()
-        for select in selects_of(check):
+        for select in selects_at_rest(check, scale) if at_rest else selects(check):
             for arm_name in select.at(scale).arms:
                 numbers.update(numbers_of_arm.get((select.experiment, arm_name), ()))
         selected[claim] = [trials[number] for number in sorted(numbers)]

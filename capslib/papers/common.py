@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capslib.papers.experiment import Metric, Outcome
 from capslib.recipes import Objective
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -49,6 +50,16 @@ def abscissa(n: int) -> list[float]:
 def number_of_parameters(module: nn.Module) -> int:
     """Return how many parameters a module has."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def rounded(values: Tensor | np.ndarray) -> list[float]:
+    """Return values [N] as a record keeps them, to five decimal places."""
+    return [round(value, 5) for value in values.tolist()]
+
+
+def squared_error(output: Any, images: Tensor) -> Tensor:
+    """Return Σ (x̂ − x)² over the pixels of each image, [N]."""
+    return (output.reconstruction - images.flatten(1)).square().sum(dim=1)
 
 
 def start_at_half(recipe: Recipe, network: nn.Module, train: Examples, seed: int) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.anomalies import DIVERSE
 from capslib.data.registry import SETS
+from capslib.papers.common import squared_error
 from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import BaseRecipe, Objective
 from capslib.registry import NETWORKS
@@ -237,7 +238,7 @@ class AnomalyLoss(Objective):
 
         labels, count = batch.labels, batch.inputs.new_full((), len(batch.inputs))
         normal = (labels == NORMAL).float()
-        error = (output.reconstruction - batch.inputs.flatten(1)).square().sum(dim=1)
+        error = squared_error(output, batch.inputs)
         right = (output.activation.argmax(dim=1) == labels).float().sum()
         margin = margin_loss(output.activation, labels) * count
         return margin, (normal * error).sum(), normal.sum(), count, right

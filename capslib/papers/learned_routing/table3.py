@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import in_unit, outcome, rounded
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.learned_routing.recipe import REDUCED, ConsensusRecipe, paper_recipe
 from capslib.recipes import train
@@ -137,11 +137,6 @@ def in_parts(weight: Tensor, order: Tensor) -> Tensor:
     ordered = weight.gather(1, order.argsort(dim=1)) * weight.shape[1]
     parts = ordered.tensor_split(min(PARTS, ordered.shape[1]), dim=1)
     return torch.stack([part.mean() for part in parts])
-
-
-def rounded(values: Tensor) -> list[float]:
-    """Return numbers for a record."""
-    return [round(value, 5) for value in values.tolist()]
 
 
 def learned(network: nn.Module) -> dict[str, list[float]]:

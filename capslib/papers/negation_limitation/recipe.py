@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from capslib.config import DataName, NetworkName, RoutingName
+from capslib.papers.common import squared_error
 from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe
 
@@ -116,8 +117,7 @@ class WithReconstruction(Objective):
     def __call__(self, network: nn.Module, batch: Examples) -> dict[str, Tensor]:
         output = network(batch.inputs)
         terms = self.terms(output.activation, batch.labels)
-        error = output.reconstruction - batch.inputs.flatten(1)
-        reconstruction = error.square().sum(dim=1).mean()
+        reconstruction = squared_error(output, batch.inputs).mean()
         loss = terms["loss"] + self.recipe.reconstruction_weight * reconstruction
         return {
             "loss": loss,

@@ -13,14 +13,13 @@ from pydantic import Field
 
 from capslib.config import Config
 from capslib.errors import Interrupted
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import in_unit, outcome, rounded, squared_error
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.papers.sparse_unsupervised.recipe import (
     TABLE_1,
     SparseRecipe,
     full_recipe,
     smaller,
-    squared_error,
 )
 from capslib.recipes import train
 
@@ -285,8 +284,8 @@ def activity(
     metrics |= in_unit({"winners": winners}, capsules, "capsules")
     series = {
         "ranks": [float(position) for position in range(capsules)],
-        "ranked_support": [round(float(share), 5) for share in ranked_support],
-        "rank_shares": [round(float(share), 5) for share in rank_shares.flatten()],
+        "ranked_support": rounded(ranked_support),
+        "rank_shares": rounded(rank_shares.flatten()),
     }
     return metrics, series
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from capslib.config import DataName, NetworkName, RoutingName
 from capslib.data.registry import SETS
+from capslib.papers.common import squared_error
 from capslib.papers.experiment import Arm, Scale
 from capslib.recipes import Objective, Recipe
 from capslib.registry import NETWORKS
@@ -194,11 +195,6 @@ class SparseRecipe(Recipe):
                 images = self.prepare(batch)
                 errors.append(squared_error(network(images), images))
         return float(torch.cat(errors).mean())
-
-
-def squared_error(output: Any, images: Tensor) -> Tensor:
-    """Return Σ (x̂ − x)² over the pixels of each image, [N]: the mean square error of §3.5."""
-    return (output.reconstruction - images.flatten(1)).square().sum(dim=1)
 
 
 class Reconstruction(Objective):
