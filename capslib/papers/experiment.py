@@ -1,8 +1,8 @@
 """Experiments and trials: what a paper runs, and what one run of it is.
 
-An *experiment* has a configuration model, the configurations and seeds of every scale, and a
-function that runs one. A *trial* is one such run: paper, experiment, revision, scale,
-configuration and seed. It leaves one record behind (``capslib.lab.records``).
+An *experiment* has named arms, the seeds of every scale, and a function that runs one arm. A
+*trial* is one such run: paper, experiment, revision, scale, configuration and seed. It leaves
+one record behind (``capslib.lab.records``).
 
 Nothing here imports torch: bad input has to be answered in a moment.
 """

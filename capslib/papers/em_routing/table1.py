@@ -219,7 +219,7 @@ def competition(rule: str, normalise: str, iterations: Sequence[int]) -> dict[st
     }
 
 
-OURS: dict[str, dict[str, Any]] = {
+CONTROLS: dict[str, dict[str, Any]] = {
     **competition("as_printed", "types+positions", (1, 2, 3, 5)),
     # with one iteration it is that within a type: both start alike, and nobody has competed yet
     **competition("in_one_window", "types-per-position", (2, 3, 5)),
@@ -285,7 +285,7 @@ def variations(scale: Scale) -> dict[str, dict[str, Any]]:
     if scale == "smoke":
         rows = {name: TABLE_1[name] for name in ("main", "iterations_1", "cnn")}
         return {**rows, "digits": DIGITS}
-    common = {**TABLE_1, "mnist": MNIST, **OURS}
+    common = {**TABLE_1, "mnist": MNIST, **CONTROLS}
     if scale == "paper":
         return {**common, **small_networks(), "cifar10": CIFAR10}
     copies = {}
