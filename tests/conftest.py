@@ -123,7 +123,7 @@ def add_records(make_record) -> Callable[[Path], list[str]]:
         experiment = papers.experiments("negation_limitation")[check.selects[0].experiment]
         value = ledger()["NEG-T1-rba-bias"].value
         keys = []
-        arm = {"arm": check.selects[0].arms[0]}
+        arm = {"arm": check.selects[0].names[0]}
         for trial in experiment.trials("paper", where=arm, seeds=range(3)):
             metric = Metric(value=value + trial.seed / 100, n=20_000, unit="percent")
             record = make_record(trial, metrics={check.metric: metric}, series={})

@@ -60,7 +60,7 @@ class Runs:
         """
         runs: list[Run] = []
         for scale in scales:
-            arms = select.at(scale).arms
+            arms = select.at(scale).names
             records: list[Record] = []
             for arm in arms:
                 address = paper, select.experiment, scale, arm, budget

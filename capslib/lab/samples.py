@@ -144,8 +144,8 @@ def missing(claim: Claim, sample: Sample, runs: Runs, scale: Scale) -> str:
 def _no_record(claim: Claim, check: Check, select: Select, runs: Runs, scale: Scale) -> str:
     """Return that an arm has no record, and where it could have one."""
     reason = check.paper_scale_only
-    if len(select.arms) > 1 and not reason:
-        return f"No seed has a record of all {len(select.arms)} arms of {_name(select)} yet."
+    if len(select.names) > 1 and not reason:
+        return f"No seed has a record of all {len(select.names)} arms of {_name(select)} yet."
     if reason:
         where = f"paper scale; a reduced setting cannot tell: {reason}"
     elif runs.pick(claim.paper, select, "cpu", "paper"):

@@ -266,7 +266,7 @@ def _selected(stem: str, scale: Scale, at_rest: bool = False) -> dict[str, list[
     for claim, check in checks_of(stem).items():
         numbers: set[int] = set()
         for select in selects_at_rest(check, scale) if at_rest else selects(check):
-            for arm_name in select.at(scale).arms:
+            for arm_name in select.at(scale).names:
                 numbers.update(numbers_of_arm.get((select.experiment, arm_name), ()))
         selected[claim] = [trials[number] for number in sorted(numbers)]
     return selected

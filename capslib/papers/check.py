@@ -141,7 +141,7 @@ class Select:
     """
 
     @property
-    def arms(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of its arms."""
         return (self.arm,) if isinstance(self.arm, str) else self.arm
 
@@ -149,7 +149,7 @@ class Select:
     def label(self) -> str:
         """Its arms as one name, ``mnist/*/em``: an asterisk stands where they differ."""
         parts = []
-        for names in zip(*(arm.split("/") for arm in self.arms), strict=False):
+        for names in zip(*(arm.split("/") for arm in self.names), strict=False):
             parts.append(names[0] if len(set(names)) == 1 else "*")
         return "/".join(parts)
 
@@ -159,7 +159,7 @@ class Select:
 
     def apart_from(self, rival: Select) -> str:
         """Return what tells it from another selection; nothing if they have the same arms."""
-        if self.arms != rival.arms:
+        if self.names != rival.names:
             return self.label
         return self.experiment if self.experiment != rival.experiment else ""
 

@@ -100,7 +100,7 @@ def records(make_record) -> list[Record]:
     for stem, claim in (("em_routing", "EM-W-8"), (STEM, "NEG-T1-rba-bias")):
         check = papers.checks_of(stem)[claim]
         experiment = papers.experiments(stem)[check.selects[0].experiment]
-        arm = {"arm": check.selects[0].arms[0]}
+        arm = {"arm": check.selects[0].names[0]}
         trial, *_ = experiment.trials("paper", where=arm, seeds=[0])
         record = make_record(
             trial,

@@ -44,7 +44,7 @@ def test_every_check_finds_its_arms(stem):
             for select in leaf.selects:
                 experiment = experiments(stem)[select.experiment]
                 for scale in ("paper", "cpu"):
-                    at_scale = set(select.at(scale).arms) <= set(experiment.at(scale))
+                    at_scale = set(select.at(scale).names) <= set(experiment.at(scale))
                     may_lack = leaf.op == "≈" or leaf.paper_scale_only or leaf.test
                     assert at_scale or (scale == "cpu" and may_lack), f"{name}: {select}"
 

@@ -19,6 +19,7 @@ from capslib.errors import NotFinite, UserError
 from capslib.inequality import MEASURES
 from capslib.lab.judging import judge
 from capslib.lab.ledger import ledger
+from capslib.lab.ledger.deviations import deviations
 from capslib.lab.replicates import Runs
 from capslib.lab.store import Store
 from capslib.lab.words import AGAINST, HELD, number_of
@@ -750,6 +751,14 @@ def test_examples_are_counted_and_held_against_the_papers_count(
     for metric, paper_count in counting.PRINTED[original].items():
         assert counts[metric] > 0
         assert counts[f"off_{metric}"] == paper_count - counts[metric]
+
+
+def test_a_network_of_a_cell_that_trains_for_less_deviates_in_that_alone():
+    """It has no name in its experiment, and the paper's network of its cell is its measure."""
+    trial, *_ = EXPERIMENTS["detection"].trials("paper", change={"epochs": 2})
+    first, *others = deviations(STEM, "detection", arm(trial))
+    assert (first.what, first.paper, first.ours) == ("epochs", "10", "2")
+    assert "budget of this scale" not in {deviation.why for deviation in others}
 
 
 @pytest.mark.real_data

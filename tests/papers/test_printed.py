@@ -15,7 +15,7 @@ PERCENT = 0.01
 
 
 def place(select: Select, metric: str) -> tuple:
-    return select.experiment, select.arms, metric
+    return select.experiment, select.names, metric
 
 
 def names(metric: str | Quantity) -> tuple[str, ...]:
