@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from capslib.attacks import Loss
     from capslib.recipes import Recipe, Trained
     from capslib.training import Examples, History
 
@@ -68,6 +69,16 @@ def start_at_half(recipe: Recipe, network: nn.Module, train: Examples, seed: int
 
     rows = permutation(len(train.inputs), seed, 0)[: min(16, recipe.batch_size)]
     network.start_at_half(recipe.seen(train.inputs[rows.to(train.inputs.device)]))
+
+
+def cross_entropy(scores: Callable[[Tensor], Tensor]) -> Loss:
+    """Return the loss to attack of class scores [N, C], image by image."""
+    from torch.nn import functional as F
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(scores(images), labels, reduction="none")
+
+    return loss
 
 
 def in_unit(values: Mapping[str, float], n: int, unit: str) -> dict[str, Metric]:

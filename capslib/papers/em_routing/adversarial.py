@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from capslib.config import Config
 from capslib.data.registry import SETS
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import cross_entropy, in_unit, outcome
 from capslib.papers.em_routing.recipe import SMALLER, EMRecipe, recipes_beside, trainings_beside
 from capslib.papers.experiment import Arm, Experiment, Metric, Outcome, Scale
 from capslib.recipes import Training, train
@@ -57,16 +57,6 @@ def trainings(arm: Arm, seed: int) -> list[Training]:
     if not capsules:
         return [cnn]
     return [cnn, cnn._replace(seed=seed + SOURCE_SEED), *capsules]
-
-
-def cross_entropy(network: nn.Module) -> Loss:
-    """Return the cross entropy of a network's outputs, image by image."""
-    from torch.nn import functional as F
-
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(network(images), labels, reduction="none")
-
-    return loss
 
 
 def spread(network: nn.Module) -> Loss:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from capslib.config import Config
-from capslib.papers.common import in_unit, outcome
+from capslib.papers.common import cross_entropy, in_unit, outcome
 from capslib.papers.experiment import Arm, Experiment, Outcome, Scale
 from capslib.papers.sparse_unsupervised.encodings import Digits, digits, encode
 from capslib.papers.sparse_unsupervised.recipe import (
@@ -44,8 +44,6 @@ def run(arm: Arm, context: Context) -> Outcome:
     CNN's own classes. The released logistic regression, C = 100, stands in for the support
     vector machine, through which no gradient flows in torch.
     """
-    from torch.nn import functional as F
-
     from capslib.attacks import robustness
 
     recipe: SparseRecipe = arm.recipe
@@ -57,9 +55,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     if recipe.network != "cnn":
         scores = head(trained.network, recipe, sets["train"], arm.options.head_fit)
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(scores(images), labels)
-
+    loss = cross_entropy(scores)
     accuracies = robustness(scores, loss, images, test.labels, EPSILONS, bounds=(0.0, 1.0))
     share = accuracies[EPSILONS.index(0.1)] / max(accuracies[0], 1e-9)
     return outcome(
