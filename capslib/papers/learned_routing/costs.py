@@ -139,7 +139,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
 
 
 def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
-    """Return the scale, whose network it is."""
+    """Return the scale as that of the network."""
     return {"size": scale}
 
 

@@ -255,7 +255,7 @@ def variant_arms(scale: Scale) -> Iterator[Arm]:
 
 
 def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
-    """Return what a scale makes smaller, with the learning rate that the pilot chose."""
+    """Return the fields that a scale makes smaller, and the rate that the pilot chose."""
     recipe = arm.recipe
     fields = REDUCED[scale][recipe.data]
     name = f"{recipe.data}/{recipe.routing}"

@@ -62,7 +62,10 @@ def negated_arms(scale: Scale) -> Iterator[Arm]:
 
 
 def smaller_negated(scale: Scale, arm: Arm) -> dict[str, Any]:
-    """Return the same with half the epochs: there are two images for one."""
+    """Return the fields that a scale makes smaller.
+
+    There are half the epochs of other networks, for there are two images for one.
+    """
     return smaller(scale, arm) | {"epochs": {"smoke": 1, "cpu": 2, "paper": 25}[scale]}
 
 

@@ -98,7 +98,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
 
 
 def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
-    """Return fewer points and epochs at smoke scale."""
+    """Return fewer points and epochs for smoke scale."""
     return dict(points=2_000, epochs=15) if scale == "smoke" else {}
 
 

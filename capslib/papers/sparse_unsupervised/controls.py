@@ -76,7 +76,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
 
 
 def smaller(scale: Scale, arm: Arm) -> dict[str, Any]:
-    """Return what a scale makes smaller.
+    """Return the fields that a scale makes smaller.
 
     The size of a network means nothing here, nor how long it trains.
     """
