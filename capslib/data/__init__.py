@@ -3,7 +3,7 @@
 Each real set has a prepared folder in the data folder, which is ``data_dir``, else
 ``$CAPSLIB_DATA``, else the user's cache. If it holds the publishers' own files instead, the
 first use checks and prepares them. Nothing is downloaded unless asked for, and a stand-in
-never replaces a real set. Only :mod:`capslib.data.transforms` and :mod:`capslib.data.affnist`
+never replaces a real set. Only :mod:`capslib.data.transforms` and ``capslib.data.affnist``
 import torch.
 """
 
