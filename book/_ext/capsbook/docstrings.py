@@ -15,6 +15,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Have autodoc show docstrings as they are meant."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-skip-member", is_field)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -27,6 +28,14 @@ def escape(
         in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
         if not in_example:
             lines[number] = escaped(line)
+
+
+def is_field(
+    app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
+) -> bool | None:
+    """Leave out a field of a named tuple whose docstring says its number only."""
+    text = getattr(thing, "__doc__", None) or ""
+    return True if text.startswith("Alias for field number") else None
 
 
 def escaped(line: str) -> str:
