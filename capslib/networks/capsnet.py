@@ -12,7 +12,14 @@ from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder, grid_s
 from capslib.routing import start_on_first_batch
 from capslib.shapes import check_positive, check_shapes
 
-__all__ = ["CapsNet", "CapsNetResult"]
+__all__ = ["WEIGHT_STD", "CapsNet", "CapsNetResult"]
+
+WEIGHT_STD = {"dynamic_over_children": 1.0}
+"""Standard deviations of W at the start, where 0.1 learns slowly.
+
+A mean over all children is short, and squash shrinks short vectors further; Kirillov & Panov
+(2022) start from N(0, 1).
+"""
 
 
 class CapsNetResult(NamedTuple):
@@ -30,7 +37,8 @@ class CapsNet(nn.Module):
     Images [N, *image_shape] in 0…1 become a :class:`CapsNetResult`. The first convolution has
     the ``kernel`` and the ``stride``, the primary capsules have the ``kernel`` and a stride of
     two. The decoder sees the capsule of the label, or without ``labels`` [N] the most active
-    one; ``decoder=()`` leaves it out. ``options`` go to the ``routing``, which starts from the
+    one; ``decoder=()`` leaves it out. ``weight_std`` of W is 0.1 by default, or that of
+    ``WEIGHT_STD`` for the routing. ``options`` go to the ``routing``, which starts from the
     first batch (:func:`capslib.routing.start_on_first_batch`). For 1 × 28 × 28 and ten classes
     the defaults are the paper's network, of 8,215,568 parameters. Raises ValueError, with the
     least size, if images are too small.
@@ -53,7 +61,7 @@ class CapsNet(nn.Module):
         primary_dim: int = 8,
         class_dim: int = 16,
         decoder: tuple[int, ...] = (512, 1024),
-        weight_std: float = 0.1,
+        weight_std: float | None = None,
         routing: str = "dynamic",
         **options: object,
     ):
@@ -65,6 +73,8 @@ class CapsNet(nn.Module):
         self.image_axes = ("N", *image_shape)
         self.conv = nn.Conv2d(channels, filters, kernel, stride)
         self.primary = PrimaryCapsules(filters, primary_types, primary_dim, kernel=kernel)
+        if weight_std is None:
+            weight_std = WEIGHT_STD.get(routing, 0.1)
         options |= {"routing": routing, "weight_std": weight_std}
         self.classes = DenseCapsules(children, classes, primary_dim, class_dim, **options)
         self.decoder = None

@@ -20,7 +20,7 @@ In a network of your own layers, call :func:`start_on_first_batch`:
 routing                 activation            loss of its paper   start on the first batch
 ======================  ====================  ==================  ==========================
 dynamic                 length, below one     margin              none; W from N(0, 0.1²)
-dynamic_over_children   length, below one     margin              none; its paper: N(0, 1)
+dynamic_over_children   length, below one     margin              none; W from N(0, 1)
 em                      logistic, of a cost   spread              β and λ: half are active
 em_vector               logistic, of a cost   margin              β and λ: else it is 0.5
 similarity              logistic, of kernels  spread              widths and θ: else flat
