@@ -103,6 +103,7 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
     assert 'alt="An icon."' in front
     built = tiny_book.root / "_build/html"
     first_time = (built / "book/other.html").stat().st_mtime_ns
+    (built / "_images/old.svg").write_text("<svg/>", encoding="utf-8")
 
     keys = add_records(tiny_book.root / "results")
     tiny_book.replace("capslib/demo.py", "FIRST", "SECOND")
@@ -124,6 +125,8 @@ def test_a_sound_book_builds_and_its_pages_follow_records_and_source(tiny_book, 
         assert f"results/negation_limitation/sign/{key}.json" in front
     untouched = (built / "book/other.html").stat().st_mtime_ns
     assert untouched == first_time, "a page that shows none of it stays"
+    images = [path.name for path in (built / "_images").glob("*.svg")]
+    assert images == ["favicon.svg"], "figures that no page shows any more go"
 
     style = tiny_book.root / "book/_static"
     style.unlink()  # the link to the real one

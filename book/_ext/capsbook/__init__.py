@@ -49,6 +49,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", roles.leave_out_sentences)
     app.connect("env-updated", write_files)
     app.connect("html-page-context", pages.finish_page, priority=600)
+    app.connect("build-finished", remove_old_images)
     app.connect("build-finished", stay_red, priority=900)
     return {
         "version": "1",
@@ -132,6 +133,19 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
     for executed in book.chapters.values():
         notebooks.write_picture(executed.front, site)
     travel.publish(Path(app.srcdir) / "notebooks", site, book)
+
+
+def remove_old_images(app: Sphinx, error: Exception | None) -> None:
+    """Delete the figures of earlier builds that no page shows any more.
+
+    A figure is named after its content, so each change of one leaves the file before it.
+    """
+    if error is not None:
+        return
+    names = {name for _, name in app.env.images.values()}
+    for file in Path(app.outdir, app.builder.imagedir).glob("*"):
+        if file.is_file() and file.name not in names:
+            file.unlink()
 
 
 def stay_red(app: Sphinx, error: Exception | None) -> None:
