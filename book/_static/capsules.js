@@ -14,6 +14,10 @@ addEventListener("load", () => {
   }
 });
 
+/* The theme's arrow beside a page of the sidebar has no name. */
+for (const summary of document.querySelectorAll(".bd-sidenav summary"))
+  summary.setAttribute("aria-label", `Pages below ${summary.closest("li").querySelector("a").textContent.trim()}`);
+
 /* On a phone a table of sentences becomes blocks, with a column's name before each value, and so does one that is wider than the screen.
    A table of the paper scrolls in its box. */
 (() => {

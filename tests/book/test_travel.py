@@ -190,9 +190,10 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> None:
 
 
 def answers(html: str) -> list[str]:
-    """Return the tables of verdicts of a page, as text."""
+    """Return the tables of verdicts of a page, as text without white space."""
     page = BeautifulSoup(html, "html.parser")
-    return [part.text for part in page.select(".cell_output table.claims")]
+    tables = page.select(".cell_output table.claims")
+    return ["".join(table.get_text().split()) for table in tables]
 
 
 def shown(notebook: nbformat.NotebookNode) -> str:
