@@ -13,16 +13,16 @@
 # ```
 #
 # :::{div} answer
-# At full size the numbers of Gini are reproduced on MNIST and Fashion-MNIST, from one percent of outliers on. Small networks agree in most parts on skin lesions; on inliers nearly all is undecided.
+# At full size Gini's numbers reproduce on MNIST and Fashion-MNIST, with one percent of outliers or more. But the difference of two lengths, a plainer score, ranks better in nearly all of these networks.
 # :::
 #
 # Kirillov and Panov (2022) find anomalies by how unequally a capsule network spreads its couplings.
 # Two measures of inequality, Gini and Palma, beat six other scores nearly everywhere, they report.
 # We trained full-size networks on diverse outliers of MNIST and Fashion-MNIST, and on CRISPR with substitute negatives.
 # On MNIST with ten percent of outliers, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
-# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`, and the scores come in the paper's order.
+# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`, and Gini and Palma lead the six other scores, as in the paper.
 # Yet the difference of two capsule lengths, which needs no couplings, ranks better in the same networks.
-# Palma is better than printed, for the release reads some ratios from the wrong capsule.
+# Our Palma is higher than printed: the authors' code reads some ratios from the wrong capsule.
 #
 # ```{headlines} inequality_anomaly
 # ```
@@ -537,7 +537,7 @@ plt.show()
 # %% [markdown]
 # Both change here. For zeros of MNIST, at full size, the Gini of the anomaly capsule has an AUROC of {measured}`detection@paper:mnist/outliers/10_percent/kind_0:auroc_gini`.
 # That of the normal capsule has {measured}`detection@paper:mnist/outliers/10_percent/kind_0:auroc_gini_normal`: it ranks as well, upside down.
-# The claim holds where the anomaly capsule lies 0.1 further from 0.5 than the normal one.
+# The claim asks that the AUROC of the anomaly capsule lies at least 0.1 further from 0.5 than that of the normal one.
 
 # %% tags=["remove-input"]
 chapter.table("INQ-W-8")
@@ -650,7 +650,7 @@ chapter.table("INQ-C-n-")
 # ## Errata of the paper
 #
 # **Palma is read from the wrong capsule.** The evaluation [takes the second word](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/results.py#L65-L73) of a pair that NumPy printed.
-# Where the anomaly capsule's ratio has more digits, NumPy pads the other one, and the second word is the *normal* capsule's. So Palma loses where it is surest.
+# Where the anomaly capsule's ratio has more digits, NumPy pads the other one, and the second word is the *normal* capsule's. So Palma gets a wrong value where its ratio is largest.
 # By its own ratio, on MNIST with ten percent of outliers, it has {ours}`INQ-T2-mnist-10pct-palma`; the paper has {theirs}`INQ-T2-mnist-10pct-palma` {claim}`INQ-T2-mnist-10pct-palma`.
 #
 # **NL has random weights.** [W is no parameter](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/models.py#L86), so the saved state lacks it, and the evaluation [builds a new machine](https://github.com/bakirillov/capsule_ad/blob/af07add40ff33c1a32606ca4c4a656a05cece360/src/compute_metrics.py#L269-L277).
@@ -906,7 +906,7 @@ in_numbers(against_first([*records, *routings], "routings", ROUTED), ROUTED)
 # %% [markdown]
 # ### What leaks when early stopping sees the test set
 #
-# The released code stops by the loss of the test set. It can leak only through networks that stop early: on KMNIST some small ones do, and on CRISPR, at full size, all do.
+# The released code stops by the loss of the test set. That can affect only networks that stop early. On KMNIST some small ones do, and on CRISPR, at full size, all do.
 # There the AUROC of Gini is {ours}`INQ-C-auroc-gini` as released, and {measured}`repairs@paper:off_targets/held_out:auroc_gini` with a tenth of the training pairs held out instead. A tenth fewer examples is part of that.
 
 # %% tags=["remove-cell"]

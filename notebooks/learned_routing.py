@@ -16,12 +16,12 @@
 # Not yet tested at full size. Small networks leave open whether a learned routing errs as little as EM routing.
 # :::
 #
-# Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between them.
+# Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between each vote and their mean.
 # He reports that the LSTM makes as few errors as open implementations of EM routing, or fewer, and the kernel more.
 # The LSTM errs on {theirs}`LR-T3-conn-mnist` of MNIST and {theirs}`LR-T3-conn-norb` of smallNORB.
 # We trained small networks on 24-pixel images.
 # On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on {measured}`errors:mnist/em:test_error` and the kernel on {measured}`errors:mnist/similarity:test_error`.
-# Three seeds leave the order open, and on smallNORB none of these networks learns.
+# Three seeds leave the order open. On smallNORB none of these networks gets nine of ten training images right, so they decide nothing.
 # What the paper says of the kernel's two weights {verdict}`LR-W-3`.
 # The released kernel starts nearly blind: it hardly tells near votes from far ones.
 #
@@ -104,7 +104,7 @@ SIMILARITY = plots.routing_color("similarity")
 # ## The discovery
 #
 # A parent capsule weighs the votes of its children. Similarity routing, one of the paper's two, should weigh near votes more than far ones: a kernel measures how near they are.
-# As released, it starts nearly blind ({numref}`fig-lr-start`). Its kernels are too narrow for most votes, and one weight, $\lambda_1 \approx 12$, flattens what they see. Wider kernels alone do not help.
+# As released, it starts nearly blind ({numref}`fig-lr-start`). Its kernels are too narrow for most votes, and one weight, $\lambda_1 \approx 12$, flattens what they see. Wider kernels alone stay nearly as flat.
 # Small networks on MNIST err on {measured}`variants:mnist/similarity/released_start:test_error` from the released start, and on {measured}`errors:mnist/similarity:test_error` from a steeper one.
 # The steep start differs in three ways, so we cannot say which of them matters.
 
@@ -228,7 +228,7 @@ chapter.table("LR-W-3", names=names)
 #
 # ## The method
 #
-# The formulas are missing in the text that this chapter was written from. We rebuilt them from the paper's words and from the released code {cite:p}`faria2019code`.
+# The text that we worked from lacks the formulas. We rebuilt them from the paper's words and from the released code {cite:p}`faria2019code`.
 # We are sure of all but one: of the activation of similarity routing (eq. 13) the text names five quantities, and the code has one way to combine them.
 #
 # ### One loop for both routings
@@ -483,12 +483,12 @@ names = {"LR-W-1": "The LSTM equals or beats EM routing; the kernel does not"}
 chapter.table("LR-W-1", names=names)
 
 # %% [markdown]
-# A network that has not learned decides nothing. So only the LSTM and EM routing compare, and only on MNIST: the LSTM's error minus that of EM routing is {measured}`errors:mnist/connectionist - mnist/em:test_error`. The 95 % interval, {interval}`errors:mnist/connectionist - mnist/em:test_error`, leaves the order open.
+# A network decides nothing unless it gets nine of ten training images right. Only the LSTM and EM routing do, and only on MNIST: the LSTM's error minus that of EM routing is {measured}`errors:mnist/connectionist - mnist/em:test_error`. The 95 % interval, {interval}`errors:mnist/connectionist - mnist/em:test_error`, leaves the order open.
 #
 # The paper's own table is less clear than its text. On smallNORB the LSTM errs on {theirs}`LR-T3-conn-norb`, more than Gritzman's {theirs}`LR-T3-em24-norb`. The kernel's {theirs}`LR-T3-sim-norb` is no more than the {theirs}`LR-T3-emwww-norb` of the other open implementation.
 # The text also says that both stay above the {theirs}`LR-T3-emorig-norb` of EM routing's authors. That is an error of stereo pairs, and no network of ours has seen pairs yet ({claim}`LR-W-2`).
 #
-# *What does training the routing bring?* We also froze it as it starts. Then no network learns: with the LSTM it errs on {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, with the kernel on {measured}`errors:mnist/similarity/frozen:test_error`.
+# *What does training the routing bring?* We also froze it as it starts. Then no network learns: a frozen LSTM errs on {measured}`errors:mnist/connectionist/frozen:test_error` of MNIST, a frozen kernel on {measured}`errors:mnist/similarity/frozen:test_error`.
 # But this freezes the activations, too, so the question is open.
 #
 # ```{fold} How the learning rates were chosen
@@ -554,7 +554,7 @@ plt.show()
 # %% [markdown]
 # The kernel and EM routing do what they were built for: near votes and active children weigh more in all layers.
 # The LSTM, which may learn anything, prefers near votes in nearly all networks. In the first layer it listens most to the *least* active children.
-# Two networks that train for twice as long do not; no run tells why.
+# Two networks that trained for twice as long do not prefer them; no run tells why.
 #
 # ## Deviations
 #
@@ -708,7 +708,7 @@ columns = ["poses of v plus those of −v, in mean lengths", "change of activati
 frames.table(rows, columns)
 
 # %% [markdown]
-# A bias breaks the symmetry of the poses in every routing. The activations of EM routing stay the same, as theorem 3 of that chapter says.
+# A bias breaks the symmetry of the poses in every routing. The activations of EM routing stay the same, as theorem 3 of {doc}`Negation and bias <negation_limitation>` says.
 #
 # ### What does each routing cost?
 #

@@ -13,11 +13,11 @@
 # ```
 #
 # :::{div} answer
-# Not yet tested at full size. In small networks, too, the classifier has to learn from affNIST; most other claims are undecided.
+# Not yet tested at full size. Small sparse networks recognise affNIST if their classifier learns from it. With that classifier, supervised encodings and plain pixels do better.
 # :::
 #
-# Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels and let few of them draw each image.
-# From such encodings a classifier recognises {theirs}`SP-T1-affnist-a` of affNIST, digits under affine maps.
+# Rawlinson, Ahmed and Kowadlo (2018) train capsules without labels, and let only a few of them reconstruct each image.
+# From such encodings a classifier recognises {theirs}`SP-T1-affnist-a` of affNIST: digits shifted, turned, scaled and sheared.
 # Supervised capsules, which saw MNIST only, recognise {theirs}`SP-T1-affnist-supcaps`.
 # Our networks are small (20-pixel images), and we generate affNIST from MNIST.
 # Sparse encodings get {ours}`SP-T1-affnist-a`, dense ones {ours}`SP-T1-affnist-unmasked-a`.
@@ -371,14 +371,14 @@ chapter.side_by_side(table, digits=2)
 chapter.table("SP-W-7", "SP-W-8")
 
 # %% [markdown]
-# In (a) sparse encodings lead dense ones by {measured}`encodings:sparse - dense:affnist_a_raw`. The lead rests on what the classifier sees.
-# The released files hold capsules *without* their mask, and our table follows them. With the mask that the paper describes, sparse encodings get {measured}`encodings:sparse:affnist_a_masked` and dense ones, whose mask hides nothing, lead.
+# In (a) sparse encodings lead dense ones by {measured}`encodings:sparse - dense:affnist_a_raw`. The lead turns round if the classifier sees masked capsules.
+# The released encodings are capsules *without* their mask, and our table follows them. With the mask that the paper describes, sparse encodings get {measured}`encodings:sparse:affnist_a_masked` and dense ones, whose mask hides nothing, lead.
 # Boosting makes no clear difference: without it sparse encodings get {measured}`encodings:no_boosting:affnist_a_raw`.
 #
 # By their own classes SUPCAPS recognise {measured}`encodings:supcaps:affnist_accuracy` of affNIST, and our CNN {measured}`encodings:cnn:affnist_accuracy`.
 # On MNIST they get {measured}`encodings:supcaps:mnist_accuracy` and {measured}`encodings:cnn:mnist_accuracy`.
 #
-# The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149), whatever digit they show. So images that test the classifier show digits that it learned under another map.
+# The released split [takes the first 60,000 images and the next 10,000](https://github.com/Cerenaut/sparse-unsupervised-capsules/blob/5b98fbb84408d566ae4ef0878008931a65832386/classifier.py#L143-L149). Many images show one digit of MNIST under different maps. So the classifier is tested on digits that it learned under another map.
 # The last column below avoids that: the classifier is tested on digits that it has not seen.
 
 # %% tags=["remove-input"]
@@ -580,7 +580,7 @@ chapter.table("SP-W-2", "SP-W-3", "SP-W-4", "SP-W-5")
 
 # %% [markdown]
 # Below the first rank, mean support is {measured}`encodings:dense:support_left` of the first in dense networks, {measured}`encodings:supcaps:support_left` in SUPCAPS and {measured}`encodings:sparse:support_left` in sparse ones.
-# Dense networks are flatter, as in the paper; against SUPCAPS this is decided. Support of sparse networks still falls off further with twice the epochs.
+# Dense networks are flatter, as in the paper. Against SUPCAPS this is decided, against sparse networks not. Support of sparse networks still falls off further with twice the epochs.
 #
 # (sp-gains)=
 #

@@ -99,8 +99,8 @@ PAPERS: Mapping[str, Paper] = Registry(
                 "Faria",
                 2019,
                 "faria2019",
-                "A routing that is itself learned equals or beats the open implementations of "
-                "EM routing.",
+                "An LSTM that learns to route equals or beats the open implementations of EM "
+                "routing.",
                 {
                     "paper on arXiv": "https://arxiv.org/abs/1909.12737",
                     "official code": "https://github.com/Goncalo-Faria/learning-inner-consensus/tree/ace32c683b6d393edd0b7175a272a8bf65b57680",

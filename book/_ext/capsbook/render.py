@@ -118,8 +118,9 @@ def comparisons(verdicts: Iterable[Verdict]) -> str:
     for records, *_ in decided:
         keys.update(records)
     return (
-        f"We made {len(decided)} comparisons from {len(keys)} runs and decided "
-        f"{sum(decided.values())}. About one 95 % interval in twenty misses its mean by chance."
+        f"We made {plural(len(decided), 'comparison')} from {len(keys)} runs and decided "
+        f"{sum(decided.values())}. About one 95 % interval in twenty misses the true mean by "
+        "chance."
     )
 
 
