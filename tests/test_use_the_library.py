@@ -47,7 +47,7 @@ def test_compiled_loaded_and_exported_networks_are_the_same(names):
 
 def test_attacked_images_stay_near_and_cost_accuracy(names):
     assert (names["attacked"] - names["colour"][:8]).abs().max() <= 0.03 + 1e-6
-    assert names["left"][1] <= names["left"][0]
+    assert names["accuracies"][1] <= names["accuracies"][0]
 
 
 def test_anomalies_score_higher(names):
