@@ -13,16 +13,16 @@
 # ```
 #
 # :::{div} answer
-# Both theorems hold, and the experiment on signs reproduces. Depth is tested in small networks only: routing by agreement does as the paper says, EM routing in part.
+# Both theorems hold, and the experiment on signs reproduces. Depth is tested in small networks only: routing by agreement behaves as the paper says, EM routing does so in part.
 # :::
 #
 # Peer, Stabinger and Rodríguez-Sánchez (2021) prove that capsule layers without a bias cannot tell an input from its negative.
 # In our code both theorems hold to the last bit.
-# At the paper's size, a network without a bias finds the sign of {ours}`NEG-T1-rba-nobias` of all numbers, and one with a bias of {ours}`NEG-T1-rba-bias`.
+# At the paper's size, routing by agreement (RBA) finds the sign of {ours}`NEG-T1-rba-nobias` of all numbers without a bias. With one it finds {ours}`NEG-T1-rba-bias`.
 # The paper has {theirs}`NEG-T1-rba-nobias` and {theirs}`NEG-T1-rba-bias`.
-# The authors blame this symmetry where deep networks do not train.
+# The authors say that this symmetry is why deep networks do not train.
 # We trained small networks on 14-pixel images.
-# Four layers of routing by agreement (RBA) without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
+# Four layers of RBA without a bias reach {measured}`depth:mnist/dynamic/4/no_bias:test_accuracy` on MNIST.
 # With rescaled first weights they reach {measured}`depth:mnist/dynamic/4/unit_lengths:test_accuracy`, still without a bias.
 # So in small networks the symmetry alone does not stop training.
 #
@@ -194,7 +194,7 @@ for axis, layer_bias in zip(axes, (None, bias), strict=True):
 plt.show()
 
 # %% [markdown]
-# The length of a parent is its activation. Without a bias each length stands twice: the activations do not tell which input was routed.
+# The length of a parent is its activation. Without a bias an input and its negative have the same lengths, so the activations do not tell which was routed.
 #
 # ## The method
 #
@@ -339,7 +339,7 @@ plt.show()
 names = {
     "NEG-W-1": "Without a bias RBA is odd: theorem 1",
     "NEG-W-2": "Without a bias EM has odd poses and even activations: theorem 2",
-    "NEG-W-3": "A bias breaks both symmetries; β alone cannot",
+    "NEG-W-3": "A bias breaks both symmetries; the costs β of EM alone cannot",
 }
 chapter.table(*names, names=names)
 
@@ -417,7 +417,7 @@ plt.show()
 depth_runs = session.run(STEM, "depth")
 
 # %% [markdown]
-# Tables 2 and 3: test accuracy in percent, the paper's full-size value over the mean of our three *small networks*. The sizes differ, so nothing is decided: compare where a row falls to chance, near ten percent.
+# Tables 2 and 3: test accuracy in percent, the paper's full-size value over the mean of our three *small networks*. The sizes differ, so no value is decided: compare where a row falls to chance, near ten percent.
 # Where some of our networks learn and others do not, all three stand in the cell.
 
 # %% tags=["remove-input"]
@@ -486,20 +486,20 @@ names = {
     "NEG-W-5-rba-fashion": "RBA on Fashion-MNIST: the same",
     "NEG-W-5-em-mnist": "EM on MNIST: without a bias 5 and 6 layers train, 8 and 9 do not",
     "NEG-W-5-em-fashion": "EM on Fashion-MNIST: the same",
-    "NEG-W-4": "The ReLU saves shallow networks; the harm of no bias grows with depth",
+    "NEG-W-4": "Behind a ReLU shallow networks train without a bias; a missing bias harms more, the deeper they are",
 }
 chapter.table(*names, names=names)
 
 
 # %% [markdown]
 # A network *trains* if it is right on more than half of the test images. RBA agrees with the paper at every depth: from four layers on only networks with a bias train.
-# EM agrees at five and six layers; with seven and no bias, one of three networks trains on MNIST.
+# EM agrees at five and six layers; with seven and no bias, one of three networks trains on MNIST, and two on Fashion-MNIST.
 # Eight and nine layers without a bias stay at chance, but four epochs are few, and we cannot say that they never would train.
 # All our networks with a bias train. Some seeds differ too much for a verdict: seven EM layers on MNIST, and eight on Fashion-MNIST.
 #
 # ### When does learning start? (Figure 2)
 #
-# The paper sees learning start at once with a bias, and later without: the later, the deeper the network.
+# The paper sees learning start at once with a bias, and later without. The deeper the network, the later it starts.
 
 # %% mystnb={"figure": {"caption": "When does learning start? Small networks on MNIST, three seeds, with a bias (colour) and without (grey). First: training of six EM layers; a network *starts* where the mean of 20 batches passes the dotted line. Others: this step, by depth; open: not within the run.", "name": "fig-curves"}, "image": {"alt": "Left: batch accuracy of six EM layers over steps; with a bias it rises at once, without a bias much later. Middle: two to five RBA layers start early with a bias; without one, four and five never start. Right: EM layers with a bias start early at every depth. Without a bias five and six start later, one of three networks with seven later still, and eight and nine never."}} tags=["hide-input"]
 BIAS_OFFSETS = {"bias": -0.12, "no_bias": 0.12}
@@ -554,7 +554,7 @@ chapter.table(*names, names=names)
 #
 # | | paper, or its code | here | why it matters |
 # |---|---|---|---|
-# | deep networks | 28-pixel images, 50 epochs (text) or 30 (scripts) | 14-pixel images, 4 or 5 epochs, ten times the learning rate | No cell of Tables 2 and 3 is decided. |
+# | deep networks | 28-pixel images, 50 epochs (text) or 30 (scripts) | 14-pixel images, 4 or 5 epochs, ten times the learning rate | No value of Tables 2 and 3 is decided, only orders. |
 # | hidden dimension under EM | 12 (text), 10 (scripts) | 10 | The scripts made the numbers. |
 # | routing iterations | [3 in the first release](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/capsule_layer.py#L12), [2 in the second](https://github.com/peerdavid/capsnet-limitations/blob/9b6ee64d382712f0e5491f9426af9303c00b9716/capsule/capsule_layer.py#L12) | 3 | The text matches the first release {cite:p}`peer2020code`. |
 # | reported accuracy | not said; the best epoch in the second release | last epoch | Seven EM layers with a bias end at {measured}`depth:mnist/em_vector/7/bias:test_accuracy`; their best epoch has {measured}`depth:mnist/em_vector/7/bias:best_test_accuracy`. |
@@ -622,7 +622,7 @@ plt.show()
 # The [released E-step](https://github.com/peerdavid/limitation-of-capsule-networks/blob/3d874cb2e4538c3b34fccec9e33f6a747bd5ac49/capsule/em_capsule_layer.py#L108-L115) computes a density itself, not its logarithm:
 # $p_{ij} = e^{-d_{ij}/2} / \bigl(\sqrt{2\pi \prod_h \sigma_h^2 + \varepsilon} + \varepsilon\bigr)$ with
 # $\varepsilon = 10^{-8}$. It then divides by $\sum_j p_{ij} + \varepsilon$.
-# The product over ten dimensions soon lies far below $\varepsilon$. Then a wide cluster attracts as much as a narrow one.
+# The product of ten variances soon lies far below this $\varepsilon$. Then a wide cluster attracts as much as a narrow one.
 # If clusters are very wide, all $p_{ij}$ lie below the second $\varepsilon$, and a child belongs to no parent.
 # A softmax of log-densities needs no constant (`test_the_unit_of_votes_changes_no_coupling`). No run measures what this does to an accuracy.
 
@@ -668,7 +668,7 @@ plt.show()
 # ### Is it the symmetry, or the scale?
 #
 # With short vectors the squash gives $\lVert v \rVert \approx \lVert s \rVert^2$: the signal fades from layer to layer, as Everett et al. {cite:p}`everett2023` describe.
-# A bias of 0.1 mends two things at once, the symmetry and the length of the signal. Other starts mend only one:
+# A bias of 0.1 mends two things at once, the symmetry and the length of the signal. Others mend one of them, or none:
 #
 # * *Bias from 0*: the bias is learned. At the start the network is symmetric, and its signal fades.
 # * *Larger weights*, drawn at 0.3 instead of 0.1: no bias, but a longer signal.
@@ -764,7 +764,7 @@ frames.styled(table.rename_axis("start"))
 # **RBA: the scale decides.** From unit length, four and five layers train without a bias; with larger weights, four do. Such a network is exactly as symmetric as one whose signal fades.
 # A learned bias trains, too, but it can restore the scale as it grows.
 #
-# **EM: neither answer fits.** Its signal keeps its length, and larger weights do not help. But similar inputs become unrelated on the way up, and deep networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
+# **EM: neither symmetry nor scale explains it.** Its signal keeps its length, and larger weights do not help. But similar inputs become unrelated on the way up, and deep networks that start in such chaos train badly {cite:p}`poole2016,schoenholz2017`.
 # A start near the identity keeps similar inputs similar, and trains seven and nine layers without a bias. With one iteration no network trains, with either routing.
 #
 # So in small networks the symmetry alone stops neither routing. No deep network of the paper's own size has been trained here yet.
@@ -795,7 +795,7 @@ for front, bias in product(FRONTS, ("no_bias", "bias")):
 frames.styled(pd.DataFrame(rows), digits=1)
 
 # %% [markdown]
-# Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, as in the paper's networks, those without a bias come close to the others. So the ReLU can save shallow networks, as the paper says; after two epochs the verdict is open ({claim}`NEG-W-4`).
+# Behind an odd front end the limit is real, and a bias removes it. Behind a ReLU, as in the paper's networks, those without a bias come close to the others. So the ReLU can save shallow networks, as the paper says.
 #
 # The authors also suggest that such pairs *delay* learning. Behind a ReLU, RBA without a bias reaches one half {measured}`negated:dynamic/relu/no_bias - dynamic/relu/bias:steps_to_50_percent` later.
 # But it is also {measured}`depth:mnist/dynamic/3/no_bias - mnist/dynamic/3/bias:steps_to_50_percent` later on plain MNIST, where no image has a partner. Three seeds do not show that the pairs add to this delay ({claim}`NEG-W-10`).

@@ -179,7 +179,7 @@ def _reduced(verdicts: Sequence[Verdict]) -> str:
     of_paper_scale = all(verdict.scale == "paper" for verdict in verdicts)
     setting = f"At full size, {OTHER_DATA}" if of_paper_scale else "In a reduced setting"
     orders = [verdict for verdict in verdicts if verdict.status != "measured"]
-    outcome = _listed(orders) if orders else "measured, which decides nothing"
+    outcome = _listed(orders) if orders else "measured only, which decides nothing"
     return f"{setting}: {outcome}"
 
 

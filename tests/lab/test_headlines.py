@@ -46,7 +46,7 @@ NO_TEST = "Not yet tested at full size."
 WORDS = {
     "At full size: all 4 reproduced.": [verdict("reproduced")] * 4,
     "At full size: 3 of 4 numbers reproduced, 1 better.": [*[REPRODUCED] * 3, BETTER],
-    f"{NO_TEST} In a reduced setting: measured, which decides nothing.": [MEASURED] * 3,
+    f"{NO_TEST} In a reduced setting: measured only, which decides nothing.": [MEASURED] * 3,
     f"{NO_TEST} In a reduced setting: undecided.": [MEASURED, verdict("undecided")],
     f"{NO_TEST} In a reduced setting: 1 of 2 parts holds, 1 is undecided.": [
         verdict("holds in part", parts=PARTS, scale="cpu")
