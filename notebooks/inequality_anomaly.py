@@ -20,8 +20,8 @@
 # Two measures of inequality, Gini and Palma, beat six other scores nearly everywhere, they report.
 # We trained full-size networks on diverse outliers of MNIST and Fashion-MNIST, and on CRISPR with substitute negatives.
 # On MNIST with ten percent of outliers, Gini has an AUROC of {ours}`INQ-T2-mnist-10pct-gini`; the paper has {theirs}`INQ-T2-mnist-10pct-gini`.
-# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`, and Gini and Palma lead the six other scores, as in the paper.
-# Yet the difference of two capsule lengths, which needs no couplings, ranks better in the same networks.
+# On CRISPR it has {ours}`INQ-C-auroc-gini` beside {theirs}`INQ-C-auroc-gini`, and both measures lead the six other scores.
+# Yet the difference of two capsule lengths ranks better in nearly all of these networks.
 # Our Palma is higher than printed: the authors' code reads some ratios from the wrong capsule.
 #
 # ```{headlines} inequality_anomaly

@@ -16,12 +16,11 @@
 # Not yet tested at full size. Small networks leave open whether a learned routing errs as little as EM routing.
 # :::
 #
-# Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between each vote and their mean.
+# Faria (2019) lets a capsule network learn its routing: as an LSTM that reads the votes, or as a kernel between votes and their mean.
 # He reports that the LSTM makes as few errors as open implementations of EM routing, or fewer, and the kernel more.
 # The LSTM errs on {theirs}`LR-T3-conn-mnist` of MNIST and {theirs}`LR-T3-conn-norb` of smallNORB.
-# We trained small networks on 24-pixel images.
-# On MNIST the LSTM errs on {measured}`errors:mnist/connectionist:test_error`, EM routing on {measured}`errors:mnist/em:test_error` and the kernel on {measured}`errors:mnist/similarity:test_error`.
-# Three seeds leave the order open. On smallNORB none of these networks gets nine of ten training images right, so they decide nothing.
+# In small networks (24-pixel images) the LSTM errs on {measured}`errors:mnist/connectionist:test_error` of MNIST, EM routing on {measured}`errors:mnist/em:test_error` and the kernel on {measured}`errors:mnist/similarity:test_error`.
+# Three seeds leave the order open; on smallNORB none has learned enough.
 # What the paper says of the kernel's two weights {verdict}`LR-W-3`.
 # The released kernel starts nearly blind: it hardly tells near votes from far ones.
 #
