@@ -48,6 +48,7 @@ __all__ = [
     "dense_decoder",
     "field_centres",
     "grid_size",
+    "mask_of_one",
     "near_identity",
     "turned",
     "with_coordinates",
@@ -441,6 +442,18 @@ def dense_decoder(numbers: int, hidden: Sequence[int], shape: tuple[int, ...]) -
     for inputs, outputs in itertools.pairwise(widths):
         layers += nn.Linear(inputs, outputs), nn.ReLU()
     return nn.Sequential(*layers, nn.Linear(widths[-1], math.prod(shape)), nn.Sigmoid())
+
+
+def mask_of_one(activation: Tensor, capsule: Tensor) -> Tensor:
+    """Return the mask [N, J] that shows one capsule of each example to a decoder.
+
+    It has the dtype of the ``activation`` [N, J]; ``capsule`` [N] are the numbers, from 0.
+
+    >>> mask_of_one(torch.rand(2, 3), torch.tensor([2, 0]))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    return torch.zeros_like(activation).scatter(1, capsule[:, None], 1)
 
 
 def field_centres(size: tuple[int, int], windows: Sequence[tuple[int, int]]) -> Tensor:

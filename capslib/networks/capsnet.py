@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder, grid_size
+from capslib.layers import (
+    DenseCapsules,
+    PrimaryCapsules,
+    dense_decoder,
+    grid_size,
+    mask_of_one,
+)
 from capslib.routing import start_on_first_batch
 from capslib.shapes import check_positive, check_shapes
 
@@ -43,6 +48,7 @@ class CapsNet(nn.Module):
     the defaults are the paper's network, of 8,215,568 parameters. Raises ValueError, with the
     least size, if images are too small.
 
+    >>> import torch
     >>> network = CapsNet((3, 40, 28), classes=4, filters=16, primary_types=4, routing="em")
     >>> pose, activation, coupling, reconstruction = network(torch.rand(2, 3, 40, 28))
     >>> pose.shape, activation.shape, reconstruction.shape
@@ -89,7 +95,7 @@ class CapsNet(nn.Module):
         if self.decoder is None:
             return CapsNetResult(pose, activation, coupling, None)
         visible = activation.argmax(dim=-1) if labels is None else labels  # [N]
-        mask = torch.zeros_like(activation).scatter(1, visible[:, None], 1)  # [N, classes]
+        mask = mask_of_one(activation, visible)  # [N, classes]
         pixels = self.decoder((pose * mask[..., None]).flatten(1))
         reconstruction = pixels.unflatten(1, self.image_axes[1:])
         return CapsNetResult(pose, activation, coupling, reconstruction)

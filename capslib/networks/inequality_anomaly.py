@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capslib.layers import DenseCapsules, PrimaryCapsules, dense_decoder, grid_size
+from capslib.layers import (
+    DenseCapsules,
+    PrimaryCapsules,
+    dense_decoder,
+    grid_size,
+    mask_of_one,
+)
 from capslib.shapes import check_shapes
 
 __all__ = ["ANOMALY", "NORMAL", "AnomalyCapsNet", "AnomalyOutput"]
@@ -71,7 +77,6 @@ class AnomalyCapsNet(nn.Module):
         check_shapes(images=(images, self.image_axes))
         features = self.nonlinearity(self.conv(images))
         pose, activation, coupling = self.classes(*self.primary(features))
-        longest = activation.argmax(dim=1, keepdim=True)  # [N, 1]
-        mask = torch.zeros_like(activation).scatter(1, longest, 1)  # [N, 2]
+        mask = mask_of_one(activation, activation.argmax(dim=1))  # [N, 2]
         reconstruction = self.decoder((pose * mask[..., None]).flatten(1))  # [N, pixels]
         return AnomalyOutput(activation, coupling, reconstruction)

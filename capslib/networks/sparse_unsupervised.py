@@ -17,6 +17,7 @@ from capslib.layers import (
     as_capsules,
     dense_decoder,
     grid_size,
+    mask_of_one,
 )
 from capslib.routing import squash
 from capslib.shapes import check_positive, check_shapes
@@ -251,7 +252,7 @@ class SparseCapsNet(nn.Module):
             visible = strength.argmax(dim=-1)
         else:
             visible = activation.argmax(dim=-1)
-        return torch.zeros_like(support).scatter(1, visible[:, None], 1)
+        return mask_of_one(support, visible)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> SparseOutput:
         pose, activation, support = self.latent(images)
