@@ -1,10 +1,9 @@
 """Attacks on a network through the gradient of its input, and the accuracy that they leave.
 
 The attacks are FGSM, the basic iterative method, and PGD, which starts anywhere in the ball.
-``loss(x, target)`` combines a network, in
-``eval`` mode, and its loss: it takes inputs [N, …] and classes [N], and returns one loss for
-each example, [N], or their mean. Gradients are those of the sum, so the size of a batch does
-not matter.
+``loss(x, target)`` combines a network, in ``eval`` mode, and its loss: it takes inputs [N, …]
+and classes [N], and returns one loss for each example, [N], or their mean. Gradients are those
+of the sum, so the size of a batch does not matter.
 
 ε and ``bounds``, the range of valid inputs, are in the units of x; bounds are a pair of
 numbers, or of tensors that broadcast to x. For standardised images, take black and white from
@@ -104,10 +103,8 @@ def bim(
     >>> bim(valley, torch.tensor([[1.0]]), torch.tensor([0]), 0.4, steps=5)
     tensor([[1.2000]])
     """
-    _check_steps(steps)
-    step_size = 1.25 * epsilon / steps if step_size is None else step_size
     options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
-    return _ascend(loss, x, x, target, epsilon, **options)
+    return _ascend(loss, x, x, target, epsilon, reach=1.25, **options)
 
 
 def pgd(
@@ -136,19 +133,12 @@ def pgd(
     >>> bool((attacked - 1.2).abs() < 0.03)  # a step is 0.025
     True
     """
-    _check_steps(steps)
-    step_size = 2.5 * epsilon / steps if step_size is None else step_size
     start = x
     if random_start:
         share = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
         start = _clip(x + epsilon * (2 * share - 1), bounds)
     options = {"steps": steps, "step_size": step_size, "targeted": targeted, "bounds": bounds}
-    return _ascend(loss, start, x, target, epsilon, **options)
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise ValueError(f"an attack needs at least one step, not {steps}")
+    return _ascend(loss, start, x, target, epsilon, reach=2.5, **options)
 
 
 def _ascend(
@@ -158,12 +148,20 @@ def _ascend(
     target: Tensor,
     epsilon: float,
     *,
+    reach: float,
     steps: int,
-    step_size: float,
+    step_size: float | None,
     targeted: bool,
     bounds: Bounds | None,
 ) -> Tensor:
-    """Return ``start`` after steps of signs, each brought back to within ε of ``x``."""
+    """Return ``start`` after steps of signs, each brought back to within ε of ``x``.
+
+    All steps together are ``reach``·ε long, unless there is a ``step_size``.
+    """
+    if steps < 1:
+        raise ValueError(f"an attack needs at least one step, not {steps}")
+    if step_size is None:
+        step_size = reach * epsilon / steps
     attacked = start
     for _ in range(steps):
         attacked = attacked + step_size * _direction(loss, attacked, target, targeted)
