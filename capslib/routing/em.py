@@ -285,11 +285,7 @@ class EMRouting(Routing):
         self.beta_u.copy_((beta_u - self.beta_u_offset) / self.beta_scale[0])
         self.beta_a.zero_()
 
-    def start_from(
-        self, votes: Tensor, activation: Tensor, competition: Competition | None = None
-    ) -> None:
-        """Start at half, by :meth:`start_at_half`."""
-        self.start_at_half(votes, activation, competition)
+    start_from = start_at_half
 
 
 class VectorEMRouting(EMRouting):
