@@ -89,14 +89,14 @@ def look(
         scores_by_name["palma_normal"], scores_by_name["palma"]
     )
     spread = {
-        "quantiles": rounded(QUANTILES),
-        "log_shares": rounded((EDGES[1:] + EDGES[:-1]) / 2),
+        "quantiles": to_five_digits(QUANTILES),
+        "log_shares": to_five_digits((EDGES[1:] + EDGES[:-1]) / 2),
     }
     for inputs_name, label in INPUTS.items():
         for capsule_name, capsule in CAPSULES.items():
             name = f"{capsule_name}_capsule_{inputs_name}"
-            spread[f"lorenz_{name}"] = rounded(curves[label, capsule] / count[label])
-            spread[f"couplings_{name}"] = rounded(bins[label, capsule] / count[label])
+            spread[f"lorenz_{name}"] = to_five_digits(curves[label, capsule] / count[label])
+            spread[f"couplings_{name}"] = to_five_digits(bins[label, capsule] / count[label])
     return scores_by_name, spread
 
 
@@ -161,13 +161,13 @@ def thinned(scores: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, l
     quantiles = {}
     for name, score in scores.items():
         for inputs_name, label in INPUTS.items():
-            quantiles[f"{name}_of_{inputs_name}"] = rounded(
+            quantiles[f"{name}_of_{inputs_name}"] = to_five_digits(
                 np.quantile(score[labels == label], QUANTILES, method="closest_observation")
             )
     return quantiles
 
 
-def rounded(values: Tensor | np.ndarray) -> list[float]:
+def to_five_digits(values: Tensor | np.ndarray) -> list[float]:
     """Return values as a record keeps them: to five digits, and finite."""
     largest = float(np.finfo(np.float32).max)
     return [max(-largest, min(largest, float(f"{v:.5g}"))) for v in values.tolist()]
