@@ -100,16 +100,23 @@ class RecordedDisplay(batch.Display):
 
 
 def contrast(first: str, second: str) -> float:
-    """Return the contrast of two colours, such as ``#565d69``, as WCAG 2 defines it."""
+    """Return the contrast of two colours as WCAG 2 defines it.
+
+    They are as in a style, ``#565d69``, or as a browser computes them, ``rgb(86, 93, 105)``.
+    """
     low, high = sorted([_luminance(first), _luminance(second)])
     return (high + 0.05) / (low + 0.05)
 
 
 def _luminance(color: str) -> float:
     """Return the relative luminance of a colour."""
+    if color.startswith("#"):
+        channels = bytes.fromhex(color[1:])
+    else:
+        channels = map(int, re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", color).groups())
     luminance = 0
-    for start, weight in ((1, 0.2126), (3, 0.7152), (5, 0.0722)):
-        part = int(color[start : start + 2], 16) / 255
+    for channel, weight in zip(channels, (0.2126, 0.7152, 0.0722), strict=True):
+        part = channel / 255
         linear = part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
         luminance += weight * linear
     return luminance
