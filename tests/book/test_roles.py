@@ -6,6 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from capsbook import evidence, roles
+from capsbook.roles import MISSING as GAP
+from docutils import nodes
+from docutils.utils import new_document
 
 from capslib.errors import UserError
 from capslib.lab.ledger import ledger
@@ -92,3 +95,14 @@ def test_an_alt_text_leaves_out_a_sentence_without_a_number(book):
     assert alt_text == f"First. Ours is 99.7{NBSP}%."
     caption = roles.in_text(text, book, "em_routing")
     assert MISSING in caption
+
+
+def test_only_the_sentence_without_a_number_is_left_out_where_each_has_a_line():
+    paragraph = nodes.paragraph()
+    for text in ("First.", "\n", "It has ", None, ", ours.", "\n", "Last."):
+        gap = nodes.inline(text="?", classes=[GAP])
+        paragraph += gap if text is None else nodes.Text(text)
+    page = new_document("page")
+    page += paragraph
+    roles.leave_out_sentences(None, page)
+    assert page.astext() == "First.\nLast."

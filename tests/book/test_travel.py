@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import nbclient
@@ -19,6 +20,7 @@ from capsbook import evidence, travel
 from capsbook.book import Book
 
 from capslib.lab.runs import checkout, code_hash
+from capslib.papers import PAPERS
 
 ROOT = Path(__file__).parents[2]
 MARKS = re.compile(r"\{[a-z:-]+\}`|^(?:`{3,}|:{3,})\{|^\([\w-]+\)=$", re.M)
@@ -82,6 +84,14 @@ def test_directives_and_roles_become_plain_markdown(book):
         r"`gini` in \[capslib/inequality.py\]\(https://x/blob/main/capslib/inequality.py#L\d+\)"
     )
     assert re.search(rf"{link}:\n\n```python\n(?:@.*\n)*def gini", plain)
+
+
+def test_a_paper_without_public_code_says_so(monkeypatch):
+    paper = replace(
+        PAPERS["learned_routing"], links={"arXiv": "https://x", "public code": None}
+    )
+    monkeypatch.setitem(PAPERS, "learned_routing", paper)
+    assert travel.citation("learned_routing").endswith(": [arXiv](https://x) · no public code")
 
 
 def test_a_published_notebook_is_stable(tmp_path):

@@ -295,7 +295,8 @@ def leave_out_sentences(app: Sphinx, doctree: nodes.document) -> None:
         while isinstance(gap.parent, nodes.Inline):
             gap = gap.parent
         block = gap.parent
-        head, tail = block[: block.index(gap)], block[block.index(gap) + 1 :]
+        head = _joined(block[: block.index(gap)])
+        tail = _joined(block[block.index(gap) + 1 :])
         del block[:]
         block += [*_whole_before(head), *_whole_after(tail)]
         if not block.astext().strip():
@@ -305,6 +306,18 @@ def leave_out_sentences(app: Sphinx, doctree: nodes.document) -> None:
 
 def _is_gap(node: nodes.Node) -> bool:
     return isinstance(node, nodes.inline) and MISSING in node["classes"]
+
+
+def _joined(children: list[nodes.Node]) -> list[nodes.Node]:
+    """Return nodes with neighbouring texts as one: each line of a paragraph is a text."""
+    joined: list[nodes.Node] = []
+    for node in children:
+        previous = joined[-1] if joined else None
+        if isinstance(node, nodes.Text) and isinstance(previous, nodes.Text):
+            joined[-1] = nodes.Text(previous.astext() + node.astext())
+        else:
+            joined.append(node)
+    return joined
 
 
 def _whole_before(children: list[nodes.Node]) -> list[nodes.Node]:

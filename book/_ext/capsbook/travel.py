@@ -98,10 +98,12 @@ def first_cell(stem: str, archive: str, root: Path) -> str:
 
 
 def citation(stem: str) -> str:
-    """Return a paper as Markdown, with links to it and to its code."""
+    """Return a paper as Markdown, with links to it and to its code, or that there is none."""
     paper = PAPERS[stem]
-    links = " · ".join(f"[{name}]({address})" for name, address in paper.links.items())
-    return f"{paper.authors}, *{paper.title}* ({paper.year}): {links}"
+    links = []
+    for name, address in paper.links.items():
+        links.append(f"[{name}]({address})" if address else f"no {name}")
+    return f"{paper.authors}, *{paper.title}* ({paper.year}): {' · '.join(links)}"
 
 
 def plain(text: str, book: Book, paper: str) -> str:
