@@ -1,4 +1,4 @@
-"""A new routing is one class and one line: two routings of this file run everywhere.
+"""A new routing is one class and one line: two that capslib does not have run everywhere.
 
 Soft k-means shares each child out among its parents, those at other positions included. In
 attention each parent shares itself out among its children, so its parents do not compete.
@@ -15,6 +15,7 @@ from itertools import product
 import pytest
 import torch
 from conformance import BIASES, CHECKS
+from soft_k_means import SoftKMeans, soft_k_means
 from test_competition import assert_couplings_sum_to_one
 
 from capslib.lab import estimates, plots
@@ -22,59 +23,7 @@ from capslib.layers import ClassCapsules, ConvCapsules, DenseCapsules
 from capslib.papers import arm, experiments
 from capslib.registry import NETWORKS
 from capslib.routing import ROUTINGS, Routing, RoutingResult, routing_function, use_path
-from capslib.routing.competition import softmax, uniform
 from capslib.training import Context
-
-MASS = 1e-8
-
-
-@routing_function
-def soft_k_means(votes, activation, *, iterations=3, bias=None, competition=None):
-    """Parents are weighted means; a child belongs to the parents that are near its votes."""
-    coupling = uniform(votes[..., 0], competition)
-    for iteration in range(iterations):
-        r = coupling * activation[..., None]  # [..., I, J]
-        mass = r.sum(dim=-2)  # [..., J]
-        total = (r[..., None] * votes).sum(dim=-3)  # [..., J, D]
-        pose = total / mass.clamp_min(MASS)[..., None]
-        if bias is not None:
-            pose = pose + bias
-        if iteration < iterations - 1:
-            distance = (votes - pose[..., None, :, :]).square().sum(dim=-1)
-            coupling = softmax(-distance, competition)
-    share = mass / activation.sum(dim=-1, keepdim=True).clamp_min(MASS)
-    return RoutingResult(pose, share, coupling)
-
-
-class SoftKMeans(Routing):
-    function = soft_k_means
-
-    def forward(self, votes, activation, competition=None, *, iterations=None):
-        return soft_k_means(
-            votes,
-            activation,
-            iterations=self.iterations if iterations is None else iterations,
-            bias=self.bias,
-            competition=competition,
-            path=self.path,
-        )
-
-    def reference(self, votes, activation):
-        I, J, D = votes.shape
-        c = votes.new_full((I, J), 1 / J)
-        pose, a, p = votes.new_zeros(J, D), votes.new_zeros(J), votes.new_zeros(I, J)
-        for _ in range(self.iterations):
-            coupling = c
-            for j in range(J):
-                mass = sum(c[i, j] * activation[i] for i in range(I))
-                pose[j] = sum(c[i, j] * activation[i] * votes[i, j] for i in range(I)) / mass
-                a[j] = mass / activation.sum()
-            if self.bias is not None:
-                pose += self.bias
-            for i, j in product(range(I), range(J)):
-                p[i, j] = torch.exp(-((votes[i, j] - pose[j]) ** 2).sum())
-            c = p / p.sum(dim=1, keepdim=True)
-        return RoutingResult(pose, a, coupling)
 
 
 @routing_function
