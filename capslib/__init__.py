@@ -26,7 +26,7 @@ own place: from lower lines, or from its left on its line::
     the lab      cli                                    the command line, thin
                  notebooks  chapter                     execute chapters; claims on a page
                  workers  progress  batch               run them here or on a cluster, shown
-                 review  planning                       check records; plan trials
+                 review  planning  skeleton             check records; plan trials; a new paper
                  estimates                              what trials take
                  judging  claims  frames                judge a claim; all verdicts; tables
                  replicates  samples  decisions         runs by seed, of a check; their word
@@ -34,9 +34,7 @@ own place: from lower lines, or from its left on its line::
                  ledger  store  runs                    the papers' claims; records; one trial
                  records  settings  statistics  plots   what a trial leaves; how to run; figures
 
-    the papers   em_routing  negation_limitation        one room each
-                 sparse_unsupervised  learned_routing
-                 inequality_anomaly
+    the papers   STEM                                   a room for each, which no other uses
                  common                                 what their experiments share
                  experiment  check                      trials of named arms; what a claim asks
 

@@ -33,6 +33,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="The data sets: list, fetch, verify.")
 app.add_typer(data_app, name="data")
+new_app = typer.Typer(no_args_is_help=True, help="Write the skeleton of a new paper.")
+app.add_typer(new_app, name="new")
 console = Terminal(stderr=True, width=None if sys.stderr.isatty() else 160)
 out = Terminal(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
 
@@ -448,3 +450,28 @@ def data_verify(
         say(f"{len(problems)} problems.")
         raise typer.Exit(1)
     say("All arrays match their manifests.")
+
+
+@new_app.callback()
+def new() -> None:
+    """Write the skeleton of a new paper."""
+
+
+@new_app.command("paper", cls=Command)
+def new_paper(
+    stem: Annotated[
+        str, typer.Argument(metavar="STEM", help="its name in files, such as demo_paper")
+    ],
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="LETTERS", help="how its claims' ids begin; default: initials"),
+    ] = None,
+) -> None:
+    """Write every file that a paper needs, with TODO where yours comes in.
+    Nothing that exists is written over.
+    """
+    from capslib.lab.skeleton import new_paper
+
+    for path in new_paper(stem, prefix):
+        out.print(str(path))
+    say(f"Next: git add -N . && git grep -n TODO, and try it: capslib execute {stem}")

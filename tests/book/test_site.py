@@ -402,11 +402,11 @@ def test_scorecard_without_scripts(browser, site):
 
 
 @pytest.mark.browser
-def test_the_five_papers_stand_on_one_screen(page, site):
+def test_five_papers_stand_on_one_screen(page, site):
     page.set_viewport_size({"width": 1440, "height": 900})
     _open(page, site, "book/intro.html")
-    table = page.locator(".paper-rows").bounding_box()
-    assert table["y"] + table["height"] <= 900
+    row = page.locator(".paper-rows tbody tr").nth(4).bounding_box()
+    assert row["y"] + row["height"] <= 900
 
 
 @pytest.mark.browser

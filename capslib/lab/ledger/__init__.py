@@ -54,7 +54,7 @@ class Claim(Model):
     prints it.
     """
 
-    id: str = Field(pattern=r"^(EM|NEG|SP|LR|INQ)-[A-Za-z0-9.-]+$")
+    id: str = Field(pattern=r"^[A-Z]+-[A-Za-z0-9.-]+$")
     paper: str
     where: str = Field(min_length=1)
     kind: Literal["value", "order", "property"]
@@ -144,7 +144,8 @@ def span(interval: tuple[float, float]) -> str:
 def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
     """Read the claims of one CSV file by id, in its order.
 
-    Raises :class:`UserError`, which names the file and the line.
+    The letters that begin the first id have to begin all. Raises :class:`UserError`, which
+    names the file and the line.
     """
     claims = {}
     try:
@@ -157,6 +158,9 @@ def read_ledger(path: Path, stem: str) -> dict[str, Claim]:
                 claim = _read_claim(row, stem, line)
                 if claim.id in claims:
                     raise UserError(f"{line}: the id {claim.id} occurs twice.")
+                prefix = next(iter(claims), claim.id).partition("-")[0]
+                if claim.id.partition("-")[0] != prefix:
+                    raise UserError(f"{line}: the id {claim.id} has to begin with {prefix}-.")
                 claims[claim.id] = claim
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: the ledger cannot be read: {error}.") from None
