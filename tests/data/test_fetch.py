@@ -151,7 +151,8 @@ def test_what_is_no_file_in_the_place_of_a_publishers_file(tiny, mirrors, tmp_pa
     for call in (data.fetch, data.require, data.verify):
         with pytest.raises(UserError, match=f"{LABELS} is no regular file: remove it"):
             call("mnist", tmp_path)
-    assert data.describe(tmp_path)[0].state == "no"
+    states = {row.name: row.state for row in data.describe(tmp_path)}
+    assert states["mnist"] == "no"
     assert mirror.requests == ["train-images-idx3-ubyte.gz"]
 
 

@@ -111,6 +111,11 @@ def test_letters_are_prepared_in_their_own_form(tmp_path):
         data.require("crispr", tmp_path)
 
 
+def row_of(name: str, folder: Path) -> data.Row:
+    """Return what the list of sets says of one."""
+    return next(row for row in data.describe(folder) if row.name == name)
+
+
 def test_the_list_of_sets_says_what_can_be_loaded(tiny, folder, tmp_path):
     rows = {row.name: row for row in data.describe(folder.parent)}
     assert list(rows) == list(data.SETS)
@@ -122,9 +127,9 @@ def test_the_list_of_sets_says_what_can_be_loaded(tiny, folder, tmp_path):
 
     published = tmp_path / "published" / "mnist"
     tiny.put(published, without=["train-labels-idx1-ubyte.gz"])
-    assert data.describe(published.parent)[0].state == "no"
+    assert row_of("mnist", published.parent).state == "no"
     tiny.put(published)
-    assert data.describe(published.parent)[0].state == "to prepare"
+    assert row_of("mnist", published.parent).state == "to prepare"
     assert files(published) == set(tiny.files), "a list changes nothing"
 
 
@@ -411,7 +416,7 @@ def test_damaged_prepared_folder(folder, monkeypatch, damage, message):
         assert message in str(caught.value)
         assert "capslib data fetch mnist" in str(caught.value)
     assert message in " ".join(data.verify("mnist", folder.parent))
-    row = data.describe(folder.parent)[0]
+    row = row_of("mnist", folder.parent)
     assert (row.state, row.folder) == ("damaged", str(folder))
     assert not (folder / "harm").exists()
     # As the message says. The publishers' files are in the same folder.
@@ -427,7 +432,7 @@ def test_a_manifest_that_may_not_be_read_is_an_error_with_its_reason(folder, mon
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UserError, match=r"manifest.json cannot be read: Permission denied"):
         data.load("mnist", "train", data_dir=folder.parent)
-    assert data.describe(folder.parent)[0].state == "damaged"
+    assert row_of("mnist", folder.parent).state == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -451,7 +456,7 @@ def test_a_part_of_a_set_can_be_used(folder):
     remove(folder, "test/images.npy", "test/labels.npy")
     reshape(folder, 19, 1, 4, 5)
     change_manifest(folder, complete=False, deviations=["no test images"])
-    assert data.describe(folder.parent)[0].state == "in part"
+    assert row_of("mnist", folder.parent).state == "in part"
     assert len(data.load("mnist", "train", data_dir=folder.parent)) == 19
     with pytest.raises(UserError, match="split of mnist 'test'"):
         data.require("mnist", folder.parent)
