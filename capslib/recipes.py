@@ -76,7 +76,11 @@ class BaseRecipe(Config):
     @property
     def steps(self) -> int:
         """The number of steps of the whole training."""
-        return self.epochs * math.ceil(self.train_size / self.batch_size)
+        return self.epochs * self.steps_of_epoch(self.train_size)
+
+    def steps_of_epoch(self, examples: int) -> int:
+        """Return the number of steps of an epoch of so many training examples."""
+        return math.ceil(examples / self.batch_size)
 
     def number_of_classes(self, labels: Tensor | None = None) -> int:
         """Return the number of classes: by ``labels`` [N], of which the largest is the last."""
@@ -423,7 +427,8 @@ def train(
     recipe.start(network, examples, seed)
     objective = recipe.objective(examples.inputs.device)
     optimizer = recipe.optimizer(network)
-    steps = recipe.epochs * math.ceil(len(examples.inputs) / recipe.batch_size)
+    epoch_steps = recipe.steps_of_epoch(len(examples.inputs))
+    steps = recipe.epochs * epoch_steps
 
     def before_step(step: int) -> None:
         objective.at(step / steps)
@@ -450,6 +455,7 @@ def train(
                 loss=objective,
                 optimizer=optimizer,
                 epochs=recipe.epochs,
+                epoch_steps=epoch_steps,
                 batch_size=recipe.batch_size,
                 evaluate=evaluate,
                 before_step=before_step,

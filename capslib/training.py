@@ -255,9 +255,11 @@ def fit(
     before_step: Callable[[int], None] | None = None,
     patience: Patience | None = None,
     guard_every: int | None = None,
+    epoch_steps: int | None = None,
 ) -> History:
     """Train ``model`` for ``epochs`` passes over ``examples``, which are on its device.
 
+    With ``epoch_steps`` an epoch is no whole pass, but the first so many batches of one.
     ``evaluate(model)`` returns metrics after every epoch, and where ``context.max_steps`` ends
     the run. With ``patience`` the run stops early. ``transform(inputs, generator)`` augments a
     batch with a generator of its own step (``shared_stream``: see :func:`augmentation`).
@@ -286,7 +288,8 @@ def fit(
             "a training needs examples, epochs and a batch size, "
             f"not {size}, {epochs} and {batch_size}"
         )
-    epoch_steps = math.ceil(size / batch_size)
+    whole_pass = math.ceil(size / batch_size)
+    epoch_steps = min(epoch_steps or whole_pass, whole_pass)
     all_steps = epochs * epoch_steps
     steps = min(all_steps, context.max_steps or all_steps)
     guard = guard_every or (1 if device.type == "cpu" else 50)

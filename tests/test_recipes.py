@@ -479,7 +479,7 @@ def test_a_step_is_counted_from_the_network_itself(recipe):
     classes_count = hasattr(recipe, "setup")  # which are taken to be equally large
     tolerance = 0.3 if classes_count else 0
     assert len(train) == pytest.approx(recipe.train_size, rel=tolerance)
-    assert recipe.steps == recipe.epochs * math.ceil(recipe.train_size / recipe.batch_size)
+    assert recipe.steps == recipe.epochs * recipe.steps_of_epoch(recipe.train_size)
 
 
 def test_the_count_is_that_of_the_layers():

@@ -329,6 +329,17 @@ def test_seeded_draws_the_same_and_leaves_the_callers_state_alone():
 # ---------------------------------------------------------------------------------- rehearsals
 
 
+def test_a_short_epoch_is_the_beginning_of_a_whole_pass():
+    """Then comes the beginning of the next one, in an order of its own."""
+    short = train(epoch_steps=3)
+    whole = train()
+    assert len(short.terms["loss"]) == EPOCHS * 3
+    assert len(short.epochs["accuracy"]) == EPOCHS
+    assert short.terms["loss"][:3] == whole.terms["loss"][:3]
+    assert short.terms["loss"][3] != whole.terms["loss"][3]
+    assert train(epoch_steps=PER_EPOCH + 1) == whole
+
+
 @pytest.mark.parametrize("steps", [PER_EPOCH, PER_EPOCH + 3, STEPS + 1])
 def test_a_rehearsal_is_the_beginning_of_the_run_and_leaves_its_checkpoint_alone(
     tmp_path, undisturbed, steps
