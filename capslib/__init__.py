@@ -34,7 +34,7 @@ own place: from lower lines, or from its left on its line::
                  ledger  store  runs                    the papers' claims; records; one trial
                  records  settings  statistics  plots   what a trial leaves; how to run; figures
 
-    the papers   STEM                                   a room for each, which no other uses
+    the papers   STEM                                   a room for each paper and study
                  common                                 what their experiments share
                  experiment  check                      trials of named arms; what a claim asks
 

@@ -19,7 +19,7 @@ import yaml
 
 import capslib
 from capslib.lab.runs import checkout, git
-from capslib.papers import STEMS
+from capslib.papers import WITH_TRIALS
 
 PACKAGE = Path(capslib.__file__).parent
 ROOT = PACKAGE.parent
@@ -29,14 +29,14 @@ def plan() -> dict[str, str]:
     """Read the wing of every room, from the bottom up, in the plan of the package's docstring.
 
     Rooms stand two blanks apart, and what they are for stands behind them. ``STEM`` is a room
-    for each paper.
+    for each paper and each study.
     """
     lines, wing = [], ""
     for line in capslib.__doc__.splitlines():
         match = re.match(r"    (.{11})  (\w+(?:  \w+)*)(   |$)", line)
         if match:
             wing = match[1].strip() or wing
-            names = list(STEMS) if match[2] == "STEM" else match[2].split()
+            names = list(WITH_TRIALS) if match[2] == "STEM" else match[2].split()
             lines.append((wing, names))
     rooms = {}
     for wing, names in reversed(lines):
@@ -107,7 +107,7 @@ def test_a_module_imports_only_from_below_or_from_its_left(module):
         if room and source and source != room:
             below = ORDER[: ORDER.index(room)]
             assert source in below, f"{module} imports {name}, which is not below it"
-            assert not {room, source} <= set(STEMS), f"{module} imports another paper"
+            assert not {room, source} <= set(WITH_TRIALS), f"{module} imports another paper"
         assert not (room and name == "capslib.lab"), "the front door of the lab"
 
 

@@ -22,7 +22,7 @@ from capslib.data import prepared
 from capslib.data.registry import SETS, DataSet
 from capslib.errors import Interrupted, UserError
 from capslib.lab.runs import run_trial
-from capslib.papers import PAPERS, experiments
+from capslib.papers import WITH_TRIALS, experiments
 from capslib.papers.em_routing import recipe as em_recipe
 from capslib.papers.em_routing.recipe import MARGIN_STEPS, SMALLER, EMRecipe
 from capslib.papers.experiment import Arm
@@ -459,7 +459,7 @@ def test_a_trial_with_twice_the_budget_of_its_grid_trains_for_the_one_of_the_gri
 def smoke_recipes() -> list[Recipe]:
     """Return one of every experiment, network and routing."""
     by_kind = {}
-    for stem in PAPERS:
+    for stem in WITH_TRIALS:
         for name, experiment in experiments(stem).items():
             for arm in experiment.at("smoke").values():
                 for recipe, _ in experiment.trainings(arm, 0):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def recipes() -> dict[str, Recipe]:
     """Return a smoke recipe for every network with every routing and loss that papers train."""
     by_name = {}
-    for stem in papers.STEMS:
+    for stem in papers.WITH_TRIALS:
         for experiment in papers.experiments(stem).values():
             for trial in experiment.trials("smoke"):
                 for recipe, _ in experiment.trainings(papers.arm(trial), trial.seed):

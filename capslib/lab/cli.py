@@ -39,7 +39,11 @@ console = Terminal(stderr=True, width=None if sys.stderr.isatty() else 160)
 out = Terminal(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
 
 Stems = Annotated[
-    list[str], typer.Argument(metavar="STEM…", help=f"papers: {', '.join(papers.STEMS)}")
+    list[str],
+    typer.Argument(
+        metavar="STEM…",
+        help=f"papers: {', '.join(papers.STEMS)}; studies: {', '.join(papers.STUDIES)}",
+    ),
 ]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
 

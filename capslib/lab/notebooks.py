@@ -116,7 +116,7 @@ def fingerprint(stem: str, settings: Settings) -> str:
     digest = hashlib.sha256()
     for text in (settings.model_dump_json(), *versions):
         digest.update(text.encode() + b"\0")
-    other_stems = set(papers.STEMS) - {stem}
+    other_stems = set(papers.WITH_TRIALS) - {stem}
     package = Path(__file__).parents[1]
     files = [path for path in Store(settings.results_dir).paths(stem) if path.is_file()]
     for path in [*package.rglob("*.py"), *package.rglob("*.csv")]:

@@ -1,5 +1,6 @@
-"""The papers. Each has a module of its stem with ``EXPERIMENTS`` and ``CHECKS``.
+"""The papers, and studies of our own. Each has a module with ``EXPERIMENTS`` and ``CHECKS``.
 
+A study has trials and records as a paper has them, but no claims, and no row among the papers.
 Torch is imported where an experiment runs: configurations and claims are looked at without it.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from capslib.errors import UserError
+from capslib.errors import UserError, check_name
 from capslib.papers.check import selects, selects_at_rest
 from capslib.registry import Registry
 
@@ -125,16 +126,21 @@ PAPERS: Mapping[str, Paper] = Registry(
     },
 )
 STEMS = tuple(PAPERS)
+STUDIES: Mapping[str, str] = {"which_routing": "Which routing should I use?"}
+"""The question of each study of our own, by its stem."""
+WITH_TRIALS = (*PAPERS, *STUDIES)
+"""The stems of everything that has trials and records: the papers, then the studies."""
 
 
 def module(stem: str) -> ModuleType:
-    """Return the module of a paper. Raises :class:`UserError` for an unknown stem."""
-    return importlib.import_module(f"{__name__}.{PAPERS[stem].stem}")
+    """Return the module of a paper or a study. Raises :class:`UserError` for another stem."""
+    check_name("paper", stem, WITH_TRIALS)
+    return importlib.import_module(f"{__name__}.{stem}")
 
 
 @functools.cache
 def experiments(stem: str) -> Mapping[str, Experiment]:
-    """Return the experiments of a paper by name.
+    """Return the experiments of a paper or a study by name.
 
     Raises :class:`UserError` for an unknown stem; the mapping raises it for an unknown name.
     """
@@ -143,7 +149,7 @@ def experiments(stem: str) -> Mapping[str, Experiment]:
 
 def experiment_of(trial: Trial) -> Experiment | None:
     """Return the experiment of a trial; None where there is none of its name today."""
-    if trial.paper not in PAPERS:
+    if trial.paper not in WITH_TRIALS:
         return None
     return experiments(trial.paper).get(trial.experiment)
 

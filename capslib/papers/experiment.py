@@ -270,7 +270,8 @@ class Experiment:
         gives it no length.
         """
         values = arm.values()
-        if not all(name in values for name in self.budget_fields):
+        has_budget = all(name in values for name in self.budget_fields)
+        if not self.budget_fields or not has_budget:
             return None
         double = arm.changed({name: 2 * values[name] for name in self.budget_fields})
         is_on_curve = bool(double.recipe and double.recipe.shorter())

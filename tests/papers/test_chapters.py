@@ -19,7 +19,7 @@ from capslib.lab.ledger import ledger
 from capslib.lab.records import faults
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
-from capslib.papers import PAPERS, STEMS, checks_of, experiments
+from capslib.papers import PAPERS, STEMS, WITH_TRIALS, checks_of, experiments
 from capslib.papers.check import leaves
 from capslib.papers.experiment import SCALES
 
@@ -62,7 +62,7 @@ def test_every_test_that_a_claim_names_exists(stem):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(
-    ("stem", "name"), [(stem, name) for stem in STEMS for name in experiments(stem)]
+    ("stem", "name"), [(stem, name) for stem in WITH_TRIALS for name in experiments(stem)]
 )
 def test_every_configuration_of_every_scale_is_valid_and_there_once(stem, name, scale):
     experiment = experiments(stem)[name]

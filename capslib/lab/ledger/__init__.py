@@ -195,11 +195,13 @@ def _ledger(stem: str) -> dict[str, Claim]:
 def ledger(stem: str | None = None) -> dict[str, Claim]:
     """Return the claims of a paper, or of all papers, by id, in the order of the ledger.
 
-    Raises :class:`UserError` for an unknown paper, or for a bad row with its file and line.
+    A study has none. Raises :class:`UserError` for an unknown paper, or for a bad row with its
+    file and line.
     """
     if stem is not None:
         module(stem)  # raises for an unknown stem
     claims = {}
     for paper in [stem] if stem else PAPERS:
-        claims |= _ledger(paper)
+        if paper in PAPERS:
+            claims |= _ledger(paper)
     return claims

@@ -87,7 +87,12 @@ def _holds(row: dict[str, str], experiment: str, fields: dict[str, object]) -> b
 
 @functools.cache
 def _rows(stem: str) -> list[dict[str, str]]:
-    """Read the rows of a paper. Raises :class:`UserError` for a file with other columns."""
+    """Read the rows of a paper; a study deviates from none.
+
+    Raises :class:`UserError` for a file with other columns.
+    """
+    if stem not in papers.PAPERS:
+        return []
     path = Path(__file__).parent / f"{stem}.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, strict=True)
