@@ -36,4 +36,4 @@ lint: .venv/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 clean:
-	rm -rf _build book/papers/*.ipynb
+	rm -rf _build book/*.ipynb book/papers/*.ipynb

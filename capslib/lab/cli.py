@@ -172,9 +172,7 @@ def execute(
         bool, flag("--force", "execute notebooks even if nothing has changed")
     ] = False,
 ) -> None:
-    """Execute notebooks whose inputs have changed:
-    Jupytext → Papermill → book/papers/STEM.ipynb.
-    """
+    """Execute notebooks whose inputs have changed: Jupytext → Papermill → the book's folder."""
     from capslib.lab import batch, notebooks
 
     pairs = list(parameter or [])

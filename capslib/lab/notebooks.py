@@ -1,6 +1,7 @@
 """Execute a chapter whose inputs have changed, or renew its text alone.
 
-Jupytext reads ``notebooks/STEM.py``, Papermill executes it to ``book/papers/STEM.ipynb``.
+Jupytext reads ``notebooks/STEM.py``, Papermill executes it to ``book/papers/STEM.ipynb``, or
+to ``book/STEM.ipynb`` for a study.
 """
 
 from __future__ import annotations
@@ -84,9 +85,14 @@ def keep_kernelspec(model: dict[str, Any], **_: Any) -> None:
         model["content"] = re.sub(header, KERNELSPEC, model["content"])
 
 
+def page_of(stem: str) -> str:
+    """Return the page of the book that a notebook becomes."""
+    return f"book/papers/{stem}" if stem in papers.PAPERS else f"book/{stem}"
+
+
 def target(stem: str) -> Path:
-    """Return where the executed notebook of a chapter is."""
-    return project_root() / "book" / "papers" / f"{stem}.ipynb"
+    """Return where the executed notebook of a paper or a study is."""
+    return project_root() / f"{page_of(stem)}.ipynb"
 
 
 def check(stem: str, session: Session) -> None:

@@ -1,11 +1,12 @@
-"""The interval that verdicts rest on."""
+"""Intervals of means: what verdicts rest on, and what is told apart."""
 
 from __future__ import annotations
 
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 Bounds = tuple[float, float]
 """The lowest and the highest value that a metric can have."""
@@ -86,3 +87,22 @@ def _bounded(mean: float, half: float, bounds: Bounds) -> Interval:
     half_of_logit = half / (high - low) / (share * (1 - share))
     lower, upper = special.expit([logit - half_of_logit, logit + half_of_logit])
     return low + (high - low) * float(lower), low + (high - low) * float(upper)
+
+
+def leaders(values_of: Mapping[str, Sequence[float]], largest: bool = True) -> set[str]:
+    """Return the name with the best mean, and those that its seeds do not tell from it.
+
+    Each name has its values in the same order of seeds. A name is told from the best one if the
+    95 % interval of the paired difference leaves out zero. Fewer than two seeds tell nothing.
+    """
+    if not values_of:
+        return set()
+    choose = max if largest else min
+    best = choose(values_of, key=lambda name: fmean(values_of[name]))
+    names = {best}
+    for name, seeds in values_of.items():
+        pairs = zip(values_of[best], seeds, strict=True)
+        ends = interval([one - other for one, other in pairs])
+        if ends is None or ends[0] <= 0 <= ends[1]:
+            names.add(name)
+    return names

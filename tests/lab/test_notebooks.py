@@ -26,7 +26,7 @@ from capslib.errors import UserError
 from capslib.lab import notebooks
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store
-from capslib.papers import STEMS
+from capslib.papers import WITH_TRIALS
 
 STEM = "negation_limitation"
 ROOT = Path(__file__).parents[2]
@@ -429,7 +429,7 @@ CHAPTERS = sorted((ROOT / "notebooks").glob("*.py"))
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def test_a_chapter_has_one_parameters_cell_with_the_names_and_defaults_of_the_settings(path):
-    assert path.stem in STEMS
+    assert path.stem in WITH_TRIALS
     cells = jupytext.read(path).cells
     (cell,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     parameters: dict[str, object] = {}

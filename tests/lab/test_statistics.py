@@ -1,4 +1,4 @@
-"""The interval that verdicts rest on."""
+"""The interval that verdicts rest on, and the names that seeds do not tell from the best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capslib.lab.statistics import interval
+from capslib.lab.statistics import interval, leaders
 
 
 def test_the_interval_of_few_values_is_students():
@@ -17,6 +17,19 @@ def test_the_interval_of_few_values_is_students():
 def test_the_interval_of_one_value_does_not_exist_and_of_equal_values_is_a_point():
     assert interval([0.5]) is None
     assert interval([0.5, 0.5, 0.5]) == interval([0.5] * 20) == (0.5, 0.5)
+
+
+def test_leaders_are_the_best_and_what_paired_seeds_do_not_tell_from_it():
+    seeds = {
+        "best": [90.0, 80.0, 70.0],
+        "always a little worse": [89.0, 79.0, 69.1],
+        "sometimes better": [91.0, 79.0, 69.5],
+        "far below": [10.0, 11.0, 12.0],
+    }
+    assert leaders(seeds) == {"best", "sometimes better"}
+    assert leaders(seeds, largest=False) == {"far below"}
+    assert leaders({name: values[:1] for name, values in seeds.items()}) == set(seeds)
+    assert leaders({}) == set()
 
 
 def test_from_ten_values_on_the_interval_is_bootstrapped():

@@ -112,10 +112,7 @@ def stands_in(config: Config) -> bool | None:
     return SETS[data].stand_in if data else None
 
 
-CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.py"))
-
-
-@pytest.mark.parametrize("stem", CHAPTERS)
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_chapter_links_its_paper_and_code_that_will_not_move(stem):
     """A branch moves on, and the line that a finding rests on with it; a commit does not."""
     paper, notebook = (

@@ -25,7 +25,7 @@ from capsbook import directives, notebooks, pages, roles, runs, travel
 from capsbook.book import Book
 from capslib.lab import claims
 from capslib.lab.records import Record
-from capslib.papers import PAPERS
+from capslib.papers import WITH_TRIALS
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def write_files(app: Sphinx, env: BuildEnvironment) -> None:
             "claims.json": claims.to_json(verdicts) + "\n",
             "record.schema.json": json.dumps(Record.model_json_schema(), indent=1) + "\n",
         }
-        for stem in PAPERS:
+        for stem in WITH_TRIALS:
             files[f"runs/{stem}.csv"] = runs.runs_csv(book.evidence.runs_of(stem))
         for name, text in files.items():
             notebooks.write_if_changed(site / "_static" / name, text.encode())

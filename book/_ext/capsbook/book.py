@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import capslib
 from capsbook import evidence, notebooks
+from capslib.lab.notebooks import page_of
 from capslib.lab.store import Store
-from capslib.papers import PAPERS
+from capslib.papers import WITH_TRIALS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
 
 SCORECARD = "book/scorecard"
 RECORDS = "book/records"
-CHAPTER = "book/papers/{stem}"
 
 
 def chapter_of(page: str) -> str:
-    """Return the paper whose chapter a page is; empty for any other page."""
+    """Return the paper or the study whose page this is; empty for any other page."""
     stem = page.rpartition("/")[2]
-    return stem if stem in PAPERS and page == CHAPTER.format(stem=stem) else ""
+    return stem if stem in WITH_TRIALS and page == page_of(stem) else ""
 
 
 class Executed(NamedTuple):
@@ -81,8 +81,8 @@ class Book:
         return self.stamp, {stem: executed[1:] for stem, executed in self.chapters.items()}
 
     def _read_chapters(self, source: Path) -> Iterable[tuple[str, Executed]]:
-        for stem in PAPERS:
-            path = source / f"{CHAPTER.format(stem=stem)}.ipynb"
+        for stem in WITH_TRIALS:
+            path = source / f"{page_of(stem)}.ipynb"
             if not path.is_file():
                 continue
             state = evidence.state([path])
@@ -114,7 +114,7 @@ class Links:
 
     def chapter(self, stem: str) -> str | None:
         """Return the address of a paper's chapter."""
-        return self._page(CHAPTER.format(stem=stem))
+        return self._page(page_of(stem))
 
     def place(self, claim: Claim) -> str | None:
         """Return a claim's row in its chapter: in a table of an experiment, or in that of

@@ -32,7 +32,7 @@ from capslib.lab.words import (
     count_text,
     counts,
 )
-from capslib.papers import PAPERS
+from capslib.papers import PAPERS, STUDIES
 
 if TYPE_CHECKING:
     from capsbook.evidence import Evidence
@@ -209,6 +209,7 @@ TEMPLATES.globals.update(
     GROUPS=GROUPS,
     NONE_TRAINED=NONE_TRAINED,
     PAPERS=PAPERS,
+    TITLES={stem: paper.title for stem, paper in PAPERS.items()} | dict(STUDIES),
     claims=claims,
     zip=zip,
 )

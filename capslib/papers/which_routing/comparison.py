@@ -133,10 +133,7 @@ def recipe_of(name: str, data: str, rate: float) -> ComparisonRecipe:
 
 
 SMOKE = (
-    ("digits", "dynamic", 0.001),
-    ("digits", "dynamic", 0.003),
-    ("digits", UNIFORM, 0.003),
-    ("digits", CNN, 0.003),
+    *itertools.product(["digits"], ["dynamic", "em", UNIFORM, CNN], RATES),
     ("toys", "em", 0.003),
 )
 """Data, network and learning rate of the arms of smoke scale."""
