@@ -320,6 +320,19 @@ def test_live_source_with_its_docstring(repository):
     assert '"""Doc.' in sources.find_source(repository, "pack.mod.f", docstring=True).text
 
 
+def test_a_listing_knows_its_place_in_the_api_reference(repository):
+    (repository / "pack" / "__init__.py").write_text(
+        '__all__ = ["f"]\nfrom pack.mod import f\n\n\ndef top():\n    pass\n', encoding="utf-8"
+    )
+    assert sources.in_api(repository, "pack.mod.f") is None, "there is no reference yet"
+    (repository / sources.API).mkdir(parents=True)
+    page = "```{eval-rst}\n.. automodule:: pack\n   :members:\n```\n"
+    (repository / sources.API / "pack.md").write_text(page, encoding="utf-8")
+    assert sources.in_api(repository, "pack.mod.f") == "pack.f"
+    assert sources.in_api(repository, "pack.top") is None, "it is private"
+    assert sources.in_api(repository, "pack.mod.C.m") is None
+
+
 @pytest.mark.parametrize("name", ["pack.mod.g", "pack.mod.C.n", "nowhere.f", "pack.gone.f"])
 def test_missing_source(repository, name):
     with pytest.raises(sources.SourceNotFound):

@@ -116,6 +116,12 @@ def test_folded_code_is_named_by_what_it_shows(chapters):
     assert kinds == {"figure", "table"}
 
 
+def test_a_chapter_leads_from_its_listings_to_the_api_reference(chapters):
+    for path, page in chapters.items():
+        links = page.select('.live-source-caption a[href^="../api/"]')
+        assert links, f"{path.stem} shows no function of the library"
+
+
 def test_a_chapter_opens_with_its_citation_its_answer_and_its_headlines(chapters):
     for path, page in chapters.items():
         cited, answer, headlines = page.select(".masthead, .answer, table.headlines")

@@ -264,7 +264,7 @@ class LiveSource(BookDirective):
         self.depend(source.path)
         listing = nodes.literal_block(source.text, source.text, language="python")
         self.set_source_info(listing)
-        caption = self._caption(name.rpartition(".")[2], source)
+        caption = self._caption(name, source)
         notes = self._left_out(options.split())
         box = nodes.container("", *caption, listing, *notes, classes=["live-source"])
         tests = self.options.get("test", "").replace(",", " ").split()
@@ -273,7 +273,10 @@ class LiveSource(BookDirective):
     def _caption(self, name: str, source: sources.Source) -> list[nodes.Node]:
         path = source.path.relative_to(self.book.root).as_posix()
         address = self.book.blob(path, source.line)
-        text = f"`{name}` in [{path}, line {source.line}]({address})"
+        text = f"`{name.rpartition('.')[2]}` in [{path}, line {source.line}]({address})"
+        documented = sources.in_api(self.book.root, name)
+        if documented:
+            text += f" · {{py:obj}}`API <{documented}>`"
         return self.parse_text_to_nodes(f"{{.live-source-caption}}\n{text}")
 
     def _left_out(self, options: Sequence[str]) -> list[nodes.Node]:

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from capsbook import folding
 
+API = "book/api"
+"""The folder of the pages of the API reference."""
+
 
 class SourceNotFound(LookupError):
     """There is no such module, function or test. The message says where the search ended."""
@@ -72,6 +75,30 @@ def find_test(root: Path, test: str) -> Source:
     if node is None or not ("check" in decorators or names[-1].startswith("test")):
         raise SourceNotFound(f"{name} has no test {inside or '(none named)'}")
     return Source(ast.get_source_segment(text, node) or "", path, node.lineno)
+
+
+def in_api(root: Path, dotted: str) -> str | None:
+    """Return the name that a definition has in the API reference; None where it has none.
+
+    The reference has what the modules on its pages list in ``__all__``.
+    """
+    documented: set[str] = set()
+    for page in (root / API).glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        documented.update(re.findall(r"automodule:: (\S+)", text))
+    module, _, name = dotted.rpartition(".")
+    while module:
+        if module in documented and name in _public_names(root, module):
+            return f"{module}.{name}"
+        module = module.rpartition(".")[0]
+    return None
+
+
+def _public_names(root: Path, module: str) -> set[str]:
+    """Return the names in ``__all__`` of a module."""
+    path, _ = _module(root, [*module.split("."), "__all__"])
+    names = _find(ast.parse(path.read_text(encoding="utf-8")).body, ["__all__"])
+    return set() if names is None else set(ast.literal_eval(names.value))
 
 
 def _module(root: Path, parts: Sequence[str]) -> tuple[Path, list[str]]:
