@@ -27,6 +27,7 @@ own place: from lower lines, or from its left on its line::
                  notebooks  chapter                     execute chapters; claims on a page
                  workers  progress  batch               run them here or on a cluster, shown
                  review  planning  skeleton             check records; plan trials; a new paper
+                 pack                                   runs on a machine without a network
                  estimates                              what trials take
                  judging  claims  frames                judge a claim; all verdicts; tables
                  replicates  samples  decisions         runs by seed, of a check; their word

@@ -36,6 +36,7 @@ __all__ = [
     "describe",
     "fetch",
     "load",
+    "prepared_folder",
     "require",
     "verify",
 ]
@@ -168,6 +169,18 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
         )
     require(name, data_dir, download=False)
     return folder
+
+
+def prepared_folder(name: str, data_dir: str | Path | None = None) -> Path:
+    """Return the prepared folder of a set. Raises UserError if it is missing; never downloads.
+
+    >>> prepared_folder("digits")
+    Traceback (most recent call last):
+    capslib.errors.UserError: digits is embedded in capslib: it has no folder.
+    """
+    if SETS[name].stand_in:
+        raise UserError(f"{name} is embedded in capslib: it has no folder.")
+    return _folder(SETS[name], data_dir, download=False)
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> list[str]:

@@ -477,3 +477,61 @@ def new_paper(
     for path in new_paper(stem, prefix):
         out.print(str(path))
     say(f"Next: git add -N . && git grep -n TODO, and try it: capslib execute {stem}")
+
+
+@app.command(cls=Command)
+def pack(
+    stems: Stems,
+    to: Annotated[Path, typer.Option("--to", parser=folder, metavar="FOLDER")],
+    scale: Annotated[str, option("scale", show_default="paper")] = "paper",
+    wheel: Annotated[
+        list[str] | None,
+        typer.Option(help="take along a package, and what it needs; may be repeated"),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="of the other machine, such as 3.12, for wheels"),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="of a part, such as 60M; default: one part"),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Pack what runs need on a machine without a network: code, data, wheels, and `run.sh`."""
+    from capslib.lab import pack as packing
+
+    parts = packing.pack(
+        stems,
+        to,
+        scale=scale,
+        data_dir=data_dir,
+        wheels=wheel or [],
+        python=python,
+        part_size=None if max_size is None else packing.parse_size(max_size),
+    )
+    for path in parts:
+        out.print(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
+    say(f"Take {to} there, and start it with: sh {to.name}/run.sh --device cuda")
+
+
+@app.command(cls=Command)
+def unpack(
+    source: Annotated[Path, typer.Argument(parser=folder, metavar="FOLDER")],
+    checkpoints: Annotated[
+        bool, flag("--checkpoints", "bring unfinished trainings, too, to go on with them here")
+    ] = False,
+    results_dir: ResultsDir = None,
+) -> None:
+    """Bring the records of a pack that has run into this checkout.
+    FOLDER is the pack, a folder of records, or a tar archive of one.
+    """
+    from capslib.lab import pack as packing
+    from capslib.lab.store import Store
+
+    store = Store(results_dir, remember=False)
+    unpacked = packing.unpack(source, store, checkpoints=checkpoints)
+    say(f"{unpacked.records} new records, {unpacked.known} that were here.")
+    if checkpoints:
+        say(f"{unpacked.checkpoints} files of trainings.")
+    say("Next: capslib records check, make verdicts.")

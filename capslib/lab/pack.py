@@ -1,0 +1,289 @@
+"""Take runs to a machine without a network, and bring back what they leave.
+
+A pack is a folder with ``run.sh`` and an archive in parts: a clone of this checkout, the
+prepared data that its trials need, and wheels of packages that the other machine lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import lzma
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from capslib import data, papers
+from capslib.data.registry import SETS
+from capslib.errors import UserError, check_name
+from capslib.lab.records import UNFINISHED
+from capslib.lab.runs import checkout, complaint, git
+from capslib.lab.store import Store
+from capslib.papers.experiment import SCALES, Scale
+
+ARCHIVE = "pack.tar.xz"
+"""The name of the archive; its parts end in ``.001`` and so on."""
+UNPACKED = "unpacked"
+"""The folder beside ``run.sh`` that the archive is unpacked to."""
+PRESET = 4
+"""How hard xz tries: a higher preset takes twice as long for little."""
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+RUN = """\
+#!/bin/sh
+# Runs trials at {scale} scale of: {stems}.
+# Needs Python 3.11 or newer with PyTorch, git, and no network.
+#
+#   sh run.sh --device cuda                  all trials that have no record
+#   sh run.sh --device cuda --max-steps 20   a rehearsal
+#
+# After a kill the same command goes on from the last checkpoints. Then bring this folder back:
+#
+#   capslib unpack FOLDER
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+python=${{PYTHON:-python3}}
+if [ ! -e "$here/{unpacked}/ready" ]; then
+  mkdir -p "$here/{unpacked}"
+  cat "$here"/{archive}.* | tar -xJf - -C "$here/{unpacked}"
+  if [ -d "$here/{unpacked}/wheels" ]; then
+    "$python" -m pip install --quiet --no-index --no-deps --target "$here/{unpacked}/site" \\
+      "$here"/{unpacked}/wheels/*.whl
+  fi
+  touch "$here/{unpacked}/ready"
+fi
+export PYTHONPATH="$here/{unpacked}/capsules:$here/{unpacked}/site"
+export CAPSLIB_DATA="$here/{unpacked}/data"
+cd "$here/{unpacked}/capsules"
+exec "$python" -m capslib run {stems} --scale {scale} "$@"
+"""
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as ``60M``: K, M and G are powers of 1000.
+
+    Raises UserError for another text.
+
+    >>> parse_size("1.5M")
+    1500000
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip(), re.IGNORECASE)
+    size = round(float(match[1]) * UNITS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise UserError(f"{text!r} is no size: write bytes, or such as 500K, 60M, 2G.")
+    return size
+
+
+# --------------------------------------------------------------------------------------- pack
+
+
+def pack(
+    stems: Sequence[str],
+    to: Path,
+    *,
+    scale: Scale,
+    data_dir: Path | None = None,
+    wheels: Sequence[str] = (),
+    python: str | None = None,
+    part_size: int | None = None,
+) -> list[Path]:
+    """Write a pack into a folder, and return the parts of its archive.
+
+    ``wheels`` are packages to take along, with what they need; ``python`` is the version of the
+    other machine's Python, such as ``3.12``, if it is another one. No part has more than
+    ``part_size`` bytes.
+
+    Raises UserError for an unknown scale, a folder that is not empty, code with uncommitted
+    changes, data that are not there, and wheels that pip cannot get.
+    """
+    if to.exists() and any(to.iterdir()):
+        raise UserError(f"{to} is not empty: name a new folder.")
+    check_name("scale", scale, SCALES)
+    objection = checkout().objection
+    if objection:
+        raise UserError(f"Records of this code would prove nothing: {objection}.")
+    folders = [data.prepared_folder(name, data_dir) for name in data_sets(stems, scale)]
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as name:
+        content, packed = Path(name, "content"), Path(name, "pack")
+        clone(stems, content / "capsules")
+        if wheels:
+            download(wheels, content / "wheels", python)
+        packed.mkdir()
+        with (
+            Parts(packed / ARCHIVE, part_size) as parts,
+            lzma.open(parts, "wb", preset=PRESET) as compressed,
+            tarfile.open(fileobj=compressed, mode="w|") as archive,
+        ):
+            for path in sorted(content.iterdir()):
+                archive.add(path, path.name)
+            for folder in folders:
+                archive.add(folder, f"data/{folder.name}")
+        names = {"stems": " ".join(stems), "unpacked": UNPACKED, "archive": ARCHIVE}
+        script = RUN.format(scale=scale, **names)
+        (packed / "run.sh").write_text(script, encoding="utf-8")
+        packed.replace(to)  # whole, or not at all
+    return [to / path.name for path in parts.paths]
+
+
+def data_sets(stems: Sequence[str], scale: Scale) -> list[str]:
+    """Return the data sets of the trials that have no record yet, less embedded stand-ins."""
+    store = Store()
+    names = set()
+    for stem in stems:
+        for experiment in papers.experiments(stem).values():
+            for trial in experiment.trials(scale):
+                record = store.get(trial)
+                if record is None or record.exit in UNFINISHED:
+                    names.add(getattr(papers.arm(trial), "data", None))
+    return sorted(name for name in names if name and not SETS[name].stand_in)
+
+
+def clone(stems: Sequence[str], to: Path) -> None:
+    """Clone the last commit of this checkout, with the records of these papers alone."""
+    root = Path(__file__).parents[2]
+    kept = ["/*", "!/results/*", *(f"/results/{stem}/" for stem in stems)]
+    commands = [
+        (root, "clone", "--quiet", "--depth=1", "--no-checkout", root.as_uri(), str(to)),
+        (to, "remote", "remove", "origin"),
+        (to, "sparse-checkout", "set", "--no-cone", *kept),
+        (to, "checkout", "--quiet"),
+    ]
+    for folder, *words in commands:
+        answer = git(*words, folder=folder)
+        if answer.returncode:
+            raise UserError(f"The code cannot be packed: {complaint(answer)}.")
+
+
+def download(wheels: Sequence[str], to: Path, python: str | None) -> None:
+    """Download wheels of packages, and of what they need, for Linux on x86-64."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+    command += ["--dest", str(to), *wheels]
+    if python is not None:
+        command += ["--python-version", python, "--implementation", "cp"]
+        for version in ("2_28", "2_27", "2_17"):
+            command += ["--platform", f"manylinux_{version}_x86_64"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        reason = (answer.stderr.strip().splitlines() or ["pip failed"])[-1]
+        raise UserError(f"These wheels cannot be had: {' '.join(wheels)}. {reason}")
+
+
+class Parts(io.RawIOBase):
+    """A file that is written as parts of at most ``size`` bytes: ``NAME.001``, ``NAME.002``."""
+
+    def __init__(self, path: Path, size: int | None):
+        self.path = path
+        self.size = size
+        self.paths: list[Path] = []
+        self._part: io.BufferedWriter | None = None
+        self._free = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: bytes) -> int:
+        rest = memoryview(content)
+        while rest:
+            if self._part is None or self._free == 0:
+                self._next()
+            length = len(rest) if self.size is None else min(self._free, len(rest))
+            self._part.write(rest[:length])
+            self._free -= length
+            rest = rest[length:]
+        return len(content)
+
+    def _next(self) -> None:
+        """Begin the next part."""
+        if self._part is not None:
+            self._part.close()
+        path = self.path.with_name(f"{self.path.name}.{len(self.paths) + 1:03}")
+        self._part = path.open("wb")
+        self._free = self.size or -1
+        self.paths.append(path)
+
+    def close(self) -> None:
+        if self._part is not None:
+            self._part.close()
+        super().close()
+
+
+# ------------------------------------------------------------------------------------- unpack
+
+
+class Unpacked(NamedTuple):
+    """How many records were copied, how many were here already, and checkpoints copied."""
+
+    records: int
+    known: int
+    checkpoints: int
+
+
+def unpack(source: Path, store: Store, *, checkpoints: bool = False) -> Unpacked:
+    """Copy the sound records of a pack that has run, or of a folder of records, into a store.
+
+    ``source`` may be a tar archive of such a folder. A trial that has a record here keeps it,
+    unless that one was interrupted. Damaged files are left out, with a warning. ``checkpoints``
+    copies the unfinished trainings, too, which then go on here.
+
+    Raises UserError where no records are found.
+    """
+    store.check_writable()
+    with opened(source) as folder:
+        brought = Store(folder)
+        records, known = 0, 0
+        for record in brought.records(cut=False):
+            present = store.get(record.trial)
+            if present is not None and present.exit not in UNFINISHED:
+                known += 1
+                continue
+            store.put(record)
+            records += 1
+        copied = copy_trainings(brought, store) if checkpoints else 0
+    return Unpacked(records, known, copied)
+
+
+@contextlib.contextmanager
+def opened(source: Path) -> Iterator[Path]:
+    """Give the folder of records in a pack, a folder, or a tar archive of one."""
+    if not source.is_file():
+        yield results_in(source)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            with tarfile.open(source) as archive:
+                archive.extractall(name, filter="data")
+        except (tarfile.TarError, EOFError) as error:
+            raise UserError(f"{source} is no sound tar archive: {error}.") from None
+        yield results_in(Path(name))
+
+
+def results_in(folder: Path) -> Path:
+    """Return the folder of records of a pack, or of a folder around one.
+
+    Raises UserError if there are no records.
+    """
+    below = sorted(path for path in folder.glob("*") if path.is_dir())
+    for parent in (folder, *below):
+        for place in (f"{UNPACKED}/capsules/results", "results", ""):
+            results = parent / place
+            if any(any(results.glob(f"{stem}/*/*.json")) for stem in papers.WITH_TRIALS):
+                return results
+    raise UserError(f"There are no records in {folder}: name the folder that run.sh is in.")
+
+
+def copy_trainings(brought: Store, store: Store) -> int:
+    """Copy the files of trainings that are not here, and return how many."""
+    count = 0
+    for path in sorted(brought.trainings.rglob("*")):
+        target = store.trainings / path.relative_to(brought.trainings)
+        if path.is_file() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+            count += 1
+    return count

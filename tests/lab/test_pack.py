@@ -1,0 +1,177 @@
+"""A pack takes runs to a machine without a network, and their records come back, checked."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from helpers import notified
+
+from capslib.errors import UserError
+from capslib.lab import pack as packing
+from capslib.lab.pack import ARCHIVE, UNPACKED, Unpacked, pack, parse_size, unpack
+from capslib.lab.runs import Checkout, checkout
+from capslib.lab.store import Store
+
+ROOT = Path(__file__).parents[2]
+STEM = "learned_routing"
+TOYS = ROOT / "results" / STEM / "toys"
+
+
+@pytest.fixture
+def committed(monkeypatch) -> str:
+    """The revision of this checkout, as if nothing had changed since."""
+    revision = checkout(ROOT).revision
+    if revision is None:
+        pytest.skip(f"no git checkout: {checkout(ROOT).reason}")
+    monkeypatch.setattr(packing, "checkout", lambda: Checkout(revision, False))
+    return revision
+
+
+@pytest.fixture
+def brought(tmp_path) -> Path:
+    """A folder with the committed records of an experiment."""
+    shutil.copytree(TOYS, tmp_path / "brought" / STEM / "toys")
+    return tmp_path / "brought"
+
+
+def keys(folder: Path) -> set[str]:
+    """Return the keys of all records in a folder."""
+    return {path.stem for path in folder.glob("*/*/*.json")}
+
+
+@pytest.mark.parametrize(("text", "size"), [("700", 700), ("60M", 60_000_000), ("1.5k", 1500)])
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "60X", "M", "1e3", "0.1"])
+def test_what_is_no_size_is_refused_with_what_is_one(text):
+    with pytest.raises(UserError, match="60M"):
+        parse_size(text)
+
+
+def test_the_whole_way(committed, tmp_path):
+    """Packed in parts, run elsewhere without a network, and brought back."""
+    parts = pack([STEM], tmp_path / "there", scale="smoke", part_size=2_000_000)
+    sizes = [part.stat().st_size for part in parts]
+    assert set(sizes[:-1]) == {2_000_000}
+    assert 0 < sizes[-1] <= 2_000_000
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    command = ["sh", tmp_path / "there" / "run.sh", "--experiment", "toys", "--workers", "1"]
+    for _ in range(2):  # the second time nothing is left to do
+        subprocess.run(
+            [*command, "--results-dir", "results"],
+            env=environment | offline | {"PYTHON": sys.executable},
+            check=True,
+            capture_output=True,
+            cwd=tmp_path,
+        )
+    clone = tmp_path / "there" / UNPACKED / "capsules"
+    assert {path.name for path in (clone / "results").iterdir() if path.is_dir()} >= {STEM}
+    assert not (clone / "results" / "em_routing").exists(), "records of other papers stay here"
+    store = Store(tmp_path / "here")
+    unpacked = unpack(tmp_path / "there", store)
+    assert unpacked == (len(keys(store.root)), 0, 0)
+    (record,) = [r for r in store.records(STEM) if r.trial.scale == "smoke"]
+    assert record.exit == "ok"
+    assert record.code.revision == committed
+    assert record.code.dirty is False
+    assert unpack(tmp_path / "there", store) == (0, unpacked.records, 0)
+
+
+def test_a_pack_is_refused_before_anything_is_written(committed, tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    there.mkdir()
+    with pytest.raises(UserError, match="data set mnist is missing"):
+        pack([STEM], there, scale="paper", data_dir=tmp_path / "none")
+    with pytest.raises(UserError, match="no wheel of this"):
+        pack([STEM], there, scale="smoke", wheels=["no wheel of this"])
+    with pytest.raises(UserError, match="smokey"):
+        pack([STEM], there, scale="smokey")
+    assert list(tmp_path.iterdir()) == [there]
+    assert list(there.iterdir()) == []
+    monkeypatch.setattr(packing, "checkout", lambda: Checkout(committed, True))
+    with pytest.raises(UserError, match="commit first"):
+        pack([STEM], there, scale="smoke")
+    (there / "file").touch()
+    with pytest.raises(UserError, match="is not empty: name a new folder"):
+        pack([STEM], there, scale="smoke")
+
+
+def test_data_sets_are_those_of_trials_without_a_record(monkeypatch, tmp_path):
+    assert packing.data_sets([STEM], "smoke") == [], "stand-ins are in the package"
+    monkeypatch.setenv("CAPSLIB_RESULTS", str(tmp_path))
+    assert packing.data_sets([STEM], "cpu") == ["mnist", "smallnorb"]
+
+
+def test_a_trial_keeps_the_record_that_it_has_unless_that_was_interrupted(brought, tmp_path):
+    store = Store(tmp_path / "here")
+    records = list(Store(brought).records())
+    kept = records[0].model_copy(update={"message": "ours"})
+    store.put(kept)
+    expected = len(records) - 1
+    if expected:
+        unfinished = {"exit": "interrupted", "metrics": {}, "message": "stopped"}
+        store.put(records[1].model_copy(update=unfinished))
+    assert unpack(brought, store) == Unpacked(expected, 1, 0)
+    assert store.get(kept.trial).message == "ours"
+    assert {record.exit for record in store.records()} == {"ok"}
+
+
+def test_damaged_records_stay_where_they_are(brought, tmp_path):
+    path = next(brought.glob("*/*/*.json"))
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    store = Store(tmp_path / "here")
+    with notified("damaged"):
+        unpack(brought, store)
+    assert path.stem not in keys(store.root)
+
+
+def test_checkpoints_come_along_when_asked(brought, tmp_path):
+    (brought / ".trainings").mkdir()
+    (brought / ".trainings" / "abc.pt").write_bytes(b"theirs")
+    store = Store(tmp_path / "here")
+    assert unpack(brought, store).checkpoints == 0
+    assert not store.trainings.exists()
+    assert unpack(brought, store, checkpoints=True).checkpoints == 1
+    (store.trainings / "abc.pt").write_bytes(b"ours, further on")
+    assert unpack(brought, store, checkpoints=True).checkpoints == 0
+    assert (store.trainings / "abc.pt").read_bytes() == b"ours, further on"
+
+
+def test_a_tar_archive_of_a_pack_is_unpacked_and_a_hostile_one_is_refused(brought, tmp_path):
+    archive = tmp_path / "back.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(brought, "pack/results")
+    store = Store(tmp_path / "here")
+    assert unpack(archive, store).records == len(keys(brought))
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
+    with pytest.raises(UserError, match="no sound tar archive"):
+        unpack(archive, store)
+    assert not (tmp_path / "outside").exists()
+    archive.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="no sound tar archive"):
+        unpack(archive, store)
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"no records in .*run\.sh"):
+        unpack(tmp_path, Store(tmp_path / "here"))
+
+
+def test_the_parts_are_one_archive(committed, tmp_path):
+    parts = pack([STEM], tmp_path / "whole", scale="smoke")
+    assert [part.name for part in parts] == [f"{ARCHIVE}.001"]
+    with tarfile.open(parts[0]) as archive:
+        names = archive.getnames()
+    assert "capsules/capslib/__init__.py" in names
+    assert any(name.startswith("capsules/.git/") for name in names)
