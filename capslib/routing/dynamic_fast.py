@@ -17,7 +17,7 @@ from capslib.routing.competition import (
     softmax_gradient,
     uniform,
 )
-from capslib.routing.fast import Core, Tensors
+from capslib.routing.fast import Core, Tensors, in_steps
 
 __all__ = ["CORE"]
 
@@ -66,10 +66,7 @@ def _backward(
 
     That of the votes is a sum of outer products.
     """
-    size = len(_Step._fields)
-    steps = [
-        _Step(*residuals[start : start + size]) for start in range(0, len(residuals), size)
-    ]
+    steps = in_steps(_Step, residuals)
     steps[-1] = steps[-1]._replace(coupling=outputs[1])
     steps[0] = steps[0]._replace(coupling=_initial_coupling(votes, competition))
     to_pose, to_coupling = gradients

@@ -26,7 +26,7 @@ from capslib.routing.em import (
     log_odds,
     schedule,
 )
-from capslib.routing.fast import Core, Tensors
+from capslib.routing.fast import Core, Tensors, in_steps
 
 __all__ = ["CORE"]
 
@@ -94,10 +94,7 @@ def _forward(
 def _steps(residuals: Tensors, outputs: Tensors, uniform_coupling: Tensor) -> list[_Step]:
     """Return the steps of all iterations, completed."""
     mu, logit, coupling = outputs
-    size = len(_Step._fields)
-    steps = [
-        _Step(*residuals[start : start + size]) for start in range(0, len(residuals), size)
-    ]
+    steps = in_steps(_Step, residuals)
     steps[-1] = steps[-1]._replace(coupling=coupling, mu=mu, logit=logit)
     steps[0] = steps[0]._replace(coupling=uniform_coupling)
     return steps

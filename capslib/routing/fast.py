@@ -17,7 +17,16 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from einops import einsum, rearrange
@@ -37,6 +46,7 @@ __all__ = [
     "LazyVotes",
     "Tensors",
     "float32_products",
+    "in_steps",
     "routing_function",
 ]
 
@@ -49,6 +59,7 @@ KEPT_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 _UNLIMITED = 1 << 62
 """The bytes of a chunk or block on other devices."""
 Tensors = tuple[Tensor, ...]
+_Step = TypeVar("_Step", bound=tuple)
 
 
 class LazyVotes(NamedTuple):
@@ -98,6 +109,12 @@ class Core(NamedTuple):
     forward: Callable[..., tuple[Tensors, Tensors]]
     backward: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     finish: Callable[..., RoutingResult]
+
+
+def in_steps(step: type[_Step], residuals: Tensors) -> list[_Step]:
+    """Return the residuals of a core in named tuples, one ``step`` for each iteration."""
+    size = len(step._fields)
+    return [step(*residuals[start : start + size]) for start in range(0, len(residuals), size)]
 
 
 def routing_function(definition: Callable[..., RoutingResult]) -> Callable[..., RoutingResult]:
