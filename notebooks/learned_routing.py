@@ -746,7 +746,7 @@ names = {"LR-X-params": "Parameters of the smallNORB network without its routing
 chapter.table("LR-X-params", names=names)
 
 # %% [markdown]
-# A long training compiles EM routing and RBA, which have a fast core of their own; the LSTM and the kernel have none. The kernel routes without products, so its operations do not count its routing.
+# A long training compiles EM routing, RBA and the kernel, which have a fast core of their own; the LSTM has none. The kernel's time in the table is older than its core. The kernel routes without products, so its operations do not count its routing.
 #
 # ## Run it yourself
 #

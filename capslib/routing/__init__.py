@@ -3,6 +3,7 @@
 The files, from the top of the room to its bottom. Each imports only from files below it::
 
     dynamic_fast  em_fast    a faster loop for dynamic and for EM routing
+    similarity_fast          a faster loop for similarity routing, where it is compiled
     free_energy              the free energies that the updates of EM routing lower
     over_children            dynamic routing, normalised over the children
     consensus                routings that learn what agreement is
@@ -38,9 +39,10 @@ from collections.abc import Callable
 
 from capslib.errors import check_name
 from capslib.registry import ROUTINGS
-from capslib.routing import dynamic_fast, em_fast
+from capslib.routing import dynamic_fast, em_fast, similarity_fast
 from capslib.routing.base import RoutingResult, squash
 from capslib.routing.competition import Competition, Normalise, convolutional
+from capslib.routing.consensus import similarity_routing
 from capslib.routing.dynamic import DynamicRouting, dynamic_routing
 from capslib.routing.em import EMRouting, em_routing
 from capslib.routing.fast import LazyVotes, routing_function
@@ -48,6 +50,7 @@ from capslib.routing.module import Routing, start_on_first_batch, use_path
 
 dynamic_routing.core = dynamic_fast.CORE
 em_routing.core = em_fast.CORE
+similarity_routing.core = similarity_fast.CORE
 
 
 def make_routing(name: str, parents: int, dim: int, **options: object) -> Routing:

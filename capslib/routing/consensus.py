@@ -29,13 +29,16 @@ __all__ = [
     "Reads",
     "SimilarityRouting",
     "Start",
+    "activated",
     "closed_form",
     "connectionist_routing",
     "consensus",
+    "gaussians",
     "kernel",
     "lstm_cell",
     "perceptron",
     "similarity_routing",
+    "total_weight",
 ]
 
 SMALLEST = 1e-4
@@ -82,12 +85,20 @@ def kernel(votes: Tensor, mu: Tensor, mixture: Tensor, width: Tensor) -> Tensor:
     are [J, Q].
     """
     distance = (votes - mu[..., None]).square().sum(dim=0)  # [..., J, I]  ‖μ − v‖²
+    k = 0
+    for share, precision in gaussians(mixture, width):
+        k = k + share * (-distance * precision).exp()
+    return k
+
+
+def gaussians(mixture: Tensor, width: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return share and precision 1/2ℓ² of each of Q Gaussians, both [J, 1].
+
+    ``mixture`` (logits) and ``width`` ℓ are [J, Q]. Shares of a parent sum to one.
+    """
     precision = 0.5 / width.square().clamp_min(SMALLEST**2)  # [J, Q]
     share = mixture.softmax(dim=-1)  # [J, Q]
-    k = 0
-    for w, p in zip(share.unbind(-1), precision.unbind(-1), strict=True):
-        k = k + w[:, None] * (-distance * p[:, None]).exp()
-    return k
+    return list(zip(share.split(1, dim=-1), precision.split(1, dim=-1), strict=True))
 
 
 def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) -> Tensor:
@@ -95,7 +106,12 @@ def closed_form(k: Tensor, log_prior: Tensor, lambda1: Tensor, lambda2: Tensor) 
 
     ``k`` and ``log_prior`` = ln a broadcast to [..., J, I]; the weights λ₁ and λ₂ are [J, 1].
     """
-    return (k + lambda2 * log_prior) / (lambda1 + lambda2 + 1e-6)
+    return (k + lambda2 * log_prior) / total_weight(lambda1, lambda2)
+
+
+def total_weight(lambda1: Tensor, lambda2: Tensor) -> Tensor:
+    """Return λ₁ + λ₂, kept above zero."""
+    return lambda1 + lambda2 + 1e-6
 
 
 @routing_function
@@ -132,9 +148,14 @@ def similarity_routing(
     mu, coupling, k = consensus(votes, compatibility, iterations=iterations, bias=bias)
     agreement = (coupling * k).sum(dim=-1)  # [..., J]
     prior = (coupling * log_a).sum(dim=-1)  # [..., J]
-    logit = theta[:, 0] * agreement + theta[:, 1] + theta[:, 2].abs() * prior  # eq. (13)
     pose = rearrange(mu, "d ... j -> ... j d")
-    return RoutingResult(pose, logit.sigmoid() if logistic else logit, coupling.mT)
+    return RoutingResult(pose, activated(agreement, prior, theta, logistic), coupling.mT)
+
+
+def activated(agreement: Tensor, prior: Tensor, theta: Tensor, logistic: bool) -> Tensor:
+    """Return activations [..., J] of Σ_i c_i k_i and Σ_i c_i ln a_i, or logits, eq. (13)."""
+    logit = theta[:, 0] * agreement + theta[:, 1] + theta[:, 2].abs() * prior
+    return logit.sigmoid() if logistic else logit
 
 
 Start = Literal["released", "spread", "steep"]

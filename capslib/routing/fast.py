@@ -103,12 +103,14 @@ class Core(NamedTuple):
     ``residuals``); the last output is the couplings [n, J, I]. ``backward(votes, outputs,
     residuals, gradients, **arguments)`` returns the gradient of the votes, and those of other
     tensors by name. ``finish(*outputs, **arguments)``, which autograd sees and which gets
-    couplings [n, I, J], makes a :class:`RoutingResult`.
+    couplings [n, I, J], makes a :class:`RoutingResult`. With ``only_compiled`` the fast path
+    takes the definition: without a compiler the core would gain little on it.
     """
 
     forward: Callable[..., tuple[Tensors, Tensors]]
     backward: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     finish: Callable[..., RoutingResult]
+    only_compiled: bool = False
 
 
 def in_steps(step: type[_Step], residuals: Tensors) -> list[_Step]:
@@ -207,11 +209,18 @@ def _route(
         if path == "eager" or not values_can_be_read() or source.numel() == 0:
             return definition(_formed(weight, source), **arguments)
         batch, source, arguments = _one_batch(weight, source, arguments)
-        if core is None or any(_learns(value) for value in arguments.values()):
-            result = _in_chunks(definition, weight, source, arguments)
-        else:
+        if _takes_core(core, path, arguments):
             result = _by_core(core, path, weight, source, arguments)
+        else:
+            result = _in_chunks(definition, weight, source, arguments)
     return tuple(tensor.reshape(*batch, *tensor.shape[1:]) for tensor in result)
+
+
+def _takes_core(core: Core | None, path: Path, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a path computes the core in the place of the definition."""
+    if core is None or (core.only_compiled and path != "compiled"):
+        return False
+    return not any(_learns(value) for value in arguments.values())
 
 
 @contextlib.contextmanager

@@ -24,6 +24,14 @@ def test_a_routing_conforms(name, bias, check):
     CHECKS[check](name, BIASES[bias])
 
 
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.usefixtures("every_core_is_fast")
+def test_the_core_of_similarity_routing_conforms(bias, check):
+    """Uncompiled, where the fast path would take the definition."""
+    CHECKS[check]("similarity", BIASES[bias])
+
+
 def digits(split: str) -> Examples:
     arrays = data.load("digits", split)
     return Examples(torch.tensor(arrays.images) / 255, torch.tensor(arrays.labels))

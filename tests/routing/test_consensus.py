@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conformance import EXACT, assert_equal, assert_gradients, draw
+from conformance import (
+    EXACT,
+    assert_close,
+    assert_equal,
+    assert_gradients,
+    draw,
+    outcome_on,
+)
 from references import connectionist, similarity
 
 from capslib.layers import ConvCapsules, bounded, with_coordinates
@@ -84,6 +91,20 @@ def test_every_start_is_what_the_plain_loops_say(start):
     assert_equal(routing(*tensors), similarity(routing, *tensors), **EXACT)
 
 
+@pytest.mark.parametrize("start", ["released", "spread", "steep"])
+@pytest.mark.usefixtures("every_core_is_fast")
+def test_the_core_learns_from_every_start_what_the_definition_does(start):
+    """Also where a width is zero or negative, and with ten kernels and logits."""
+    options = {"start": start, "kernels": 10, "logistic": False, "bias": 0.1}
+    routing = make_routing("similarity", 2, 16, **options)
+    with torch.no_grad():
+        routing.raw_width[0, :3] = torch.tensor([0.0, -0.5, -100.0])
+        routing.weights[1] *= -1
+    tensors = 0.1 * VOTES, ACTIVATION
+    expected = outcome_on("eager", routing, *tensors)
+    assert_close(outcome_on("fast", routing, *tensors), expected, 1e-9)
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_without_logistic_the_activation_is_a_logit(name):
     routing, logits = make_routing(name, 2, 16), make_routing(name, 2, 16, logistic=False)
@@ -135,6 +156,7 @@ def test_a_bounded_convolution_knows_where_its_windows_are():
 
 
 @pytest.mark.parametrize("path", ["fast", "eager"])
+@pytest.mark.usefixtures("every_core_is_fast")
 def test_theta_of_columns_belongs_to_the_columns_of_a_grid(path):
     """Every column is as in a layer where all parents have its θ."""
     sizes = {"kernel": 3, "transform": "bounded", "routing": "similarity"}

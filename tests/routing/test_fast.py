@@ -35,7 +35,7 @@ from capslib.routing import (
     use_path,
 )
 
-CORES = ("dynamic", "dynamic_over_children", "em", "em_vector")
+CORES = ("dynamic", "dynamic_over_children", "em", "em_vector", "similarity")
 EXAMPLE = CHILDREN * PARENTS * DIM * 8
 """The bytes of an example's votes."""
 needs_compiler = pytest.mark.skipif(
@@ -56,6 +56,7 @@ def traced(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.usefixtures("every_core_is_fast")
 def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
     """Beside the votes, less than half of them and a third of what autograd keeps."""
     monkeypatch.setitem(fast.KEPT_BYTES, "cpu", 0)
@@ -78,6 +79,24 @@ def test_what_is_kept_for_the_gradient_is_small(name, monkeypatch):
         return sum(storages.values())
 
     assert kept_bytes("fast") < min(kept_bytes("eager") / 3, votes.nbytes / 2)
+
+
+@pytest.mark.parametrize("path", ["fast", "compiled"])
+def test_the_fast_path_leaves_a_core_to_the_compiler_that_needs_it(traced, monkeypatch, path):
+    """Without one, the definition is as fast, and gives a short training the same bits."""
+    routing, tensors = build("similarity", None), draw_kind("random")
+    core = type(routing).function.core
+    calls: list[str] = []
+
+    def forward(*votes: Tensor, **arguments: object):
+        calls.append("core")
+        return core.forward(*votes, **arguments)
+
+    monkeypatch.setattr(type(routing).function, "core", core._replace(forward=forward))
+    use_path(routing, path)
+    with torch.no_grad():
+        routing(*tensors)
+    assert bool(calls) == (path == "compiled")
 
 
 def test_nothing_is_kept_where_no_gradient_can_be_asked_for(monkeypatch):
@@ -130,7 +149,7 @@ def test_the_gradient_of_a_gradient_is_refused_not_wrong():
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["dynamic", "em"])
+@pytest.mark.parametrize("name", ["dynamic", "em", "similarity"])
 def test_compiled_is_the_definition(name, monkeypatch):
     """Of seven examples four make a whole chunk, which is compiled, and three are left."""
     monkeypatch.setitem(fast.CHUNK_BYTES, "cpu", 4 * EXAMPLE)
@@ -212,6 +231,7 @@ def test_on_a_gpu_a_routing_takes_no_part_in_tf32(device, inside):
 
 
 @pytest.mark.parametrize("name", CORES)
+@pytest.mark.usefixtures("every_core_is_fast")
 def test_a_gradient_asked_for_alone_is_that_of_all_gradients(name):
     """An attack, say, wants that of the poses only."""
     routing = build(name, 0.1)

@@ -36,7 +36,7 @@ def run(arm: Arm, context: Context) -> Outcome:
     FLOPs are those of products and convolutions. Bytes are counted by the definition, which
     keeps all, on a small batch, and by the fast path with a whole one, of which it computes a
     part again; each tensor once. Times are ratios to those of the same network with EM routing:
-    both on the fast path, and both on the path of a training, where that of EM routing is
+    both on the fast path, and both on the path of a training, where all but the LSTM are
     compiled.
     """
     import torch
