@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capslib.losses import margin_loss, spread_loss
 from capslib.networks.em_routing import MatrixCapsNet
+from capslib.networks.learned_routing import ConsensusCapsNet
 from capslib.networks.negation_limitation import DeepCapsNet
 from capslib.routing import RoutingResult, make_routing, squash, use_path
 from capslib.routing.em import inverse_temperatures
@@ -59,6 +60,7 @@ TEXTBOOK = {
 }
 PATHS = ("textbook", "eager", "fast", "compiled")
 """The plain form above, the book's definition, the fast path, and the fast path compiled."""
+BOOK_PATHS = PATHS[1:]
 
 # --------------------------------------------------------------- what bounds a layer from below
 
@@ -108,8 +110,8 @@ def limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[float, s
 class Layer:
     """Routing of votes [N, I, J, D] by any registered routing, forward and backward.
 
-    N counts images times positions. A routing that is not in ``TEXTBOOK`` has only the paths
-    "eager" and "fast", and with a core "compiled"; it is compared with no limit.
+    N counts images times positions. A routing that is not in ``TEXTBOOK`` has only
+    ``BOOK_PATHS``, and "compiled" only with a core; it is compared with no limit.
     """
 
     name: str
@@ -173,6 +175,12 @@ LAYERS = (
     Layer("sparse_unsupervised, 40 × 40 images, batch 16", "dynamic", (16, 4608, 10, 16)),
     Layer("learned_routing, ConvCaps 1 by EM, batch 32", "em", (32 * 36, 9 * 8, 16, 16)),
     Layer("inequality_anomaly, two classes, batch 64", "dynamic", (64, 2048, 2, 16)),
+    Layer(
+        "learned_routing, ConvCaps 1 by similarity, batch 32",
+        "similarity",
+        (32 * 36, 9 * 8, 16, 16),
+        paths=BOOK_PATHS,
+    ),
 )
 
 
@@ -188,7 +196,7 @@ class Step:
     image: tuple[int, int, int]
     batch: int
     classes: int = 10
-    paths: tuple[str, ...] = ("eager", "fast", "compiled")
+    paths: tuple[str, ...] = BOOK_PATHS
 
     def prepare(self, path: str, device: str) -> Callable[[], object]:
         """Return a function that trains for one step on a path."""
@@ -233,5 +241,12 @@ STEPS = (
         lambda: DeepCapsNet(MNIST, depth=9, hidden=(16, 10), routing="em_vector", bias=0.1),
         MNIST,
         batch=32,
+    ),
+    Step(
+        "learned_routing, similarity, batch 32",
+        lambda: ConsensusCapsNet((1, 32, 32), routing="similarity"),
+        (1, 32, 32),
+        batch=32,
+        classes=5,
     ),
 )
