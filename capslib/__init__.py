@@ -26,9 +26,10 @@ own place: from lower lines, or from its left on its line::
     the lab      cli                                    the command line, thin
                  notebooks  chapter                     execute chapters; claims on a page
                  workers  progress  batch               run them here or on a cluster, shown
-                 review  planning  skeleton             check records; plan trials; a new paper
+                 review  skeleton                       check records; a new paper
                  pack                                   runs on a machine without a network
-                 estimates                              what trials take
+                 planning  budget                       plan trials; the best for a given time
+                 counting  estimates                    what steps do; what trials take
                  judging  claims  frames                judge a claim; all verdicts; tables
                  replicates  samples  decisions         runs by seed, of a check; their word
                  words  headlines                       what verdicts are; those on an abstract

@@ -11,9 +11,12 @@ Whatever is killed, the same call again goes on from the checkpoints:
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,8 +26,10 @@ import rich
 from capslib import papers
 from capslib.errors import Interrupted, UserError
 from capslib.lab import planning, progress
+from capslib.lab.budget import Waiting, plan_budget
+from capslib.lab.estimates import NOT_MEASURED, step_names
 from capslib.lab.ledger import plural
-from capslib.lab.records import Record
+from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.runs import code_hash
 from capslib.lab.settings import Settings
 from capslib.lab.store import Store, project_root
@@ -117,19 +122,25 @@ class Session:
         return records
 
 
-def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
-    """Raise UserError, which names them, for data sets of the trials that are not there."""
+def missing_data(trials: Iterable[Trial], data_dir: Path | None) -> dict[str, str]:
+    """Return the data sets of the trials that are not there, and what to do about each."""
     from capslib import data
 
-    names = {getattr(papers.arm(trial), "data", None) for trial in trials}
-    problems = []
+    names = {papers.arm(trial).data for trial in trials}
+    problems = {}
     for name in sorted(filter(None, names)):
         try:
             data.require(name, data_dir=data_dir)
         except UserError as error:
-            problems.append(str(error))
+            problems[name] = str(error)
+    return problems
+
+
+def check_data(trials: Sequence[Trial], data_dir: Path | None) -> None:
+    """Raise UserError, which names them, for data sets of the trials that are not there."""
+    problems = missing_data(trials, data_dir)
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError("\n".join(problems.values()))
 
 
 def run(
@@ -140,6 +151,7 @@ def run(
     display: Display | None = None,
     retry_failed: bool = False,
     max_steps: int | None = None,
+    deadline: float = math.inf,
 ) -> list[Record]:
     """Run the trials that have no record, and return the new records.
 
@@ -147,6 +159,7 @@ def run(
     those again whose record is of a failure. ``max_steps`` makes it a rehearsal, which ends
     each training after so many steps; the next run without it replaces these records. On a
     scheduler of the user's own, the folders of data and results are paths on its workers, too.
+    At ``deadline``, by the monotonic clock, trials write a checkpoint and stop.
 
     Raises UserError for what would stop all trials (a missing data set, workers with another
     version of capslib), and Interrupted when stopped by a signal.
@@ -180,7 +193,7 @@ def run(
         )
         tasks.append(task)
     records: list[Record] = []
-    with Signals() as stop, executor(settings, plan.devices, display, stop) as execute:
+    with Signals(deadline) as stop, executor(settings, plan.devices, display, stop) as execute:
         for last in (False, True):  # what another process runs is looked at again
             taken: list[Task] = []
             for task, record in execute(tasks):
@@ -189,9 +202,9 @@ def run(
                     taken.append(task.model_copy(update={"wait": True}))
                 else:
                     records.append(record)
-            if taken and stop():
+            if taken and stop.signal is not None:
                 raise Interrupted
-            if last or not taken:
+            if last or not taken or stop():
                 break
             tasks = taken
             display.say(
@@ -200,16 +213,137 @@ def run(
     return records
 
 
+# ------------------------------------------------------------------------------ in a given time
+
+REHEARSAL_STEPS = 20
+REHEARSED = 0.1
+"""The share of a budget that rehearsals at its start may take."""
+WORTH_REHEARSING = 600.0
+"""Seconds of the shortest budget that has any."""
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The end of a budget has come, and something still runs."""
+
+
+def grace(seconds: float) -> float:
+    """Return how many seconds before they are stopped trials are asked to stop."""
+    return min(60.0, max(3.0, 0.05 * seconds))
+
+
+def wrap_up(seconds: float, planned: float) -> float:
+    """Return how many seconds of a budget are for the end: workers, verdicts, the next plan.
+
+    ``planned`` is how many the plan at its start took.
+    """
+    return min(0.3 * seconds, 5.0 + 1.5 * planned)
+
+
+def run_budget(
+    waiting: Waiting,
+    store: Store,
+    settings: Settings,
+    seconds: float,
+    *,
+    started: float,
+    display: Display | None = None,
+) -> list[Record]:
+    """Run the trials that decide most claims in so many seconds, and return their records.
+
+    The time counts from ``started``, by the monotonic clock. Training steps that no record
+    tells of are rehearsed first. What still runs shortly before the end writes a checkpoint.
+    What does not stop then is broken off. Raises what :func:`run` raises.
+    """
+    display = display or Display()
+    end = started + seconds - wrap_up(seconds, time.monotonic() - started)
+    deadline = end - grace(seconds)
+    left = waiting
+    with time_limit(end):
+        if seconds >= WORTH_REHEARSING:
+            limit = min(deadline, time.monotonic() + REHEARSED * seconds)
+            choice = plan_budget(left, store, settings, deadline - time.monotonic())
+            rehearse(
+                [waiting.trials[key] for key in choice.trials], store, settings, limit, display
+            )
+        while time.monotonic() < deadline:
+            choice = plan_budget(left, store, settings, deadline - time.monotonic())
+            groups = [*choice.groups, choice.begun] if choice.begun else choice.groups
+            records: list[Record] = []
+            for _, crew in itertools.groupby(groups, key=lambda group: group.crew):
+                keys = dict.fromkeys(key for group in crew for key in group.trials)
+                trials = [waiting.trials[key] for key in keys]
+                records += run(trials, store, settings, display=display, deadline=deadline)
+            if not records:
+                break
+            left = left.without({record.key for record in records})
+    stored = [store.get(trial) for trial in waiting.trials.values()]
+    return [r for r in stored if r is not None and r.exit not in UNFINISHED]
+
+
+def rehearse(
+    trials: Iterable[Trial],
+    store: Store,
+    settings: Settings,
+    deadline: float,
+    display: Display,
+) -> None:
+    """Rehearse one of the trials for each training step that nothing measured tells of."""
+    trials = list(trials)
+    stems = {trial.paper for trial in trials}
+    experience = planning.experience_of(stems, store, settings.device)
+    unmeasured: dict[tuple[str, ...], Trial] = {}
+    for trial in trials:
+        if experience.estimate(trial).basis in NOT_MEASURED:
+            unmeasured.setdefault(step_names(trial), trial)
+    if not unmeasured:
+        return
+    display.say(
+        f"Rehearsing {plural(len(unmeasured), 'training step')} that no record tells of."
+    )
+    run(
+        list(unmeasured.values()),
+        planning.rehearsals(store),
+        settings.model_copy(update={"workers": 1}),
+        max_steps=REHEARSAL_STEPS,
+        deadline=deadline,
+    )
+
+
+@contextlib.contextmanager
+def time_limit(end: float) -> Iterator[None]:
+    """Break off what still runs at ``end``, by the monotonic clock, where the system can."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(signal, "setitimer"):  # Windows
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, end - time.monotonic()))
+    try:
+        with contextlib.suppress(TimeIsUp):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Signals:
-    """Whether Ctrl-C or SIGTERM has come. The next one, of either, does what it did before."""
+    """Whether Ctrl-C or SIGTERM has come, or the deadline of the monotonic clock.
+
+    The next signal, of either kind, does what it did before.
+    """
 
     signal: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline = deadline
         self.handlers: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        return self.signal is not None
+        return self.signal is not None or time.monotonic() >= self.deadline
 
     def __enter__(self) -> Self:
         # No other thread may ask for signals.

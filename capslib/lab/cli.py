@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -26,6 +28,8 @@ from capslib.papers.experiment import Trial
 
 if TYPE_CHECKING:
     from capslib.lab.batch import Session
+    from capslib.lab.budget import Waiting
+    from capslib.lab.records import Record
     from capslib.lab.store import Store
 
 app = typer.Typer(
@@ -43,6 +47,16 @@ Stems = Annotated[
     typer.Argument(
         metavar="STEM…",
         help=f"papers: {', '.join(papers.STEMS)}; studies: {', '.join(papers.STUDIES)}",
+    ),
+]
+SomeStems = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[STEM…]",
+        help=(
+            f"papers: {', '.join(papers.STEMS)}; studies: {', '.join(papers.STUDIES)}; "
+            "with --budget by default all papers"
+        ),
     ),
 ]
 Stem = Annotated[str | None, typer.Argument(metavar="[STEM]", help="one paper; default: all")]
@@ -199,8 +213,8 @@ def execute(
 
 @app.command(cls=Command)
 def run(
-    stems: Stems,
     scale: Annotated[str, option("scale")],
+    stems: SomeStems = None,
     experiment: Annotated[
         list[str] | None, typer.Option(help="only this experiment (may be repeated)")
     ] = None,
@@ -224,6 +238,13 @@ def run(
             min=1, help="rehearse: stop each training after this many steps; no result"
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="run what decides most claims in this time, such as 15m, 12h or 90s",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         flag(
@@ -231,17 +252,36 @@ def run(
             "show what would run, here or on such a device elsewhere, its time and memory",
         ),
     ] = False,
+    verbose: Annotated[
+        bool, flag("--verbose", "with --dry-run: list every trial, not only groups of them")
+    ] = False,
 ) -> None:
     """Run the trials that have no record yet, in parallel.
     After a stop or a kill, the same command goes on from there.
     """
-    from capslib.lab import batch, progress
-
+    started = time.monotonic()
     if dry_run and max_steps:
         raise UserError(
             "--dry-run plans the whole run, and --max-steps rehearses it: "
             "give one of them, then the other."
         )
+    if verbose and not dry_run:
+        raise UserError("--verbose lists the trials of a plan: give --dry-run with it.")
+    chooses = {
+        "--experiment": experiment,
+        "--where": where,
+        "--set": change,
+        "--seeds": seeds,
+        "--max-steps": max_steps,
+        "--retry-failed": retry_failed,
+        "--scheduler": scheduler,
+    }
+    seconds = None if budget is None else checked_budget(budget, stems, scale, chooses)
+    if not stems and seconds is None:
+        listed = ", ".join(papers.STEMS)
+        raise UserError(f"Name a paper ({listed}), or give --budget for all of them.")
+    from capslib.lab import batch, progress
+
     session = batch.Session.start(
         scale=scale,
         device=device,
@@ -254,6 +294,9 @@ def run(
         elsewhere=dry_run,
     )
     note_unproven_code(session.settings)
+    if seconds is not None:
+        run_in_time(stems or papers.STEMS, session, seconds, started, dry_run)
+        return
     trials: dict[str, Trial] = {}  # by key: a paper or an experiment may be named twice
     for stem in stems:
         for name in experiment or papers.experiments(stem):
@@ -265,7 +308,7 @@ def run(
             ):
                 trials[trial.key] = trial
     if dry_run:
-        show_plan(list(trials.values()), session, retry_failed)
+        show_plan(list(trials.values()), session, retry_failed, verbose)
         return
     try:
         with progress.RunDisplay(console) as display:
@@ -280,27 +323,127 @@ def run(
     except KeyboardInterrupt as stopped:
         say("Stopped. The same command continues from the last checkpoints.")
         raise typer.Exit(status_of(stopped)) from None
+    exit_if_failed(records, session)
+
+
+def exit_if_failed(records: list[Record], session: Session) -> None:
+    """Print the records that are of failures, and exit with status 1 if there are any."""
+    from capslib.lab import progress
+
     failed = [record for record in records if record.failed]
     if failed:
         console.print(progress.failures(failed, session.store))
         raise typer.Exit(1)
 
 
-def show_plan(trials: list[Trial], session: Session, retry_failed: bool) -> None:
+def show_plan(trials: list[Trial], session: Session, retry_failed: bool, verbose: bool) -> None:
     """Print what would run, what it costs, and what keeps it from starting."""
-    from capslib.lab import batch, planning, progress
+    from capslib.lab import batch, budget, planning, progress
 
     store, settings = session.store, session.settings
     plan = planning.plan(trials, store, settings, retry_failed=retry_failed)
     for line in progress.summary(plan):
         say(line)
-    for line in progress.costs(plan, settings, store):
+    todo = {trial.key: trial for trial in plan.todo}
+    stems = {trial.paper for trial in plan.todo}
+    waiting = budget.waiting_for(sorted(stems), settings.scale, store).among(todo.keys())
+    costs = {}
+    for key, trial in waiting.trials.items():
+        costs[key] = budget.cost_of(trial, plan.estimates[key], store)
+    for line in progress.plan_lines(plan, waiting, costs, each=verbose):
         out.print(line)
     if settings.scheduler is None:
         try:
             batch.check_data(plan.todo, settings.data_dir)
         except UserError as missing:
             say(f"It cannot start yet. {missing}")
+
+
+def checked_budget(
+    budget: str, stems: list[str] | None, scale: str, chooses: dict[str, object]
+) -> float:
+    """Return the seconds of a budget. Raise UserError for what does not go with one."""
+    from capslib.lab.budget import seconds_of
+
+    seconds = seconds_of(budget)
+    given = [name for name, value in chooses.items() if value]
+    if given:
+        raise UserError(f"--budget chooses the trials itself: leave out {', '.join(given)}.")
+    if scale == "smoke":
+        raise UserError("No claim is decided at smoke scale: give --scale cpu or paper.")
+    for stem in stems or ():
+        papers.module(stem)  # raises for an unknown stem
+    if stems and not any(stem in papers.PAPERS for stem in stems):
+        raise UserError(
+            f"--budget runs what decides claims, and {stems[0]} makes none: leave it out."
+        )
+    return seconds
+
+
+def run_in_time(
+    stems: Sequence[str], session: Session, seconds: float, started: float, dry_run: bool
+) -> None:
+    """Run, or with ``dry_run`` show, the trials that decide most claims in some seconds.
+
+    In the end print what was decided, and what as much time again would decide.
+    """
+    from capslib.lab import batch, budget, progress
+
+    store, settings = session.store, session.settings
+    waiting = budget.waiting_for(dict.fromkeys(stems), settings.scale, store)
+    missing = batch.missing_data(waiting.trials.values(), settings.data_dir)
+    if missing and not dry_run:
+        ready = {k for k, t in waiting.trials.items() if papers.arm(t).data not in missing}
+        if not ready:
+            raise UserError("\n".join(missing.values()))
+        say(f"Left out, for their data are not here: {', '.join(missing)}.")
+        waiting = waiting.among(ready)
+    if not waiting.bundles:
+        say(f"No claim waits for a trial at {settings.scale} scale.")
+        return
+    if dry_run:
+        choice = budget.plan_budget(waiting, store, settings, seconds)
+        for line in progress.choice_lines(choice, waiting.trials):
+            out.print(line)
+        if missing:
+            say("Data that are not here:\n" + "\n".join(missing.values()))
+        return
+    try:
+        with progress.RunDisplay(console) as display:
+            records = batch.run_budget(
+                waiting, store, settings, seconds, started=started, display=display
+            )
+    except KeyboardInterrupt as stopped:
+        say("Stopped. The same command continues from the last checkpoints.")
+        raise typer.Exit(status_of(stopped)) from None
+    left = waiting.without({record.key for record in records})
+    report(waiting, left, records, session, time.monotonic() - started)
+    choice = budget.plan_budget(left, store, settings, seconds)
+    if choice.groups or choice.begun:
+        out.print(f"As much time again, {progress.duration(seconds)}, would run:")
+        for line in progress.choice_lines(choice, left.trials, most=0):
+            out.print(line)
+    exit_if_failed(records, session)
+
+
+def report(
+    waiting: Waiting, left: Waiting, records: list[Record], session: Session, seconds: float
+) -> None:
+    """Print the verdict on each claim whose last trials have just run."""
+    from capslib.lab import claims, progress
+
+    decided = set(waiting.claims) - set(left.claims)
+    spent = f"{len(records)} trials ran in {progress.duration(seconds)}"
+    if not decided:
+        say(f"{spent}. No claim has all its trials yet; checkpoints keep what is done.")
+        return
+    say(f"{spent}. {len(decided)} claims have all their trials now:")
+    table = columns(*(column.lower() for column in claims.COLUMNS))
+    for stem in dict.fromkeys(trial.paper for trial in waiting.trials.values()):
+        for verdict in claims.verdicts(stem, store=session.store):
+            if verdict.claim.id in decided:
+                table.add_row(*claims.row(verdict))
+    out.print(table)
 
 
 def columns(*names: str, **options: object) -> Table:

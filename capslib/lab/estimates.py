@@ -1,30 +1,54 @@
-"""What trials take: time and memory, as records of the same training step tell."""
+"""What trials take: seconds and bytes, by records, by a rehearsal, or by what steps do."""
 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from capslib import papers
 from capslib.config import hash_of
 from capslib.errors import UserError
-from capslib.lab.ledger import plural
 from capslib.lab.records import Record
 from capslib.lab.runs import code_hash
 from capslib.lab.store import Store
 from capslib.papers.experiment import Scale, Trial
-from capslib.recipes import BaseRecipe, flops
+from capslib.recipes import BaseRecipe
 
-CARD = 20e12
-"""FLOP/s that one large card is taken to reach.
+if TYPE_CHECKING:
+    from capslib.lab.counting import StepCount
 
-Networks that mostly convolve reach more; those that mostly route are not measured.
+
+class Machine(NamedTuple):
+    """What a class of devices reaches: FLOP/s, bytes a second, and seconds of a launch."""
+
+    flops: float
+    traffic: float
+    launch: float
+
+
+CPU_CORE = Machine(flops=50e9, traffic=12e9, launch=50e-6)
+"""One core, as the committed records of some 130 training steps have it on the average."""
+CARD = Machine(flops=50e12, traffic=2.5e12, launch=4e-6)
+"""One large GPU.
+
+The arithmetic is that of the only network that was measured on one, which mostly convolves.
+Half the bandwidth of such cards, and launches of a captured step, are assumed.
 """
-TINY = 1e6
-"""FLOPs of a step so small that it spends its time between the operations."""
+FUSED = 0.15
+"""The share of bytes and launches between products that a compiled step has left."""
+DOUBT = 2.5
+"""How many times shorter or longer than counted a step may be that nobody measured."""
+MEASURED_DOUBT = 1.5
+"""The same of a step whose network was measured in another size, or of a rehearsed one."""
+START_SECONDS = 10.0
+"""What a trial takes before its first step: data, kernels, a compiler."""
+UNTRAINED_SECONDS = 10.0
+"""What a trial is taken to last that trains nothing, where no record tells."""
 NOT_OF_A_STEP = {
     *("data", "resize", "crop", "downsample", "jitter", "images", "epochs", "learning_rate"),
     *("shared_stream", "setup", "kind", "percent", "draw", "normals", "nrg_pam", "sees"),
@@ -32,17 +56,101 @@ NOT_OF_A_STEP = {
 }
 """Fields that change a step only by the shape of its inputs and the number of classes."""
 
+BY_RECORDS = "records of the same step"
+BY_OTHERS = "records of the same step in other experiments"
+BY_REHEARSAL = "a rehearsal of the same step"
+BY_PACE = "counted work, at the pace of records of the network in other sizes"
+BY_WORK = "counted work alone"
+NOT_MEASURED = (BY_PACE, BY_WORK)
+"""What an estimate rests on where no such step was measured."""
+BY_KIND = "records of the experiment"
+BY_GUESS = "ten seconds each, for nothing is trained"
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes of a trial, None where nothing tells, and what they rest on."""
+    """Seconds and bytes of a trial, None where nothing tells, and what they rest on.
+
+    ``low`` and ``high`` are the range in which the seconds are expected. ``together`` is how
+    many such trials one card runs at once in these seconds.
+    """
 
     seconds: float | None
     memory: int | None
     basis: str
+    low: float | None = None
+    high: float | None = None
+    together: float = 1.0
+
+    @property
+    def device_seconds(self) -> float | None:
+        """The seconds of a whole core or card that it takes."""
+        return None if self.seconds is None else self.seconds / self.together
+
+    def times(self, factor: float) -> Estimate:
+        """Return the estimate for a part of the trial, or for several."""
+        if self.seconds is None:
+            return self
+        low, high = self.low, self.high
+        return Estimate(
+            self.seconds * factor,
+            self.memory,
+            self.basis,
+            None if low is None else low * factor,
+            None if high is None else high * factor,
+            self.together,
+        )
 
 
 UNKNOWN = Estimate(None, None, "no record to go by; --max-steps 20 rehearses it")
+
+
+class Total(NamedTuple):
+    """Seconds of several trials, their range, and how many rest on what.
+
+    ``unknown`` counts the trials without an estimate, which are not in the seconds.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    unknown: int
+    bases: Counter[str]
+
+
+def total(estimates: Iterable[Estimate], devices: int = 1, each: float = math.inf) -> Total:
+    """Return what trials take in all on so many cores or cards.
+
+    ``each`` is how many of them a card is to run at once. By default it is as many as pay.
+    """
+    seconds = low = high = 0.0
+    unknown = 0
+    bases: Counter[str] = Counter()
+    for estimate in estimates:
+        bases[estimate.basis] += 1
+        if estimate.seconds is None:
+            unknown += 1
+            continue
+        share = devices * min(each, estimate.together)
+        seconds += estimate.seconds / share
+        low += (estimate.seconds if estimate.low is None else estimate.low) / share
+        high += (estimate.seconds if estimate.high is None else estimate.high) / share
+    return Total(seconds, low, high, unknown, bases)
+
+
+def total_of(parts: Iterable[Total]) -> Total:
+    """Return what several totals come to."""
+    seconds = low = high = 0.0
+    unknown = 0
+    bases: Counter[str] = Counter()
+    for part in parts:
+        seconds, low, high = seconds + part.seconds, low + part.low, high + part.high
+        unknown += part.unknown
+        bases.update(part.bases)
+    return Total(seconds, low, high, unknown, bases)
+
+
+# ---------------------------------------------------------------------------- what a step does
 
 
 class Work(NamedTuple):
@@ -50,11 +158,6 @@ class Work(NamedTuple):
 
     steps: int
     flops: int
-
-    @property
-    def tiny(self) -> bool:
-        """Whether the steps are so small that their FLOPs do not tell their time."""
-        return self.flops <= TINY * self.steps
 
 
 def recipes(trial: Trial) -> tuple[BaseRecipe, ...]:
@@ -93,15 +196,15 @@ def work(trial: Trial) -> Work:
 
 @functools.lru_cache(maxsize=65_536)
 def _work(recipes: tuple[BaseRecipe, ...]) -> Work:
-    flops = sum(recipe.steps * flops_of_step(recipe) for recipe in recipes)
+    flops = sum(recipe.steps * counted(recipe).flops for recipe in recipes)
     return Work(sum(recipe.steps for recipe in recipes), flops)
 
 
-_counted: dict[str, int] = {}
+_counted: dict[str, StepCount] = {}
 
 
-def flops_of_step(recipe: BaseRecipe) -> int:
-    """Return the FLOPs of a step, counted once for recipes with the same step.
+def counted(recipe: BaseRecipe) -> StepCount:
+    """Return what a step does, counted once for recipes with the same step.
 
     Raise UserError for a network that cannot be built.
     """
@@ -119,12 +222,14 @@ def flops_of_step(recipe: BaseRecipe) -> int:
     return _counted[name]
 
 
-def _count(recipe: BaseRecipe, name: str, code: str) -> int:
-    return flops(recipe)
+def _count(recipe: BaseRecipe, name: str, code: str) -> StepCount:
+    from capslib.lab.counting import count_step
+
+    return count_step(recipe)
 
 
 @functools.cache
-def _kept_count() -> Callable[[BaseRecipe, str, str], int]:
+def _kept_count() -> Callable[[BaseRecipe, str, str], StepCount]:
     """Return the count that the user's cache keeps until a step or its code changes.
 
     Where the cache cannot be written, every process counts anew.
@@ -133,10 +238,63 @@ def _kept_count() -> Callable[[BaseRecipe, str, str], int]:
     import pooch
 
     try:
-        memory = joblib.Memory(pooch.os_cache("capslib") / "flops", verbose=0)
+        memory = joblib.Memory(pooch.os_cache("capslib") / "steps", verbose=0)
     except OSError:
         return _count
     return memory.cache(_count, ignore=["recipe"])
+
+
+class Roofline(NamedTuple):
+    """Seconds of arithmetic, of memory traffic and of launches, each as if alone."""
+
+    arithmetic: float
+    traffic: float
+    launches: float
+
+    @property
+    def low(self) -> float:
+        """The largest of the three, as if the others ran meanwhile."""
+        return max(self)
+
+    @property
+    def high(self) -> float:
+        """The sum of the three, as if they ran one after another."""
+        return sum(self)
+
+    @property
+    def middle(self) -> float:
+        """The geometric mean of the two."""
+        return math.sqrt(self.low * self.high)
+
+    @property
+    def busy(self) -> float:
+        """The seconds in which a device has work; launches leave it idle."""
+        return max(self.arithmetic, self.traffic)
+
+
+def roofline(recipes: Iterable[BaseRecipe], machine: Machine) -> Roofline:
+    """Return what trainings take on a machine, by all that their steps do."""
+    arithmetic = traffic = launches = 0.0
+    for recipe in recipes:
+        count, steps = counted(recipe), recipe.steps
+        moved, launched = count.bytes, count.launches
+        if compiles(recipe):
+            moved = count.product_bytes + FUSED * (moved - count.product_bytes)
+            launched = count.product_launches + FUSED * (launched - count.product_launches)
+        arithmetic += steps * count.flops / machine.flops
+        traffic += steps * moved / machine.traffic
+        launches += steps * launched * machine.launch
+    return Roofline(arithmetic, traffic, launches)
+
+
+def compiles(recipe: BaseRecipe) -> bool:
+    """Return whether a training is long enough for ``torch.compile``."""
+    from capslib.training import path_of
+
+    return path_of(recipe.steps) == "compiled"
+
+
+# ------------------------------------------------------------------------------ what it takes
 
 
 def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
@@ -145,113 +303,206 @@ def networks_of(trial: Trial) -> frozenset[tuple[str, str]]:
 
 
 class Experience:
-    """What earlier trials took on one kind of machine, CPU or GPU."""
+    """What earlier trials took on one class of machines: CPU cores, or cards."""
 
     def __init__(self, records: Iterable[Record], device: str):
-        self.ended: dict[str, list[Record]] = {}
-        """The records of trainings that ended well, by paper."""
-        self.rehearsed: dict[str, Record] = {}
+        self.on_cpu = device == "cpu"
+        self.machine = CPU_CORE if self.on_cpu else CARD
+        self.overlap = 1.0
+        """How many trials shared a card on the average when these records were made."""
         self._by_step: dict[tuple, list[Record]] = {}
-        self._rates: dict[tuple, float | None] = {}
+        self._by_network: dict[tuple, list[Record]] = {}
+        self._untrained: dict[tuple, list[Record]] = {}
+        self._rehearsed: dict[tuple, Record] = {}
+        self._paces: dict[tuple, dict[tuple[str, ...], float]] = {}
+        ended: list[Record] = []
         for record in records:
-            on_cpu = record.environment.device.startswith("CPU")
-            if on_cpu != (device == "cpu"):
+            if record.environment.device.startswith("CPU") != self.on_cpu:
                 continue
+            trial = record.trial
             if record.exit == "cut" and not record.message:
-                self.rehearsed[record.key] = record
+                self._rehearsed[trial.paper, step_names(trial)] = record
             elif record.exit == "ok":
-                self.ended.setdefault(record.trial.paper, []).append(record)
-                names = step_names(record.trial)
-                for experiment in (record.trial.experiment, ""):
-                    step = record.trial.paper, experiment, names
-                    self._by_step.setdefault(step, []).append(record)
+                ended.append(record)
+                self._remember(record)
+        if not self.on_cpu:
+            self.overlap = overlap(ended)
+
+    def _remember(self, record: Record) -> None:
+        trial = record.trial
+        names = step_names(trial)
+        if not names:
+            kind = trial.paper, trial.experiment, trial.scale
+            self._untrained.setdefault(kind, []).append(record)
+            return
+        for experiment in (trial.experiment, ""):
+            step = trial.paper, experiment, names
+            self._by_step.setdefault(step, []).append(record)
+        network = trial.paper, networks_of(trial)
+        self._by_network.setdefault(network, []).append(record)
 
     def estimate(self, trial: Trial) -> Estimate:
         """Return what a trial will take, by the best that is known of it.
 
         First: records of the same training step, in the same experiment, then in others, by
-        the median of their seconds a step. Second: a rehearsal of this trial (``--max-steps``).
-        Third: its FLOPs, at the rate of the paper's records. Raise UserError where its network
-        cannot be built.
+        the median of their seconds a step. Second: a rehearsal of the same step
+        (``--max-steps``). Third: the work that its steps do, at the pace of records of the same
+        network in other sizes, if there are any. Raise UserError where its network cannot be
+        built.
         """
+        if not papers.known(trial):
+            return UNKNOWN
         names = step_names(trial)
-        for experiment, origin in ((trial.experiment, ""), ("", " of other experiments")):
+        if not names:
+            return self._untrained_estimate(trial)
+        for experiment, basis in ((trial.experiment, BY_RECORDS), ("", BY_OTHERS)):
             records = self._by_step.get((trial.paper, experiment, names))
-            if names and records:
-                return self._by_steps(trial, records, origin)
-        return self._by_rehearsal(trial) or self._by_flops(trial) or UNKNOWN
+            if records:
+                return self._by_records(trial, records, basis)
+        return self._by_rehearsal(trial, names) or self._by_work(trial)
 
-    def _by_steps(self, trial: Trial, records: list[Record], origin: str) -> Estimate:
-        seconds = statistics.median(r.wall_seconds / steps(r.trial) for r in records)
+    def _untrained_estimate(self, trial: Trial) -> Estimate:
+        records = self._untrained.get((trial.paper, trial.experiment, trial.scale))
+        if not records:
+            wide = UNTRAINED_SECONDS / 10, UNTRAINED_SECONDS * 10
+            return Estimate(UNTRAINED_SECONDS, None, BY_GUESS, *wide)
+        low, middle, high = quartiles([record.wall_seconds for record in records])
         memory = max(record.peak_memory_bytes for record in records)
-        basis = f"{plural(len(records), 'record')} of the same step{origin}"
-        return Estimate(seconds * steps(trial), memory, basis)
+        return Estimate(middle, memory, BY_KIND, low, high)
 
-    def _by_rehearsal(self, trial: Trial) -> Estimate | None:
-        record = self.rehearsed.get(trial.key)
-        if record is None or not record.series.get("seconds_of_steps") or not steps(trial):
+    def _by_records(self, trial: Trial, records: Sequence[Record], basis: str) -> Estimate:
+        seconds = [record.wall_seconds / steps(record.trial) for record in records]
+        low, middle, high = (steps(trial) * second for second in quartiles(seconds))
+        memory = max(record.peak_memory_bytes for record in records)
+        return Estimate(middle, memory, basis, low, high, self.overlap)
+
+    def _by_rehearsal(self, trial: Trial, names: tuple[str, ...]) -> Estimate | None:
+        record = self._rehearsed.get((trial.paper, names))
+        if record is None or not record.series.get("seconds_of_steps"):
             return None
         step = statistics.median(record.series["seconds_of_steps"])
         seconds = record.wall_seconds + step * steps(trial)
-        basis = "by the steps of its rehearsal, without evaluations between epochs"
-        return Estimate(seconds, record.peak_memory_bytes, basis)
+        return Estimate(
+            seconds,
+            record.peak_memory_bytes,
+            BY_REHEARSAL,
+            seconds / MEASURED_DOUBT,
+            seconds * MEASURED_DOUBT,
+        )
 
-    def _by_flops(self, trial: Trial) -> Estimate | None:
-        rate = self.rate(trial)
-        if rate is None or not work(trial).flops:
-            return None
-        basis = f"by its FLOPs, at the {rate / 1e9:.2g} GFLOP/s of the paper's records"
-        return Estimate(work(trial).flops / rate, None, basis)
+    def _by_work(self, trial: Trial) -> Estimate:
+        line = roofline(recipes(trial), self.machine)
+        names = step_names(trial)
+        paces = [pace for step, pace in self._paces_of(trial).items() if step != names]
+        if paces:
+            low, pace, high = quartiles(paces)
+            low, high = min(low, pace / MEASURED_DOUBT), max(high, pace * MEASURED_DOUBT)
+            spread = line.middle * low, line.middle * pace, line.middle * high
+            basis, together = BY_PACE, self.overlap
+        else:
+            spread, basis = (line.low / DOUBT, line.middle, line.high * DOUBT), BY_WORK
+            idle = START_SECONDS + line.middle - line.busy
+            together = 1.0 if self.on_cpu else 1 + idle / line.busy
+        low, middle, high = (START_SECONDS + seconds for seconds in spread)
+        return Estimate(middle, None, basis, low, high, together)
 
-    def rate(self, trial: Trial) -> float | None:
-        """Return the median FLOPs a second of records of a paper, of the same networks first.
+    def _paces_of(self, trial: Trial) -> dict[tuple[str, ...], float]:
+        """Return how many times longer than counted the steps of the same networks took."""
+        key = trial.paper, networks_of(trial)
+        if key not in self._paces:
+            by_step: dict[tuple[str, ...], list[float]] = {}
+            for record in self._by_network.get(key, []):
+                expected = roofline(recipes(record.trial), self.machine).middle
+                pace = seconds_of_all_epochs(record) / expected
+                by_step.setdefault(step_names(record.trial), []).append(pace)
+            self._paces[key] = {step: statistics.median(v) for step, v in by_step.items()}
+        return self._paces[key]
 
-        Tiny steps tell nothing of others.
-        """
-        networks = networks_of(trial)
-        if not networks or trial.paper not in self.ended:
-            return None  # counting would take torch, and a moment
-        key = trial.paper, networks, work(trial).tiny
-        if key not in self._rates:
-            self._rates[key] = self._median_rate(*key)
-        return self._rates[key]
+    def comparisons(self) -> Iterator[Comparison]:
+        """Yield each measured step against its estimate as if nothing had measured it."""
+        for (_, experiment, _), records in self._by_step.items():
+            if experiment:
+                continue
+            trial = records[0].trial
+            seconds = [seconds_of_all_epochs(r) / steps(r.trial) for r in records]
+            measured = statistics.median(seconds) * steps(trial) / self.overlap
+            estimate = self._by_work(trial)
+            names = sorted(f"{network}, {routing}" for network, routing in networks_of(trial))
+            ratio = estimate.device_seconds / measured
+            yield Comparison(" and ".join(names), len(records), ratio, estimate.basis)
 
-    def _median_rate(self, paper: str, networks: frozenset, tiny: bool) -> float | None:
-        rates: list[float] = []
-        rates_of_others: list[float] = []
-        for record in self.ended[paper]:
-            done = work(record.trial)
-            if record.wall_seconds and done.flops and (tiny or not done.tiny):
-                rate = done.flops / record.wall_seconds
-                if networks_of(record.trial) == networks:
-                    rates.append(rate)
-                else:
-                    rates_of_others.append(rate)
-        rates = rates or rates_of_others
-        return statistics.median(rates) if rates else None
+
+class Comparison(NamedTuple):
+    """How many times longer an estimate is than what so many records of a step measured."""
+
+    networks: str
+    records: int
+    ratio: float
+    basis: str
+
+    @property
+    def within_two(self) -> bool:
+        """Whether estimate and measurement lie within a factor of two."""
+        return 0.5 <= self.ratio <= 2
+
+
+def seconds_of_all_epochs(record: Record) -> float:
+    """Return what a training would have taken that had not stopped itself."""
+    return record.wall_seconds / share_of_epochs(record)
+
+
+def share_of_epochs(record: Record) -> float:
+    """Return the share of its epochs that a training ran, which may have stopped itself."""
+    epochs, most = record.metrics.get("epochs"), record.config.get("epochs")
+    return epochs.value / most if epochs and most and epochs.value else 1.0
+
+
+def quartiles(numbers: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third quartile.
+
+    >>> quartiles([4.0])
+    (4.0, 4.0, 4.0)
+    """
+    if len(numbers) < 2:
+        return (numbers[0],) * 3
+    return tuple(statistics.quantiles(numbers, n=4, method="inclusive"))
+
+
+def overlap(records: Iterable[Record]) -> float:
+    """Return how many of these records were made at once, averaged over the time they took."""
+    spans = sorted(
+        (record.started.timestamp(), record.finished.timestamp()) for record in records
+    )
+    busy = shared = 0.0
+    end = -math.inf
+    for started, finished in spans:
+        shared += finished - started
+        busy += max(0.0, finished - max(started, end))
+        end = max(end, finished)
+    return shared / busy if busy else 1.0
 
 
 class Outlook(NamedTuple):
-    """What is left of an experiment: trials, FLOPs, and hours of a CPU core if known."""
+    """What is left of an experiment: trials, FLOPs, and time of one card and of one core."""
 
     experiment: str
     trials: int
     waiting: int
     flops: int
-    hours: float | None
+    card: Total
+    core: Total
 
 
 def outlook(stem: str, scale: Scale, store: Store) -> Iterator[Outlook]:
     """Yield what is left of every experiment of a paper that still has something to train."""
     records = list(store.records(stem))
     done = {record.key for record in records}
-    experience = Experience(records, "cpu")
+    on_cards, on_cores = Experience(records, "cuda"), Experience(records, "cpu")
     for name, experiment in papers.experiments(stem).items():
         trials = experiment.trials(scale)
         waiting = [trial for trial in trials if trial.key not in done]
-        total = sum(work(trial).flops for trial in waiting)
-        if not total:
-            continue
-        seconds = [experience.estimate(trial).seconds for trial in waiting]
-        hours = None if None in seconds else sum(seconds) / 3600
-        yield Outlook(name, len(trials), len(waiting), total, hours)
+        flops = sum(work(trial).flops for trial in waiting)
+        if flops:
+            card = total(map(on_cards.estimate, waiting))
+            core = total(map(on_cores.estimate, waiting))
+            yield Outlook(name, len(trials), len(waiting), flops, card, core)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from capslib.lab.estimates import Estimate, Experience
+from capslib.lab.estimates import Estimate, Experience, Total, total
 from capslib.lab.records import UNFINISHED, Record
 from capslib.lab.settings import Settings, cuda_devices
 from capslib.lab.store import Store
@@ -62,10 +63,7 @@ def plan(
     }
     todo = [t for t in trials if t.key not in records or t.key in repeated]
     check(todo)
-    past: list[Record] = []
-    for paper in {trial.paper for trial in todo}:
-        past += store.records(paper, cut=True)
-    experience = Experience(past, settings.device)
+    experience = experience_of({trial.paper for trial in todo}, store, settings.device)
     estimates = {trial.key: experience.estimate(trial) for trial in todo}
     devices: list[str] | None = []
     if settings.scheduler or (settings.device.startswith("cuda") and not cuda_devices()):
@@ -73,6 +71,47 @@ def plan(
     elif todo:
         devices = plan_workers(settings, list(estimates.values()))
     return Plan(len(trials), todo, failed, estimates, devices)
+
+
+def rehearsals(store: Store) -> Store:
+    """Return the folder of the rehearsals that a run with a budget begins with."""
+    return Store(store.trainings / "rehearsals")
+
+
+def experience_of(stems: Iterable[str], store: Store, device: str) -> Experience:
+    """Return what all records of some papers tell, those of rehearsals included."""
+    records: list[Record] = []
+    for stem in sorted(stems):
+        records += store.records(stem, cut=True)
+        records += rehearsals(store).records(stem, cut=True)
+    return Experience(records, device)
+
+
+class Crew(NamedTuple):
+    """Workers: so many cores or cards, and so many on each."""
+
+    devices: int
+    each: int
+
+    @classmethod
+    def on(cls, devices: Sequence[str] | None) -> Crew:
+        """Return the crew that has a worker for each of these names, as in a plan."""
+        if not devices:
+            return cls(1, 1)
+        if devices[0] == "cpu":
+            return cls(len(devices), 1)
+        cards = len(set(devices))
+        return cls(cards, -(-len(devices) // cards))
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return self.devices * self.each
+
+
+def expected(plan: Plan) -> Total:
+    """Return the time of a plan on its workers; where they are elsewhere, on one."""
+    return total(plan.estimates.values(), *Crew.on(plan.devices))
 
 
 def slots(trials: int, free: Sequence[int], need: int, cores: int) -> list[int]:
@@ -111,11 +150,16 @@ def plan_workers(settings: Settings, estimates: Sequence[Estimate]) -> list[str]
         # peak memory there is that of the whole process
         need = max(memory, default=0) or PROCESS_MEMORY["cpu"]
     elif len(memory) == len(estimates):
-        need = int(max(memory) * SLACK) + PROCESS_MEMORY["cuda"]
+        need = need_on_card(max(memory))
     else:
         need = max(free)
     turns = slots(len(estimates), free, need, cpu_count() // settings.threads)
     return [devices[number] for number in turns]
+
+
+def need_on_card(memory: int) -> int:
+    """Return the bytes of a card that a process needs whose trial needs so many."""
+    return int(memory * SLACK) + PROCESS_MEMORY["cuda"]
 
 
 def free_memory(device: str) -> int:

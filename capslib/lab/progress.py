@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -25,12 +26,11 @@ from rich.table import Table
 from rich.text import Text
 
 from capslib import papers
-from capslib.lab.claims import verdicts
-from capslib.lab.estimates import CARD, Estimate, Work, work
-from capslib.lab.ledger import ledger, plural
-from capslib.lab.planning import Plan
+from capslib.lab.budget import Choice, Cost, Group, Waiting, choose
+from capslib.lab.estimates import UNKNOWN, Estimate, Total, total, total_of, work
+from capslib.lab.ledger import plural
+from capslib.lab.planning import Crew, Plan, expected
 from capslib.lab.records import Record
-from capslib.lab.settings import Settings
 from capslib.lab.store import Store
 from capslib.lab.workers import Display
 from capslib.papers.experiment import Trial
@@ -99,6 +99,9 @@ class RunDisplay(Display):
 
     def plan(self, plan: Plan) -> None:
         self.say(" ".join(summary(plan)))
+        for task in self.progress.task_ids:  # of a plan before
+            self.progress.remove_task(task)
+        self.bars, self.shares, self.ended = {}, {}, set()
         self.labels = labels(plan.todo)
         seconds = [plan.estimates[trial.key].seconds for trial in plan.todo]
         if None in seconds:
@@ -225,80 +228,143 @@ def summary(plan: Plan) -> list[str]:
 
 def _expected(plan: Plan) -> str:
     """Return a sentence about the time and the memory that a plan will take."""
-    crew = "the workers elsewhere"
+    crew = "a worker elsewhere"
     if plan.devices is not None:
         crew = plural(len(plan.devices), "worker")
-    seconds = [e.seconds for e in plan.estimates.values() if e.seconds is not None]
-    if not seconds:
-        return f"On {crew}; no record tells how long they take."
-    sentence = f"Expected: {duration(sum(seconds))} in all, "
-    if plan.devices is None:
-        sentence += f"shared by {crew}"
-    else:
-        sentence += f"{duration(sum(seconds) / len(plan.devices))} on {crew}"
+    time = expected(plan)
+    if time.unknown == len(plan.todo):
+        return f"No record tells how long they take on {crew}."
     memory = max(e.memory or 0 for e in plan.estimates.values())
-    if memory:
-        sentence += f", at most {decimal(memory)} each"
-    missing = len(plan.todo) - len(seconds)
-    if missing:
-        sentence += f"; {missing} without an estimate come on top"
-    return f"{sentence}."
+    each = f", at most {decimal(memory)} each" if memory else ""
+    return f"Expected on {crew}: {time_and_basis(time)}{each}."
 
 
 def describe(estimate: Estimate) -> str:
-    """Return what one trial will take: ``about 12 min, 340 MB (3 records)``."""
+    """Return what one trial will take: ``about 12 min (8 min to 20 min), 340 MB; by …``."""
     if estimate.seconds is None:
         return estimate.basis
     memory = f", {decimal(estimate.memory)}" if estimate.memory else ""
-    return f"about {duration(estimate.seconds)}{memory} ({estimate.basis})"
+    return f"{time_and_range(total([estimate], each=1))}{memory}; by {estimate.basis}"
 
 
-def costs(plan: Plan, settings: Settings, store: Store) -> Iterator[str]:
-    """Yield what a run will take: each trial, each claim or table that waits for some, all.
-
-    At cpu scale a line says which claims the paper's own scale has judged already.
-    """
-    works = {trial.key: work(trial) for trial in plan.todo}
-    for trial in plan.todo:
-        yield f"{trial}  {_cost([trial.key], plan, works)}"
-    claims: dict[str, list[str]] = {}
-    tables: dict[str, dict[str, None]] = {}
-    judged: set[str] = set()
-    for stem in sorted({trial.paper for trial in plan.todo}):
-        if settings.scale == "cpu":
-            judged |= {v.claim.id for v in verdicts(stem, store=store) if v.scale == "paper"}
-        for claim, trials in papers.needs(stem, settings.scale).items():
-            claims[claim] = [trial.key for trial in trials if trial.key in works]
-            row = ledger(stem)[claim]
-            if row.kind == "value":
-                table = tables.setdefault(f"{stem}, {row.where}", {})
-                table.update(dict.fromkeys(claims[claim]))
-    for name, keys in {**claims, **tables, "all": works}.items():
-        if keys:
-            line = f"{name}: {plural(len(keys), 'trial')}, {_cost(keys, plan, works)}"
-            yield f"{line}; judged at paper scale already" if name in judged else line
+def time_and_range(time: Total) -> str:
+    """Return a time with its range: ``about 12 min (8 min to 20 min)``."""
+    text = f"about {duration(time.seconds)}"
+    low, high = duration(time.low), duration(time.high)
+    return text if low == high else f"{text} ({low} to {high})"
 
 
-def _cost(keys: Iterable[str], plan: Plan, works: Mapping[str, Work]) -> str:
-    """Return the time that trials take, their training steps and FLOPs."""
-    estimates = [plan.estimates[key] for key in keys]
-    seconds = [e.seconds for e in estimates if e.seconds is not None]
-    missing = len(estimates) - len(seconds)
-    if len(estimates) == 1:
-        text = describe(estimates[0])
-    elif not seconds:
-        text = "time not known"
-    else:
-        text = f"about {duration(sum(seconds))}"
-        if missing:
-            text += f" and {missing} trials whose time is not known"
-    steps = sum(works[key].steps for key in keys)
-    flops = sum(works[key].flops for key in keys)
-    if flops:
-        minutes = _digits(flops / CARD / 60)
-        text += f"; {steps} steps, {_digits(flops / 1e12)} TFLOP: {minutes} card-minutes"
-        text += f" at an assumed {CARD / 1e12:g} TFLOP/s"
+def basis_of(time: Total) -> str:
+    """Return what a time rests on, most first: ``30 by records of the same step``."""
+    return ", ".join(f"{number} by {basis}" for basis, number in time.bases.most_common())
+
+
+def time_and_basis(time: Total) -> str:
+    """Return a time, its range, what it rests on, and how many trials are not in it."""
+    known = time._replace(bases=Counter(time.bases))
+    known.bases.pop(UNKNOWN.basis, None)
+    text = f"{time_and_range(time)}, {basis_of(known)}"
+    if time.unknown:
+        text += f"; {time.unknown} without an estimate come on top"
     return text
+
+
+# ------------------------------------------------------------------------------- plans in lines
+
+FEW_TRIALS = 12
+"""So many trials are listed one by one."""
+HEAD = (
+    f"{'trials':>6} {'at once':>7}  {'time':<34} {'claims':>6} {'headline':>8}  what they are"
+)
+
+
+def group_lines(groups: Iterable[Group], trials: Mapping[str, Trial]) -> Iterator[str]:
+    """Yield a line for each group of trials: what it takes, and what it then decides."""
+    for group in groups:
+        yield (
+            f"{len(group.trials):>6} {group.crew.workers:>7}  {time_and_range(group.time):<34} "
+            f"{len(group.claims):>6} {group.headlines or '':>8}  "
+            f"{label_of([trials[key] for key in group.trials])}: {_few(group.claims)}; "
+            f"{basis_of(group.time)}"
+        )
+
+
+def label_of(trials: Iterable[Trial]) -> str:
+    """Return experiments and arms: ``em_routing/test_error copy/*``, a star for what varies."""
+    arms: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        names = arms.setdefault(f"{trial.paper}/{trial.experiment}", {})
+        names[papers.arm(trial).name] = None
+    texts = []
+    for experiment, names in arms.items():
+        parts = []
+        for words in zip(*(name.split("/") for name in names), strict=False):
+            parts.append(words[0] if len(set(words)) == 1 else "*")
+        texts.append(f"{experiment} {'/'.join(parts)}".strip())
+    return ", ".join(texts)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def choice_lines(choice: Choice, trials: Mapping[str, Trial], most: int = 10) -> Iterator[str]:
+    """Yield what a budget buys: the groups to run, what is begun, and what is left out."""
+    if choice.groups:
+        yield HEAD
+        yield from group_lines(choice.groups, trials)
+        claims = sum(len(group.claims) for group in choice.groups)
+        headlines = sum(group.headlines for group in choice.groups)
+        time = total_of(group.time for group in choice.groups)
+        yield (
+            f"all: {time.bases.total()} trials decide {plural(claims, 'claim')}, "
+            f"{headlines} of them headline claims, in {time_and_basis(time)}."
+        )
+    if choice.begun:
+        yield "The time that is left begins this, and checkpoints keep what is done:"
+        yield from group_lines([choice.begun], trials)
+    left = [group for group in choice.left if group is not choice.begun]
+    if left:
+        claims = {claim for group in choice.left for claim in group.claims}
+        yield f"Left out, {plural(len(claims), 'claim')} in all; the best of them:"
+        yield from group_lines(left[:most], trials)
+
+
+def plan_lines(
+    plan: Plan, waiting: Waiting, costs: Mapping[str, Cost], *, each: bool
+) -> Iterator[str]:
+    """Yield what a run will take, group by group, those that decide most a minute first.
+
+    With ``each``, and where there are few, every trial has a line.
+    """
+    if each or len(plan.todo) <= FEW_TRIALS:
+        for trial in plan.todo:
+            yield f"{trial}  {describe(plan.estimates[trial.key])}"
+    if not plan.todo:
+        return
+    crew = Crew.on(plan.devices)
+    choice = choose(waiting.bundles, costs, math.inf, lambda estimates: crew)
+    rest = {trial.key: trial for trial in plan.todo}
+    if choice.groups:
+        yield HEAD
+        yield from group_lines(choice.groups, waiting.trials)
+        for key in choice.trials:
+            rest.pop(key, None)
+    by_experiment: dict[tuple[str, str], list[Trial]] = {}
+    for trial in rest.values():
+        by_experiment.setdefault((trial.paper, trial.experiment), []).append(trial)
+    for trials in by_experiment.values():
+        time = total([plan.estimates[trial.key] for trial in trials], *crew)
+        yield (
+            f"{len(trials):>6} {crew.workers:>7}  {time_and_range(time):<34} {0:>6} {'':>8}  "
+            f"{label_of(trials)}; {basis_of(time)}"
+        )
+    works = [work(trial) for trial in plan.todo]
+    steps, flops = sum(w.steps for w in works), sum(w.flops for w in works)
+    counted = f"; {steps} steps, {_digits(flops / 1e12)} TFLOP" if flops else ""
+    yield f"all: {plural(len(plan.todo), 'trial')}, {time_and_basis(expected(plan))}{counted}"
 
 
 def _digits(number: float) -> str:

@@ -8,6 +8,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +21,10 @@ from filelock import FileLock
 from helpers import RecordedDisplay
 
 from capslib import papers
-from capslib.errors import UserError
-from capslib.lab import batch, cli, workers
+from capslib.errors import Interrupted, UserError
+from capslib.lab import batch, cli, planning, workers
+from capslib.lab.budget import Bundle, Waiting
+from capslib.lab.estimates import BY_REHEARSAL
 from capslib.lab.records import Record
 from capslib.lab.runs import run_unless_taken
 from capslib.lab.settings import Settings
@@ -421,3 +425,69 @@ def test_a_second_signal_of_either_kind_is_obeyed_at_once():
             assert obeyed == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+# ------------------------------------------------------------------------------ in a given time
+
+
+def in_time(trials: list[Trial], store: Store, seconds: float, **settings: object):
+    """Run what some trials decide together in so many seconds, and return the records."""
+    waiting = Waiting(
+        [Bundle(("NEG-W-1",), frozenset(trial.key for trial in trials))],
+        {trial.key: trial for trial in trials},
+    )
+    settings = Settings(scale="cpu", **settings)
+    started = time.monotonic()
+    records = batch.run_budget(waiting, store, settings, seconds, started=started)
+    assert time.monotonic() - started < seconds
+    return records
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_budget_ends_in_time_with_checkpoints_and_the_next_one_goes_on(
+    toy, store, tmp_path, shared_workers, workers
+):
+    trials = toy("well", "waits")
+    records = in_time(trials, store, 15, workers=workers)
+    assert [record.trial for record in records] == trials[:1]
+    assert len(list(store.trainings.glob("*.pt"))) == 1
+    (tmp_path / "go").touch()
+    records = in_time(trials, store, 60, workers=1)
+    assert [record.trial for record in records] == trials
+    assert len((tmp_path / "ran well 1 0").read_text(encoding="utf-8").split()) == 1
+
+
+def test_what_does_not_stop_is_broken_off_at_the_end():
+    started = time.monotonic()
+    with batch.time_limit(started + 0.2):
+        time.sleep(60)
+        raise AssertionError("nothing broke it off")
+    assert time.monotonic() - started < 30
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_signal_in_a_budget_stops_it_like_any_run(toy, store):
+    trials = toy("waits")
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(Interrupted):
+        in_time(trials, store, 60, workers=1)
+    timer.join()
+
+
+def test_training_steps_that_no_record_tells_of_are_rehearsed(tiny, store, monkeypatch):
+    """One of the trials of each step; then the estimates rest on that, and claims do not."""
+    monkeypatch.setattr(batch, "REHEARSAL_STEPS", 2)
+    display = RecordedDisplay()
+    settings = Settings(scale="cpu", workers=1)
+    two_seeds = [*tiny, *(trial.model_copy(update={"seed": 1}) for trial in tiny)]
+    deadline = time.monotonic() + 300
+    batch.rehearse(two_seeds, store, settings, deadline, display)
+    assert len(display.lines) == 1
+    rehearsed = list(planning.rehearsals(store).records(STEM, cut=True))
+    assert len(rehearsed) == len(tiny)
+    assert list(store.records(STEM, cut=True)) == []
+    planned = planning.plan(two_seeds, store, settings)
+    assert {estimate.basis for estimate in planned.estimates.values()} == {BY_REHEARSAL}
+    batch.rehearse(two_seeds, store, settings, deadline, display)
+    assert len(display.lines) == 1, "nothing is rehearsed twice"

@@ -145,6 +145,18 @@ BAD_INPUT = {
     f"{RUN} --max-steps 0": "Invalid value for '--max-steps'",
     f"{RUN} --max-steps 20 --dry-run": "--dry-run plans the whole run, and --max-steps",
     f"run {CHAPTER}": "Missing option '--scale'",
+    "run --scale cpu": "Name a paper (em_routing, ",
+    f"{RUN} --verbose": "--verbose lists the trials of a plan: give --dry-run with it.",
+    f"{RUN} --budget soon": "'soon' is no time for --budget: give hours, minutes or",
+    f"{RUN} --budget 15": "as in 12h, 15m, 90s or 1h30m",
+    f"{RUN} --budget 0s": "from a second to 10,000 hours",
+    f"{RUN} --budget {DIGITS}h": "… is no time for --budget",
+    f"{RUN} --budget 15m --seeds 2 --where seed=1": "leave out --where, --seeds.",
+    f"{RUN} --budget 15m --max-steps 5": "leave out --max-steps.",
+    f"run {CHAPTER} --scale smoke --budget 15m": "No claim is decided at smoke scale: give",
+    "run which_routing --scale cpu --budget 1m": "which_routing makes none: leave it out.",
+    "run em_routin --scale cpu --budget 1m": "Did you mean 'em_routing'?",
+    "run em_routing --scale cpu --budget 1h --device cuda": "There is no cuda here",
     f"{RUN} --scale smoke": "--scale is given twice: give it one value.",
     f"execute {CHAPTER} --scale smoke -p scale=cpu": "Parameter 'scale' is given twice",
     f"{RUN} --set epochs={DIGITS}": "'epochs': its value is too long, too deep, or no Unicode",
@@ -267,25 +279,54 @@ def test_a_scheduler_that_does_not_answer_is_bad_input(capslib):
 PLAN = f"run {CHAPTER} --scale paper --experiment sign --dry-run"
 
 
-def test_a_dry_run_lists_trials_and_claims_with_their_costs_and_runs_none(capslib, tmp_path):
+def test_a_dry_run_lists_groups_of_trials_with_what_they_decide_and_runs_none(
+    capslib, tmp_path
+):
     """It may be for a device of another machine."""
     done = capslib(f"{PLAN} {CHAPTER} --device cuda --data-dir none")
     assert done.status == 0, done.message
     count = len(SIGN.trials("paper"))
     assert f"{count} trials at scale paper: 0 have a record, {count} to run." in done.message
-    message = "On the workers elsewhere; no record tells how long they take."
-    assert message in done.message
+    message = f"Expected on a worker elsewhere: about .*, {count} by counted work alone"
+    assert re.search(message, done.message)
     objection = checkout.__wrapped__().objection  # to the code of whoever runs this test
     is_refused = "`capslib records check` will refuse these records" in done.message
     assert is_refused is bool(objection)
-    lines = done.out.splitlines()
-    costs = r"no record to go by; .*; \d+ steps, .* TFLOP: \S+ card-minutes at an assumed 20 "
-    for line in lines[:count]:
-        assert re.match(rf"{CHAPTER}/sign \[paper\] routing=.*  {costs}TFLOP/s$", line)
-    claims = [line.partition(" trials, ")[0] for line in lines[count:]]
-    assert "NEG-T1-rba-bias: 5" in claims
-    assert claims[-2:] == [f"{CHAPTER}, Table 1: 20", f"all: {count}"]
+    head, *groups, total = done.out.splitlines()
+    assert head.split()[:3] == ["trials", "at", "once"]
+    assert sum(int(line.split()[0]) for line in groups) == count
+    assert any("/sign dynamic/bias: NEG-T1-rba-bias; 5 by counted work" in g for g in groups)
+    assert total.startswith(f"all: {count} trials, about ")
     assert [path.name for path in tmp_path.iterdir()] == ["_toc.yml"], "it leaves no folder"
+    each = capslib(f"{PLAN} {CHAPTER} --verbose")
+    listed = [line for line in each.out.splitlines() if line.startswith(f"{CHAPTER}/sign [")]
+    assert len(listed) == count
+
+
+def test_a_dry_run_with_a_budget_shows_what_is_chosen_and_what_is_left_out(capslib, tmp_path):
+    """On a machine with none of the data, for a card that is elsewhere."""
+    budget = f"run {CHAPTER} --scale paper --device cuda --budget 5m --dry-run"
+    done = capslib(f"{budget} --data-dir none")
+    assert done.status == 0, done.message
+    assert "headline claims, in about " in done.out
+    assert "Left out, " in done.out
+    assert "Data that are not here" in done.message
+    assert [path.name for path in tmp_path.iterdir()] == ["_toc.yml"], "it leaves no folder"
+
+
+def test_a_budget_runs_whole_claims_and_says_what_they_are(capslib, tmp_path):
+    """Theorems need no data; what does is left out. Then nothing waits that could run."""
+    budget = f"run {CHAPTER} --scale cpu --workers 1 --budget 4m --data-dir none"
+    done = capslib(f"{budget} --results-dir records")
+    assert done.status == 0, done.message
+    assert "Left out, for their data are not here: fashion_mnist, mnist." in done.message
+    assert "3 claims have all their trials now" in done.message
+    assert re.search(r"NEG-W-1 .* holds", done.out)
+    trials = experiments(CHAPTER)["symmetry"].trials("cpu")
+    assert len(list((tmp_path / "records").rglob("symmetry/*.json"))) == len(trials) - 3
+    again = capslib(f"{budget} --results-dir records")
+    assert again.status == 2
+    assert "train-images-idx3-ubyte.gz is missing" in again.message
 
 
 def test_a_plan_says_what_keeps_it_from_starting(capslib, empty):
@@ -328,10 +369,13 @@ def test_a_run_leaves_records_that_are_listed_and_tell_what_others_will_take(cap
 
     doubled = capslib(f"{TINY} --dry-run".replace("epochs=1", "epochs=2"))
     # No claim is judged by trials with another number of epochs.
-    *trials, total = doubled.out.splitlines()
-    estimate = r" MB \(\d+ records? of the same step.*\); 2 steps, "
+    *trials, group, total = doubled.out.splitlines()
+    assert len(trials) == ARMS
+    estimate = r" MB; by records of the same step"
     assert all(re.search(estimate, line) for line in trials)
+    assert group.split()[0] == str(ARMS)
     assert total.startswith(f"all: {ARMS} trials, about ")
+    assert f"; {2 * ARMS} steps, " in total
 
 
 def test_records_check_fails_for_a_problem_and_not_for_a_note(capslib, put):

@@ -8,11 +8,10 @@ import pytest
 
 from capslib import papers
 from capslib.lab import progress
-from capslib.lab.planning import Estimate, Plan
-from capslib.lab.settings import Settings
+from capslib.lab.budget import Bundle, Cost, Waiting, choose
+from capslib.lab.estimates import UNKNOWN, Estimate
+from capslib.lab.planning import Crew, Plan
 from capslib.papers.experiment import Trial
-
-UNKNOWN = Estimate(None, None, "no record to go by")
 
 
 def planned(trials: list[Trial], *estimates: Estimate, **fields: object) -> Plan:
@@ -50,7 +49,7 @@ def play(trials, make_record):
     """Play a run of three trials, in which one fails, and return its screen."""
 
     def run(*seconds: float | None, terminal: bool = False) -> Screen:
-        estimates = [Estimate(s, s and 10**8, "") for s in seconds]
+        estimates = [Estimate(s, s and 10**8, "a guess") for s in seconds]
         screen = Screen(terminal)
         with screen.display as display:
             display.plan(planned(trials, *estimates, total=5, devices=["cpu", "cpu"]))
@@ -75,7 +74,7 @@ def test_lines_for_a_file(play):
     assert "".join(lines).isascii()
     assert lines[0] == (
         "5 trials at scale cpu: 2 have a record, 3 to run. "
-        "Expected: 60 s in all, 30 s on 2 workers, at most 100.0 MB each."
+        "Expected on 2 workers: about 30 s, 3 by a guess, at most 100.0 MB each."
     )
     assert lines[1:4] == [f"start  sign seed={seed}  [0/3]" for seed in range(3)]
     assert lines[4].startswith("   ok  sign seed=0  train_accuracy=0.5  1.5 s  [1/3")
@@ -156,27 +155,83 @@ def test_what_is_not_known_is_said(trials, make_record):
         plan = planned(trials[: len(estimates)], *estimates, **fields)
         return " ".join(progress.summary(plan))
 
-    long = Estimate(7200, 10**9, "2 records")
+    long = Estimate(7200, 10**9, "records", 3600, 9000)
     assert summary() == "3 trials: 3 have a record, 0 to run."
     failed = {"x": make_record(trials[0])}
     assert "(1 of a failure; --retry-failed runs those again)" in summary(failed=failed)
-    assert "On 1 worker; no record tells how long they take." in summary(UNKNOWN)
-    assert "1.0 GB each; 1 without an estimate come on top." in summary(long, UNKNOWN)
-    assert "shared by the workers elsewhere" in summary(long, devices=None)
-    assert progress.describe(long) == "about 2 h 0 min, 1.0 GB (2 records)"
-    assert progress.describe(UNKNOWN) == "no record to go by"
+    assert "No record tells how long they take on 1 worker." in summary(UNKNOWN)
+    both = summary(long, UNKNOWN)
+    assert "2 h 0 min (60 min to 2 h 30 min), 1 by records; 1 without an estimate come" in both
+    assert "Expected on a worker elsewhere: about 2 h" in summary(long, devices=None)
+    expected = "about 2 h 0 min (60 min to 2 h 30 min), 1.0 GB; by records"
+    assert progress.describe(long) == expected
+    assert progress.describe(UNKNOWN) == UNKNOWN.basis
 
 
-@pytest.mark.parametrize(("scale", "judged"), [("cpu", ["NEG-T1-rba-bias"]), ("paper", [])])
-def test_a_plan_says_which_claims_a_larger_scale_has_judged(store, add_records, scale, judged):
-    add_records(store.root)
-    sign = papers.experiments("negation_limitation")["sign"]
-    plan = planned(sign.trials(scale, seeds=[0]), devices=["cpu"])
-    claims = []
-    for line in progress.costs(plan, Settings(scale=scale), store):
-        if line.endswith("; judged at paper scale already"):
-            claims.append(line.partition(":")[0])
-    assert claims == judged
+# -------------------------------------------------------------------------- plans in lines
+
+
+@pytest.fixture
+def depth() -> list[Trial]:
+    """The three seeds of two networks."""
+    experiment = papers.experiments("negation_limitation")["depth"]
+    where = {"data": "mnist", "routing": "dynamic", "depth": 2}
+    return experiment.trials("cpu", where=where)
+
+
+def in_lines(trials: list[Trial], *bundles: Bundle, each: bool = False) -> list[str]:
+    estimates = [Estimate(60.0, None, "records", 30.0, 90.0)] * len(trials)
+    plan = planned(trials, *estimates, devices=["cpu", "cpu"])
+    waiting = Waiting(list(bundles), {trial.key: trial for trial in trials})
+    costs = {key: Cost(estimate) for key, estimate in plan.estimates.items()}
+    return list(progress.plan_lines(plan, waiting, costs, each=each))
+
+
+def test_a_plan_has_a_line_for_each_group_and_one_for_what_decides_nothing(depth):
+    rest = [trial.key for trial in depth[1:]]
+    group = Bundle(("NEG-W-5", "NEG-W-6"), frozenset(rest))
+    lines = in_lines(depth * 3, group)
+    assert len(lines) == 4
+    assert lines[0] == progress.HEAD
+    names = "negation_limitation/depth mnist/dynamic/2/*: NEG-W-5, NEG-W-6; 5 by records"
+    assert lines[1].endswith(names)
+    assert lines[1].split()[:2] == ["5", "2"], "trials, and workers"
+    assert "about 2 min (75 s to 4 min)" in lines[1]
+    assert lines[2].split()[0] == "1"
+    assert "NEG" not in lines[2], "it decides nothing by itself"
+    assert "; 1 by records" in lines[2]
+    assert lines[3].startswith("all: 18 trials, about ")
+    assert "TFLOP" in lines[3]
+
+
+def test_few_trials_are_listed_one_by_one_and_many_if_asked(depth):
+    assert len(depth) <= progress.FEW_TRIALS < 3 * len(depth)
+    assert str(depth[0]) in in_lines(depth)[0]
+    assert str(depth[0]) not in in_lines(depth * 3)[0]
+    assert str(depth[0]) in in_lines(depth * 3, each=True)[0]
+
+
+def test_a_choice_says_what_it_decides_what_it_begins_and_what_it_leaves_out(depth):
+    keys = [trial.key for trial in depth]
+    bundles = [Bundle((f"NEG-W-{n}",), frozenset([key])) for n, key in enumerate(keys, 1)]
+    costs = {key: Cost(Estimate(60.0, None, "records")) for key in keys}
+    trials = {trial.key: trial for trial in depth}
+    choice = choose(bundles, costs, 200, lambda _: Crew(1, 1))
+    lines = list(progress.choice_lines(choice, trials, most=1))
+    assert [line.split()[0] for line in lines] == "trials 1 1 1 all: The 1 Left, 1".replace(
+        ",", ""
+    ).split()
+    assert "3 trials decide 3 claims, " in lines[4]
+    assert lines[4].endswith("headline claims, in about 3 min, 3 by records.")
+    assert lines[-2].startswith("Left out, 3 claims in all")
+    nothing = choose(bundles, costs, 30)
+    first = next(progress.choice_lines(nothing, trials))
+    assert first.startswith("The time that is left")
+
+
+def test_a_label_has_stars_where_arms_differ(depth):
+    assert progress.label_of(depth[:1]) == "negation_limitation/depth mnist/dynamic/2/no_bias"
+    assert progress.label_of(depth) == "negation_limitation/depth mnist/dynamic/2/*"
 
 
 @pytest.mark.parametrize(

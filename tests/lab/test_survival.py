@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -43,7 +44,9 @@ main()
 
 @pytest.fixture
 def capslib(tmp_path):
-    """Start ``capslib run …`` at smoke scale; whatever is left of it ends with the test."""
+    """Start ``capslib run …``, by default at smoke scale; what is left of it ends with the
+    test.
+    """
     folders = [str(Path(toys.__file__).parent)]
     if "PYTHONPATH" in os.environ:
         folders.append(os.environ["PYTHONPATH"])
@@ -56,7 +59,9 @@ def capslib(tmp_path):
     started: list[subprocess.Popen] = []
 
     def start(*words: object) -> subprocess.Popen:
-        options = ("run", STEM, "--scale", "smoke", "--results-dir", tmp_path / "results")
+        options = ("run", STEM, "--results-dir", tmp_path / "results")
+        if "--scale" not in words:
+            options += ("--scale", "smoke")
         running = subprocess.Popen(
             [sys.executable, "-c", CAPSLIB, *map(str, options + words)],
             stderr=subprocess.PIPE,
@@ -153,6 +158,25 @@ def test_after_ctrl_c_two_runs_at_once_share_the_trials(capslib, tmp_path):
         finish(running)
     assert len(list(tmp_path.glob("results/*/*/*.json"))) == 3
     assert len(pids(tmp_path)) == 4, "a trial ran twice"
+
+
+def test_a_run_with_a_budget_that_is_killed_goes_on_and_ends_in_time(capslib, tmp_path):
+    """At cpu scale, where theorems wait for trials of a second each, and other claims for data
+    that are not here.
+    """
+    budget = ("--scale", "cpu", "--workers", 1, "--data-dir", tmp_path / "none", "--budget")
+    records = tmp_path / "results" / STEM / "symmetry"
+    first = capslib(*budget, "10m")
+    until(lambda: len(list(records.glob("*.json"))) >= 3)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    kept = {path: path.stat().st_mtime_ns for path in records.glob("*.json")}
+    started = time.monotonic()
+    message = finish(capslib(*budget, "4m"))
+    assert time.monotonic() - started < 240
+    assert "claims have all their trials now" in message
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a trial ran twice"
+    assert len(list(records.glob("*.json"))) == 15
 
 
 KILLS = int(os.environ.get("CAPSLIB_KILLS", 6))

@@ -72,6 +72,7 @@ DRAWN = (
     "runs",
     "record-schema",
     "costs",
+    "estimates",
 )
 
 

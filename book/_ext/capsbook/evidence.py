@@ -19,7 +19,7 @@ import capslib
 from capslib import papers
 from capslib.errors import check_name
 from capslib.lab import claims, frames
-from capslib.lab.estimates import Experience, Outlook, outlook
+from capslib.lab.estimates import Comparison, Experience, Outlook, outlook
 from capslib.lab.replicates import Runs
 from capslib.lab.statistics import interval
 from capslib.lab.store import Store
@@ -121,6 +121,17 @@ class Evidence:
             if lines:
                 outlooks[stem] = lines
         return outlooks
+
+    @functools.cached_property
+    def comparisons(self) -> dict[tuple[str, str, str], list[Comparison]]:
+        """Measured steps against their estimates, by device, paper and networks."""
+        rows: dict[tuple[str, str, str], list[Comparison]] = {}
+        for device in ("cuda", "cpu"):
+            for stem in papers.PAPERS:
+                experience = Experience(Store(self.root).records(stem), device)
+                for row in experience.comparisons():
+                    rows.setdefault((device, stem, row.networks), []).append(row)
+        return rows
 
     def measured(
         self, paper: str, experiment: str, arm: str, scale: Scale, metric: str

@@ -16,7 +16,7 @@ from capsbook.benchmarks import cases, milliseconds
 from capsbook.notebooks import site_file
 from capsbook.roles import alt_text, our_interval, our_value
 from capslib.lab import claims
-from capslib.lab.estimates import CARD
+from capslib.lab.estimates import CARD, CPU_CORE, DOUBT, total_of
 from capslib.lab.headlines import Headline, judged, rows_of
 from capslib.lab.ledger import number, plural
 from capslib.lab.records import Record
@@ -199,12 +199,15 @@ CALLED = (
     site_file,
     standing,
     tables,
+    total_of,
     two_digits,
 )
 TEMPLATES.globals.update({function.__name__: function for function in CALLED})
 TEMPLATES.globals.update(
     CAPSULES=CAPSULES,
     CARD=CARD,
+    CPU_CORE=CPU_CORE,
+    DOUBT=DOUBT,
     FOLD=FOLD,
     GROUPS=GROUPS,
     NONE_TRAINED=NONE_TRAINED,

@@ -1,0 +1,99 @@
+"""Count what a training step does: FLOPs, memory traffic and launches, without data.
+
+The step runs on torch's ``meta`` device, where tensors have shapes and no numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from capslib.recipes import BaseRecipe, new_network
+from capslib.routing import use_path
+from capslib.training import Examples
+
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
+"""Operations that a compiler leaves alone; it fuses what stands between them."""
+NO_WORK = ("detach", "lift_fresh", "_unsafe_view", "empty", "empty_like", "empty_strided")
+"""Operations that move no bytes, beside views."""
+
+
+class StepCount(NamedTuple):
+    """What a training step does if every operation reads and writes memory by itself.
+
+    ``product_bytes`` and ``product_launches`` are the part of matrix products, convolutions and
+    the optimizer, which no compiler fuses with its neighbours.
+    """
+
+    flops: int
+    bytes: int
+    product_bytes: int
+    launches: int
+    product_launches: int
+
+
+class Traffic(TorchDispatchMode):
+    """Add up the bytes and the launches of every operation, and those of products alone."""
+
+    def __init__(self, products: tuple[str, ...] | None = PRODUCTS):
+        super().__init__()
+        self.products = products
+        self.bytes = self.launches = 0
+        self.product_bytes = self.product_launches = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if func.is_view or name in NO_WORK:
+            return result
+        tensors: dict[int, Tensor] = {}
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, Tensor):
+                tensors[id(leaf)] = leaf
+        moved = sum(map(bytes_of, tensors.values()))
+        self.bytes += moved
+        self.launches += 1
+        if self.products is None or name in self.products:
+            self.product_bytes += moved
+            self.product_launches += 1
+        return result
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Return the bytes of memory that a tensor stands for; an expanded one repeats its own.
+
+    >>> bytes_of(torch.zeros(3, 1)), bytes_of(torch.zeros(3, 1).expand(3, 100))
+    (12, 12)
+    """
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def count_step(recipe: BaseRecipe) -> StepCount:
+    """Return what one training step of a recipe does: forward, backward and optimizer."""
+    meta = torch.device("meta")
+    shape = recipe.input_shape
+    with meta:
+        network = new_network(recipe, shape, 0).to(meta)
+        inputs = torch.zeros(recipe.batch_size, *shape)
+        labels = torch.zeros(recipe.batch_size).long()
+    use_path(network, "eager")
+    optimizer = recipe.optimizer(network)
+    objective = recipe.objective(meta)
+    with FlopCounterMode(display=False) as arithmetic, Traffic() as step:
+        objective(network, Examples(inputs, labels))["loss"].backward()
+    with Traffic(products=None) as update:
+        optimizer.step()
+    return StepCount(
+        arithmetic.get_total_flops(),
+        step.bytes + update.bytes,
+        step.product_bytes + update.bytes,
+        step.launches + update.launches,
+        step.product_launches + update.launches,
+    )
